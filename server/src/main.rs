@@ -1,0 +1,2 @@
+//! Coppice.
+fn main() {}
