@@ -1,1 +1,3 @@
 //! Coppice.
+
+pub mod metrics;

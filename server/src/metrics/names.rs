@@ -1,0 +1,336 @@
+//! The one list of metrics: names, types, units, labels, help texts (experience.md 6). Dashboards, alerts and tests are
+//! checked against [`Metric::ALL`]. This file knows nothing of cells, threads or text formats.
+
+/// What a metric counts in; it is also the end of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A plain number.
+    None,
+    /// Seconds, kept in nanoseconds inside.
+    Seconds,
+    /// Bytes.
+    Bytes,
+}
+
+/// OpenMetrics type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; rendered with the ending `_total`.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Power-of-2 buckets; rendered as `_bucket`, `_sum`, `_count`.
+    Histogram,
+    /// Always 1; its labels are the information; rendered with the ending `_info`.
+    Info,
+}
+
+/// Label names of a metric. `partition` and `node` are never on a histogram; no label is ever a key or a client address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Labels {
+    /// One series.
+    None,
+    /// `{op}`, see [`Op`].
+    Op,
+    /// `{op,result}`, see [`Op`] and [`Outcome`].
+    OpResult,
+    /// `{reason}`, see [`CloseReason`].
+    Reason,
+    /// `{stage}`, see [`Stage`].
+    Stage,
+    /// `{queue}`, see [`Queue`].
+    Queue,
+    /// `{kind}`, see [`Warning`].
+    Warning,
+    /// `{partition}`: `p1`; `p0` is the directory.
+    Partition,
+    /// `{partition,node}`.
+    PartitionNode,
+    /// `{version}`.
+    Version,
+}
+
+impl Labels {
+    /// The label names, in the order in which they are rendered.
+    pub const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::None => &[],
+            Self::Op => &["op"],
+            Self::OpResult => &["op", "result"],
+            Self::Reason => &["reason"],
+            Self::Stage => &["stage"],
+            Self::Queue => &["queue"],
+            Self::Warning => &["kind"],
+            Self::Partition => &["partition"],
+            Self::PartitionNode => &["partition", "node"],
+            Self::Version => &["version"],
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($($variant:ident => $stem:literal, $kind:ident, $unit:ident, $labels:ident, $help:literal;)*) => {
+        /// Every metric of a node.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Metric {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Metric {
+            /// All of them, in the order in which `/metrics` shows them.
+            pub const ALL: &'static [Metric] = &[$(Metric::$variant,)*];
+
+            /// Name without prefix, unit and type ending.
+            pub const fn stem(self) -> &'static str {
+                match self { $(Self::$variant => $stem,)* }
+            }
+
+            /// Type.
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$variant => Kind::$kind,)* }
+            }
+
+            /// Unit, part of the name.
+            pub const fn unit(self) -> Unit {
+                match self { $(Self::$variant => Unit::$unit,)* }
+            }
+
+            /// Label names.
+            pub const fn labels(self) -> Labels {
+                match self { $(Self::$variant => Labels::$labels,)* }
+            }
+
+            /// The `# HELP` text.
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+metrics! {
+    RequestSeconds => "request", Histogram, Seconds, Op,
+        "Time from the last byte of a request to its reply, by operation.";
+    Requests => "requests", Counter, None, OpResult,
+        "Requests answered, by operation and result.";
+    CommandsDecided => "commands_decided", Counter, None, Partition,
+        "Commands in decided batches.";
+    InstanceSeconds => "instance", Histogram, Seconds, None,
+        "Time from proposing an instance to its decision, at its leader.";
+    InstancesDecided => "instances_decided", Counter, None, Partition,
+        "Decided instances.";
+    BatchBytes => "batch", Histogram, Bytes, None,
+        "Bytes in a proposed batch.";
+    BatchCommands => "batch_commands", Histogram, None, None,
+        "Commands in a proposed batch.";
+    BatchClosed => "batch_closed", Counter, None, Reason,
+        "Batches closed, by what closed them.";
+    WindowInstances => "window_instances", Gauge, None, Partition,
+        "Instances proposed here and not yet decided.";
+    WindowLimit => "window_limit", Gauge, None, Partition,
+        "Undecided instances that the leader allows itself.";
+    WindowInstanceSeconds => "window_instance", Counter, Seconds, Partition,
+        "Undecided instances summed over time: its rate is the average window.";
+    SpeculationRollbacks => "speculation_rollbacks", Counter, None, Partition,
+        "Times that executed batches were undone.";
+    SpeculationUndoneCommands => "speculation_undone_commands", Counter, None, Partition,
+        "Commands executed early and undone.";
+    SpeculativeInstances => "speculative_instances", Gauge, None, Partition,
+        "Instances executed and not yet decided.";
+    LogFlushSeconds => "log_flush", Histogram, Seconds, None,
+        "Time of one write and flush of the log.";
+    LogFlushBatches => "log_flush_batches", Histogram, None, None,
+        "Records that shared one flush of the log.";
+    LogBytes => "log", Gauge, Bytes, None,
+        "Bytes of log files on disk.";
+    DiskFreeBytes => "disk_free", Gauge, Bytes, None,
+        "Bytes free where the data directory lies.";
+    ReplicaLagInstances => "replica_lag_instances", Gauge, None, PartitionNode,
+        "Instances that a replica is behind its leader, as the leader sees it.";
+    ReplicaLagSeconds => "replica_lag", Gauge, Seconds, PartitionNode,
+        "How long a replica has been behind its leader, as the leader sees it.";
+    LeaderChanges => "leader_changes", Counter, None, Partition,
+        "Changes of leader seen by this replica.";
+    PartitionKeys => "partition_keys", Gauge, None, Partition,
+        "Keys in this replica.";
+    PartitionBytes => "partition", Gauge, Bytes, Partition,
+        "Bytes of keys and values in this replica.";
+    PartitionLeader => "partition_leader", Gauge, None, Partition,
+        "1 where this node leads the partition, else 0.";
+    DecidedInstance => "decided_instance", Gauge, None, Partition,
+        "The highest instance that this replica knows to be decided, with all below it.";
+    Sessions => "sessions", Gauge, None, Partition,
+        "Client sessions in this replica.";
+    StageBusySeconds => "stage_busy", Counter, Seconds, Stage,
+        "Time that threads spent in a stage; the stage with the highest rate is the bottleneck.";
+    QueueDepth => "queue_depth", Gauge, None, Queue,
+        "Entries waiting in a queue.";
+    Busy => "busy", Counter, None, Queue,
+        "Times that a full queue or a limit turned work away.";
+    ToleratedFailures => "tolerated_failures", Gauge, None, None,
+        "Nodes that may fail now without loss of service; -1: some partition has no quorum.";
+    Warning => "warning", Gauge, None, Warning,
+        "1 while a warning of `coppice status` is on.";
+    BuildInfo => "build", Info, None, Version,
+        "The running build.";
+}
+
+/// Prefix of every name.
+pub const PREFIX: &str = "coppice";
+
+impl Metric {
+    /// Full name of the family, as dashboards write it without type endings: `coppice_request_seconds`.
+    pub fn name(self) -> String {
+        let unit = match self.unit() {
+            Unit::None => "",
+            Unit::Seconds => "_seconds",
+            Unit::Bytes => "_bytes",
+        };
+        format!("{PREFIX}_{}{unit}", self.stem())
+    }
+}
+
+macro_rules! label_values {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// All values; the position of a value is its index in the cells.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The label's text.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// Position in the cells.
+            pub(super) const fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+label_values! {
+    /// What a client asked for.
+    Op {
+        /// Several commands in one pack.
+        Pack = "pack",
+        /// A pack of one put.
+        Put = "put",
+        /// A pack of one insert.
+        Insert = "insert",
+        /// A pack of one delete.
+        Delete = "delete",
+        /// A pack of one cas.
+        Cas = "cas",
+        /// A pack of one command of several operations.
+        Many = "many",
+        /// A pack of one bulk load.
+        Load = "load",
+        /// Point reads.
+        Get = "get",
+        /// Range reads.
+        Range = "range",
+        /// Opening a session.
+        Open = "open",
+        /// The partition map.
+        Map = "map",
+        /// Status, configuration and other operator requests.
+        Admin = "admin",
+    }
+}
+
+label_values! {
+    /// How a request ended.
+    Outcome {
+        /// Carried out; a failed condition is an answer too.
+        Ok = "ok",
+        /// Sent elsewhere: this node does not lead the partition.
+        NotLeader = "not_leader",
+        /// Sent elsewhere: the client's map was old.
+        WrongPartition = "wrong_partition",
+        /// Turned away by a limit.
+        Busy = "busy",
+        /// Turned away: disk or memory reserve reached.
+        Full = "full",
+        /// The client's session is gone.
+        SessionExpired = "session_expired",
+        /// Anything else that is wrong with the request.
+        Error = "error",
+        /// The connection went before the answer.
+        Gone = "gone",
+    }
+}
+
+label_values! {
+    /// What closed a batch (ordering.md 1.2).
+    CloseReason {
+        /// It reached `batch_bytes_max`.
+        Bytes = "bytes",
+        /// The pipe had room and waiting longer gained nothing.
+        Idle = "idle",
+        /// `batch_delay_max` after its first command.
+        Delay = "delay",
+    }
+}
+
+label_values! {
+    /// Where a thread's time goes.
+    Stage {
+        /// Reading sockets and decoding frames.
+        Receive = "receive",
+        /// Steps of the ordering core.
+        Order = "order",
+        /// Executing batches on the tree.
+        Execute = "execute",
+        /// Writing and flushing the log.
+        Flush = "flush",
+        /// Encoding and sending replies and messages.
+        Respond = "respond",
+    }
+}
+
+label_values! {
+    /// A bounded queue or a limit.
+    Queue {
+        /// Inputs of a shard thread.
+        Mailbox = "mailbox",
+        /// Commands that wait for a batch.
+        Batcher = "batcher",
+        /// Records that wait for the log writer.
+        Log = "log",
+        /// Messages to other nodes.
+        Peers = "peers",
+        /// Replies that clients have not read.
+        Replies = "replies",
+        /// Range reads under way.
+        Scans = "scans",
+        /// Client connections.
+        Connections = "connections",
+        /// Requests in flight on a connection (`limits.inflight`, `limits.inflight_bytes`).
+        Inflight = "inflight",
+        /// Bytes of all requests in flight on the node (`limits.node_bytes`).
+        NodeBytes = "node_bytes",
+    }
+}
+
+label_values! {
+    /// Warnings that `coppice status` shows.
+    Warning {
+        /// Listening beyond loopback without TLS.
+        Insecure = "insecure",
+        /// `log.flush = "off"`.
+        FlushOff = "flush_off",
+        /// Free disk is below `log.disk_reserve`.
+        DiskReserve = "disk_reserve",
+        /// Memory in use is above `memory.limit`.
+        MemoryLimit = "memory_limit",
+    }
+}

@@ -1,0 +1,183 @@
+//! What `/metrics` shows is what was recorded, under names that are all in the enum.
+
+use super::*;
+use std::collections::BTreeSet;
+
+/// The value of the one line that starts with `series`, a name with its labels.
+fn value(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// A node on which everything was recorded at least once.
+fn busy_node(partitions: u32) -> Node {
+    let node = Node::new(2);
+    for shard in [node.shard(0), node.shard(1)] {
+        for op in Op::ALL {
+            for outcome in Outcome::ALL {
+                shard.request(*op, *outcome, Duration::from_micros(700));
+            }
+        }
+        shard.turn();
+        shard.instance_decided(Duration::from_millis(1));
+        shard.batch_proposed(4_096, 200);
+        CloseReason::ALL.iter().for_each(|reason| shard.batches_closed(*reason, 2));
+        Stage::ALL.iter().for_each(|stage| shard.stage_busy(*stage, Duration::from_millis(250)));
+        Queue::ALL.iter().for_each(|queue| shard.set_queue_depth(*queue, 3));
+        Queue::ALL.iter().for_each(|queue| shard.busy(*queue));
+    }
+    node.log().flushed(Duration::from_micros(100), 8);
+    node.log().set_disk(64 << 20, 1 << 30);
+    node.log().set_queue_depth(5);
+    node.set_tolerated_failures(Some(1));
+    Warning::ALL.iter().for_each(|warning| node.set_warning(*warning, true));
+    for id in 0..partitions {
+        let partition = node.partition(format_args!("p{id}"));
+        partition.publish(&PartitionSample {
+            commands_decided: 7,
+            leads: true,
+            keys: 12,
+            ..PartitionSample::default()
+        });
+        partition.peer("n2").set_lag(4, Duration::from_millis(20));
+        partition.peer("n3").set_lag(0, Duration::ZERO);
+    }
+    node
+}
+
+#[test]
+fn every_metric_of_the_enum_has_a_series_and_no_other_exists() {
+    let text = busy_node(3).render();
+    let series: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| &line[..line.find(['{', ' ']).expect("a name ends at its labels or its value")])
+        .collect();
+    let mut known = BTreeSet::new();
+    for &metric in Metric::ALL {
+        let endings: &[&str] = match metric.kind() {
+            Kind::Counter => &["_total"],
+            Kind::Gauge => &[""],
+            Kind::Histogram => &["_bucket", "_sum", "_count"],
+            Kind::Info => &["_info"],
+        };
+        for ending in endings {
+            let name = metric.name() + ending;
+            assert!(series.contains(name.as_str()), "{name} is not rendered");
+            known.insert(name);
+        }
+        assert!(text.contains(&format!("# HELP {} {}\n", metric.name(), metric.help())), "{metric:?}");
+    }
+    assert_eq!(series, known.iter().map(String::as_str).collect());
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn partition_and_node_are_never_on_a_histogram() {
+    for metric in Metric::ALL.iter().filter(|metric| metric.kind() == Kind::Histogram) {
+        assert!(!matches!(metric.labels(), Labels::Partition | Labels::PartitionNode), "{metric:?}");
+    }
+}
+
+#[test]
+fn names_are_unique_and_lower_case() {
+    let names: BTreeSet<String> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+    assert_eq!(names.len(), Metric::ALL.len());
+    assert!(names.iter().all(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')), "{names:?}");
+}
+
+#[test]
+fn shards_are_added_up() {
+    let text = busy_node(1).render();
+    assert_eq!(value(&text, "coppice_requests_total{op=\"put\",result=\"busy\"}"), Some(2.0));
+    assert_eq!(value(&text, "coppice_request_seconds_count{op=\"get\"}"), Some(2.0 * Outcome::COUNT as f64));
+    assert_eq!(value(&text, "coppice_batch_closed_total{reason=\"delay\"}"), Some(4.0));
+    assert_eq!(value(&text, "coppice_stage_busy_seconds_total{stage=\"order\"}"), Some(0.5));
+    assert_eq!(value(&text, "coppice_stage_busy_seconds_total{stage=\"flush\"}"), Some(0.5001));
+    assert_eq!(value(&text, "coppice_queue_depth{queue=\"log\"}"), Some(11.0));
+    assert_eq!(value(&text, "coppice_busy_total{queue=\"mailbox\"}"), Some(2.0));
+}
+
+#[test]
+fn the_mean_batch_times_the_batches_is_the_number_of_commands() {
+    let node = Node::new(2);
+    for commands in 1..=1_000 {
+        node.shard(commands as usize % 2).batch_proposed(commands * 17, commands);
+    }
+    let text = node.render();
+    assert_eq!(value(&text, "coppice_batch_commands_sum"), Some(500_500.0));
+    assert_eq!(value(&text, "coppice_batch_commands_count"), Some(1_000.0));
+    assert_eq!(value(&text, "coppice_batch_bytes_sum"), Some(500_500.0 * 17.0));
+}
+
+#[test]
+fn buckets_are_cumulative_and_end_at_infinity() {
+    let node = Node::new(1);
+    let shard = node.shard(0);
+    for micros in [10, 40, 40, 20_000_000] {
+        shard.instance_decided(Duration::from_micros(micros));
+    }
+    let text = node.render();
+    for (le, count) in [("0.000032", 1.0), ("0.000064", 3.0), ("16.777216", 3.0), ("+Inf", 4.0)] {
+        assert_eq!(value(&text, &format!("coppice_instance_seconds_bucket{{le=\"{le}\"}}")), Some(count), "{le}");
+    }
+}
+
+#[test]
+fn lag_is_shown_by_the_leader_only() {
+    let node = Node::new(1);
+    let partition = node.partition("p4");
+    partition.publish(&PartitionSample { leads: true, ..PartitionSample::default() });
+    partition.peer("n2").set_lag(9, Duration::from_millis(1_500));
+    let text = node.render();
+    assert_eq!(value(&text, "coppice_replica_lag_instances{partition=\"p4\",node=\"n2\"}"), Some(9.0));
+    assert_eq!(value(&text, "coppice_replica_lag_seconds{partition=\"p4\",node=\"n2\"}"), Some(1.5));
+    partition.publish(&PartitionSample::default());
+    assert!(!node.render().contains("node=\"n2\""));
+}
+
+#[test]
+fn a_partition_registered_twice_is_one_and_a_forgotten_one_is_gone() {
+    let node = Node::new(1);
+    for keys in [1, 2] {
+        node.partition("p4").publish(&PartitionSample { keys, ..PartitionSample::default() });
+    }
+    assert_eq!(value(&node.render(), "coppice_partition_keys{partition=\"p4\"}"), Some(2.0));
+    node.forget_partition("p4");
+    assert!(!node.render().contains("p4"));
+}
+
+#[test]
+fn partitions_stand_in_the_order_of_their_numbers() {
+    let node = Node::new(1);
+    for id in ["p10", "p9", "p0", "p2"] {
+        node.partition(id);
+    }
+    let text = node.render();
+    let places: Vec<_> =
+        ["p0", "p2", "p9", "p10"].map(|id| text.find(&format!("partition_keys{{partition=\"{id}\"}}"))).to_vec();
+    assert!(places.is_sorted() && places[0].is_some(), "{places:?}");
+}
+
+#[test]
+fn no_quorum_is_minus_one_and_not_known_is_left_out() {
+    let node = Node::new(1);
+    assert_eq!(value(&node.render(), "coppice_tolerated_failures"), None);
+    node.set_tolerated_failures(None);
+    assert_eq!(value(&node.render(), "coppice_tolerated_failures"), Some(-1.0));
+    node.set_tolerated_failures(Some(2));
+    assert_eq!(value(&node.render(), "coppice_tolerated_failures"), Some(2.0));
+}
+
+#[test]
+fn threads_that_record_while_others_render_lose_nothing() {
+    let node = Node::new(2);
+    std::thread::scope(|scope| {
+        for index in 0..2 {
+            let shard = node.shard(index);
+            scope.spawn(move || (0..10_000).for_each(|n| shard.batch_proposed(n, 1)));
+        }
+        (0..20).for_each(|_| drop(node.render()));
+    });
+    assert_eq!(value(&node.render(), "coppice_batch_commands_count"), Some(20_000.0));
+}
