@@ -1,3 +1,5 @@
 //! Coppice.
 
+pub mod admin_http;
+pub mod logging;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! The cells that hot threads write: relaxed atomics, found by index, never by name. No lock, no allocation, no hashing.
+//! The cells that hot threads write: relaxed atomics found by index, never by name. No lock, no allocation, no hashing.
 //! A reader sees each cell at some recent moment; sums over cells may mix moments.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -25,7 +25,7 @@ pub enum Kind {
     Info,
 }
 
-/// Label names of a metric. `partition` and `node` are never on a histogram; no label is ever a key or a client address.
+/// Label names of a metric. `partition` and `node` are never on a histogram; no label is a key or a client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Labels {
     /// One series.

@@ -1,5 +1,5 @@
-//! Cells to OpenMetrics text, through prometheus-client's encoder (names, types, escaping). One family per [`Metric`], in
-//! the order of the enum; every family is listed even while it has no series, so that dashboards can be checked.
+//! Cells to OpenMetrics text, through prometheus-client's encoder (names, types, escaping). One family per [`Metric`],
+//! in the order of the enum; every family is listed even while it has no series, so that dashboards can be checked.
 
 use super::cells::{Cell, Histogram, Total, seconds};
 use super::names::{CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, Unit, Warning};

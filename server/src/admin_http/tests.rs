@@ -1,0 +1,136 @@
+//! The endpoint over a real socket, asked by hand-written HTTP.
+
+use super::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+fn admin(reasons: &'static [&'static str]) -> Admin {
+    Admin {
+        metrics: metrics::Node::new(2),
+        status: ask(|| json!({ "v": 1, "healthy": true })),
+        readiness: ask(move || reasons.iter().map(|reason| (*reason).to_owned()).collect()),
+        config: ask(|| json!({ "v": 1, "tls.key": "set" })),
+    }
+}
+
+fn serve(admin: Admin) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    Server::start(listener, admin).expect("the endpoint starts")
+}
+
+/// Sends raw bytes and returns all that comes back until the server closes.
+fn exchange(server: &Server, request: &str) -> String {
+    let mut stream = TcpStream::connect(server.address()).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set a timeout");
+    stream.write_all(request.as_bytes()).expect("send");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("read the answer");
+    answer
+}
+
+/// Status code, header lines and body of a GET.
+fn fetch(server: &Server, path: &str) -> (u16, String, String) {
+    let answer = exchange(server, &format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"));
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
+    (code, head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn every_path_of_the_index_answers() {
+    let server = serve(admin(&[]));
+    let (code, _, index) = fetch(&server, "/");
+    assert_eq!(code, 200);
+    assert!(index.starts_with(concat!("coppice ", env!("CARGO_PKG_VERSION"))));
+    let paths: Vec<&str> = index.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(paths, ["/livez", "/readyz", "/metrics", "/status", "/config"]);
+    for path in paths {
+        assert_eq!(fetch(&server, path).0, 200, "{path}");
+    }
+}
+
+#[test]
+fn metrics_are_open_metrics_text() {
+    let server = serve(admin(&[]));
+    let (code, head, body) = fetch(&server, "/metrics");
+    assert_eq!(code, 200);
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    assert!(body.contains("coppice_build_info{version="), "{body}");
+    assert!(body.ends_with("# EOF\n"));
+}
+
+#[test]
+fn status_and_config_are_json() {
+    let server = serve(admin(&[]));
+    let (_, head, body) = fetch(&server, "/status");
+    assert!(head.contains("content-type: application/json"), "{head}");
+    assert_eq!(body, r#"{"healthy":true,"v":1}"#);
+    assert_eq!(fetch(&server, "/config").2, r#"{"tls.key":"set","v":1}"#);
+}
+
+#[test]
+fn a_node_that_is_not_ready_says_why() {
+    let server = serve(admin(&["p2 has no confirmed leader", "p3 is 40 instances behind"]));
+    let (code, _, body) = fetch(&server, "/readyz");
+    assert_eq!(code, 503);
+    let answer: Value = serde_json::from_str(&body).expect("json");
+    assert_eq!(answer["ready"], false);
+    assert_eq!(answer["reasons"][1], "p3 is 40 instances behind");
+    let (code, _, body) = fetch(&server, "/readyz?verbose");
+    assert_eq!((code, body.as_str()), (503, "p2 has no confirmed leader\np3 is 40 instances behind\n"));
+}
+
+#[test]
+fn a_lost_quorum_makes_a_node_not_ready_but_it_stays_live() {
+    let server = serve(admin(&["p2 has no confirmed leader"]));
+    assert_eq!(fetch(&server, "/livez"), (200, fetch(&server, "/livez").1, "ok\n".to_owned()));
+}
+
+#[test]
+fn an_unknown_path_names_the_known_ones_and_nothing_can_be_posted() {
+    let server = serve(admin(&[]));
+    let (code, _, body) = fetch(&server, "/nope");
+    assert_eq!(code, 404);
+    assert!(body.contains("/metrics"));
+    let posted =
+        exchange(&server, "POST /config HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}");
+    assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
+}
+
+#[test]
+fn garbage_is_answered_and_the_endpoint_lives_on() {
+    let server = serve(admin(&[]));
+    let answer = exchange(&server, "\u{1}\u{2} what is this\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert_eq!(fetch(&server, "/livez").0, 200);
+}
+
+#[test]
+fn forgotten_connections_give_their_places_back() {
+    let server = serve(admin(&[]));
+    for _ in 0..3 {
+        let idle: Vec<_> = (0..64).map(|_| TcpStream::connect(server.address()).expect("connect")).collect();
+        drop(idle);
+    }
+    assert_eq!(fetch(&server, "/livez").0, 200);
+}
+
+#[test]
+fn a_stopped_endpoint_gives_its_port_back() {
+    let server = serve(admin(&[]));
+    let address = server.address();
+    assert_eq!(fetch(&server, "/livez").0, 200);
+    drop(server);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_thread_that_stands_still_is_found_and_one_that_turns_is_not() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut turns = Turns::new(vec![5, 5], start);
+    assert!(turns.stalled(&[5, 6], at(4)).is_empty());
+    assert_eq!(turns.stalled(&[5, 6], at(5)), [0]);
+    assert_eq!(turns.stalled(&[5, 6], at(9)), [0, 1]);
+    assert!(turns.stalled(&[6, 7], at(60)).is_empty());
+}
