@@ -1,0 +1,44 @@
+//! Values that are good alone and not together.
+
+use super::error::ConfigError;
+use super::load::{Effective, Origin};
+use super::node::{Flush, NodeConfig};
+
+/// Refuses combinations that would serve a weaker guarantee than a reader of the file expects, or that cannot work.
+pub(super) fn check(config: &NodeConfig, effective: &[Effective]) -> Result<(), ConfigError> {
+    let conflict = |key: &str, what: String, remedy: &'static str| {
+        let origin = effective.iter().find(|e| e.key == key).map_or(Origin::Default, |e| e.origin.clone());
+        Err(ConfigError::Conflict { what, origin, remedy })
+    };
+    let listens = [
+        ("listen.native", Some(&config.listen.native), config.advertise.native.as_ref()),
+        ("listen.peer", Some(&config.listen.peer), config.advertise.peer.as_ref()),
+        ("listen.admin", config.listen.admin.as_ref(), config.advertise.admin.as_ref()),
+    ];
+    for (key, listen, advertise) in listens {
+        let Some(listen) = listen else { continue };
+        if !listen.is_loopback() && config.allow_faults {
+            let what = format!("`allow_faults` refuses any address but loopback, and `{key}` is {listen}");
+            return conflict(key, what, "faults are for tests on one machine");
+        }
+        if !listen.is_loopback() && !config.insecure {
+            let what = format!("`{key}` is {listen}: beyond loopback, without TLS, anybody could read and write");
+            return conflict(key, what, "listen on loopback, or say `insecure = true` in a network that you trust");
+        }
+        if listen.is_wildcard() && advertise.is_none() {
+            let advertise = key.replace("listen", "advertise");
+            let what = format!("`{key}` is the wildcard {listen}, which nobody can dial, and `{advertise}` is not set");
+            return conflict(key, what, "a wildcard needs the address that others shall dial");
+        }
+    }
+    if !config.dial_override.is_empty() && !config.allow_faults {
+        let what = "`dial_override` needs `allow_faults = true`".to_owned();
+        return conflict("dial_override", what, "dialling a proxy instead of a node is for tests");
+    }
+    if config.log.flush == Flush::Off && !config.unsafe_no_flush {
+        let what =
+            "`log.flush = off` needs `unsafe_no_flush = true`: a power cut would lose answered writes".to_owned();
+        return conflict("log.flush", what, "leave it at fdatasync, or say that losing answered writes is meant");
+    }
+    Ok(())
+}

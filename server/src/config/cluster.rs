@@ -1,0 +1,350 @@
+//! Settings of the whole cluster: kept in replicated state, changed while running, the same on every node.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::nearest::nearest;
+use super::units::{GIB, KIB, MIB, show_size, show_time};
+use super::values::{DAY, HOUR, MILLISECOND, count, name_of, size, time, word};
+
+/// What nodes of this version write. A cluster's level is raised by hand, once all its nodes can.
+pub const FEATURE_LEVEL: u32 = 1;
+
+const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+const READS: [(&str, Reads); 1] = [("quorum", Reads::Quorum)];
+
+/// The settings of a cluster (experience.md 4).
+///
+/// In replicated state and on the wire it travels as names and texts ([`ClusterSettings::pairs`]), so that versions with more or fewer
+/// settings understand each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterSettings {
+    /// Replicas of each partition and of the directory, 1 to 9.
+    pub replicas: u32,
+    /// What nodes may write; at most [`FEATURE_LEVEL`].
+    pub feature_level: u32,
+    /// Bytes at which a batch closes.
+    pub batch_bytes_max: u64,
+    /// A batch closes this long after its first command; an idle pipe sends at once.
+    pub batch_delay_max: Duration,
+    /// Instances that may be undecided.
+    pub window: u32,
+    /// Bytes that may be undecided.
+    pub window_bytes_max: u64,
+    /// Executes batches before they are decided.
+    pub speculation: bool,
+    /// Instances decided and not executed, beyond which the proposer waits.
+    pub execute_lag_max: u32,
+    /// How a read knows that its leader leads.
+    pub reads: Reads,
+    /// A leader is heard from this often.
+    pub heartbeat_interval: Duration,
+    /// Silence after which a leader is replaced, drawn from 1x to 2x.
+    pub election_timeout: Duration,
+    /// Instances without a command after which a session ends.
+    pub session_expiry: u64,
+    /// Sessions per partition.
+    pub sessions_max: u64,
+    /// Bytes of replies that one session may keep.
+    pub session_bytes_max: u64,
+    /// Instances between two comparisons of the replicas' digests.
+    pub digest_interval: u64,
+}
+
+/// How a read knows that its leader leads (ordering.md 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reads {
+    /// A quorum confirms; no clock is trusted.
+    Quorum,
+}
+
+/// One cluster setting.
+pub struct ClusterSetting {
+    /// Its name.
+    pub key: &'static str,
+    /// What holds where nothing was set.
+    pub default: &'static str,
+    /// What it is for, one sentence without its full stop.
+    pub meaning: &'static str,
+    read: fn(&mut ClusterSettings, &str) -> Result<(), String>,
+    show: fn(&ClusterSettings) -> String,
+}
+
+/// Why a cluster setting was not set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterSettingError {
+    /// No version knows the name.
+    #[error("unknown cluster setting `{key}`{}", nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    Unknown {
+        /// The name as it was written.
+        key: String,
+        /// The nearest known name.
+        nearest: Option<&'static str>,
+    },
+    /// A later version will know the name.
+    #[error("`{key}` is not in this version: {sentence}")]
+    Later {
+        /// The name.
+        key: String,
+        /// What holds meanwhile.
+        sentence: &'static str,
+    },
+    /// The value cannot be.
+    #[error("`{key}` must be {expected}")]
+    Invalid {
+        /// The name.
+        key: &'static str,
+        /// What was expected, and what was there.
+        expected: String,
+    },
+}
+
+/// Names that the design knows and this version does not.
+const LATER: [(&str, &str); 11] = [
+    ("autopilot", "batch and window keep their set values"),
+    ("lease_duration", "reads are confirmed by a quorum"),
+    ("place_timeout", "a query reads one partition"),
+    ("handover_timeout", "a leader that stops is replaced by election"),
+    ("part_wait", "a query reads one partition"),
+    ("gate_escape", "a query reads one partition"),
+    ("query_deadline", "a query reads one partition"),
+    ("route", "the leader sends to all replicas"),
+    ("move_rate", "replicas do not move"),
+    ("auto_split", "partitions are those of init"),
+    ("key_metadata", "keys carry none"),
+];
+
+/// Every cluster setting, in the order in which it is shown.
+pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
+    ClusterSetting {
+        key: "replicas",
+        default: "3",
+        meaning: "replicas of each partition; an even number survives no more failures than the odd one below it",
+        read: |s, t| count(t, 1..=9).map(|v| s.replicas = v),
+        show: |s| s.replicas.to_string(),
+    },
+    ClusterSetting {
+        key: "feature_level",
+        default: "1",
+        meaning: "what nodes may write",
+        read: |s, t| count(t, 1..=FEATURE_LEVEL).map(|v| s.feature_level = v),
+        show: |s| s.feature_level.to_string(),
+    },
+    ClusterSetting {
+        key: "batch_bytes_max",
+        default: "64 KiB",
+        meaning: "bytes at which a batch closes",
+        read: |s, t| size(t, 1..=2 * MIB).map(|v| s.batch_bytes_max = v),
+        show: |s| show_size(s.batch_bytes_max),
+    },
+    ClusterSetting {
+        key: "batch_delay_max",
+        default: "5ms",
+        meaning: "a batch closes this long after its first command; an idle pipe sends at once",
+        read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(1)).map(|v| s.batch_delay_max = v),
+        show: |s| show_time(s.batch_delay_max),
+    },
+    ClusterSetting {
+        key: "window",
+        default: "16",
+        meaning: "instances that may be undecided",
+        read: |s, t| count(t, 1..=4096).map(|v| s.window = v),
+        show: |s| s.window.to_string(),
+    },
+    ClusterSetting {
+        key: "window_bytes_max",
+        default: "1 MiB",
+        meaning: "bytes that may be undecided",
+        read: |s, t| size(t, 256 * KIB..=64 * MIB).map(|v| s.window_bytes_max = v),
+        show: |s| show_size(s.window_bytes_max),
+    },
+    ClusterSetting {
+        key: "speculation",
+        default: "on",
+        meaning: "execute batches before they are decided",
+        read: |s, t| word(t, &SWITCH).map(|v| s.speculation = v),
+        show: |s| name_of(s.speculation, &SWITCH),
+    },
+    ClusterSetting {
+        key: "execute_lag_max",
+        default: "128",
+        meaning: "instances decided and not executed, beyond which the proposer waits",
+        read: |s, t| count(t, 1..=65_536).map(|v| s.execute_lag_max = v),
+        show: |s| s.execute_lag_max.to_string(),
+    },
+    ClusterSetting {
+        key: "reads",
+        default: "quorum",
+        meaning: "how a read knows that its leader leads",
+        read: |s, t| reads(t).map(|v| s.reads = v),
+        show: |s| name_of(s.reads, &READS),
+    },
+    ClusterSetting {
+        key: "heartbeat_interval",
+        default: "50ms",
+        meaning: "a leader is heard from this often",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(10)).map(|v| s.heartbeat_interval = v),
+        show: |s| show_time(s.heartbeat_interval),
+    },
+    ClusterSetting {
+        key: "election_timeout",
+        default: "300ms",
+        meaning: "silence after which a leader is replaced, drawn from 1x to 2x",
+        read: |s, t| time(t, 2 * MILLISECOND..=HOUR).map(|v| s.election_timeout = v),
+        show: |s| show_time(s.election_timeout),
+    },
+    ClusterSetting {
+        key: "session_expiry",
+        default: "1000000",
+        meaning: "instances without a command after which a session ends",
+        read: |s, t| count(t, 1..=u64::MAX).map(|v| s.session_expiry = v),
+        show: |s| s.session_expiry.to_string(),
+    },
+    ClusterSetting {
+        key: "sessions_max",
+        default: "100000",
+        meaning: "sessions per partition",
+        read: |s, t| count(t, 1..=10_000_000).map(|v| s.sessions_max = v),
+        show: |s| s.sessions_max.to_string(),
+    },
+    ClusterSetting {
+        key: "session_bytes_max",
+        default: "2 MiB",
+        meaning: "bytes of replies that one session may keep",
+        read: |s, t| size(t, 1..=GIB).map(|v| s.session_bytes_max = v),
+        show: |s| show_size(s.session_bytes_max),
+    },
+    ClusterSetting {
+        key: "digest_interval",
+        default: "1000",
+        meaning: "instances between two comparisons of the replicas' digests",
+        read: |s, t| count(t, 1..=u64::MAX).map(|v| s.digest_interval = v),
+        show: |s| s.digest_interval.to_string(),
+    },
+];
+
+fn reads(text: &str) -> Result<Reads, String> {
+    if text.trim() == "lease" {
+        return Err("`quorum`: leases are not in this version".to_owned());
+    }
+    word(text, &READS)
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        let mut settings = Self {
+            replicas: 0,
+            feature_level: 0,
+            batch_bytes_max: 0,
+            batch_delay_max: Duration::ZERO,
+            window: 0,
+            window_bytes_max: 0,
+            speculation: false,
+            execute_lag_max: 0,
+            reads: Reads::Quorum,
+            heartbeat_interval: Duration::ZERO,
+            election_timeout: DAY,
+            session_expiry: 0,
+            sessions_max: 0,
+            session_bytes_max: 0,
+            digest_interval: 0,
+        };
+        for setting in CLUSTER_SETTINGS {
+            // Our own table: a default that its own reader refuses is a bug of this file, and a test walks them all.
+            (setting.read)(&mut settings, setting.default).expect("a default is readable");
+        }
+        settings
+    }
+}
+
+impl ClusterSettings {
+    /// Sets one by name. The others stay; whether all go together is [`ClusterSettings::check`].
+    ///
+    /// # Errors
+    /// The name is unknown or of a later version, or the value is out of bounds.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), ClusterSettingError> {
+        if let Some((_, sentence)) = LATER.iter().find(|(name, _)| *name == key) {
+            return Err(ClusterSettingError::Later { key: key.to_owned(), sentence });
+        }
+        let Some(setting) = CLUSTER_SETTINGS.iter().find(|setting| setting.key == key) else {
+            let known = CLUSTER_SETTINGS.iter().map(|setting| setting.key);
+            return Err(ClusterSettingError::Unknown { key: key.to_owned(), nearest: nearest(key, known) });
+        };
+        (setting.read)(self, text).map_err(|expected| ClusterSettingError::Invalid { key: setting.key, expected })
+    }
+
+    /// One value by name, as it would be written.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<String> {
+        CLUSTER_SETTINGS.iter().find(|setting| setting.key == key).map(|setting| (setting.show)(self))
+    }
+
+    /// Every name with its value, as it would be written: the form that is logged and sent.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        CLUSTER_SETTINGS.iter().map(|setting| (setting.key, (setting.show)(self))).collect()
+    }
+
+    /// Whether the values go together.
+    ///
+    /// # Errors
+    /// The setting that would have to change, and why.
+    pub fn check(&self) -> Result<(), ClusterSettingError> {
+        if self.election_timeout < 2 * self.heartbeat_interval {
+            let expected = format!(
+                "at least twice `heartbeat_interval` ({}), not {}",
+                show_time(self.heartbeat_interval),
+                show_time(self.election_timeout)
+            );
+            return Err(ClusterSettingError::Invalid { key: "election_timeout", expected });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_manual() {
+        let settings = ClusterSettings::default();
+        assert_eq!((settings.replicas, settings.window, settings.batch_bytes_max), (3, 16, 64 * KIB));
+        assert_eq!(settings.election_timeout, Duration::from_millis(300));
+        assert_eq!(settings.session_expiry, 1_000_000);
+        assert_eq!(settings.check(), Ok(()));
+    }
+
+    #[test]
+    fn every_setting_is_printed_as_it_is_read() {
+        let settings = ClusterSettings::default();
+        let mut again = ClusterSettings { replicas: 1, ..settings.clone() };
+        for (setting, (key, text)) in CLUSTER_SETTINGS.iter().zip(settings.pairs()) {
+            assert_eq!(text, setting.default, "{key}");
+            assert_eq!(again.set(key, &text), Ok(()));
+        }
+        assert_eq!(again, settings);
+    }
+
+    #[test]
+    fn values_out_of_bounds_unknown_and_later_names_are_refused() {
+        let mut settings = ClusterSettings::default();
+        let mut refused = |key: &str, text: &str| settings.set(key, text).expect_err("a refusal").to_string();
+        assert_eq!(refused("replicas", "10"), "`replicas` must be a number from 1 to 9, not `10`");
+        assert_eq!(refused("windw", "1"), "unknown cluster setting `windw`; did you mean `window`?");
+        assert_eq!(refused("route", "ring"), "`route` is not in this version: the leader sends to all replicas");
+        assert_eq!(refused("reads", "lease"), "`reads` must be `quorum`: leases are not in this version");
+        assert_eq!(refused("batch_bytes_max", "3 MiB"), "`batch_bytes_max` must be from 1 B to 2 MiB, not 3 MiB");
+        assert_eq!(settings, ClusterSettings::default());
+    }
+
+    #[test]
+    fn an_election_timeout_below_two_heartbeats_is_refused() {
+        let mut settings = ClusterSettings::default();
+        assert_eq!(settings.set("heartbeat_interval", "200ms"), Ok(()));
+        assert!(settings.check().is_err());
+    }
+}

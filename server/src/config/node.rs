@@ -1,0 +1,220 @@
+//! The settings of one node, typed. Which name sets which field stands in `table`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Address;
+
+/// Everything that one node is told at start. Topology is not here: it lives in replicated state (experience.md 4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// A label for people; the directory gives ids.
+    pub name: String,
+    /// The only directory that the node writes to.
+    pub data_dir: PathBuf,
+    /// Peer addresses of the nodes that form the cluster, the same list on all of them. Empty: the node is its own seed.
+    pub seeds: Vec<Address>,
+    /// Where the node listens.
+    pub listen: Listen,
+    /// What others are told to dial, where that differs from `listen`.
+    pub advertise: Advertise,
+    /// Allows listening beyond loopback without TLS and without an access file.
+    pub insecure: bool,
+    /// Allows the faults of the peer layer (cut, slow) and `dial_override`; loopback only.
+    pub allow_faults: bool,
+    /// Node number to the address that is dialled instead of that node's own; only with `allow_faults`.
+    pub dial_override: BTreeMap<u32, Address>,
+    /// Allows `log.flush = off`.
+    pub unsafe_no_flush: bool,
+    /// The acceptor log.
+    pub log: LogConfig,
+    /// Checkpoints.
+    pub checkpoint: CheckpointConfig,
+    /// Bytes of memory above which growing writes are refused.
+    pub memory_limit: u64,
+    /// Bounds of what the node takes on.
+    pub limits: Limits,
+    /// A connection that has not said `Hello` by then is closed.
+    pub handshake_timeout: Duration,
+    /// An idle connection is probed this often.
+    pub keepalive: Duration,
+    /// Time given to work in flight after SIGTERM.
+    pub drain_timeout: Duration,
+    /// Threads that own replicas.
+    pub shard_threads: usize,
+    /// Pins each shard thread to a core.
+    pub pin_threads: bool,
+    /// A filter as `info` or `info,coppice_server::log=debug`.
+    pub log_level: String,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Requests slower than this are logged with the time of each stage.
+    pub slow_request: Duration,
+}
+
+/// Where the node listens. Port 0 takes any free port; `endpoints.json` then tells which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// Clients and operators.
+    pub native: Address,
+    /// Other nodes.
+    pub peer: Address,
+    /// Health and metrics over HTTP; none if `off`.
+    pub admin: Option<Address>,
+}
+
+/// Addresses that others dial. None: the one of `listen`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Advertise {
+    /// For clients.
+    pub native: Option<Address>,
+    /// For other nodes.
+    pub peer: Option<Address>,
+    /// For browsers and scrapers.
+    pub admin: Option<Address>,
+}
+
+/// The acceptor log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Bytes of one segment.
+    pub segment_bytes: u64,
+    /// Segments that are zeroed before they are needed.
+    pub segments_ahead: usize,
+    /// How a record becomes durable.
+    pub flush: Flush,
+    /// Bytes of the disk that stay free: below, growing writes are refused.
+    pub disk_reserve: u64,
+    /// What happens to segments that are no longer needed.
+    pub keep: Keep,
+}
+
+/// How a record becomes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flush {
+    /// Every answered write was flushed to the device.
+    Fdatasync,
+    /// Nothing is flushed: a power cut may lose answered writes. Only with `unsafe_no_flush`.
+    Off,
+}
+
+/// What happens to segments that are no longer needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// They are deleted.
+    Trim,
+    /// They are moved aside, for tests that read whole logs.
+    All,
+}
+
+/// Checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointConfig {
+    /// Bytes of log after which a new one is written; never less often than the last one's size asks.
+    pub log_bytes: u64,
+    /// Bytes per second that writing one may take from the disk.
+    pub rate: u64,
+    /// Bytes of cache while one is written or read.
+    pub cache: u64,
+}
+
+/// Bounds of what the node takes on. What is beyond is answered `Busy`, or waits in the socket.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Client connections.
+    pub connections: usize,
+    /// Requests in flight per connection.
+    pub inflight: usize,
+    /// Bytes of requests in flight per connection.
+    pub inflight_bytes: u64,
+    /// Bytes of requests in flight on the node.
+    pub node_bytes: u64,
+    /// Bytes of scan parts under way on the node.
+    pub scan_bytes: u64,
+    /// Inputs that one shard's mailbox holds.
+    pub mailbox: usize,
+    /// How long a snapshot stays pinned for a slow reader.
+    pub snapshot_pin: Duration,
+    /// Partitions that the node hosts.
+    pub partitions: usize,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, else json.
+    Auto,
+    /// For people.
+    Pretty,
+    /// One object per line.
+    Json,
+}
+
+impl Default for NodeConfig {
+    /// Every setting at its default, without looking at environment or file.
+    fn default() -> Self {
+        super::table::defaults()
+    }
+}
+
+impl NodeConfig {
+    /// A value for the table to fill; never seen outside of this module.
+    pub(super) fn blank() -> Self {
+        let nowhere = || Address::new("", 0);
+        Self {
+            name: String::new(),
+            data_dir: PathBuf::new(),
+            seeds: Vec::new(),
+            listen: Listen { native: nowhere(), peer: nowhere(), admin: None },
+            advertise: Advertise::default(),
+            insecure: false,
+            allow_faults: false,
+            dial_override: BTreeMap::new(),
+            unsafe_no_flush: false,
+            log: LogConfig {
+                segment_bytes: 0,
+                segments_ahead: 0,
+                flush: Flush::Fdatasync,
+                disk_reserve: 0,
+                keep: Keep::Trim,
+            },
+            checkpoint: CheckpointConfig { log_bytes: 0, rate: 0, cache: 0 },
+            memory_limit: 0,
+            limits: Limits::default(),
+            handshake_timeout: Duration::ZERO,
+            keepalive: Duration::ZERO,
+            drain_timeout: Duration::ZERO,
+            shard_threads: 0,
+            pin_threads: false,
+            log_level: String::new(),
+            log_format: LogFormat::Auto,
+            slow_request: Duration::ZERO,
+        }
+    }
+
+    /// What clients are told to dial, given the address that is really listened on (port 0 has become a port).
+    #[must_use]
+    pub fn advertised_native(&self, bound: std::net::SocketAddr) -> Address {
+        advertised(self.advertise.native.as_ref(), &self.listen.native, bound)
+    }
+
+    /// What other nodes are told to dial, given the address that is really listened on.
+    #[must_use]
+    pub fn advertised_peer(&self, bound: std::net::SocketAddr) -> Address {
+        advertised(self.advertise.peer.as_ref(), &self.listen.peer, bound)
+    }
+
+    /// Where health and metrics are found, given the address that is really listened on; none if they are off.
+    #[must_use]
+    pub fn advertised_admin(&self, bound: std::net::SocketAddr) -> Option<Address> {
+        let listen = self.listen.admin.as_ref()?;
+        Some(advertised(self.advertise.admin.as_ref(), listen, bound))
+    }
+}
+
+/// A configured name stays a name; only a port 0 is replaced by what the system gave.
+fn advertised(advertise: Option<&Address>, listen: &Address, bound: std::net::SocketAddr) -> Address {
+    let address = advertise.unwrap_or(listen);
+    if address.port() == 0 { address.with_port(bound.port()) } else { address.clone() }
+}

@@ -1,0 +1,204 @@
+//! Readers and printers of the values that settings have, each with its bounds.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::units::{parse_count, parse_rate, parse_size, parse_time, show_rate, show_size, show_time};
+use super::{Address, host};
+
+pub const MILLISECOND: Duration = Duration::from_millis(1);
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const HOUR: Duration = Duration::from_secs(3600);
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A size within `bounds`.
+pub fn size(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
+    within(parse_size(text)?, bounds, |bytes| show_size(*bytes))
+}
+
+/// A rate within `bounds`, in bytes per second.
+pub fn rate(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
+    within(parse_rate(text)?, bounds, |bytes| show_rate(*bytes))
+}
+
+/// A time within `bounds`.
+pub fn time(text: &str, bounds: RangeInclusive<Duration>) -> Result<Duration, String> {
+    within(parse_time(text)?, bounds, |time| show_time(*time))
+}
+
+/// A count within `bounds`.
+pub fn count<T>(text: &str, bounds: RangeInclusive<T>) -> Result<T, String>
+where
+    T: TryFrom<u64> + PartialOrd + Display,
+{
+    let (low, high) = (bounds.start().to_string(), bounds.end().to_string());
+    let expected = || format!("a number from {low} to {high}, not `{text}`");
+    let value = T::try_from(parse_count(text)?).map_err(|_| expected())?;
+    if bounds.contains(&value) { Ok(value) } else { Err(expected()) }
+}
+
+/// One of a few words.
+pub fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let text = text.trim();
+    words.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<String> = words.iter().map(|(name, _)| format!("`{name}`")).collect();
+        format!("{}, not `{text}`", names.join(" or "))
+    })
+}
+
+/// The word for `value`.
+pub fn name_of<T: Copy + PartialEq>(value: T, words: &[(&str, T)]) -> String {
+    words.iter().find(|(_, known)| *known == value).map_or_else(String::new, |(name, _)| (*name).to_owned())
+}
+
+/// A label of 1 to 64 printable characters without spaces: it stands in tables and log lines.
+pub fn label(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let good = (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if good { Ok(text.to_owned()) } else { Err(format!("1 to 64 printable characters without spaces, not `{text}`")) }
+}
+
+/// A path that names something.
+pub fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Err("a path, not nothing".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+/// Addresses separated by commas; none is a list too.
+pub fn addresses(text: &str) -> Result<Vec<Address>, String> {
+    let addresses: Vec<Address> = list(text).map(Address::from_str).collect::<Result<_, _>>()?;
+    for (index, address) in addresses.iter().enumerate() {
+        if address.port() == 0 || address.is_wildcard() {
+            return Err(format!("addresses that can be dialled, not `{address}`"));
+        }
+        if addresses[..index].contains(address) {
+            return Err(format!("each address once, not `{address}` twice"));
+        }
+    }
+    Ok(addresses)
+}
+
+/// An address to dial, or nothing.
+pub fn optional(text: &str) -> Result<Option<Address>, String> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let address: Address = text.parse()?;
+    if address.is_wildcard() {
+        Err(format!("an address that can be dialled, not `{address}`"))
+    } else {
+        Ok(Some(address))
+    }
+}
+
+/// An address to listen on, or `off`.
+pub fn address_or_off(text: &str) -> Result<Option<Address>, String> {
+    if text.trim() == "off" { Ok(None) } else { text.parse().map(Some) }
+}
+
+/// An optional address as `optional` reads it.
+pub fn show_optional(address: Option<&Address>) -> String {
+    address.map(Address::to_string).unwrap_or_default()
+}
+
+/// `n2=127.0.0.1:9002`, separated by commas.
+pub fn overrides(text: &str) -> Result<BTreeMap<u32, Address>, String> {
+    let mut overrides = BTreeMap::new();
+    for entry in list(text) {
+        let expected = || format!("a node and an address, such as n2=127.0.0.1:9002, not `{entry}`");
+        let (node, address) = entry.split_once('=').ok_or_else(expected)?;
+        let number = node.trim().strip_prefix('n').and_then(|digits| digits.parse().ok()).ok_or_else(expected)?;
+        if overrides.insert(number, address.parse()?).is_some() {
+            return Err(format!("each node once, not n{number} twice"));
+        }
+    }
+    Ok(overrides)
+}
+
+/// A size, or a share of what this process may use: `70%`.
+pub fn memory(text: &str) -> Result<u64, String> {
+    let expected = || format!("a size such as `8 GiB` or a share such as `70%`, not `{text}`");
+    let Some(percent) = text.trim().strip_suffix('%') else {
+        return parse_size(text).map_err(|_| expected()).and_then(|bytes| {
+            // Below 1 MiB a node could not take a single large value.
+            if bytes < 1 << 20 { Err("at least 1 MiB".to_owned()) } else { Ok(bytes) }
+        });
+    };
+    let percent: u64 = percent.trim().parse().map_err(|_| expected())?;
+    if !(1..=100).contains(&percent) {
+        return Err(expected());
+    }
+    Ok(host::memory_bytes() / 100 * percent)
+}
+
+/// A log filter: levels, perhaps per module.
+pub fn filter(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let text = text.trim();
+    let good = !text.is_empty()
+        && text.split(',').all(|part| {
+            let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+            LEVELS.contains(&level.trim().to_ascii_lowercase().as_str())
+        });
+    if good {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("a level ({}) or module=level, not `{text}`", LEVELS.join(", ")))
+    }
+}
+
+/// Things separated by commas, as `list` reads them.
+pub fn joined<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    items.join(",")
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+fn within<T: PartialOrd>(value: T, bounds: RangeInclusive<T>, show: impl Fn(&T) -> String) -> Result<T, String> {
+    if bounds.contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("from {} to {}, not {}", show(bounds.start()), show(bounds.end()), show(&value)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_outside_of_their_bounds_are_refused_with_the_bounds() {
+        assert_eq!(size("1 B", 1024..=2048), Err("from 1 KiB to 2 KiB, not 1 B".to_owned()));
+        assert_eq!(count::<u64>("0", 1..=9), Err("a number from 1 to 9, not `0`".to_owned()));
+        assert_eq!(time("2h", SECOND..=HOUR), Err("from 1s to 1h, not 2h".to_owned()));
+        assert_eq!(word("x", &[("a", 1), ("b", 2)]), Err("`a` or `b`, not `x`".to_owned()));
+    }
+
+    #[test]
+    fn lists_and_overrides_refuse_what_cannot_be_dialled() {
+        assert_eq!(addresses("a:1, b:2").map(joined), Ok("a:1,b:2".to_owned()));
+        assert_eq!(addresses(""), Ok(Vec::new()));
+        assert!(addresses("a:1,a:1").is_err() && addresses("a:0").is_err() && addresses("0.0.0.0:1").is_err());
+        assert_eq!(overrides("n2=127.0.0.1:9002").map(|o| o.len()), Ok(1));
+        assert!(overrides("2=127.0.0.1:9002").is_err() && overrides("n2=a:1,n2=b:1").is_err());
+    }
+
+    #[test]
+    fn memory_is_a_size_or_a_share() {
+        assert_eq!(memory("8 GiB"), Ok(8 << 30));
+        assert!(memory("70%").is_ok_and(|bytes| bytes > 0));
+        assert!(memory("0%").is_err() && memory("101%").is_err() && memory("8").is_err() && memory("1 KiB").is_err());
+    }
+
+    #[test]
+    fn log_filters_name_levels() {
+        assert!(filter("info").is_ok() && filter("info,coppice_server::log=debug").is_ok());
+        assert!(filter("loud").is_err() && filter("").is_err() && filter("info,x=loud").is_err());
+    }
+}
