@@ -2,5 +2,8 @@
 
 pub mod admin_http;
 pub mod config;
+pub mod datadir;
+pub mod log;
 pub mod logging;
 pub mod metrics;
+pub mod mutants;

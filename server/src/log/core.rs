@@ -1,0 +1,387 @@
+//! The writer's decisions: which bytes go where, in which order, and when a segment may go. Pure: it emits
+//! [`FileEffect`]s and is told when they have been carried out. It knows no thread, no clock and no file system.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::ids::GroupId;
+use super::ledger::Ledger;
+use super::record::{self, Entry, Gather};
+use super::segment::{BOUNDARY_BYTES, Header, SegmentNumber, boundary, mark_seed};
+use crate::datadir::Identity;
+
+/// Sizes of segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of the segment that each start opens: small, so that a start is quick.
+    pub first_bytes: u64,
+    /// Bytes of every other segment (`log.segment_bytes`).
+    pub segment_bytes: u64,
+    /// Segments prepared ahead (`log.segments_ahead`).
+    pub segments_ahead: usize,
+}
+
+impl Default for Geometry {
+    fn default() -> Geometry {
+        Geometry { first_bytes: 1 << 20, segment_bytes: 64 << 20, segments_ahead: 1 }
+    }
+}
+
+/// A file of the log directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileName {
+    /// `00000017.seg`.
+    Segment(SegmentNumber),
+    /// `00000017.tmp`: not part of the log until it is renamed.
+    Temporary(SegmentNumber),
+    /// `old/00000017.seg`: trimmed, kept for inspection (`log.keep = "all"`).
+    Old(SegmentNumber),
+}
+
+/// What the log asks of a disk. The effects of one call are carried out in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileEffect {
+    /// A new file of `bytes` zeros, written out, replacing one of that name.
+    Create {
+        /// Its name.
+        file: FileName,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Writes `parts` one after the other from `offset` on; the file grows if it must.
+    Append {
+        /// Where.
+        file: FileName,
+        /// From which byte on.
+        offset: u64,
+        /// What.
+        parts: Vec<Bytes>,
+    },
+    /// The file's contents and length are durable after this.
+    Flush {
+        /// Which file.
+        file: FileName,
+    },
+    /// Gives a file another name, replacing one of that name.
+    Rename {
+        /// The old name.
+        from: FileName,
+        /// The new name.
+        to: FileName,
+    },
+    /// Names created, changed and removed in the log directory before this are durable after it.
+    FlushDir,
+    /// Cuts a file.
+    Truncate {
+        /// Which file.
+        file: FileName,
+        /// Its new length.
+        bytes: u64,
+    },
+    /// Removes a file.
+    Remove {
+        /// Which file.
+        file: FileName,
+    },
+}
+
+impl FileEffect {
+    /// The file concerned; `None` for the directory.
+    pub fn file(&self) -> Option<FileName> {
+        match self {
+            FileEffect::Create { file, .. }
+            | FileEffect::Append { file, .. }
+            | FileEffect::Flush { file }
+            | FileEffect::Rename { from: file, .. }
+            | FileEffect::Truncate { file, .. }
+            | FileEffect::Remove { file } => Some(*file),
+            FileEffect::FlushDir => None,
+        }
+    }
+}
+
+/// The segment being written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Active {
+    pub(super) number: SegmentNumber,
+    /// Where the next write starts: a boundary.
+    pub(super) next: u64,
+    /// Zeroed bytes; beyond, writes still succeed, more slowly.
+    pub(super) capacity: u64,
+}
+
+/// The pure writer. One write is under way at a time: `write` or `mark`, the effects, then [`Core::flushed`].
+#[derive(Clone, Debug)]
+pub struct Core {
+    pub(super) identity: Identity,
+    pub(super) geometry: Geometry,
+    pub(super) active: Active,
+    /// The lsn of the next record.
+    pub(super) next_lsn: u64,
+    /// The checksum of the last record.
+    pub(super) chain: u32,
+    /// Invariant: every record up to here is durable, and it is below `next_lsn`.
+    pub(super) durable: u64,
+    /// Invariant: the newest mark says this, and it is at most `durable`.
+    pub(super) marked: u64,
+    /// The lsn that a write under way makes durable.
+    pub(super) in_flight: Option<u64>,
+    pub(super) ledger: Ledger,
+    /// Segments ready to be written.
+    pub(super) spares: VecDeque<(SegmentNumber, u64)>,
+    /// Segments that are being prepared.
+    pub(super) ordered: VecDeque<SegmentNumber>,
+    /// Segments that may go as soon as the write under way is durable.
+    pub(super) leaving: Option<SegmentNumber>,
+    /// Whether trimmed segments are moved aside instead of removed.
+    pub(super) keep_all: bool,
+    /// True when something happened that may free a segment.
+    pub(super) trim_wanted: bool,
+}
+
+impl Core {
+    /// Puts `entries` into one write: effects that end with a flush. Returns the lsn of the last record.
+    ///
+    /// # Panics
+    /// If a write is under way, or without entries.
+    pub fn write<'a>(
+        &mut self,
+        entries: impl Iterator<Item = &'a Entry> + Clone,
+        effects: &mut Vec<FileEffect>,
+    ) -> u64 {
+        assert!(self.in_flight.is_none(), "two writes at once");
+        let before = self.next_lsn;
+        self.make_room(entries.clone().map(|entry| entry.bytes() as u64).sum());
+        let mut out = Gather::default();
+        let offset = self.open_write(&mut out);
+        for entry in entries {
+            self.trim_wanted |= matches!(entry, Entry::Trimmed { .. } | Entry::Created { .. } | Entry::Removed { .. });
+            self.put(entry, false, &mut out);
+        }
+        assert!(self.next_lsn > before, "a write without entries");
+        for entry in self.take_carried() {
+            self.put(&entry, true, &mut out);
+        }
+        self.close_write(offset, out, effects);
+        self.next_lsn - 1
+    }
+
+    /// A write that only says what is durable, for a log that comes to rest. Nothing if the newest mark says it already.
+    pub fn mark(&mut self, effects: &mut Vec<FileEffect>) -> bool {
+        assert!(self.in_flight.is_none(), "two writes at once");
+        if self.marked == self.durable {
+            return false;
+        }
+        self.make_room(0);
+        let mut out = Gather::default();
+        let offset = self.open_write(&mut out);
+        self.close_write(offset, out, effects);
+        true
+    }
+
+    /// The effects of the last write are carried out: it is durable. Segments that nobody needs any more go.
+    pub fn flushed(&mut self, effects: &mut Vec<FileEffect>) {
+        self.durable = self.in_flight.take().expect("flushed without a write");
+        if let Some(first_kept) = self.leaving.take() {
+            self.drop_segments(first_kept, effects);
+        }
+    }
+
+    /// The next segment to prepare: `Create`, `Flush`, `FlushDir`, then [`Core::prepared`].
+    pub fn prepare(&mut self) -> Option<(SegmentNumber, u64)> {
+        // From a quarter on: an idle node never zeroes 64 MiB, a busy one has three quarters of a segment's time to.
+        let due = self.active.next >= self.active.capacity / 4;
+        if !due || self.spares.len() + self.ordered.len() >= self.geometry.segments_ahead.max(1) {
+            return None;
+        }
+        let last = self.ordered.back().copied().or(self.spares.back().map(|(number, _)| *number));
+        let number = last.unwrap_or(self.active.number) + 1;
+        self.ordered.push_back(number);
+        Some((number, self.geometry.segment_bytes))
+    }
+
+    /// A segment asked for by [`Core::prepare`] is durable, zeros and name.
+    pub fn prepared(&mut self, number: SegmentNumber, bytes: u64) {
+        assert_eq!(self.ordered.pop_front(), Some(number), "segments are prepared in order");
+        self.spares.push_back((number, bytes));
+    }
+
+    /// The highest durable lsn.
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// The oldest segment and the groups that keep it, if it is not the newest.
+    pub fn oldest(&self) -> Option<(SegmentNumber, Vec<GroupId>)> {
+        self.ledger.oldest()
+    }
+
+    /// Whether the newest mark says everything that is durable.
+    pub fn is_marked(&self) -> bool {
+        self.marked == self.durable
+    }
+
+    /// Bytes written into the segments in use, and those zeroed in the newest.
+    pub fn bytes(&self) -> u64 {
+        self.ledger.bytes() + self.active.capacity
+    }
+
+    /// Segments in use.
+    pub fn segments(&self) -> usize {
+        self.ledger.segments()
+    }
+
+    fn put(&mut self, entry: &Entry, carried: bool, out: &mut Gather) {
+        self.chain = record::encode(entry, self.next_lsn, carried, self.chain, out);
+        self.ledger.note(self.active.number, self.next_lsn, carried, entry);
+        self.next_lsn += 1;
+    }
+
+    /// What this write must hold too, so that segments can go when it is durable.
+    fn take_carried(&mut self) -> Vec<Entry> {
+        let mut carried = Vec::new();
+        if std::mem::take(&mut self.trim_wanted) {
+            let first_kept = self.ledger.first_needed();
+            if self.ledger.oldest().is_some_and(|(oldest, _)| oldest < first_kept) {
+                self.ledger.carry(first_kept, &mut carried);
+                self.leaving = Some(first_kept);
+            }
+        }
+        carried
+    }
+
+    /// Moves on to the next segment when the write does not fit into this one. Without a prepared one the segment grows:
+    /// slower, but nobody waits.
+    fn make_room(&mut self, bytes: u64) {
+        if self.active.next + record::HEAD_BYTES as u64 + bytes <= self.active.capacity {
+            return;
+        }
+        if let Some((number, capacity)) = self.spares.pop_front() {
+            self.ledger.end_segment(self.active.number, self.active.next);
+            self.active = Active { number, next: 0, capacity };
+            self.ledger.begin_segment(number, self.next_lsn);
+            self.trim_wanted = true;
+        }
+    }
+
+    /// Starts a write: the header if the segment has none yet, then the mark. Returns the offset.
+    fn open_write(&mut self, out: &mut Gather) -> u64 {
+        let offset = self.active.next;
+        if offset == 0 {
+            let header = Header { identity: self.identity, segment: self.active.number, first_lsn: self.next_lsn };
+            out.copy(&header.encode());
+        }
+        let at = offset + out.len();
+        let seed = mark_seed(self.identity.cluster, self.identity.node, self.active.number, at);
+        record::encode_mark(self.next_lsn, self.durable, self.chain, seed, out);
+        self.marked = self.durable;
+        offset
+    }
+
+    fn close_write(&mut self, offset: u64, out: Gather, effects: &mut Vec<FileEffect>) {
+        let file = FileName::Segment(self.active.number);
+        self.active.next = boundary(offset + out.len());
+        effects.push(FileEffect::Append { file, offset, parts: out.finish() });
+        effects.push(FileEffect::Flush { file });
+        self.in_flight = Some(self.next_lsn - 1);
+        if crate::mutant!(trim_early)
+            && let Some(first_kept) = self.leaving.take()
+        {
+            let mut early = Vec::new();
+            self.drop_segments(first_kept, &mut early);
+            effects.splice(0..0, early);
+        }
+    }
+
+    fn drop_segments(&mut self, first_kept: SegmentNumber, effects: &mut Vec<FileEffect>) {
+        for number in self.ledger.drop_below(first_kept) {
+            let file = FileName::Segment(number);
+            effects.push(match self.keep_all {
+                true => FileEffect::Rename { from: file, to: FileName::Old(number) },
+                false => FileEffect::Remove { file },
+            });
+        }
+        effects.push(FileEffect::FlushDir);
+    }
+}
+
+/// What a start must do before the log is open: see [`super::recovery`].
+#[derive(Debug)]
+pub struct Opening {
+    /// To be carried out in order.
+    pub effects: Vec<FileEffect>,
+    /// The writer, once they are.
+    pub core: Core,
+}
+
+/// What the proof of an older start left: everything a new segment continues.
+#[derive(Debug)]
+pub(super) struct Past {
+    pub(super) ledger: Ledger,
+    /// Records up to here are proven durable.
+    pub(super) proven: u64,
+    /// The checksum of record `proven`.
+    pub(super) chain: u32,
+    /// Good records above `proven`, in order: to be written anew.
+    pub(super) tail: Vec<(bool, Entry)>,
+    /// The segment that the new one follows, and its proven bytes.
+    pub(super) last: Option<(SegmentNumber, u64)>,
+    /// Files that are no part of the log: prepared segments, half-made ones.
+    pub(super) leftovers: Vec<FileName>,
+}
+
+impl Past {
+    /// Nothing: the log of a new node begins. Whatever lies there goes.
+    pub(super) fn nothing(leftovers: Vec<FileName>) -> Past {
+        Past { ledger: Ledger::default(), proven: 0, chain: 0, tail: Vec::new(), last: None, leftovers }
+    }
+
+    /// Opens the segment of this start, holding the unproven tail again.
+    pub(super) fn open(self, identity: Identity, geometry: Geometry, keep_all: bool) -> Opening {
+        let number = self.last.map_or(1, |(number, _)| number + 1);
+        let tail: u64 = self.tail.iter().map(|(_, entry)| entry.bytes() as u64).sum();
+        let capacity = geometry.first_bytes.max(boundary(BOUNDARY_BYTES + record::HEAD_BYTES as u64 + tail));
+        let mut core = Core {
+            identity,
+            geometry,
+            active: Active { number, next: 0, capacity },
+            next_lsn: self.proven + 1,
+            chain: self.chain,
+            durable: self.proven,
+            marked: self.proven,
+            in_flight: None,
+            ledger: self.ledger,
+            spares: VecDeque::new(),
+            ordered: VecDeque::new(),
+            leaving: None,
+            keep_all,
+            trim_wanted: true,
+        };
+        if let Some((last, bytes)) = self.last {
+            core.ledger.end_segment(last, bytes);
+        }
+        core.ledger.begin_segment(number, core.next_lsn);
+        let mut effects: Vec<FileEffect> = self.leftovers.into_iter().map(|file| FileEffect::Remove { file }).collect();
+        let mut out = Gather::default();
+        core.open_write(&mut out);
+        for (carried, entry) in &self.tail {
+            core.put(entry, *carried, &mut out);
+        }
+        core.active.next = boundary(out.len());
+        core.durable = core.next_lsn - 1;
+        let (file, name) = (FileName::Temporary(number), FileName::Segment(number));
+        effects.push(FileEffect::Create { file, bytes: capacity });
+        effects.push(FileEffect::Append { file, offset: 0, parts: out.finish() });
+        effects.push(FileEffect::Flush { file });
+        effects.push(FileEffect::Rename { from: file, to: name });
+        if !crate::mutant!(no_dir_flush) {
+            effects.push(FileEffect::FlushDir);
+        }
+        if let Some((last, bytes)) = self.last {
+            // Space, not safety: the new header already says where the old segment ends.
+            effects.push(FileEffect::Truncate { file: FileName::Segment(last), bytes });
+        }
+        Opening { effects, core }
+    }
+}

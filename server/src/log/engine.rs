@@ -1,0 +1,179 @@
+//! One log over one disk, step by step: the loop body of the writer thread, without the thread. The simulator and the
+//! tests drive it over disks of their own.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::core::{Core, FileEffect, FileName, Geometry, Opening, Past};
+use super::disk::Disk;
+use super::record::Entry;
+use super::recovery::{self, Cut, Recovered};
+use super::segment::SegmentNumber;
+use super::writer::LogError;
+use crate::datadir::Identity;
+
+/// A failed effect, and what it was.
+#[derive(Debug)]
+pub struct Failure {
+    /// The effect that failed.
+    pub effect: FileEffect,
+    /// What the disk said.
+    pub error: io::Error,
+}
+
+/// How far a write has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Everything written is durable.
+    Durable,
+    /// The disk is full. Nothing is lost: ask again when there may be room.
+    Full,
+}
+
+/// A log over a disk.
+#[derive(Debug)]
+pub struct Engine<D> {
+    core: Core,
+    disk: D,
+    /// Effects of the write under way that are still to be carried out.
+    pending: VecDeque<FileEffect>,
+    /// Effects that free segments nobody needs.
+    drops: Vec<FileEffect>,
+    scratch: Vec<FileEffect>,
+}
+
+/// What a disk held.
+#[derive(Debug)]
+pub struct Found {
+    past: Past,
+    /// The node, with the incarnation that this start must use.
+    pub identity: Identity,
+    /// The torn tail, if there was one.
+    pub cut: Option<Cut>,
+}
+
+impl Found {
+    /// Reads the log of `known`, the node as it last started; `sink` gets every durable entry, and whether it is a
+    /// carried copy.
+    ///
+    /// # Errors
+    /// As [`super::LogWriter::open`].
+    pub fn read<D: Disk>(disk: &mut D, known: Identity, sink: &mut dyn FnMut(bool, Entry)) -> Result<Found, LogError> {
+        let owner = Some((known.cluster, known.node));
+        let Recovered { past, cut, incarnation } =
+            recovery::recover(disk, owner, &mut |_, carried, entry| sink(carried, entry))?;
+        if incarnation < known.incarnation {
+            return Err(LogError::Older { found: incarnation, known: known.incarnation });
+        }
+        // Above every start that this directory has seen: peers tell an old copy by it (reliability.md PX12).
+        let incarnation = if crate::mutant!(no_incarnation) { incarnation } else { incarnation + 1 };
+        Ok(Found { past, identity: Identity { incarnation, ..known }, cut })
+    }
+
+    /// Opens the segment of this start.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn open<D: Disk>(self, mut disk: D, geometry: Geometry, keep_all: bool) -> io::Result<Engine<D>> {
+        let opening = self.past.open(self.identity, geometry, keep_all);
+        let core = carry_out(opening, &mut disk)?;
+        Ok(Engine::new(core, disk))
+    }
+}
+
+/// Makes the empty log of a new node.
+///
+/// # Errors
+/// The disk's.
+pub fn create<D: Disk>(disk: &mut D, identity: Identity, geometry: Geometry) -> io::Result<()> {
+    let leftovers = disk.list()?;
+    carry_out(Past::nothing(leftovers).open(identity, geometry, false), disk).map(|_| ())
+}
+
+fn carry_out<D: Disk>(opening: Opening, disk: &mut D) -> io::Result<Core> {
+    opening.effects.iter().try_for_each(|effect| disk.carry_out(effect))?;
+    Ok(opening.core)
+}
+
+impl<D: Disk> Engine<D> {
+    fn new(core: Core, disk: D) -> Engine<D> {
+        Engine { core, disk, pending: VecDeque::new(), drops: Vec::new(), scratch: Vec::new() }
+    }
+
+    /// Takes `entries` into one write; [`Engine::proceed`] carries it out.
+    ///
+    /// # Panics
+    /// If a write is under way.
+    pub fn write<'a>(&mut self, entries: impl Iterator<Item = &'a Entry> + Clone) {
+        self.core.write(entries, &mut self.scratch);
+        self.pending.extend(self.scratch.drain(..));
+    }
+
+    /// Takes a mark into a write, if the newest one does not say everything. Returns whether there is something to do.
+    pub fn mark(&mut self) -> bool {
+        let due = self.core.mark(&mut self.scratch);
+        self.pending.extend(self.scratch.drain(..));
+        due
+    }
+
+    /// Carries the write under way out, as far as the disk lets it.
+    ///
+    /// # Errors
+    /// A write or flush failed: for good, the log must not be used any more (reliability.md ST1).
+    pub fn proceed(&mut self) -> Result<Progress, Failure> {
+        while let Some(effect) = self.pending.front() {
+            match self.disk.carry_out(effect) {
+                Ok(()) => {}
+                // The disk took nothing yet that anybody relies on: the same bytes go to the same place later. A flush
+                // that reports a full disk has lost pages, and is a failure like any other.
+                Err(error) if is_full(&error) && matches!(effect, FileEffect::Append { .. }) => {
+                    if !crate::mutant!(enospc_ignored) {
+                        return Ok(Progress::Full);
+                    }
+                }
+                Err(_) if crate::mutant!(retry_flush) => continue,
+                Err(error) => return Err(Failure { effect: effect.clone(), error }),
+            }
+            self.pending.pop_front();
+        }
+        self.core.flushed(&mut self.drops);
+        Ok(Progress::Durable)
+    }
+
+    /// Effects that free what nobody needs; whoever asks carries them out, in order, whenever it likes.
+    pub fn take_drops(&mut self) -> Vec<FileEffect> {
+        std::mem::take(&mut self.drops)
+    }
+
+    /// The segment to prepare next, if one is due: see [`prepare`].
+    pub fn to_prepare(&mut self) -> Option<(SegmentNumber, u64)> {
+        self.core.prepare()
+    }
+
+    /// A segment asked for by [`Engine::to_prepare`] is ready.
+    pub fn prepared(&mut self, number: SegmentNumber, bytes: u64) {
+        self.core.prepared(number, bytes);
+    }
+
+    /// The log's state.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// The disk, for tests that fail it.
+    pub fn disk(&mut self) -> &mut D {
+        &mut self.disk
+    }
+}
+
+/// What prepares a segment: a file of zeros whose length and name are durable, so that a commit writes only data.
+pub fn prepare(number: SegmentNumber, bytes: u64) -> [FileEffect; 3] {
+    let file = FileName::Segment(number);
+    let name = if crate::mutant!(no_dir_flush) { FileEffect::Flush { file } } else { FileEffect::FlushDir };
+    [FileEffect::Create { file, bytes }, FileEffect::Flush { file }, name]
+}
+
+/// Whether the disk, or this user's share of it, is full.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

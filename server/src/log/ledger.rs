@@ -1,0 +1,182 @@
+//! What each segment is still needed for. Pure: told of every record with its segment, it says which segments may go
+//! and what must be written again before they do.
+//!
+//! A batch is needed until a durable checkpoint covers its instance. Promises, births, removals and trim positions are
+//! needed for ever, but only their newest: they are *carried*, written again into the newest segment. A vote is a
+//! promise too, so the highest ballot that a group voted in is carried as a promise when its batch goes.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::ids::{Ballot, GroupId, Instance, Record, ReplicaId};
+use super::record::Entry;
+use super::segment::SegmentNumber;
+
+/// A value, and the lsn of the newest record that states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stated<T> {
+    lsn: u64,
+    value: T,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct GroupState {
+    created: Option<Stated<(ReplicaId, Bytes)>>,
+    removed: Option<Stated<ReplicaId>>,
+    promised: Option<Stated<Ballot>>,
+    trimmed: Option<Stated<Instance>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SegmentState {
+    first_lsn: u64,
+    /// Its length; 0 while it is the newest.
+    bytes: u64,
+    /// The highest instance that holds a batch here, per group.
+    accepted: BTreeMap<GroupId, Instance>,
+}
+
+/// The needs of all groups, segment by segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    segments: BTreeMap<SegmentNumber, SegmentState>,
+    groups: BTreeMap<GroupId, GroupState>,
+    kept: Option<Stated<SegmentNumber>>,
+}
+
+impl Ledger {
+    /// A new segment begins with `first_lsn`.
+    pub fn begin_segment(&mut self, segment: SegmentNumber, first_lsn: u64) {
+        self.segments.insert(segment, SegmentState { first_lsn, bytes: 0, accepted: BTreeMap::new() });
+    }
+
+    /// A segment is written no more; it has `bytes`.
+    pub fn end_segment(&mut self, segment: SegmentNumber, bytes: u64) {
+        if let Some(segment) = self.segments.get_mut(&segment) {
+            segment.bytes = bytes;
+        }
+    }
+
+    /// Bytes of all segments but the newest.
+    pub fn bytes(&self) -> u64 {
+        self.segments.values().map(|segment| segment.bytes).sum()
+    }
+
+    /// Takes note of one record of `segment`. Carried records only move what they state.
+    pub fn note(&mut self, segment: SegmentNumber, lsn: u64, carried: bool, entry: &Entry) {
+        match entry {
+            Entry::Group { group, record } => self.note_record(segment, lsn, *group, record),
+            Entry::Created { group, replica, birth } => {
+                let state = self.groups.entry(*group).or_default();
+                if !carried {
+                    // What an older replica of the group left here is void.
+                    *state = GroupState { removed: state.removed.take(), ..GroupState::default() };
+                    self.segments.values_mut().for_each(|segment| _ = segment.accepted.remove(group));
+                }
+                let state = self.groups.entry(*group).or_default();
+                state.created = Some(Stated { lsn, value: (*replica, birth.clone()) });
+            }
+            Entry::Removed { group, replica } => {
+                let state = self.groups.entry(*group).or_default();
+                if !carried {
+                    *state = GroupState::default();
+                    self.segments.values_mut().for_each(|segment| _ = segment.accepted.remove(group));
+                }
+                let state = self.groups.entry(*group).or_default();
+                state.removed = Some(Stated { lsn, value: *replica });
+            }
+            Entry::Trimmed { group, upto } => {
+                let trimmed = &mut self.groups.entry(*group).or_default().trimmed;
+                let upto = trimmed.as_ref().map_or(*upto, |old| old.value.max(*upto));
+                *trimmed = Some(Stated { lsn, value: upto });
+            }
+            Entry::Kept { segment } => self.kept = Some(Stated { lsn, value: *segment }),
+        }
+    }
+
+    fn note_record(&mut self, segment: SegmentNumber, lsn: u64, group: GroupId, record: &Record) {
+        let state = self.groups.entry(group).or_default();
+        let ballot = match record {
+            Record::Promise { ballot } => *ballot,
+            Record::Accept { instance, ballot, .. } => {
+                if let Some(segment) = self.segments.get_mut(&segment) {
+                    let highest = segment.accepted.entry(group).or_insert(*instance);
+                    *highest = (*highest).max(*instance);
+                }
+                *ballot
+            }
+            Record::Decided { .. } => return,
+        };
+        if state.promised.as_ref().is_none_or(|promised| promised.value <= ballot) {
+            state.promised = Some(Stated { lsn, value: ballot });
+        }
+    }
+
+    /// The oldest segment that must stay: all below it may go once [`Ledger::carry`] is durable. The newest always stays.
+    pub fn first_needed(&self) -> SegmentNumber {
+        let needed = |(number, segment): &(&SegmentNumber, &SegmentState)| {
+            self.segments.last_key_value().is_none_or(|(newest, _)| newest == *number)
+                || self.holders(segment).next().is_some()
+        };
+        self.segments.iter().find(needed).map_or(0, |(number, _)| *number)
+    }
+
+    /// The oldest segment, when it is older than the newest, and the groups whose batches keep it: a checkpoint of each
+    /// would let it go.
+    pub fn oldest(&self) -> Option<(SegmentNumber, Vec<GroupId>)> {
+        if self.segments.len() < 2 {
+            return None;
+        }
+        self.segments.first_key_value().map(|(number, segment)| (*number, self.holders(segment).collect()))
+    }
+
+    fn holders<'a>(&'a self, segment: &'a SegmentState) -> impl Iterator<Item = GroupId> + 'a {
+        let holds = |(group, highest): &(&GroupId, &Instance)| {
+            let trimmed = self.groups.get(group).and_then(|state| state.trimmed.as_ref());
+            trimmed.is_none_or(|trimmed| trimmed.value < **highest)
+        };
+        segment.accepted.iter().filter(holds).map(|(group, _)| *group)
+    }
+
+    /// What must be written again before the segments below `first_kept` go, the new `Kept` record included.
+    pub fn carry(&self, first_kept: SegmentNumber, out: &mut Vec<Entry>) {
+        let Some(first_lsn) = self.segments.get(&first_kept).map(|segment| segment.first_lsn) else { return };
+        let mut leave = |lsn: u64, entry: Entry| {
+            if lsn < first_lsn {
+                out.push(entry);
+            }
+        };
+        for (&group, state) in &self.groups {
+            if let Some(Stated { lsn, value }) = &state.removed {
+                leave(*lsn, Entry::Removed { group, replica: *value });
+            }
+            if let Some(Stated { lsn, value: (replica, birth) }) = &state.created {
+                leave(*lsn, Entry::Created { group, replica: *replica, birth: birth.clone() });
+            }
+            if let Some(Stated { lsn, value }) = &state.promised {
+                leave(*lsn, Entry::Group { group, record: Record::Promise { ballot: *value } });
+            }
+            if let Some(Stated { lsn, value }) = &state.trimmed {
+                leave(*lsn, Entry::Trimmed { group, upto: *value });
+            }
+        }
+        out.push(Entry::Kept { segment: first_kept });
+    }
+
+    /// Forgets the segments below `first_kept`, and names them.
+    pub fn drop_below(&mut self, first_kept: SegmentNumber) -> Vec<SegmentNumber> {
+        let kept = self.segments.split_off(&first_kept);
+        std::mem::replace(&mut self.segments, kept).into_keys().collect()
+    }
+
+    /// The newest `Kept` record: older segments are gone on purpose.
+    pub fn kept(&self) -> SegmentNumber {
+        self.kept.as_ref().map_or(1, |kept| kept.value)
+    }
+
+    /// How many segments are in use.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+}

@@ -1,0 +1,48 @@
+//! The acceptor log: one per node, for all its groups, so that one flush serves every vote that waits.
+//!
+//! `record`, `segment`, `ledger`, `core` and `recovery` are pure: they turn records into [`FileEffect`]s and bytes back
+//! into records, and the simulator runs them over a disk of its own. `disk` and `writer` touch the world. The format is
+//! that of `experience.md` 5; the hazards are ST1 to ST4, ST8 and ST10 of `reliability.md`.
+//!
+//! # The file format
+//!
+//! Segments `00000001.seg`, `00000002.seg` .. hold one sequence of records, numbered by `lsn` from 1 without gaps.
+//! A segment opens with a header in its first 4 KiB ([`segment::Header`]). Every write starts at the next 4 KiB
+//! boundary with a mark: the lsn durable before it, and the checksum of the record before it. A mark's checksum is
+//! seeded with cluster, node, segment and offset, each other record's with the checksum of its predecessor: an intact
+//! record in a wrong place does not fit. Zeros end a write.
+//!
+//! # What recovery believes
+//!
+//! Everything before the highest mark was durable, so a bad byte there is damage: the node must not vote. What follows
+//! the highest mark is one write that was perhaps never answered for: its good prefix is taken, the rest is cut. The
+//! prefix is then written anew, into the segment that every start opens for itself, because pages that a failed flush
+//! left behind can be read but are not on disk (PostgreSQL's fsync surprise; ST1). The header of that segment says
+//! which lsn it starts at; what an older segment holds from there on no longer counts.
+//!
+//! # Trimming
+//!
+//! A segment goes when no group needs a batch in it. What must outlive it (promises, births, removals, trim positions)
+//! is written again first, in a flush of its own time ([`ledger::Ledger`]).
+
+pub mod core;
+pub mod disk;
+pub mod engine;
+pub mod ids;
+pub mod ledger;
+pub mod reader;
+pub mod record;
+pub mod recovery;
+pub mod segment;
+mod thread;
+pub mod writer;
+
+pub use self::core::{FileEffect, FileName, Geometry};
+pub use self::disk::{Disk, FileDisk};
+pub use self::engine::Engine;
+pub use self::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Lsn, Record, ReplicaId};
+pub use self::record::Entry;
+pub use self::recovery::{Cut, Damage, GroupReplay, Replay};
+pub use self::writer::{
+    Append, Flushed, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, Opened, Space, Stopped,
+};

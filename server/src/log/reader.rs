@@ -1,0 +1,47 @@
+//! Reading a log offline, whoever wrote it: `coppice inspect log DIR`. Changes nothing.
+
+use std::io;
+use std::path::Path;
+
+use super::core::{FileEffect, FileName};
+use super::disk::{Disk, FileDisk};
+use super::record::Entry;
+use super::recovery::{self, Cut};
+use super::writer::LogError;
+
+/// A record as it stands in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Its number in the node's log.
+    pub lsn: u64,
+    /// Written again, because its first copy was about to be trimmed.
+    pub carried: bool,
+    /// What it says.
+    pub entry: Entry,
+}
+
+/// Gives every good record of the log in `dir` to `sink`, in log order, and returns the torn tail if there is one.
+///
+/// # Errors
+/// As [`super::LogWriter::open`]. Records before a damaged place have been given to `sink` then, as far as a mark proves them.
+pub fn read(dir: &Path, mut sink: impl FnMut(Line)) -> Result<Option<Cut>, LogError> {
+    let mut disk = ReadOnly(FileDisk::existing(dir)?);
+    let recovered = recovery::recover(&mut disk, None, &mut |lsn, carried, entry| sink(Line { lsn, carried, entry }))?;
+    Ok(recovered.cut)
+}
+
+struct ReadOnly(FileDisk);
+
+impl Disk for ReadOnly {
+    fn list(&mut self) -> io::Result<Vec<FileName>> {
+        self.0.list()
+    }
+
+    fn read(&mut self, file: FileName, limit: usize) -> io::Result<Vec<u8>> {
+        self.0.read(file, limit)
+    }
+
+    fn carry_out(&mut self, _: &FileEffect) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}

@@ -1,0 +1,476 @@
+//! Records: what the log keeps, and its bytes. Pure; knows neither files nor time.
+//!
+//! A record is a head of [`HEAD_BYTES`] and a body. All numbers are little-endian:
+//!
+//! | at | field | meaning |
+//! |---|---|---|
+//! | 0 | u32 length | head and body; 0 where a write ends |
+//! | 4 | u32 crc | crc32c of the rest and the length, seeded with that of the last record before, a mark's with its place |
+//! | 8 | u64 lsn | number of the record; of a mark: of the record after it |
+//! | 16 | u32 group | 0 is the directory's; 0 in records of the node itself |
+//! | 20 | u64 instance | of an accepted batch; a trim position; a mark: the lsn durable before it |
+//! | 28 | u64 round | of the ballot |
+//! | 36 | u32 replica | of the ballot; of a birth or removal; a mark: the crc of the record before it |
+//! | 40 | u8 kind | [`Kind`] |
+//! | 41 | u8 carried | 1: written again because its first copy was about to be trimmed |
+//! | 42 | u16 zero | |
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Record, ReplicaId};
+
+/// Bytes of a record's head.
+pub const HEAD_BYTES: usize = 44;
+
+/// Records are refused above this. A batch is at most 2 MiB and one oversized command more (frames end at 4 MiB).
+pub const RECORD_BYTES_MAX: usize = 16 << 20;
+
+/// Bodies up to this are copied next to their head: cheaper than one more slice for `pwritev` to walk.
+const INLINE_BYTES_MAX: usize = 256;
+
+/// What a record is. Numbers are explicit and never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Opens a write: everything before it is durable.
+    Mark = 1,
+    /// No ballot below this one gets a promise or a vote any more.
+    Promise = 2,
+    /// Voted for an empty batch.
+    AcceptNoOp = 3,
+    /// Voted for a batch of commands.
+    AcceptCommands = 4,
+    /// Voted for a configuration.
+    AcceptConfiguration = 5,
+    /// Everything up to the instance is known to be decided.
+    Decided = 6,
+    /// A replica of a group was started here.
+    Created = 16,
+    /// It was removed.
+    Removed = 17,
+    /// Instances up to this one are in a durable checkpoint.
+    Trimmed = 18,
+    /// Segments below the one in the instance field were dropped on purpose.
+    Kept = 19,
+}
+
+impl Kind {
+    fn from_number(number: u8) -> Option<Kind> {
+        Some(match number {
+            1 => Kind::Mark,
+            2 => Kind::Promise,
+            3 => Kind::AcceptNoOp,
+            4 => Kind::AcceptCommands,
+            5 => Kind::AcceptConfiguration,
+            6 => Kind::Decided,
+            16 => Kind::Created,
+            17 => Kind::Removed,
+            18 => Kind::Trimmed,
+            19 => Kind::Kept,
+            _ => return None,
+        })
+    }
+}
+
+/// What the log keeps for its callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A promise, vote or decision of one group's replica.
+    Group {
+        /// Whose.
+        group: GroupId,
+        /// What `coppice_ordering` asked to persist.
+        record: Record,
+    },
+    /// A replica of `group` starts here; anything the log holds of an older replica of the group is void.
+    Created {
+        /// Which group.
+        group: GroupId,
+        /// As which replica: above any earlier one of the group.
+        replica: ReplicaId,
+        /// What it starts from, for the caller to read again; at most [`RECORD_BYTES_MAX`].
+        birth: Bytes,
+    },
+    /// The replica is removed, and must not be started again (ordering.md 8: a replayed split starts nothing twice).
+    Removed {
+        /// Which group.
+        group: GroupId,
+        /// Which replica.
+        replica: ReplicaId,
+    },
+    /// A durable, verified checkpoint holds everything up to `upto`: older batches may go.
+    Trimmed {
+        /// Which group.
+        group: GroupId,
+        /// The checkpoint's instance.
+        upto: Instance,
+    },
+    /// Segments below `segment` were dropped on purpose; all others must be there. Written by the log itself.
+    Kept {
+        /// The oldest segment left.
+        segment: u64,
+    },
+}
+
+impl Entry {
+    /// The group concerned; `None` for records of the node.
+    pub fn group(&self) -> Option<GroupId> {
+        match self {
+            Entry::Group { group, .. }
+            | Entry::Created { group, .. }
+            | Entry::Removed { group, .. }
+            | Entry::Trimmed { group, .. } => Some(*group),
+            Entry::Kept { .. } => None,
+        }
+    }
+
+    /// Bytes that the entry takes in a segment.
+    pub fn bytes(&self) -> usize {
+        HEAD_BYTES
+            + match self {
+                Entry::Group { record: Record::Accept { batch: Batch::Commands(commands), .. }, .. } => {
+                    4 + commands.bytes.len()
+                }
+                Entry::Group { record: Record::Accept { batch: Batch::Configuration(configuration), .. }, .. } => {
+                    configuration_bytes(configuration)
+                }
+                Entry::Created { birth, .. } => birth.len(),
+                _ => 0,
+            }
+    }
+
+    fn head(&self) -> Head {
+        let mut head = Head { group: self.group().map_or(0, |group| group.0), ..Head::new(Kind::Kept) };
+        match self {
+            Entry::Group { record, .. } => match record {
+                Record::Promise { ballot } => head.ballot(Kind::Promise, *ballot),
+                Record::Accept { instance, ballot, batch } => {
+                    let kind = match batch {
+                        Batch::NoOp => Kind::AcceptNoOp,
+                        Batch::Commands(_) => Kind::AcceptCommands,
+                        Batch::Configuration(_) => Kind::AcceptConfiguration,
+                    };
+                    head.ballot(kind, *ballot);
+                    head.instance = instance.0;
+                }
+                Record::Decided { instance } => (head.kind, head.instance) = (Kind::Decided, instance.0),
+            },
+            Entry::Created { replica, .. } => (head.kind, head.replica) = (Kind::Created, replica.0),
+            Entry::Removed { replica, .. } => (head.kind, head.replica) = (Kind::Removed, replica.0),
+            Entry::Trimmed { upto, .. } => (head.kind, head.instance) = (Kind::Trimmed, upto.0),
+            Entry::Kept { segment } => head.instance = *segment,
+        }
+        head
+    }
+}
+
+fn configuration_bytes(configuration: &Configuration) -> usize {
+    8 + 4 * (configuration.voters.len() + configuration.learners.len())
+}
+
+/// The fixed fields of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    lsn: u64,
+    group: u32,
+    instance: u64,
+    round: u64,
+    replica: u32,
+    kind: Kind,
+    carried: bool,
+}
+
+impl Head {
+    fn new(kind: Kind) -> Head {
+        Head { lsn: 0, group: 0, instance: 0, round: 0, replica: 0, kind, carried: false }
+    }
+
+    fn ballot(&mut self, kind: Kind, ballot: Ballot) {
+        (self.kind, self.round, self.replica) = (kind, ballot.round, ballot.replica.0);
+    }
+
+    /// The head as bytes, its checksum still missing: (length, everything from the lsn on).
+    fn encode(&self, length: u32) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        let mut out = &mut bytes[..];
+        out.put_u32_le(length);
+        out.put_u32_le(0);
+        out.put_u64_le(self.lsn);
+        out.put_u32_le(self.group);
+        out.put_u64_le(self.instance);
+        out.put_u64_le(self.round);
+        out.put_u32_le(self.replica);
+        out.put_u8(self.kind as u8);
+        out.put_u8(u8::from(self.carried));
+        bytes
+    }
+}
+
+/// The bytes of one write: small ones in one buffer, payloads as they are.
+#[derive(Debug, Default)]
+pub struct Gather {
+    small: BytesMut,
+    pieces: Vec<Piece>,
+    /// Where in `small` the bytes start that no piece covers yet.
+    open: usize,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Small(Range<usize>),
+    Large(Bytes),
+}
+
+impl Gather {
+    /// Bytes so far.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// True before the first byte.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Copies `bytes` in.
+    pub fn copy(&mut self, bytes: &[u8]) {
+        self.small.put_slice(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// Takes `bytes` in without copying them, unless they are few.
+    pub fn share(&mut self, bytes: &Bytes) {
+        if bytes.len() <= INLINE_BYTES_MAX {
+            return self.copy(bytes);
+        }
+        self.close();
+        self.pieces.push(Piece::Large(bytes.clone()));
+        self.bytes += bytes.len() as u64;
+    }
+
+    fn close(&mut self) {
+        if self.open < self.small.len() {
+            self.pieces.push(Piece::Small(self.open..self.small.len()));
+            self.open = self.small.len();
+        }
+    }
+
+    /// The bytes in order, as slices of what came in.
+    pub fn finish(mut self) -> Vec<Bytes> {
+        self.close();
+        let small = self.small.freeze();
+        let part = |piece| match piece {
+            Piece::Small(range) => small.slice(range),
+            Piece::Large(bytes) => bytes,
+        };
+        self.pieces.into_iter().map(part).collect()
+    }
+}
+
+/// Adds one record. `chain` is the checksum of the record before it; returns its own.
+///
+/// # Panics
+/// If the record is larger than [`RECORD_BYTES_MAX`]: every limit above this one is smaller.
+pub fn encode(entry: &Entry, lsn: u64, carried: bool, chain: u32, out: &mut Gather) -> u32 {
+    let length = entry.bytes();
+    assert!(length <= RECORD_BYTES_MAX, "a record of {length} bytes");
+    let head = Head { lsn, carried, ..entry.head() };
+    match entry {
+        Entry::Group { record: Record::Accept { batch: Batch::Commands(commands), .. }, .. } => {
+            encode_parts(&head, chain, &commands.count.to_le_bytes(), Some(&commands.bytes), out)
+        }
+        Entry::Group { record: Record::Accept { batch: Batch::Configuration(configuration), .. }, .. } => {
+            encode_parts(&head, chain, &encode_configuration(configuration), None, out)
+        }
+        Entry::Created { birth, .. } => encode_parts(&head, chain, &[], Some(birth), out),
+        _ => encode_parts(&head, chain, &[], None, out),
+    }
+}
+
+/// Adds a mark: `durable` is the highest lsn known to be durable, `next_lsn` that of the record after the mark.
+/// `seed` is the mark's place ([`super::segment::mark_seed`]), `chain` the checksum of the last record before it.
+pub fn encode_mark(next_lsn: u64, durable: u64, chain: u32, seed: u32, out: &mut Gather) {
+    let head = Head { lsn: next_lsn, instance: durable, replica: chain, ..Head::new(Kind::Mark) };
+    encode_parts(&head, seed, &[], None, out);
+}
+
+fn encode_parts(head: &Head, chain: u32, small: &[u8], large: Option<&Bytes>, out: &mut Gather) -> u32 {
+    let length = HEAD_BYTES + small.len() + large.map_or(0, Bytes::len);
+    let mut bytes = head.encode(length as u32);
+    let chain = if crate::mutant!(checksum_no_position) { 0 } else { chain };
+    let mut crc = crc32c::crc32c_append(chain, &bytes[..4]);
+    crc = crc32c::crc32c_append(crc, &bytes[8..]);
+    crc = crc32c::crc32c_append(crc, small);
+    if let Some(large) = large {
+        crc = crc32c::crc32c_append(crc, large);
+    }
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    out.copy(&bytes);
+    out.copy(small);
+    if let Some(large) = large {
+        out.share(large);
+    }
+    crc
+}
+
+/// A record read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// Opens a write.
+    Mark {
+        /// The lsn of the record after it.
+        next_lsn: u64,
+        /// Everything up to this lsn was durable when the mark was written.
+        durable: u64,
+        /// The checksum of the record before it.
+        chain: u32,
+    },
+    /// Anything else.
+    Entry {
+        /// Its number.
+        lsn: u64,
+        /// Written again, because its first copy was about to be trimmed.
+        carried: bool,
+        /// What it says.
+        entry: Entry,
+    },
+}
+
+/// Why bytes are not the record that belongs there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRecord {
+    /// Zeros where a record was expected.
+    #[error("no record where one was expected")]
+    Missing,
+    /// A length that no record has, or that leads out of the file.
+    #[error("a record length of {length} bytes")]
+    Length {
+        /// The length found.
+        length: u32,
+    },
+    /// Bytes changed, or those of another place.
+    #[error("the checksum does not fit this place")]
+    Checksum,
+    /// Intact, but not what this program writes.
+    #[error("a record that this version cannot read (kind {kind})")]
+    Unreadable {
+        /// The kind's number.
+        kind: u8,
+    },
+    /// Intact, but another number than the next.
+    #[error("lsn {found} where {expected} was expected")]
+    Order {
+        /// The lsn found.
+        found: u64,
+        /// The lsn that comes next.
+        expected: u64,
+    },
+}
+
+/// Reads the record at the start of `bytes`: its length in bytes, its checksum, and what it says. `None`: the write
+/// ends here. `chain` is the checksum of the record before it, `seed` that of a mark at this place.
+///
+/// # Errors
+/// Anything that is not the record that was written here.
+pub fn decode(bytes: &[u8], chain: u32, seed: u32) -> Result<Option<(usize, u32, Decoded)>, BadRecord> {
+    let mut head = match bytes.get(..HEAD_BYTES) {
+        Some(head) if head[..4] != [0; 4] => head,
+        None if bytes.len() >= 4 && bytes[..4] != [0; 4] => return Err(bad_length(bytes)),
+        _ => return Ok(None),
+    };
+    let length = head.get_u32_le() as usize;
+    let crc = head.get_u32_le();
+    let lsn = head.get_u64_le();
+    let (group, instance, round, replica) =
+        (head.get_u32_le(), head.get_u64_le(), head.get_u64_le(), head.get_u32_le());
+    let (kind, carried) = (head.get_u8(), head.get_u8());
+    if !(HEAD_BYTES..=RECORD_BYTES_MAX).contains(&length) || length > bytes.len() {
+        return Err(bad_length(bytes));
+    }
+    let start = match kind {
+        _ if crate::mutant!(checksum_no_position) => 0,
+        1 => seed,
+        _ => chain,
+    };
+    let found = crc32c::crc32c_append(crc32c::crc32c_append(start, &bytes[..4]), &bytes[8..length]);
+    if found != crc {
+        return Err(BadRecord::Checksum);
+    }
+    let unreadable = BadRecord::Unreadable { kind };
+    let head = Head {
+        lsn,
+        group,
+        instance,
+        round,
+        replica,
+        kind: Kind::from_number(kind).ok_or(unreadable)?,
+        carried: carried == 1,
+    };
+    let decoded = decode_entry(&head, &bytes[HEAD_BYTES..length]).ok_or(unreadable)?;
+    Ok(Some((length, crc, decoded)))
+}
+
+/// The mark at the start of `bytes`, wherever it was found: the lsn that it says was durable before it.
+pub fn decode_mark(bytes: &[u8], seed: u32) -> Option<u64> {
+    // Cheap first: a boundary in the middle of a payload is the usual case.
+    if bytes.get(40) != Some(&(Kind::Mark as u8)) || bytes[..4] != (HEAD_BYTES as u32).to_le_bytes() {
+        return None;
+    }
+    match decode(bytes, 0, seed) {
+        Ok(Some((_, _, Decoded::Mark { durable, .. }))) => Some(durable),
+        _ => None,
+    }
+}
+
+fn bad_length(bytes: &[u8]) -> BadRecord {
+    BadRecord::Length { length: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) }
+}
+
+fn decode_entry(head: &Head, mut body: &[u8]) -> Option<Decoded> {
+    let ballot = Ballot { round: head.round, replica: ReplicaId(head.replica) };
+    let (group, instance) = (GroupId(head.group), Instance(head.instance));
+    let accept = |batch| Entry::Group { group, record: Record::Accept { instance, ballot, batch } };
+    let entry = match head.kind {
+        Kind::Mark => {
+            return Some(Decoded::Mark { next_lsn: head.lsn, durable: head.instance, chain: head.replica });
+        }
+        Kind::Promise => Entry::Group { group, record: Record::Promise { ballot } },
+        Kind::AcceptNoOp => accept(Batch::NoOp),
+        Kind::AcceptCommands => {
+            let count = body.try_get_u32_le().ok()?;
+            let bytes = Bytes::copy_from_slice(std::mem::take(&mut body));
+            accept(Batch::Commands(Commands { count, bytes }))
+        }
+        Kind::AcceptConfiguration => accept(Batch::Configuration(decode_configuration(&mut body)?)),
+        Kind::Decided => Entry::Group { group, record: Record::Decided { instance } },
+        Kind::Created => {
+            let birth = Bytes::copy_from_slice(std::mem::take(&mut body));
+            Entry::Created { group, replica: ReplicaId(head.replica), birth }
+        }
+        Kind::Removed => Entry::Removed { group, replica: ReplicaId(head.replica) },
+        Kind::Trimmed => Entry::Trimmed { group, upto: instance },
+        Kind::Kept => Entry::Kept { segment: head.instance },
+    };
+    body.is_empty().then_some(Decoded::Entry { lsn: head.lsn, carried: head.carried, entry })
+}
+
+fn encode_configuration(configuration: &Configuration) -> Vec<u8> {
+    let mut out = Vec::with_capacity(configuration_bytes(configuration));
+    for replicas in [&configuration.voters, &configuration.learners] {
+        out.put_u32_le(replicas.len() as u32);
+        replicas.iter().for_each(|replica| out.put_u32_le(replica.0));
+    }
+    out
+}
+
+fn decode_configuration(body: &mut &[u8]) -> Option<Configuration> {
+    let mut replicas = || {
+        let count = body.try_get_u32_le().ok()?;
+        (0..count).map(|_| body.try_get_u32_le().ok().map(ReplicaId)).collect::<Option<BTreeSet<ReplicaId>>>()
+    };
+    Some(Configuration { voters: replicas()?, learners: replicas()? })
+}

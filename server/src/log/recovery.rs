@@ -1,0 +1,398 @@
+//! Reading a log back: what is good, what is a torn tail, what is damage. Pure, over any [`Disk`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::core::{FileName, Past};
+use super::disk::Disk;
+use super::ids::{GroupId, Instance, Record, ReplicaId};
+use super::ledger::Ledger;
+use super::record::{self, BadRecord, Decoded, Entry};
+use super::segment::{BOUNDARY_BYTES, BadHeader, HEADER_BYTES, Header, SegmentNumber, boundary, mark_seed};
+use super::writer::LogError;
+use crate::datadir::{ClusterId, NodeId};
+
+/// A bad byte where everything had been durable. The node must not vote: what it promised is lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: damaged at byte {offset}: {reason}")]
+pub struct Damage {
+    /// The file, relative to the log directory.
+    pub file: FileName,
+    /// Where the first record that cannot be read begins.
+    pub offset: u64,
+    /// What is wrong there.
+    pub reason: BadPlace,
+}
+
+/// What is wrong at a place of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadPlace {
+    /// A segment's header.
+    #[error(transparent)]
+    Header(#[from] BadHeader),
+    /// A record.
+    #[error(transparent)]
+    Record(#[from] BadRecord),
+    /// A whole file.
+    #[error("the file is missing")]
+    File,
+    /// Intact, but written by another node.
+    #[error("this segment belongs to node {node} of cluster {cluster}")]
+    Foreign {
+        /// The cluster that wrote it.
+        cluster: ClusterId,
+        /// The node that wrote it.
+        node: NodeId,
+    },
+}
+
+/// One group's records, as a start needs them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupReplay {
+    /// The replica that runs here and what it started from; `None` if the log never said, or after its removal.
+    pub created: Option<(ReplicaId, Bytes)>,
+    /// The newest replica of the group that was removed here: no birth of it may be replayed (ordering.md 8).
+    pub removed: Option<ReplicaId>,
+    /// A durable checkpoint holds everything up to here.
+    pub trimmed: Option<Instance>,
+    /// Promises, votes above `trimmed`, and decisions, in log order.
+    pub records: Vec<Record>,
+}
+
+/// Everything durable, by group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// The groups that the log knows.
+    pub groups: BTreeMap<GroupId, GroupReplay>,
+}
+
+impl Replay {
+    /// Takes in the next record of the log.
+    pub fn apply(&mut self, carried: bool, entry: Entry) {
+        let Some(group) = entry.group() else { return };
+        let state = self.groups.entry(group).or_default();
+        match entry {
+            Entry::Group { record, .. } => {
+                let trimmed = state.trimmed.unwrap_or(Instance(0));
+                if !matches!(&record, Record::Accept { instance, .. } if *instance <= trimmed) {
+                    state.records.push(record);
+                }
+            }
+            Entry::Created { replica, birth, .. } => {
+                if !carried {
+                    *state = GroupReplay { removed: state.removed, ..GroupReplay::default() };
+                }
+                state.created = Some((replica, birth));
+            }
+            Entry::Removed { replica, .. } => {
+                if !carried {
+                    *state = GroupReplay::default();
+                }
+                state.removed = Some(replica);
+            }
+            Entry::Trimmed { upto, .. } => {
+                state.trimmed = state.trimmed.max(Some(upto));
+                state.records.retain(|record| !matches!(record, Record::Accept { instance, .. } if *instance <= upto));
+            }
+            Entry::Kept { .. } => {}
+        }
+    }
+}
+
+/// What recovery found and did not use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The file with the torn tail.
+    pub file: FileName,
+    /// Where it begins.
+    pub offset: u64,
+    /// What was found there.
+    pub reason: BadPlace,
+}
+
+/// Where the good prefix ends.
+#[derive(Clone, Debug)]
+struct Stop {
+    file: FileName,
+    offset: u64,
+    reason: BadPlace,
+}
+
+/// A log read back.
+pub(super) struct Recovered {
+    /// What the next segment continues.
+    pub(super) past: Past,
+    /// The torn tail, if there was one.
+    pub(super) cut: Option<Cut>,
+    /// The start of the node that wrote the newest segment.
+    pub(super) incarnation: u64,
+}
+
+struct Unproven {
+    segment: SegmentNumber,
+    lsn: u64,
+    crc: u32,
+    end: u64,
+    carried: bool,
+    entry: Entry,
+}
+
+struct Walk<'a> {
+    owner: Option<(ClusterId, NodeId)>,
+    ledger: Ledger,
+    next_lsn: u64,
+    /// The checksum of the last record; `None` before the first mark of the oldest segment.
+    chain: Option<u32>,
+    /// Records that no mark has proven durable yet: at most one write.
+    buffer: VecDeque<Unproven>,
+    proven: u64,
+    proven_chain: u32,
+    /// Where the last proven record ends.
+    proven_end: (SegmentNumber, u64),
+    /// The highest lsn that any mark or header says was durable.
+    highest_mark: u64,
+    sink: &'a mut dyn FnMut(u64, bool, Entry),
+}
+
+/// The segments of a directory.
+struct Files {
+    leftovers: Vec<FileName>,
+    /// The segments to walk, contiguous, each with its header; the last one's is good.
+    run: Vec<(SegmentNumber, Result<Header, BadHeader>)>,
+    /// Segments after the run: prepared ahead, or with a first write that was torn.
+    unused: Vec<(SegmentNumber, BadHeader)>,
+}
+
+/// Walks the log of `owner` (`None`: whoever's it is), gives every good record to `sink` with its lsn and whether it is
+/// a carried copy, and returns what a new segment continues.
+///
+/// # Errors
+/// [`LogError::Damage`] if something durable cannot be read; the disk's errors.
+pub(super) fn recover<D: Disk>(
+    disk: &mut D,
+    owner: Option<(ClusterId, NodeId)>,
+    sink: &mut dyn FnMut(u64, bool, Entry),
+) -> Result<Recovered, LogError> {
+    let files = list(disk, owner)?;
+    let mut walk = Walk {
+        owner,
+        ledger: Ledger::default(),
+        next_lsn: 0,
+        chain: None,
+        buffer: VecDeque::new(),
+        proven: 0,
+        proven_chain: 0,
+        proven_end: (0, 0),
+        highest_mark: 0,
+        sink,
+    };
+    let stop = walk.all(disk, &files)?;
+    walk.judge(&files, &stop)?;
+    let torn = !stop.is_clean();
+    let Walk { buffer, ledger, proven, proven_chain, proven_end, sink, .. } = walk;
+    let last =
+        files.run.last().map(|(last, _)| (*last, if proven_end.0 == *last { proven_end.1 } else { BOUNDARY_BYTES }));
+    let mut leftovers = files.leftovers;
+    leftovers.extend(files.unused.iter().map(|(number, _)| FileName::Segment(*number)));
+    let mut tail = Vec::new();
+    for Unproven { lsn, carried, entry, .. } in buffer {
+        sink(lsn, carried, entry.clone());
+        tail.push((carried, entry));
+    }
+    let cut = torn.then_some(Cut { file: stop.file, offset: stop.offset, reason: stop.reason });
+    let newest = files.run.last().and_then(|(_, header)| header.as_ref().ok());
+    let incarnation = newest.map_or(0, |header| header.identity.incarnation);
+    Ok(Recovered { past: Past { ledger, proven, chain: proven_chain, tail, last, leftovers }, cut, incarnation })
+}
+
+fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Files, LogError> {
+    let mut files = Files { leftovers: Vec::new(), run: Vec::new(), unused: Vec::new() };
+    let mut headers = Vec::new();
+    for file in disk.list()? {
+        match file {
+            FileName::Segment(number) => {
+                let bytes = disk.read(file, HEADER_BYTES)?;
+                headers.push((number, Header::decode(&bytes, number)));
+            }
+            FileName::Temporary(_) => files.leftovers.push(file),
+            FileName::Old(_) => {}
+        }
+    }
+    headers.sort_by_key(|(number, _)| *number);
+    for (number, header) in &headers {
+        if let (Ok(header), Some(owner)) = (header, owner)
+            && (header.identity.cluster, header.identity.node) != owner
+        {
+            let reason = BadPlace::Foreign { cluster: header.identity.cluster, node: header.identity.node };
+            return Err(Damage { file: FileName::Segment(*number), offset: 0, reason }.into());
+        }
+    }
+    let Some(last) = headers.iter().rposition(|(_, header)| header.is_ok()) else {
+        // A log is born whole, by a rename: it is never found without a good header.
+        return Err(match headers.first() {
+            Some((number, Err(reason))) => {
+                Damage { file: FileName::Segment(*number), offset: 0, reason: (*reason).into() }.into()
+            }
+            _ => Damage { file: FileName::Segment(1), offset: 0, reason: BadPlace::File }.into(),
+        });
+    };
+    let after = headers.split_off(last + 1);
+    files.unused = after.into_iter().filter_map(|(number, header)| Some((number, header.err()?))).collect();
+    // What lies below a gap is what a drop, cut short, left over; `judge` checks that the gap was meant.
+    let gap = headers.windows(2).rposition(|pair| pair[1].0 != pair[0].0 + 1).map_or(0, |at| at + 1);
+    files.leftovers.extend(headers.drain(..gap).map(|(number, _)| FileName::Segment(number)));
+    files.run = headers;
+    Ok(files)
+}
+
+impl Walk<'_> {
+    /// Walks every segment; after the first bad place only marks are looked for.
+    fn all<D: Disk>(&mut self, disk: &mut D, files: &Files) -> Result<Stop, LogError> {
+        let mut stop = None;
+        for (at, (number, header)) in files.run.iter().enumerate() {
+            let file = FileName::Segment(*number);
+            let limit = match files.run.get(at + 1) {
+                Some((_, Ok(next))) => next.first_lsn,
+                _ => u64::MAX,
+            };
+            let bytes = disk.read(file, usize::MAX)?;
+            let header = match header {
+                Ok(header) => header,
+                Err(reason) => {
+                    stop.get_or_insert(Stop { file, offset: 0, reason: (*reason).into() });
+                    self.scan_marks(*number, &bytes, 0);
+                    continue;
+                }
+            };
+            self.owner.get_or_insert((header.identity.cluster, header.identity.node));
+            self.highest_mark = self.highest_mark.max(header.first_lsn.saturating_sub(1));
+            if at == 0 {
+                self.next_lsn = header.first_lsn;
+                self.proven = header.first_lsn.saturating_sub(1);
+            }
+            if stop.is_some() {
+                self.scan_marks(*number, &bytes, 0);
+                continue;
+            }
+            self.ledger.begin_segment(*number, header.first_lsn);
+            let (offset, reason) = self.segment(*number, &bytes, limit);
+            self.ledger.end_segment(*number, bytes.len() as u64);
+            let newest = at + 1 == files.run.len();
+            if newest || self.next_lsn < limit {
+                self.scan_marks(*number, &bytes, offset);
+                stop = Some(Stop { file, offset, reason: reason.unwrap_or(BadRecord::Missing).into() });
+            }
+        }
+        for (number, reason) in &files.unused {
+            let bytes = disk.read(FileName::Segment(*number), usize::MAX)?;
+            let before = self.highest_mark;
+            self.scan_marks(*number, &bytes, 0);
+            if self.highest_mark > before
+                && self.highest_mark >= self.next_lsn
+                && stop.as_ref().is_some_and(Stop::is_clean)
+            {
+                stop = Some(Stop { file: FileName::Segment(*number), offset: 0, reason: (*reason).into() });
+            }
+        }
+        Ok(stop.expect("the newest segment ends somewhere"))
+    }
+
+    /// Walks one segment up to the record `limit`. Returns where it stopped, and why if not at a clean end.
+    fn segment(&mut self, number: SegmentNumber, bytes: &[u8], limit: u64) -> (u64, Option<BadRecord>) {
+        let mut offset = BOUNDARY_BYTES;
+        while self.next_lsn < limit && offset < bytes.len() as u64 {
+            match self.record(number, bytes, offset) {
+                Ok(Some(length)) => offset += length as u64,
+                // Zeros at a boundary: nothing was written from here on. Elsewhere: the rest of a write's last sector.
+                Ok(None) if boundary(offset) == offset => break,
+                Ok(None) => offset = boundary(offset),
+                Err(bad) => return (offset, Some(bad)),
+            }
+        }
+        (offset, None)
+    }
+
+    fn record(&mut self, number: SegmentNumber, bytes: &[u8], offset: u64) -> Result<Option<usize>, BadRecord> {
+        let (cluster, node) = self.owner.expect("set by the first header");
+        let seed = mark_seed(cluster, node, number, offset);
+        let chain = self.chain.unwrap_or(0);
+        let Some((length, crc, decoded)) = record::decode(&bytes[offset as usize..], chain, seed)? else {
+            return Ok(None);
+        };
+        match decoded {
+            Decoded::Mark { next_lsn, durable, chain } => {
+                let expected = self.next_lsn;
+                if next_lsn != expected || durable >= expected {
+                    return Err(BadRecord::Order { found: next_lsn, expected });
+                }
+                let linked = self.chain.is_none_or(|known| known == chain) || crate::mutant!(checksum_no_position);
+                if !linked {
+                    return Err(BadRecord::Checksum);
+                }
+                if self.chain.is_none() {
+                    self.proven_chain = chain;
+                }
+                self.chain = Some(chain);
+                self.prove(durable);
+            }
+            Decoded::Entry { lsn, carried, entry } => {
+                if lsn != self.next_lsn || self.chain.is_none() {
+                    return Err(BadRecord::Order { found: lsn, expected: self.next_lsn });
+                }
+                self.chain = Some(crc);
+                self.next_lsn += 1;
+                let end = offset + length as u64;
+                self.buffer.push_back(Unproven { segment: number, lsn, crc, end, carried, entry });
+            }
+        }
+        Ok(Some(length))
+    }
+
+    /// A mark says that everything up to `durable` was durable: it counts from now on.
+    fn prove(&mut self, durable: u64) {
+        self.highest_mark = self.highest_mark.max(durable);
+        while let Some(record) = self.buffer.pop_front_if(|record| record.lsn <= durable) {
+            self.ledger.note(record.segment, record.lsn, record.carried, &record.entry);
+            (self.proven, self.proven_chain) = (record.lsn, record.crc);
+            self.proven_end = (record.segment, record.end);
+            (self.sink)(record.lsn, record.carried, record.entry);
+        }
+    }
+
+    /// Looks for marks at every boundary from `offset` on: each says how much there must be before it.
+    fn scan_marks(&mut self, number: SegmentNumber, bytes: &[u8], offset: u64) {
+        let Some((cluster, node)) = self.owner else { return };
+        for at in (boundary(offset)..bytes.len() as u64).step_by(BOUNDARY_BYTES as usize) {
+            // A mark's seed is its place, so that it can be read without what stood before it.
+            let seed = mark_seed(cluster, node, number, at);
+            if let Some(durable) = record::decode_mark(&bytes[at as usize..], seed) {
+                self.highest_mark = self.highest_mark.max(durable);
+            }
+        }
+    }
+
+    /// A bad place above the highest mark is a torn tail; at or below it, damage.
+    fn judge(&self, files: &Files, stop: &Stop) -> Result<(), Damage> {
+        let damage = || Damage { file: stop.file, offset: stop.offset, reason: stop.reason };
+        if crate::mutant!(refuse_torn_tail) && !stop.is_clean() {
+            return Err(damage());
+        }
+        if self.highest_mark >= self.next_lsn && !crate::mutant!(cut_at_first_bad) {
+            return Err(damage());
+        }
+        let (oldest, _) = files.run.first().expect("a run is not empty");
+        if *oldest > self.ledger.kept() {
+            let file = FileName::Segment(oldest - 1);
+            return Err(Damage { file, offset: 0, reason: BadPlace::File });
+        }
+        Ok(())
+    }
+}
+
+impl Stop {
+    /// Zeros where the next write would begin.
+    fn is_clean(&self) -> bool {
+        self.reason == BadPlace::Record(BadRecord::Missing)
+    }
+}

@@ -1,0 +1,303 @@
+//! The two threads of an open log: the writer, and the keeper that prepares and removes segments meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
+
+use super::core::FileEffect;
+use super::disk::{Disk, FileDisk};
+use super::engine::{self, Engine, Failure, Progress, is_full};
+use super::ids::{GroupId, Lsn};
+use super::segment::SegmentNumber;
+use super::writer::{Append, Flushed, Hooks, LogFailure, LogOptions};
+
+/// How often the keeper looks at the free space, and tries again to prepare a segment on a full disk.
+const KEEPER_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How often a write that found the disk full is tried again.
+const FULL_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What the handles and both threads see.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) stopped: AtomicBool,
+    /// A write waits for room.
+    pub(super) stuck: AtomicBool,
+    pub(super) free_bytes: AtomicU64,
+    pub(super) reserve_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum Submission {
+    Appends(Vec<Append>),
+    Close,
+}
+
+enum Order {
+    Prepare(SegmentNumber, u64),
+    CarryOut(Vec<FileEffect>),
+}
+
+/// What the keeper has to say.
+enum News {
+    Prepared(SegmentNumber, u64),
+    Failed(Failure),
+}
+
+/// What [`spawn`] gives.
+pub(super) struct Running {
+    pub(super) submissions: Sender<Submission>,
+    pub(super) shared: Arc<Shared>,
+    /// To be joined after `Submission::Close`.
+    pub(super) threads: Vec<JoinHandle<()>>,
+}
+
+/// Starts both threads.
+pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, hooks: Hooks) -> io::Result<Running> {
+    let (submissions, inbox) = channel::bounded(options.queue_submissions_max.max(1));
+    let (orders, order_inbox) = channel::unbounded();
+    let (news, news_inbox) = channel::unbounded();
+    let free_bytes = AtomicU64::new(free_bytes(dir)?);
+    let shared = Shared { reserve_bytes: options.disk_reserve_bytes, free_bytes, ..Shared::default() };
+    let shared = Arc::new(shared);
+    let keeper = Keeper {
+        dir: dir.to_owned(),
+        disk: FileDisk::new(dir, options.unsafe_no_flush)?,
+        orders: order_inbox,
+        news,
+        shared: Arc::clone(&shared),
+    };
+    let writer = Writer {
+        dir: dir.to_owned(),
+        engine,
+        options,
+        hooks,
+        inbox,
+        orders,
+        news: news_inbox,
+        shared: Arc::clone(&shared),
+        batch: Vec::new(),
+        lazy: Vec::new(),
+        completions: Vec::new(),
+        pinned_by: Vec::new(),
+        closing: false,
+    };
+    let keeper = thread::Builder::new().name("log-keeper".into()).spawn(move || keeper.run())?;
+    let writer = thread::Builder::new().name("log-writer".into()).spawn(move || writer.run())?;
+    Ok(Running { submissions, shared, threads: vec![writer, keeper] })
+}
+
+struct Writer {
+    dir: PathBuf,
+    engine: Engine<FileDisk>,
+    options: LogOptions,
+    hooks: Hooks,
+    inbox: Receiver<Submission>,
+    orders: Sender<Order>,
+    news: Receiver<News>,
+    shared: Arc<Shared>,
+    /// The appends of the write under way.
+    batch: Vec<Append>,
+    /// Appends that nobody waits for.
+    lazy: Vec<Append>,
+    completions: Vec<(GroupId, Lsn)>,
+    pinned_by: Vec<GroupId>,
+    closing: bool,
+}
+
+impl Writer {
+    fn run(mut self) {
+        if let Err(failure) = self.serve() {
+            // Poisoned: nothing more is written, whatever the disk says from now on (ST1).
+            self.shared.stopped.store(true, Ordering::Release);
+            let failure = self.failure(failure);
+            (self.hooks.failed)(failure);
+        }
+        self.shared.stopped.store(true, Ordering::Release);
+    }
+
+    fn serve(&mut self) -> Result<(), Failure> {
+        while !self.closing {
+            if self.gather() {
+                self.commit()?;
+            } else {
+                self.rest()?;
+            }
+            self.hear_news()?;
+        }
+        self.rest()
+    }
+
+    /// Waits for appends and takes all that are there. False if there is nothing that must be written now.
+    fn gather(&mut self) -> bool {
+        let rested = self.lazy.is_empty() && self.engine.core().is_marked();
+        let first = if rested {
+            self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            self.inbox.recv_timeout(self.options.idle_mark_after)
+        };
+        let mut bytes = 0;
+        match first {
+            Ok(submission) => self.take(submission, &mut bytes),
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => self.closing = true,
+        }
+        while bytes < self.options.write_bytes_max
+            && !self.closing
+            && let Ok(submission) = self.inbox.try_recv()
+        {
+            self.take(submission, &mut bytes);
+        }
+        !self.batch.is_empty() || bytes >= self.options.write_bytes_max
+    }
+
+    fn take(&mut self, submission: Submission, bytes: &mut usize) {
+        match submission {
+            Submission::Appends(appends) => {
+                for append in appends {
+                    *bytes += append.entry.bytes();
+                    let into = if append.lazy && self.batch.is_empty() { &mut self.lazy } else { &mut self.batch };
+                    into.push(append);
+                }
+            }
+            Submission::Close => self.closing = true,
+        }
+    }
+
+    /// One write, one flush, then the completions.
+    fn commit(&mut self) -> Result<(), Failure> {
+        // Lazy entries came before those of the batch, and a group's records keep their order.
+        if !self.lazy.is_empty() {
+            self.lazy.append(&mut self.batch);
+            mem::swap(&mut self.lazy, &mut self.batch);
+        }
+        let start = Instant::now();
+        self.engine.write(self.batch.iter().map(|append| &append.entry));
+        self.carry_out()?;
+        let took = start.elapsed();
+        let segments_changed = self.after_write();
+        if segments_changed || self.engine.core().segments() > 1 {
+            self.pinned_by = self.engine.core().oldest().map_or_else(Vec::new, |(_, groups)| groups);
+        }
+        let group = |append: &Append| Some((append.entry.group()?, append.lsn?));
+        self.completions.extend(self.batch.iter().filter_map(group));
+        (self.hooks.flushed)(Flushed {
+            completions: &self.completions,
+            records: self.batch.len(),
+            took,
+            log_bytes: self.engine.core().bytes(),
+            pinned_by: &self.pinned_by,
+        });
+        self.completions.clear();
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// The log comes to rest: what nobody waited for is written, and a mark proves the last records.
+    fn rest(&mut self) -> Result<(), Failure> {
+        if !self.lazy.is_empty() || !self.batch.is_empty() {
+            self.commit()?;
+        }
+        if self.engine.mark() {
+            self.carry_out()?;
+            self.after_write();
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self) -> Result<(), Failure> {
+        while self.engine.proceed()? == Progress::Full {
+            // The reserve is used up. Votes wait, nothing is proposed, and room brings everything back (ST10).
+            self.shared.stuck.store(true, Ordering::Relaxed);
+            thread::sleep(FULL_RETRY_INTERVAL);
+        }
+        self.shared.stuck.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Passes on what the keeper has to do.
+    fn after_write(&mut self) -> bool {
+        let drops = self.engine.take_drops();
+        let dropped = !drops.is_empty();
+        if dropped {
+            _ = self.orders.send(Order::CarryOut(drops));
+        }
+        while let Some((number, bytes)) = self.engine.to_prepare() {
+            _ = self.orders.send(Order::Prepare(number, bytes));
+        }
+        dropped
+    }
+
+    fn hear_news(&mut self) -> Result<(), Failure> {
+        while let Ok(news) = self.news.try_recv() {
+            match news {
+                News::Prepared(number, bytes) => self.engine.prepared(number, bytes),
+                News::Failed(failure) => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+
+    fn failure(&self, failure: Failure) -> LogFailure {
+        let path = failure.effect.file().map_or(self.dir.clone(), |file| self.dir.join(file.to_string()));
+        LogFailure { path, error: failure.error }
+    }
+}
+
+struct Keeper {
+    dir: PathBuf,
+    disk: FileDisk,
+    orders: Receiver<Order>,
+    news: Sender<News>,
+    shared: Arc<Shared>,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        loop {
+            match self.orders.recv_timeout(KEEPER_INTERVAL) {
+                Ok(Order::Prepare(number, bytes)) => self.prepare(number, bytes),
+                Ok(Order::CarryOut(effects)) => {
+                    let done = effects.iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
+                    if let Err(failure) = done {
+                        _ = self.news.send(News::Failed(failure));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if let Ok(free_bytes) = free_bytes(&self.dir) {
+                self.shared.free_bytes.store(free_bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Prepares a segment; on a full disk again and again, while the active one grows.
+    fn prepare(&mut self, number: SegmentNumber, bytes: u64) {
+        while !self.shared.stopped.load(Ordering::Acquire) {
+            match engine::prepare(number, bytes).iter().try_for_each(|effect| carry_out(&mut self.disk, effect)) {
+                Err(failure) if is_full(&failure.error) => thread::sleep(KEEPER_INTERVAL),
+                done => {
+                    let news = done.map_or_else(News::Failed, |()| News::Prepared(number, bytes));
+                    _ = self.news.send(news);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn carry_out(disk: &mut FileDisk, effect: &FileEffect) -> Result<(), Failure> {
+    disk.carry_out(effect).map_err(|error| Failure { effect: effect.clone(), error })
+}
+
+/// Bytes of the file system that holds `dir` that this user may still fill.
+pub(super) fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let space = rustix::fs::statvfs(dir)?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}

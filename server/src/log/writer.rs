@@ -1,0 +1,260 @@
+//! The log as the rest of a node sees it: options, handles, completions, errors.
+//!
+//! One writer thread per node: group commit over all groups, one write and one flush for everything that waits. A
+//! second thread prepares segments, removes trimmed ones and watches the free space, so that commits never wait for it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam::channel::{Sender, TrySendError};
+
+use super::core::Geometry;
+use super::disk::FileDisk;
+use super::engine::{self, Found};
+use super::ids::{GroupId, Lsn};
+use super::record::Entry;
+use super::recovery::{Cut, Damage, Replay};
+use super::thread::{self, Running, Shared, Submission};
+use crate::datadir::Identity;
+
+/// How the log is kept. Defaults are those of `experience.md` 4.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// Sizes of segments.
+    pub geometry: Geometry,
+    /// `log.keep = "all"`: trimmed segments move to `old/` instead of going.
+    pub keep_all: bool,
+    /// `log.flush = "off"`: acknowledged writes survive a kill, but no power cut.
+    pub unsafe_no_flush: bool,
+    /// `log.disk_reserve`: below this much free space the log says that it is full, while votes can still be written.
+    pub disk_reserve_bytes: u64,
+    /// Entries that one flush serves hold at most this many bytes, or one submission more.
+    pub write_bytes_max: usize,
+    /// Submissions that wait at most; then [`Log::append`] blocks.
+    pub queue_submissions_max: usize,
+    /// After this long without work the log writes a mark, so that its last records are proven too.
+    pub idle_mark_after: Duration,
+}
+
+impl Default for LogOptions {
+    fn default() -> LogOptions {
+        LogOptions {
+            geometry: Geometry::default(),
+            keep_all: false,
+            unsafe_no_flush: false,
+            disk_reserve_bytes: 1 << 30,
+            // 8 MiB: four of the largest batches; a flush of more takes longer than it saves.
+            write_bytes_max: 8 << 20,
+            queue_submissions_max: 4_096,
+            idle_mark_after: Duration::from_millis(100),
+        }
+    }
+}
+
+/// One thing to make durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Append {
+    /// What.
+    pub entry: Entry,
+    /// The number under which its group wants to hear of it; `None`: nobody waits.
+    pub lsn: Option<Lsn>,
+    /// Written with the next flush that something else causes, or when the log comes to rest.
+    pub lazy: bool,
+}
+
+/// What one flush made durable.
+#[derive(Debug)]
+pub struct Flushed<'a> {
+    /// Every waiting (group, lsn), in the order of the appends.
+    pub completions: &'a [(GroupId, Lsn)],
+    /// Records that shared the flush, those of the log itself not counted.
+    pub records: usize,
+    /// How long write and flush took.
+    pub took: Duration,
+    /// Bytes of all segments in use.
+    pub log_bytes: u64,
+    /// The groups whose batches keep the oldest segment, if there are several segments: a checkpoint of each of them
+    /// would let it go.
+    pub pinned_by: &'a [GroupId],
+}
+
+/// What the writer thread calls.
+pub struct Hooks {
+    /// After each flush, with everything that it made durable. Must not block for long: commits wait for it.
+    pub flushed: Box<dyn FnMut(Flushed<'_>) + Send>,
+    /// Once, when a write or flush failed. The process must stop: nothing more becomes durable, and what the failed
+    /// flush was about is unknown (reliability.md ST1).
+    pub failed: Box<dyn FnOnce(LogFailure) + Send>,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Hooks")
+    }
+}
+
+/// Why the log stopped for good.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {error}; the process must stop, restart it")]
+pub struct LogFailure {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+/// Why a log does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Something durable cannot be read: this node must not vote (`coppice node replace`).
+    #[error(transparent)]
+    Damage(#[from] Damage),
+    /// The newest segments are gone: the log ends with an older start than the last one.
+    #[error("the log ends with start {found} of this node, but start {known} happened: newer segments are missing")]
+    Older {
+        /// The incarnation that the newest segment names.
+        found: u64,
+        /// The incarnation that `node.toml` names.
+        known: u64,
+    },
+    /// The system refused.
+    #[error("the log cannot be opened: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The log has stopped: closed, or failed for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log has stopped")]
+pub struct Stopped;
+
+/// How much room there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Free bytes of the file system, as this user may use them.
+    pub free_bytes: u64,
+    /// `log.disk_reserve`.
+    pub reserve_bytes: u64,
+    /// Nothing that grows may be proposed: answer `Full`. Clears by itself.
+    pub full: bool,
+}
+
+/// A handle for the threads that append. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Log {
+    submissions: Sender<Submission>,
+    shared: Arc<Shared>,
+}
+
+impl Log {
+    /// Puts `appends` into the queue, in order; they share a flush with everything else that waits. Blocks while the
+    /// queue is full: a shard that waits here reads no socket, which is the answer to overload.
+    ///
+    /// # Errors
+    /// [`Stopped`]: nothing of it will become durable.
+    pub fn append(&self, appends: Vec<Append>) -> Result<(), Stopped> {
+        self.check()?;
+        self.submissions.send(Submission::Appends(appends)).map_err(|_| Stopped)
+    }
+
+    /// As [`Log::append`], but gives the entries back when the queue is full or the log has stopped.
+    pub fn try_append(&self, appends: Vec<Append>) -> Result<(), Vec<Append>> {
+        if self.check().is_err() {
+            return Err(appends);
+        }
+        match self.submissions.try_send(Submission::Appends(appends)) {
+            Err(TrySendError::Full(Submission::Appends(appends)))
+            | Err(TrySendError::Disconnected(Submission::Appends(appends))) => Err(appends),
+            _ => Ok(()),
+        }
+    }
+
+    /// Submissions that wait for the writer.
+    pub fn waiting(&self) -> usize {
+        self.submissions.len()
+    }
+
+    /// How much room there is; asked before anything is proposed (reliability.md ST10). Costs three loads.
+    pub fn space(&self) -> Space {
+        let free_bytes = self.shared.free_bytes.load(Ordering::Relaxed);
+        let reserve_bytes = self.shared.reserve_bytes;
+        let full = free_bytes < reserve_bytes || self.shared.stuck.load(Ordering::Relaxed);
+        Space { free_bytes, reserve_bytes, full }
+    }
+
+    fn check(&self) -> Result<(), Stopped> {
+        if self.shared.stopped.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
+    }
+}
+
+/// A log that is open: its threads, and what it held.
+#[derive(Debug)]
+pub struct LogWriter {
+    log: Log,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What opening a log gives.
+#[derive(Debug)]
+pub struct Opened {
+    /// The running log.
+    pub writer: LogWriter,
+    /// Everything durable in it.
+    pub replay: Replay,
+    /// This node with the incarnation of this start, which the log now holds.
+    pub identity: Identity,
+    /// A torn tail that was cut, to be logged.
+    pub cut: Option<Cut>,
+}
+
+impl LogWriter {
+    /// Makes an empty log in `dir` for a node that is just getting its identity. What an interrupted attempt left there
+    /// is removed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(dir: &Path, identity: Identity) -> Result<(), LogError> {
+        Ok(engine::create(&mut FileDisk::new(dir, false)?, identity, Geometry::default())?)
+    }
+
+    /// Opens the log in `dir`, whose node was `known` when it last started: reads everything, opens a segment for this
+    /// start, and starts the threads. Takes time in proportion to the log.
+    ///
+    /// # Errors
+    /// [`LogError`]; after `Damage` and `Older` the node must not vote.
+    pub fn open(dir: &Path, known: Identity, options: LogOptions, hooks: Hooks) -> Result<Opened, LogError> {
+        let mut disk = FileDisk::new(dir, options.unsafe_no_flush)?;
+        let mut replay = Replay::default();
+        let found = Found::read(&mut disk, known, &mut |carried, entry| replay.apply(carried, entry))?;
+        let (identity, cut) = (found.identity, found.cut.clone());
+        let engine = found.open(disk, options.geometry, options.keep_all)?;
+        let Running { submissions, shared, threads } = thread::spawn(dir, engine, options, hooks)?;
+        Ok(Opened { writer: LogWriter { log: Log { submissions, shared }, threads }, replay, identity, cut })
+    }
+
+    /// A handle to append with.
+    pub fn log(&self) -> Log {
+        self.log.clone()
+    }
+
+    /// Writes everything that waits, then a mark, and ends the threads. Later appends get [`Stopped`].
+    pub fn close(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        _ = self.log.submissions.send(Submission::Close);
+        for thread in self.threads.drain(..) {
+            _ = thread.join();
+        }
+    }
+}
+
+impl Drop for LogWriter {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}

@@ -1,0 +1,30 @@
+//! Planted bugs: each switches one protection off, so that a test can prove that it would notice (reliability.md 6).
+//!
+//! They exist only in builds with the `mutants` feature, which no release has. One per process may be active.
+
+/// True when the planted bug `$name` is switched on; always false, and free, without the `mutants` feature.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! mutant {
+    ($name:ident) => {
+        cfg!(feature = "mutants") && $crate::mutants::active(stringify!($name))
+    };
+}
+
+use std::sync::OnceLock;
+
+static ACTIVE: OnceLock<String> = OnceLock::new();
+
+/// Switches a planted bug on for the rest of the process. The first call wins, over `COPPICE_MUTANT` too.
+///
+/// # Errors
+/// Another one was switched on, or asked for, before.
+pub fn activate(name: &str) -> Result<(), String> {
+    let active = ACTIVE.get_or_init(|| name.to_owned());
+    if active == name { Ok(()) } else { Err(format!("the mutant {active:?} is active already")) }
+}
+
+/// Whether `name` is the active planted bug: that of [`activate`], else of the environment variable `COPPICE_MUTANT`.
+pub fn active(name: &str) -> bool {
+    ACTIVE.get_or_init(|| std::env::var("COPPICE_MUTANT").unwrap_or_default()) == name
+}
