@@ -4,7 +4,7 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/livez` | 200 while all shard threads turn; a lost quorum is no reason to restart a node, so it is not looked at |
+//! | `/livez` | 200 while all shard threads turn; it never looks at the cluster: restarting heals no quorum |
 //! | `/readyz` | 200 when ready; else 503 and the reasons as json, with `?verbose` one per line |
 //! | `/metrics` | OpenMetrics text |
 //! | `/status` | the json of `coppice status` |

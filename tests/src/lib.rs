@@ -1,1 +1,4 @@
 //! Coppice.
+
+pub mod hazards;
+pub mod tidy;

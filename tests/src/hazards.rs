@@ -1,0 +1,295 @@
+//! The table of hazards as data: each names a wrong way to build a part, and the planted bugs (mutants) that take its
+//! protection away (reliability.md 6). A mutant is caught by `cargo test` or by the simulator. The tidy test checks
+//! that this table, the mutants in the code and the tests that name them agree; it prints what does not exist yet.
+
+/// Who has to catch a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaughtBy {
+    /// A test of the crate in which it is planted, in plain `cargo test` with the feature `mutants`.
+    CargoTest,
+    /// A seed or a scripted schedule of the simulator.
+    Simulator,
+}
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// Its name in `mutant!(name)`.
+    pub name: &'static str,
+    /// Who has to catch it.
+    pub caught_by: CaughtBy,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Hazard {
+    /// Id; the directed test is named after it.
+    pub id: &'static str,
+    /// What goes wrong.
+    pub what: &'static str,
+    /// Protections that can be switched off.
+    pub mutants: &'static [Mutant],
+}
+
+const fn hazard(id: &'static str, what: &'static str, mutants: &'static [Mutant]) -> Hazard {
+    Hazard { id, what, mutants }
+}
+
+const fn sim(name: &'static str) -> Mutant {
+    Mutant { name, caught_by: CaughtBy::Simulator }
+}
+
+const fn cargo(name: &'static str) -> Mutant {
+    Mutant { name, caught_by: CaughtBy::CargoTest }
+}
+
+/// All rows.
+pub const HAZARDS: &[Hazard] = &[
+    // Paxos core.
+    hazard("PX1", "vote leaves before it is durable", &[sim("vote_before_flush")]),
+    hazard("PX2", "round used before it is durable: a ballot twice", &[sim("round_in_memory")]),
+    hazard("PX3", "promised and accepted ballot mixed up", &[sim("one_ballot_field")]),
+    hazard("PX4", "new leader takes a value that is not of the highest ballot", &[sim("first_value_wins")]),
+    hazard("PX5", "hole declared before a quorum has answered", &[sim("noop_early")]),
+    hazard("PX6", "trimmed instances taken for holes", &[sim("ignore_trimmed_upto")]),
+    hazard("PX7", "decided_upto applied to a batch of another ballot (ordering.md 1.4)", &[sim("decided_by_number")]),
+    hazard("PX8", "cumulative Phase2b covers a gap", &[sim("ack_over_gap")]),
+    hazard("PX9", "configuration not alone, or by the old quorum", &[sim("conf_in_pipe"), sim("old_quorum")]),
+    hazard("PX10", "learner or removed replica counted", &[sim("learner_votes"), sim("removed_votes")]),
+    hazard("PX11", "empty disk returns under its old id and votes", &[sim("amnesiac_votes")]),
+    hazard("PX12", "old copy of a data directory returns", &[sim("no_incarnation")]),
+    hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),
+    hazard("PX14", "apply depends on map order, time or free memory", &[sim("hash_order")]),
+    hazard("PX15", "vote for a batch id without its payload (ordering.md 10)", &[sim("vote_no_payload")]),
+    hazard("PX16", "silent relay stops the stream", &[sim("no_bypass")]),
+    hazard("PX17", "self-tuning leaves its caps, or ends at window 0 (ordering.md 9)", &[cargo("tuner_unbounded")]),
+    hazard("PX18", "configuration adopted by a new leader, no second Phase 1 under it", &[sim("conf_one_phase1")]),
+    hazard("PX19", "removed replicas deleted before the new quorum holds the log", &[sim("removed_deleted_early")]),
+    // Speculation and undo.
+    hazard("SP1", "reply at execution, not at decision", &[sim("reply_at_execute")]),
+    hazard(
+        "SP2",
+        "undo wrong for failed insert, empty delete, put",
+        &[cargo("undo_insert"), cargo("undo_delete"), cargo("undo_put")],
+    ),
+    hazard("SP3", "undo in log order, or physical across node splits", &[cargo("undo_forward")]),
+    hazard("SP4", "session row not undone: retry gets the undone answer", &[sim("undo_no_session")]),
+    hazard("SP5", "last ticket not undone: a later Place fits a false chain", &[sim("undo_no_ticket")]),
+    hazard("SP6", "result kept because the instance matches, not the batch", &[sim("match_by_instance")]),
+    hazard("SP7", "snapshot or part taken from the undecided tip", &[sim("snapshot_at_tip"), sim("part_undecided")]),
+    hazard("SP8", "p' started by a split that is then undone", &[sim("fork_undecided")]),
+    hazard("SP9", "undo grows while nothing is decided", &[sim("undo_unbounded")]),
+    hazard("SP10", "panic in the middle of undo, and the process goes on", &[cargo("catch_panic")]),
+    // Tickets, gate, coordinator.
+    hazard("TK1", "no gate", &[sim("gate_off")]),
+    hazard("TK2", "two-partition rule: placed, but not first in every queue", &[sim("gate_two_partition")]),
+    hazard(
+        "TK3",
+        "reads, repeated replies, failed inserts skip the gate",
+        &[sim("gate_skips_reads"), sim("gate_skips_repeats")],
+    ),
+    hazard("TK4", "coordinator dies in mid-place: replies wait for ever", &[sim("no_first_place")]),
+    hazard(
+        "TK5",
+        "zombie coordinator completes; confirmation skipped or too early",
+        &[sim("complete_unconfirmed"), sim("confirm_before_placed")],
+    ),
+    hazard("TK6", "Place of an old ballot counts after a newer one", &[sim("old_ballot_counts")]),
+    hazard("TK7", "new leader or installed snapshot guesses `released`", &[sim("released_guessed")]),
+    hazard("TK8", "`released` lost on leader change, never told again", &[sim("placed_once"), sim("released_once")]),
+    hazard("TK9", "chain break by a loss in the pipe (o 4, step 3)", &[sim("no_prev_check")]),
+    hazard("TK10", "Place counts twice; prev none again in one ballot", &[sim("place_twice"), sim("prev_none_again")]),
+    hazard("TK11", "abort races a late placement", &[sim("late_placed_completes")]),
+    hazard("TK12", "voided ticket falls out of the prev chain", &[sim("void_unlinked")]),
+    hazard("TK13", "voiding a later ticket frees an earlier one", &[sim("void_moves_watermark")]),
+    hazard(
+        "TK14",
+        "Placed told above an undecided hole; hole gets a command",
+        &[sim("placed_above_hole"), sim("hole_filled")],
+    ),
+    hazard("TK15", "part from another position: the tip, or older", &[sim("part_at_tip"), sim("part_old")]),
+    hazard(
+        "TK16",
+        "parts of two tickets merged; chunk lost or doubled",
+        &[sim("parts_by_query"), sim("chunk_unnumbered")],
+    ),
+    hazard("TK17", "client gives a result before Complete", &[sim("client_no_complete")]),
+    hazard("TK18", "partition without majority blocks the others", &[sim("no_void")]),
+    // Split, move, merge.
+    hazard("MV1", "split races a query: cut by the map before or after its ticket", &[sim("cut_by_other_map")]),
+    hazard("MV2", "key bounds checked when routed, not when applied", &[sim("bounds_at_routing")]),
+    hazard("MV3", "read positioned before the split, executed after", &[sim("read_ignores_split")]),
+    hazard("MV4", "p' starts without p's last ticket", &[sim("fork_no_ticket")]),
+    hazard("MV5", "sessions not forked: retry executes again at p'", &[sim("fork_no_sessions")]),
+    hazard("MV6", "two owners or none", &[sim("split_released_early"), sim("merge_no_end")]),
+    hazard("MV7", "old owner answers after move or merge", &[sim("lease_survives_move")]),
+    hazard("MV8", "step done twice after a directory leader change", &[sim("change_not_idempotent")]),
+    hazard("MV9", "split's ticket treated as voidable, its Place decided late", &[sim("split_voided")]),
+    hazard("MV10", "replica that skips the split by a snapshot has no p'", &[sim("snapshot_skips_fork")]),
+    hazard("MV11", "replayed split forks p' again: an amnesiac voter, or p' twice", &[sim("fork_again")]),
+    hazard("MV12", "merge takes p's undecided tip", &[sim("merge_undecided")]),
+    hazard("MV13", "ticket of an undecided map change leaves the directory", &[sim("change_before_decided")]),
+    // Storage.
+    hazard("ST1", "failed flush retried and believed", &[sim("retry_flush")]),
+    hazard("ST2", "torn tail and rot in the middle confused", &[sim("cut_at_first_bad"), sim("refuse_torn_tail")]),
+    hazard("ST3", "file created or renamed, directory not flushed", &[sim("no_dir_flush")]),
+    hazard("ST4", "trim before durable snapshot; position apart", &[sim("trim_early"), sim("position_apart")]),
+    hazard("ST5", "two snapshots at once", &[sim("two_snapshots")]),
+    hazard(
+        "ST6",
+        "snapshot lacks sessions, ticket, configuration",
+        &[sim("snap_no_sessions"), sim("snap_no_ticket"), sim("snap_no_conf")],
+    ),
+    hazard("ST7", "snapshot installed in place: neither old nor new", &[sim("install_in_place")]),
+    hazard("ST8", "intact record in the wrong place, or an old one", &[sim("checksum_no_position")]),
+    hazard("ST9", "damaged batch spreads by catch-up", &[sim("catchup_unverified")]),
+    hazard("ST10", "disk full in the middle of a batch", &[sim("enospc_ignored")]),
+    hazard("ST11", "slow disk of the leader stalls the group", &[sim("wait_own_flush")]),
+    hazard("ST12", "node shared with a snapshot changed in place", &[cargo("cow_in_place")]),
+    hazard("ST13", "two processes on one data directory", &[cargo("no_lock")]),
+    // Sessions.
+    hazard("SE1", "command in two batches executes twice", &[sim("dedupe_at_propose")]),
+    hazard("SE2", "only the highest number kept: 41 after 42 is lost", &[sim("highest_only")]),
+    hazard("SE3", "acknowledged number returns late and executes", &[sim("acked_executes")]),
+    hazard("SE4", "expiry by a clock: replicas differ", &[sim("expire_by_clock")]),
+    hazard("SE5", "expired session opened again in silence", &[sim("session_reopened")]),
+    hazard("SE6", "sure error for a proposed command", &[sim("refused_after_propose")]),
+    hazard("SE7", "repeated reply computed again, or other position", &[sim("repeat_recomputed")]),
+    hazard(
+        "SE8",
+        "refusal stored; or rows not united by a merge",
+        &[sim("refusal_stored"), sim("merge_drops_sessions")],
+    ),
+    // Reads.
+    hazard("RD1", "deposed leader answers", &[sim("read_unconfirmed")]),
+    hazard("RD2", "round older than the read, late acks, reused round", &[sim("round_reused"), sim("late_ack_counts")]),
+    hazard("RD3", "decision of an instance proposed before the read counts", &[sim("any_decision_confirms")]),
+    hazard("RD4", "follower answers before it decided that far", &[sim("follower_no_wait")]),
+    hazard("RD5", "new leader reads before it holds all decided", &[sim("read_before_takeover")]),
+    hazard("RD6", "lease outlives leadership (pause, clock rate)", &[sim("lease_no_margin")]),
+    hazard("RD7", "read of a tip that is undone is answered", &[sim("read_survives_undo")]),
+    hazard("RD8", "range collected from a moving tree", &[cargo("range_no_snapshot")]),
+    hazard("RD9", "stale read undecided or wrongly positioned", &[sim("stale_from_tip")]),
+    hazard("RD10", "follower gates at the told position but reads a later state", &[sim("follower_gate_at_told")]),
+    hazard("RD11", "a decision learned by catch-up, of another ballot, confirms", &[sim("foreign_decision_confirms")]),
+    hazard("RD12", "lease acknowledgement forgotten by a restart", &[sim("lease_forgotten")]),
+];
+
+/// Planted bugs that belong to no row: those of the checkers themselves (reliability.md 3.7).
+pub const OTHERS: &[&str] = &[];
+
+/// Mutants of parts that do not exist yet. They are printed as skipped; building a part takes its names off.
+pub const NOT_BUILT: &[&str] = &[
+    "vote_before_flush",
+    "round_in_memory",
+    "one_ballot_field",
+    "first_value_wins",
+    "noop_early",
+    "ignore_trimmed_upto",
+    "decided_by_number",
+    "ack_over_gap",
+    "conf_in_pipe",
+    "old_quorum",
+    "learner_votes",
+    "removed_votes",
+    "amnesiac_votes",
+    "no_incarnation",
+    "deaf_leader_stays",
+    "hash_order",
+    "vote_no_payload",
+    "no_bypass",
+    "tuner_unbounded",
+    "conf_one_phase1",
+    "removed_deleted_early",
+    "reply_at_execute",
+    "undo_insert",
+    "undo_delete",
+    "undo_put",
+    "undo_forward",
+    "undo_no_session",
+    "undo_no_ticket",
+    "match_by_instance",
+    "snapshot_at_tip",
+    "part_undecided",
+    "fork_undecided",
+    "undo_unbounded",
+    "catch_panic",
+    "gate_off",
+    "gate_two_partition",
+    "gate_skips_reads",
+    "gate_skips_repeats",
+    "no_first_place",
+    "complete_unconfirmed",
+    "confirm_before_placed",
+    "old_ballot_counts",
+    "released_guessed",
+    "placed_once",
+    "released_once",
+    "no_prev_check",
+    "place_twice",
+    "prev_none_again",
+    "late_placed_completes",
+    "void_unlinked",
+    "void_moves_watermark",
+    "placed_above_hole",
+    "hole_filled",
+    "part_at_tip",
+    "part_old",
+    "parts_by_query",
+    "chunk_unnumbered",
+    "client_no_complete",
+    "no_void",
+    "cut_by_other_map",
+    "bounds_at_routing",
+    "read_ignores_split",
+    "fork_no_ticket",
+    "fork_no_sessions",
+    "split_released_early",
+    "merge_no_end",
+    "lease_survives_move",
+    "change_not_idempotent",
+    "split_voided",
+    "snapshot_skips_fork",
+    "fork_again",
+    "merge_undecided",
+    "change_before_decided",
+    "retry_flush",
+    "cut_at_first_bad",
+    "refuse_torn_tail",
+    "no_dir_flush",
+    "trim_early",
+    "position_apart",
+    "two_snapshots",
+    "snap_no_sessions",
+    "snap_no_ticket",
+    "snap_no_conf",
+    "install_in_place",
+    "checksum_no_position",
+    "catchup_unverified",
+    "enospc_ignored",
+    "wait_own_flush",
+    "cow_in_place",
+    "no_lock",
+    "dedupe_at_propose",
+    "highest_only",
+    "acked_executes",
+    "expire_by_clock",
+    "session_reopened",
+    "refused_after_propose",
+    "repeat_recomputed",
+    "refusal_stored",
+    "merge_drops_sessions",
+    "read_unconfirmed",
+    "round_reused",
+    "late_ack_counts",
+    "any_decision_confirms",
+    "follower_no_wait",
+    "read_before_takeover",
+    "lease_no_margin",
+    "read_survives_undo",
+    "range_no_snapshot",
+    "stale_from_tip",
+    "follower_gate_at_told",
+    "foreign_decision_confirms",
+    "lease_forgotten",
+];

@@ -1,0 +1,71 @@
+//! The table of hazards against the tree: what is planted, what a test names, what does not exist yet.
+
+use super::{Complaints, Source, is_rust};
+use crate::hazards::{HAZARDS, OTHERS};
+use std::collections::BTreeMap;
+
+/// What the comparison found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HazardReport {
+    /// Disagreements.
+    pub complaints: Complaints,
+    /// Mutants of the table that stand in the code and are named by a test.
+    pub planted: Vec<&'static str>,
+    /// Mutants of the table whose part is not built yet: skipped, by name.
+    pub not_built: Vec<String>,
+}
+
+/// Compares the table with the code. `not_built` names the mutants that are known not to exist yet.
+pub fn hazard_table(sources: &[Source], not_built: &[&str]) -> HazardReport {
+    let planted = planted(sources);
+    let mut report = HazardReport::default();
+    let table = || HAZARDS.iter().flat_map(|hazard| hazard.mutants.iter().map(move |mutant| (hazard, mutant.name)));
+    for (hazard, name) in table() {
+        match (planted.get(name), not_built.contains(&name)) {
+            (Some(place), true) => {
+                report.complaints.push(format!("{name} is planted in {place}: take it off the list NOT_BUILT"));
+            }
+            (Some(place), false) if !named_by_a_test(sources, name) => {
+                report.complaints.push(format!("{name} is planted in {place}, but no test names it"));
+            }
+            (Some(_), false) => report.planted.push(name),
+            (None, true) => report.not_built.push(format!("{} {name}", hazard.id)),
+            (None, false) => report.complaints.push(format!("{name} ({}) is planted nowhere", hazard.id)),
+        }
+    }
+    for (name, place) in &planted {
+        if !table().any(|(_, known)| known == name) && !OTHERS.contains(&name.as_str()) {
+            report.complaints.push(format!("{name} is planted in {place}, but not in the table of hazards"));
+        }
+    }
+    for name in not_built.iter().filter(|name| !table().any(|(_, known)| known == **name)) {
+        report.complaints.push(format!("{name} is on the list NOT_BUILT, but not in the table of hazards"));
+    }
+    report
+}
+
+/// Names in `mutant!(name)` with the first place of each; comments and tests do not count.
+fn planted(sources: &[Source]) -> BTreeMap<String, String> {
+    let mut planted = BTreeMap::new();
+    for source in sources.iter().filter(|source| is_rust(source) && source.path.contains("/src/")) {
+        for (number, code) in super::code(&source.text) {
+            for (at, open) in code.match_indices("mutant!(") {
+                let name = &code[at + open.len()..];
+                let name: String = name.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                if !name.is_empty() {
+                    planted.entry(name).or_insert_with(|| format!("{}:{number}", source.path));
+                }
+            }
+        }
+    }
+    planted
+}
+
+/// A test names a mutant as a string: where it activates it, or in a list of those it must catch.
+fn named_by_a_test(sources: &[Source], name: &str) -> bool {
+    let quoted = format!("\"{name}\"");
+    // The table itself and the test of this very rule name mutants without catching any.
+    let apart = ["tests/src/hazards.rs", "tests/tests/tidy.rs"];
+    let mut others = sources.iter().filter(|source| is_rust(source) && !apart.contains(&source.path.as_str()));
+    others.any(|source| source.text.contains(&quoted))
+}
