@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-/// A host (name or address) and a port, as configured. Names are resolved when they are used, so that a changed DNS entry is followed.
+/// A host (name or address) and a port, as configured. Names are resolved when they are used, so that a changed DNS
+/// entry is followed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     host: String,
@@ -36,7 +37,8 @@ impl Address {
         Self { host: self.host.clone(), port }
     }
 
-    /// True if the host is certainly this machine alone. A name other than `localhost` is not: what it resolves to may change.
+    /// True if the host is certainly this machine alone. A name other than `localhost` is not: what it resolves to may
+    /// change.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         self.host == "localhost" || self.ip().is_some_and(|ip| ip.is_loopback())

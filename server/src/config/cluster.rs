@@ -16,8 +16,8 @@ const READS: [(&str, Reads); 1] = [("quorum", Reads::Quorum)];
 
 /// The settings of a cluster (experience.md 4).
 ///
-/// In replicated state and on the wire it travels as names and texts ([`ClusterSettings::pairs`]), so that versions with more or fewer
-/// settings understand each other.
+/// In replicated state and on the wire it travels as names and texts ([`ClusterSettings::pairs`]), so that versions
+/// with more or fewer settings understand each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterSettings {
@@ -77,7 +77,10 @@ pub struct ClusterSetting {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterSettingError {
     /// No version knows the name.
-    #[error("unknown cluster setting `{key}`{}", nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    #[error(
+        "unknown cluster setting `{key}`{}",
+        nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+    )]
     Unknown {
         /// The name as it was written.
         key: String,

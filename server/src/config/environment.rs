@@ -44,7 +44,8 @@ fn is_ours(name: &str) -> bool {
         && !PLATFORM_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// A variable that is no setting: refused if it is nearly one or will be one, else worth a warning only, for it may be somebody else's.
+/// A variable that is no setting: refused if it is nearly one or will be one, else worth a warning only, for it may be
+/// somebody else's.
 fn warning_for(name: &str) -> Result<String, ConfigError> {
     let origin = Origin::Environment(name.to_owned());
     let spelled = name[PREFIX.len()..].to_ascii_lowercase();

@@ -49,7 +49,8 @@ fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<
             c if c.split(',').any(|c| c == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
             _ => continue,
         };
-        // In a container the path is that of the host and may not exist here; the root then is the container's own group.
+        // In a container the path is that of the host and may not exist here; the root then is the container's own
+        // group.
         for ancestor in Path::new(path).ancestors() {
             let below = ancestor.strip_prefix("/").unwrap_or(ancestor);
             let limit_file: PathBuf = Path::new(root).join(below).join(file);

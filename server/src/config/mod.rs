@@ -1,7 +1,8 @@
 //! What a node and a cluster can be told, and where each value came from.
 //!
-//! Node settings are merged from flags, environment, file and defaults (experience.md 4): one name, three spellings. Cluster settings
-//! live in replicated state; here stand their names, defaults and bounds. This module opens no socket and creates no file.
+//! Node settings are merged from flags, environment, file and defaults (experience.md 4): one name, three spellings.
+//! Cluster settings live in replicated state; here stand their names, defaults and bounds. This module opens no socket
+//! and creates no file.
 
 mod address;
 mod check;

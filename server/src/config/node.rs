@@ -13,7 +13,8 @@ pub struct NodeConfig {
     pub name: String,
     /// The only directory that the node writes to.
     pub data_dir: PathBuf,
-    /// Peer addresses of the nodes that form the cluster, the same list on all of them. Empty: the node is its own seed.
+    /// Peer addresses of the nodes that form the cluster, the same list on all of them. Empty: the node is its own
+    /// seed.
     pub seeds: Vec<Address>,
     /// Where the node listens.
     pub listen: Listen,

@@ -1,6 +1,8 @@
-//! The table of node settings (experience.md 4): one row per setting gives its name, default, meaning, reader and printer.
+//! The table of node settings (experience.md 4): one row per setting gives its name, default, meaning, reader and
+//! printer.
 //!
-//! Flags, environment, files, `config show` and `config default` are all made from it, so that a setting cannot exist in only one of them.
+//! Flags, environment, files, `config show` and `config default` are all made from it, so that a setting cannot exist
+//! in only one of them.
 
 use super::Address;
 use super::host;

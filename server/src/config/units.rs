@@ -1,7 +1,7 @@
 //! Sizes, times, rates and switches as people write them: `64 MiB`, `5s`, `64 MiB/s`, `on`.
 //!
-//! A number without its unit is refused, so that nobody has to guess whether `64` meant bytes or mebibytes. What is printed here is
-//! always accepted here, and means the same.
+//! A number without its unit is refused, so that nobody has to guess whether `64` meant bytes or mebibytes. What is
+//! printed here is always accepted here, and means the same.
 
 use std::time::Duration;
 

@@ -167,7 +167,8 @@ impl Core {
         self.next_lsn - 1
     }
 
-    /// A write that only says what is durable, for a log that comes to rest. Nothing if the newest mark says it already.
+    /// A write that only says what is durable, for a log that comes to rest. Nothing if the newest mark says it
+    /// already.
     pub fn mark(&mut self, effects: &mut Vec<FileEffect>) -> bool {
         assert!(self.in_flight.is_none(), "two writes at once");
         if self.marked == self.durable {
@@ -251,8 +252,8 @@ impl Core {
         carried
     }
 
-    /// Moves on to the next segment when the write does not fit into this one. Without a prepared one the segment grows:
-    /// slower, but nobody waits.
+    /// Moves on to the next segment when the write does not fit into this one. Without a prepared one the segment
+    /// grows: slower, but nobody waits.
     fn make_room(&mut self, bytes: u64) {
         if self.active.next + record::HEAD_BYTES as u64 + bytes <= self.active.capacity {
             return;

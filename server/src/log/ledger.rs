@@ -113,7 +113,7 @@ impl Ledger {
         }
     }
 
-    /// The oldest segment that must stay: all below it may go once [`Ledger::carry`] is durable. The newest always stays.
+    /// The oldest segment that must stay: all below may go once [`Ledger::carry`] is durable. The newest always stays.
     pub fn first_needed(&self) -> SegmentNumber {
         let needed = |(number, segment): &(&SegmentNumber, &SegmentState)| {
             self.segments.last_key_value().is_none_or(|(newest, _)| newest == *number)

@@ -23,7 +23,8 @@ pub struct Line {
 /// Gives every good record of the log in `dir` to `sink`, in log order, and returns the torn tail if there is one.
 ///
 /// # Errors
-/// As [`super::LogWriter::open`]. Records before a damaged place have been given to `sink` then, as far as a mark proves them.
+/// As [`super::LogWriter::open`]. Records before a damaged place have been given to `sink` then, as far as a mark
+/// proves them.
 pub fn read(dir: &Path, mut sink: impl FnMut(Line)) -> Result<Option<Cut>, LogError> {
     let mut disk = ReadOnly(FileDisk::existing(dir)?);
     let recovered = recovery::recover(&mut disk, None, &mut |lsn, carried, entry| sink(Line { lsn, carried, entry }))?;

@@ -5,7 +5,7 @@
 //! | at | field | meaning |
 //! |---|---|---|
 //! | 0 | u32 length | head and body; 0 where a write ends |
-//! | 4 | u32 crc | crc32c of the rest and the length, seeded with that of the last record before, a mark's with its place |
+//! | 4 | u32 crc | crc32c of the rest and the length, seeded with that of the record before, a mark's with its place |
 //! | 8 | u64 lsn | number of the record; of a mark: of the record after it |
 //! | 16 | u32 group | 0 is the directory's; 0 in records of the node itself |
 //! | 20 | u64 instance | of an accepted batch; a trim position; a mark: the lsn durable before it |
