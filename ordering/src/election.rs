@@ -1,0 +1,101 @@
+//! Elections: timeouts, the pre-vote, and who is heard (ordering.md 1.1, 1.3). Liveness only: nothing here is part of the
+//! safety argument.
+
+use std::time::Duration;
+
+use crate::ids::{Ballot, ReplicaId, Round, Time};
+use crate::quorum::VoteSet;
+use crate::settings::Settings;
+
+/// SplitMix64: the only randomness of the core, from the seed in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `low..low + width`.
+    pub fn duration(&mut self, low: Duration, width: Duration) -> Duration {
+        let width = u64::try_from(width.as_nanos()).unwrap_or(u64::MAX).max(1);
+        low + Duration::from_nanos(self.next() % width)
+    }
+}
+
+/// A pre-vote under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct PreVoting {
+    pub granted: VoteSet,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Election {
+    /// The highest ballot whose leader was heard.
+    pub leader_ballot: Ballot,
+    /// Its leader, while it is not lost.
+    pub leader: Option<ReplicaId>,
+    /// When it was last heard.
+    pub heard_at: Option<Time>,
+    /// When to act if nothing is heard: ask for pre-votes, or look for news without a vote.
+    pub timeout_at: Time,
+    /// The timeout drawn for the present leadership.
+    drawn: Duration,
+    /// The highest round seen anywhere. The next one is above it.
+    pub round_seen: Round,
+    /// Counts own pre-votes.
+    pub attempt: u64,
+    pub pre_voting: Option<PreVoting>,
+    pub random: Random,
+}
+
+impl Election {
+    pub fn new(seed: u64, id: ReplicaId, promised: Ballot) -> Election {
+        let mut random = Random(seed ^ u64::from(id.0).wrapping_mul(0x2545_f491_4f6c_dd1d));
+        random.next();
+        Election {
+            leader_ballot: Ballot::ZERO,
+            leader: None,
+            heard_at: None,
+            timeout_at: Time::ZERO,
+            drawn: Duration::ZERO,
+            round_seen: promised.round,
+            attempt: 0,
+            pre_voting: None,
+            random,
+        }
+    }
+
+    /// Something of the present leader arrived.
+    pub fn heard(&mut self, now: Time) {
+        self.heard_at = Some(now);
+        self.timeout_at = now + self.drawn;
+        self.pre_voting = None;
+    }
+
+    /// Draws the timeout of a leadership: one to two election timeouts.
+    pub fn draw(&mut self, settings: &Settings) {
+        self.drawn = self.random.duration(settings.election_timeout, settings.election_timeout);
+    }
+
+    /// Whether the leader is lost to this replica: it answers pre-votes by it. One heartbeat less than the timeout, so
+    /// that the first replica to time out finds the others ready.
+    pub fn leader_is_lost(&self, now: Time, settings: &Settings) -> bool {
+        let lost_after = settings.election_timeout - settings.heartbeat_interval;
+        self.leader.is_none() || self.heard_at.is_none_or(|at| now - at >= lost_after)
+    }
+
+    /// Tries again after half to one election timeout.
+    pub fn retry_later(&mut self, now: Time, settings: &Settings) {
+        let half = settings.election_timeout / 2;
+        self.timeout_at = now + self.random.duration(half, half);
+    }
+
+    pub fn saw(&mut self, ballot: Ballot) {
+        self.round_seen = self.round_seen.max(ballot.round);
+    }
+}

@@ -1,0 +1,138 @@
+//! The learner: what is decided, under which configuration, and how to get what is missing (ordering.md 1.4, 1.5).
+//!
+//! It never concludes a decision from a number alone: the composition calls `decide` only for a batch that a quorum
+//! accepted in one ballot.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::batch::{Batch, Configuration};
+use crate::ids::{Instance, ReplicaId, Time};
+use crate::quorum::Quorum;
+use crate::step::Effect;
+
+/// Getting decided batches that this replica lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Behind {
+    /// Somebody has decided so far.
+    pub upto: Instance,
+    /// Who said so: the last resort, it has it for sure.
+    pub informant: ReplicaId,
+    /// When to ask, or to ask somebody else.
+    pub due: Time,
+    /// Who was asked and has not answered.
+    pub asked: Option<ReplicaId>,
+    /// How many were asked since the last progress.
+    pub attempts: u32,
+    /// Only a snapshot helps: offered by whom, and above which trim point.
+    pub snapshot: Option<(ReplicaId, Instance)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Learner {
+    /// Everything up to here is decided, and its decided value is in the slots or below the trim point.
+    pub decided_upto: Instance,
+    /// Everything up to here is executed as decided. At most `decided_upto`.
+    pub executed_upto: Instance,
+    /// The newest decided configuration. It governs every instance above `decided_upto`.
+    pub configuration: Configuration,
+    /// The instance that decided it. At most `decided_upto`.
+    pub configured_at: Instance,
+    /// The voters of `configuration`.
+    pub quorum: Quorum,
+    /// A quorum of the newest configuration known to some leader durably holds everything up to here.
+    pub held_upto: Instance,
+    pub behind: Option<Behind>,
+    /// Whom this replica was told of at its start: asked for news beside the members.
+    contacts: BTreeSet<ReplicaId>,
+    /// The dismissal was announced.
+    pub dismissed: bool,
+}
+
+impl Learner {
+    pub fn new(decided_upto: Instance, configuration: Configuration, configured_at: Instance) -> Learner {
+        let contacts = configuration.members().chain(configuration.leaving.iter().copied()).collect();
+        let quorum = Quorum::of(&configuration);
+        Learner {
+            decided_upto,
+            executed_upto: decided_upto,
+            configuration,
+            configured_at,
+            quorum,
+            held_upto: Instance::ZERO,
+            behind: None,
+            contacts,
+            dismissed: false,
+        }
+    }
+
+    /// More replicas that may be asked for news.
+    pub fn add_contacts(&mut self, configuration: &Configuration) {
+        self.contacts.extend(configuration.members());
+    }
+
+    /// The next instance is decided, with `batch`. True if it is a configuration, which is in force from here on.
+    pub fn decide(&mut self, batch: &Batch, effects: &mut Vec<Effect>) -> bool {
+        let instance = self.decided_upto.next();
+        self.decided_upto = instance;
+        if self.behind.as_ref().is_some_and(|behind| behind.upto <= instance) {
+            self.behind = None;
+        }
+        let Batch::Configuration(configuration) = batch else { return false };
+        effects.push(Effect::ConfigurationDecided { instance, configuration: configuration.clone() });
+        self.configure(configuration.clone(), instance);
+        true
+    }
+
+    /// Puts a decided configuration in force.
+    pub fn configure(&mut self, configuration: Configuration, at: Instance) {
+        if !mutant!(old_quorum) {
+            self.quorum = Quorum::of(&configuration);
+        }
+        self.configuration = configuration;
+        self.configured_at = at;
+    }
+
+    /// Somebody has decided `upto`, and this replica lacks a part of it: asks around after `grace`.
+    pub fn note_behind(&mut self, upto: Instance, informant: ReplicaId, now: Time, grace: Duration) {
+        if upto <= self.decided_upto {
+            return;
+        }
+        match &mut self.behind {
+            Some(behind) => {
+                if upto > behind.upto {
+                    behind.upto = upto;
+                    behind.informant = informant;
+                }
+            }
+            None => {
+                let due = now + grace;
+                self.behind = Some(Behind { upto, informant, due, asked: None, attempts: 0, snapshot: None });
+            }
+        }
+    }
+
+    /// The replica to ask for decided batches, changing with `attempts`: first the others, each replica another one first,
+    /// then the leader, which has enough to do (papers.md D5); then whoever told of them.
+    pub fn source(&self, me: ReplicaId, leader: Option<ReplicaId>, attempts: u32) -> Option<ReplicaId> {
+        let informant = self.behind.as_ref().map(|behind| behind.informant);
+        let mut all = self.contacts.clone();
+        all.extend(self.configuration.members());
+        all.extend(&self.configuration.leaving);
+        all.extend(informant);
+        all.remove(&me);
+        let (low, high): (Vec<ReplicaId>, Vec<ReplicaId>) = all.into_iter().partition(|replica| *replica < me);
+        let mut order: Vec<ReplicaId> = high.into_iter().chain(low).collect();
+        // A stable sort keeps the ring order within each class.
+        let class = |replica: &ReplicaId| {
+            let strange = !self.configuration.is_member(*replica);
+            if Some(*replica) == leader { 2 } else { u8::from(strange) * 3 }
+        };
+        order.sort_by_key(class);
+        // Every other attempt goes to the one that is known to have it, from the second on.
+        match informant.filter(|informant| *informant != me) {
+            Some(informant) if attempts % 2 == 1 => Some(informant),
+            _ => order.get(attempts as usize / 2 % order.len().max(1)).copied(),
+        }
+    }
+}

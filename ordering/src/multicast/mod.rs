@@ -1,0 +1,3 @@
+//! Across groups: tickets and what they hold back (ordering.md 3, 4).
+
+pub mod gate;

@@ -1,0 +1,153 @@
+//! Changing who replicates, who leads, and where a replica stands: membership change, handover, snapshots (ordering.md
+//! 1.5, 1.6, 8).
+
+use crate::batch::Configuration;
+use crate::ids::{Instance, ReplicaId, Time};
+use crate::message::{Message, TakeOver};
+use crate::paxos::Paxos;
+use crate::proposer::Handover;
+use crate::quorum::{LEARNERS_MAX, VOTERS_MAX};
+use crate::step::{ChangeError, Effect};
+
+/// Membership.
+impl Paxos {
+    pub(super) fn on_change(&mut self, mut configuration: Configuration, effects: &mut Vec<Effect>) {
+        let hint = self.election.leader;
+        let old = &self.learner.configuration;
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.serving) else {
+            effects.push(Effect::ChangeRefused(ChangeError::NotLeader { hint }));
+            return;
+        };
+        let busy = proposer.change.is_some() || proposer.change_in_pipe || proposer.phase1.is_some();
+        if busy || proposer.handover.is_some() {
+            effects.push(Effect::ChangeRefused(ChangeError::Busy));
+            return;
+        }
+        let voters = configuration.voters.len();
+        let valid = (1..=VOTERS_MAX).contains(&voters)
+            && configuration.learners.len() <= LEARNERS_MAX
+            && configuration.voters.is_disjoint(&configuration.learners);
+        if !valid {
+            effects.push(Effect::ChangeRefused(ChangeError::Invalid));
+            return;
+        }
+        configuration.leaving = old.members().filter(|member| !configuration.is_member(*member)).collect();
+        proposer.change = Some(configuration);
+    }
+
+    /// The configuration in force has changed. Whoever leads repeats Phase 1 under it, in the same ballot, for all that
+    /// comes after: its acceptors may have promised nothing yet, or hold what somebody else proposed to them (ordering.md
+    /// 1.1, reliability.md PX18).
+    pub(super) fn after_configuration(&mut self, effects: &mut Vec<Effect>) {
+        self.election.pre_voting = None;
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        if !self.learner.configuration.voters.contains(&self.id) {
+            self.step_aside(effects);
+        } else if mutant!(conf_one_phase1) || mutant!(conf_in_pipe) {
+            proposer.change_in_pipe = false;
+            proposer.set_peers(&self.learner.configuration, self.id, self.now);
+        } else {
+            self.begin_phase1(effects);
+        }
+    }
+
+    /// The leader votes no more: it tells the others what is decided, asks one of them to lead, and follows.
+    fn step_aside(&mut self, effects: &mut Vec<Effect>) {
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        proposer.set_peers(&self.learner.configuration, self.id, self.now);
+        proposer.lease_void = true;
+        let ballot = proposer.ballot;
+        let heir = self.learner.configuration.voters.iter().copied();
+        let heir = heir.max_by_key(|id| proposer.peer(*id).map(|peer| peer.durable_upto));
+        self.begin_round(true, effects);
+        if let Some(to) = heir {
+            effects.push(Effect::Send { to, message: Message::TakeOver(TakeOver { ballot }) });
+        }
+        self.stand_down(effects);
+    }
+
+    /// Removed, and not needed any more (ordering.md 1.5, reliability.md PX19).
+    pub(super) fn dismiss_if_safe(&mut self, effects: &mut Vec<Effect>) {
+        let learner = &mut self.learner;
+        let held = learner.held_upto >= learner.configured_at || mutant!(removed_deleted_early);
+        if learner.configuration.leaving.contains(&self.id) && held && !learner.dismissed {
+            learner.dismissed = true;
+            effects.push(Effect::Dismissed { instance: learner.configured_at });
+        }
+    }
+}
+
+/// Handover.
+impl Paxos {
+    pub(super) fn on_transfer(&mut self, to: ReplicaId, deadline: Time, effects: &mut Vec<Effect>) {
+        let voter = to != self.id && self.learner.quorum.position(to).is_some();
+        match self.proposer.as_deref_mut().filter(|p| p.serving && voter && p.handover.is_none() && p.change.is_none())
+        {
+            Some(proposer) if !proposer.change_in_pipe => {
+                proposer.handover = Some(Handover { to, deadline, sent: false });
+            }
+            _ => effects.push(Effect::HandoverFailed { to }),
+        }
+    }
+
+    /// Hands over once the pipe is drained and the heir holds everything; goes on leading at the deadline.
+    pub(super) fn hand_over(&mut self, effects: &mut Vec<Effect>) {
+        let (now, decided_upto) = (self.now, self.learner.decided_upto);
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        let Some(handover) = proposer.handover.as_mut() else { return };
+        let to = handover.to;
+        if handover.deadline <= now {
+            proposer.handover = None;
+            effects.push(Effect::HandoverFailed { to });
+            self.pump(effects);
+            return;
+        }
+        if handover.sent || !proposer.window.is_empty() || proposer.phase1.is_some() {
+            return;
+        }
+        let ready = proposer.peers.iter().any(|peer| peer.id == to && peer.durable_upto >= decided_upto);
+        if ready {
+            handover.sent = true;
+            // The message may arrive at any time from now on (ordering.md 7).
+            proposer.lease_void = true;
+            let message = TakeOver { ballot: proposer.ballot };
+            effects.push(Effect::Send { to, message: message.into() });
+        } else if proposer.announce_at.is_none() && proposer.acked_by(&self.learner.quorum, self.id) >= proposer.beat {
+            // Its acknowledgement tells what it holds.
+            proposer.announce_at = Some(now + self.settings.announce_delay);
+        }
+    }
+}
+
+/// Snapshots.
+impl Paxos {
+    pub(super) fn on_installed(
+        &mut self,
+        instance: Instance,
+        configuration: Configuration,
+        configured_at: Instance,
+        effects: &mut Vec<Effect>,
+    ) {
+        if instance <= self.learner.decided_upto {
+            return;
+        }
+        self.stand_down(effects);
+        self.acceptor.install(instance);
+        self.learner.decided_upto = instance;
+        self.learner.executed_upto = instance;
+        if configured_at > self.learner.configured_at {
+            self.learner.configure(configuration.clone(), configured_at);
+            effects.push(Effect::ConfigurationDecided { instance: configured_at, configuration });
+            self.election.pre_voting = None;
+        }
+        self.learner.behind = self.learner.behind.take().filter(|behind| behind.upto > instance);
+        if let Some(behind) = self.learner.behind.as_mut() {
+            (behind.snapshot, behind.asked, behind.due) = (None, None, self.now);
+        }
+        // The executor's state is another one now: it hears again what stands above.
+        for (instance, slot) in self.acceptor.slots.iter_from(instance.next()) {
+            effects.push(Effect::Accepted { instance, ballot: slot.ballot, batch: slot.batch.clone() });
+        }
+        self.forget = Some(self.acceptor.repeat_standing(effects));
+    }
+}

@@ -1,0 +1,251 @@
+//! Following: who leads, what it says is decided, and getting what is missing (ordering.md 1.4, 1.5, 7).
+
+use std::time::Duration;
+
+use crate::ids::{Ballot, Instance, ReplicaId, Ticket};
+use crate::message::{
+    AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply,
+};
+use crate::paxos::Paxos;
+use crate::reads::Asked;
+use crate::step::Effect;
+
+/// A snapshot may take its time; after so many election timeouts another source is tried.
+const SNAPSHOT_RETRY_ELECTION_TIMEOUTS: u32 = 10;
+
+/// The leader.
+impl Paxos {
+    /// Takes notice of the leader of `ballot`; false, with an answer, if a higher ballot is known.
+    pub(super) fn listen(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) -> bool {
+        if ballot < self.ballot() {
+            self.preempt(ballot.replica, effects);
+            return false;
+        }
+        if ballot > self.election.leader_ballot || self.election.leader.is_none() {
+            self.stand_down(effects);
+            self.election.saw(ballot);
+            self.election.leader_ballot = ballot;
+            self.election.leader = Some(ballot.replica);
+            self.election.draw(&self.settings);
+            effects.push(Effect::Following { leader: Some(ballot.replica), ballot });
+        }
+        self.election.heard(self.now);
+        true
+    }
+
+    /// No leader is known any more.
+    pub(super) fn follow_nobody(&mut self, effects: &mut Vec<Effect>) {
+        if self.election.leader.take().is_some() {
+            effects.push(Effect::Following { leader: None, ballot: self.ballot() });
+        }
+    }
+
+    pub(super) fn on_heartbeat(&mut self, m: Heartbeat, effects: &mut Vec<Effect>) {
+        if m.ballot.replica == self.id || !self.listen(m.ballot, effects) {
+            return;
+        }
+        self.hear_decided(m.ballot, m.decided_upto, effects);
+        self.hear_released(m.released, effects);
+        self.learner.held_upto = self.learner.held_upto.max(m.held_upto);
+        let lease = self.acceptor.grant_lease(m.ballot, m.lease, self.now, effects);
+        let durable_upto = self.acceptor.durable_upto(self.learner.decided_upto);
+        let message = HeartbeatAck { ballot: m.ballot, beat: m.beat, durable_upto, lease };
+        effects.push(Effect::Send { to: m.ballot.replica, message: message.into() });
+    }
+
+    /// The leader of `ballot` has decided `upto`: true of the batches accepted in that ballot, and of no other (ordering.md
+    /// 1.4, reliability.md PX7).
+    pub(super) fn hear_decided(&mut self, ballot: Ballot, upto: Instance, effects: &mut Vec<Effect>) {
+        let before = self.learner.decided_upto;
+        let mut configured = false;
+        while self.learner.decided_upto < upto {
+            let Some(slot) = self.acceptor.slots.get(self.learner.decided_upto.next()) else { break };
+            if slot.ballot != ballot && !mutant!(decided_by_number) {
+                break;
+            }
+            let bytes = slot.batch.len_bytes();
+            configured |= self.learner.decide(&slot.batch, effects);
+            self.acceptor.decided_bytes(bytes);
+        }
+        self.announce_decided(before, effects);
+        if configured {
+            self.after_configuration(effects);
+        }
+        // What is missing may be on its way, unless it is too much for that.
+        let missing = upto.ahead_of(self.learner.decided_upto);
+        let on_its_way = missing <= 2 * u64::from(self.settings.window);
+        let grace = if on_its_way { self.settings.retransmit_min } else { Duration::ZERO };
+        self.learner.note_behind(upto, ballot.replica, self.now, grace);
+    }
+
+    pub(super) fn hear_released(&mut self, released: Option<Ticket>, effects: &mut Vec<Effect>) {
+        if released > self.released {
+            self.released = released;
+            effects.extend(released.map(|watermark| Effect::Released { watermark }));
+        }
+    }
+}
+
+/// Catching up.
+impl Paxos {
+    /// Asks for what is missing, if it is time.
+    pub(super) fn catch_up(&mut self, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        if self.proposer.is_some() {
+            return;
+        }
+        let Some(behind) = self.learner.behind.as_mut().filter(|behind| behind.due <= now) else { return };
+        if behind.asked.is_some() || behind.snapshot.take().is_some() {
+            // Silence: somebody else.
+            behind.attempts += 1;
+        }
+        behind.due = now + self.settings.retransmit_max;
+        let attempts = behind.attempts;
+        let source = self.learner.source(self.id, self.election.leader, attempts);
+        if let Some(behind) = self.learner.behind.as_mut() {
+            behind.asked = source;
+        }
+        self.ask_for_decided(source, effects);
+    }
+
+    /// Without a vote and without a leader: asks one after the other whether there is news. So a new voter whose group has
+    /// gone learns that it is one (ordering.md 1.5).
+    pub(super) fn poll_for_news(&mut self, effects: &mut Vec<Effect>) {
+        self.election.attempt += 1;
+        // Twice, because every other attempt goes to an informant.
+        let source = self.learner.source(self.id, None, (self.election.attempt as u32) << 1);
+        self.ask_for_decided(source, effects);
+    }
+
+    fn ask_for_decided(&mut self, source: Option<ReplicaId>, effects: &mut Vec<Effect>) {
+        let Some(to) = source else { return };
+        self.counters.catch_ups += 1;
+        let message = CatchUp { from: self.learner.decided_upto.next(), bytes_max: self.settings.catch_up_bytes_max };
+        effects.push(Effect::Send { to, message: message.into() });
+    }
+
+    /// Any replica answers, a removed one too (ordering.md 1.5).
+    pub(super) fn on_catch_up(&mut self, from: ReplicaId, m: CatchUp, effects: &mut Vec<Effect>) {
+        let slots = &self.acceptor.slots;
+        let mut decided = Vec::new();
+        let mut bytes = 0;
+        let bytes_max = m.bytes_max.min(self.settings.catch_up_bytes_max) as usize;
+        if m.from > slots.trimmed_upto() {
+            let known = slots.iter_from(m.from).take_while(|(i, _)| *i <= self.learner.decided_upto);
+            for (instance, slot) in known.take(CATCH_UP_BATCHES_MAX) {
+                bytes += slot.batch.len_bytes();
+                if bytes > bytes_max && !decided.is_empty() {
+                    break;
+                }
+                decided.push(AcceptedBatch { instance, ballot: slot.ballot, batch: slot.batch.clone() });
+            }
+        }
+        let message = CatchUpReply {
+            decided,
+            decided_upto: self.learner.decided_upto,
+            trimmed_upto: slots.trimmed_upto(),
+            held_upto: self.learner.held_upto,
+        };
+        effects.push(Effect::Send { to: from, message: message.into() });
+    }
+
+    pub(super) fn on_catch_up_reply(&mut self, from: ReplicaId, m: CatchUpReply, effects: &mut Vec<Effect>) {
+        // A candidate or leader learns from Phase 1 and its own votes, and from nothing else: what was decided in another
+        // ballot confirms nothing about its own (reliability.md RD11).
+        if self.proposer.is_some() {
+            if mutant!(foreign_decision_confirms) {
+                self.confirm_by_foreign(&m);
+            }
+            return;
+        }
+        self.learner.held_upto = self.learner.held_upto.max(m.held_upto);
+        let before = self.learner.decided_upto;
+        let mut configured = false;
+        for decided in m.decided {
+            if decided.instance == self.learner.decided_upto.next() {
+                configured |= self.learn(decided, effects);
+            }
+        }
+        self.announce_decided(before, effects);
+        if configured {
+            self.after_configuration(effects);
+        }
+        self.learner.note_behind(m.decided_upto, from, self.now, Duration::ZERO);
+        self.after_catch_up_reply(from, m.trimmed_upto, self.learner.decided_upto > before, effects);
+    }
+
+    fn after_catch_up_reply(
+        &mut self,
+        from: ReplicaId,
+        trimmed_upto: Instance,
+        progress: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let decided_upto = self.learner.decided_upto;
+        let Some(behind) = self.learner.behind.as_mut() else {
+            if progress && self.election.leader.is_none() && self.learner.quorum.position(self.id).is_some() {
+                // A candidate that had to catch up first stands again.
+                self.election.timeout_at = self.election.timeout_at.min(self.now + self.settings.retransmit_min);
+            }
+            return;
+        };
+        if behind.snapshot.is_some() || behind.asked.is_some_and(|asked| asked != from) {
+            return;
+        }
+        behind.asked = None;
+        if progress {
+            // The rest from the same one, at once.
+            behind.due = self.now;
+        } else if trimmed_upto > decided_upto {
+            behind.snapshot = Some((from, trimmed_upto));
+            behind.due = self.now + SNAPSHOT_RETRY_ELECTION_TIMEOUTS * self.settings.election_timeout;
+            self.counters.snapshots_needed += 1;
+            effects.push(Effect::NeedSnapshot { from, instance: trimmed_upto });
+        } else {
+            behind.attempts += 1;
+            behind.due = self.now + self.settings.retransmit_min;
+        }
+    }
+
+    fn confirm_by_foreign(&mut self, m: &CatchUpReply) {
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        proposer.confirmations.decided_own = proposer.confirmations.decided_own.max(m.decided_upto);
+    }
+}
+
+/// Batches of one `CatchUpReply`: bounds replies of empty batches.
+const CATCH_UP_BATCHES_MAX: usize = 4_096;
+
+/// Positions for reads at this replica.
+impl Paxos {
+    /// Asks the leader for a confirmed position if reads wait for one: one question at a time, again when nothing comes and
+    /// when the ballot changes (ordering.md 7).
+    pub(super) fn ask_leader(&mut self, effects: &mut Vec<Effect>) {
+        let Some(leader) = self.election.leader.filter(|leader| *leader != self.id) else { return };
+        let ballot = self.election.leader_ballot;
+        let retry_at = self.now + self.settings.heartbeat_interval;
+        if let Some(asked) = self.asks.asked.as_mut() {
+            if asked.ballot == ballot && asked.retry_at > self.now {
+                return;
+            }
+            (asked.ballot, asked.retry_at) = (ballot, retry_at);
+        } else if let Some(upto) = self.asks.waiting.take() {
+            self.asks.last_ask += 1;
+            self.asks.asked = Some(Asked { ask: self.asks.last_ask, upto, ballot, retry_at });
+        } else {
+            return;
+        }
+        let message = ReadPosition { incarnation: self.incarnation, ask: self.asks.last_ask };
+        effects.push(Effect::Send { to: leader, message: Message::ReadPosition(message) });
+    }
+
+    pub(super) fn on_read_position_reply(&mut self, m: ReadPositionReply, effects: &mut Vec<Effect>) {
+        // An answer to an earlier run of this process is older than the reads that wait now.
+        if m.incarnation != self.incarnation && !mutant!(late_position_counts) {
+            return;
+        }
+        if let Some(upto) = self.asks.answered(m.ask) {
+            effects.push(Effect::Position { upto, instance: m.position });
+        }
+    }
+}

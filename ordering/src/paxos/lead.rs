@@ -1,0 +1,209 @@
+//! Keeping a leadership: heartbeats, confirmations, leases, resigning (ordering.md 1.3, 7).
+
+use std::time::Duration;
+
+use crate::ids::{Instance, ReadToken, ReplicaId, Time};
+use crate::message::{Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply};
+use crate::paxos::Paxos;
+use crate::reads::Reader;
+use crate::settings::Reads;
+use crate::step::Effect;
+
+/// Rounds for reads are begun at most this often: above 5 000 a second they would cost more than they shorten.
+pub(super) const CONFIRM_INTERVAL: Duration = Duration::from_micros(200);
+
+impl Paxos {
+    /// Begins a heartbeat round: to everybody, or to the voters only when it is for reads.
+    pub(super) fn begin_round(&mut self, everybody: bool, effects: &mut Vec<Effect>) {
+        let held_upto = self.held_upto();
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        self.counters.heartbeat_rounds += 1;
+        let beat = proposer.begin_beat(self.now);
+        proposer.round_at = self.now + CONFIRM_INTERVAL;
+        let (decided_upto, released) = (self.learner.decided_upto, self.released);
+        let lease = if proposer.lease_void { Duration::ZERO } else { self.settings.lease_wanted() };
+        let message = Heartbeat { ballot: proposer.ballot, beat, decided_upto, held_upto, released, lease };
+        let quorum = &self.learner.quorum;
+        for peer in proposer.peers.iter().filter(|peer| everybody || quorum.position(peer.id).is_some()) {
+            effects.push(Effect::Send { to: peer.id, message: Message::Heartbeat(message.clone()) });
+        }
+        if everybody {
+            proposer.heartbeat_at = self.now + self.settings.heartbeat_interval;
+            proposer.carried = (decided_upto, released);
+            proposer.announce_at = None;
+        }
+    }
+
+    /// What a quorum of the newest configuration durably holds.
+    fn held_upto(&mut self) -> Instance {
+        let own = self.acceptor.durable_upto(self.learner.decided_upto);
+        let Some(proposer) = self.proposer.as_deref() else { return Instance::ZERO };
+        let held = |id| if id == self.id { own } else { proposer.peer(id).map_or(Instance::ZERO, |p| p.durable_upto) };
+        let held = self.learner.quorum.reached(held).unwrap_or_default().min(self.learner.decided_upto);
+        self.learner.held_upto = self.learner.held_upto.max(held);
+        self.learner.held_upto
+    }
+
+    pub(super) fn on_heartbeat_ack(&mut self, from: ReplicaId, m: HeartbeatAck) {
+        let now = self.now;
+        let rate = 100 + self.settings.clock_rate_bound_percent;
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.begun && p.ballot == m.ballot) else { return };
+        let begun_at = proposer.begun_at(m.beat);
+        let Some(peer) = proposer.peer_mut(from) else { return };
+        peer.heard_at = now;
+        peer.acked = peer.acked.max(m.beat);
+        peer.durable_upto = peer.durable_upto.max(m.durable_upto);
+        if let Some(begun_at) = begun_at.filter(|_| !m.lease.is_zero()) {
+            // The promise counts from the arrival, the leader from sending; less what the clocks may run apart.
+            let lease = if mutant!(lease_no_margin) { m.lease } else { m.lease * 100 / rate };
+            peer.lease_until = peer.lease_until.max(begun_at + lease);
+        }
+    }
+
+    /// Whether a lease says that nobody else leads now.
+    fn has_lease(&self) -> bool {
+        let lease = self.settings.reads == Reads::Lease;
+        let leads = |p: &crate::proposer::Proposer| p.may_propose() && p.serving && !p.lease_void;
+        let valid = |p: &crate::proposer::Proposer| p.lease_until(&self.learner.quorum, self.id) > self.now;
+        lease && self.proposer.as_deref().is_some_and(|p| leads(p) && valid(p))
+    }
+
+    pub(super) fn on_confirm(&mut self, token: ReadToken, effects: &mut Vec<Effect>) {
+        match self.proposer.as_deref_mut().filter(|proposer| proposer.serving) {
+            Some(proposer) => {
+                let proposed = proposer.window.next().previous();
+                proposer.confirmations.push(Reader::Local(token), proposer.beat, proposed);
+            }
+            None => effects.push(Effect::Unconfirmed { upto: token }),
+        }
+    }
+
+    pub(super) fn on_ask_position(&mut self, token: ReadToken, effects: &mut Vec<Effect>) {
+        let position = self.learner.decided_upto;
+        match self.proposer.as_deref_mut().filter(|proposer| proposer.serving) {
+            Some(proposer) => {
+                let proposed = proposer.window.next().previous();
+                proposer.confirmations.push(Reader::LocalPosition(token, position), proposer.beat, proposed);
+            }
+            None => {
+                self.asks.waiting = self.asks.waiting.max(Some(token));
+                self.ask_leader(effects);
+            }
+        }
+    }
+
+    pub(super) fn on_read_position(&mut self, from: ReplicaId, m: ReadPosition) {
+        let position = self.learner.decided_upto;
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.serving) else { return };
+        let reader = Reader::Remote { from, incarnation: m.incarnation, ask: m.ask, position };
+        proposer.confirmations.push(reader, proposer.beat, proposer.window.next().previous());
+    }
+
+    /// Answers the reads that are confirmed, and begins a round for those that are not.
+    pub(super) fn confirm_reads(&mut self, effects: &mut Vec<Effect>) {
+        let by_lease = self.has_lease();
+        let (me, now) = (self.id, self.now);
+        // Under a new configuration nothing is confirmed before its quorum answered Phase 1 (ordering.md 1.1).
+        let serving = |p: &&mut Box<crate::proposer::Proposer>| p.serving && p.may_propose();
+        let Some(proposer) = self.proposer.as_mut().filter(serving) else { return };
+        if proposer.confirmations.is_empty() {
+            return;
+        }
+        let acked = proposer.acked_by(&self.learner.quorum, me);
+        proposer.confirmations.acked = proposer.confirmations.acked.max(acked);
+        let mut upto = None;
+        while let Some(reader) = proposer.confirmations.pop(by_lease) {
+            self.counters.confirmations += 1;
+            match reader {
+                Reader::Local(token) => upto = Some(token),
+                Reader::LocalPosition(token, instance) => effects.push(Effect::Position { upto: token, instance }),
+                Reader::Remote { from, incarnation, ask, position } => {
+                    let message = ReadPositionReply { incarnation, ask, position };
+                    effects.push(Effect::Send { to: from, message: message.into() });
+                }
+            }
+        }
+        if let Some(upto) = upto {
+            effects.push(Effect::Confirmed { upto });
+        }
+        let proposed = proposer.window.next().previous();
+        if proposer.confirmations.wants_round(proposer.beat, proposed) && proposer.round_at <= now {
+            self.begin_round(false, effects);
+            // A group of one has its quorum at once.
+            if self.learner.quorum.majority() == 1 {
+                self.confirm_reads(effects);
+            }
+        }
+    }
+
+    /// Serves once everything found in Phase 1 is decided and executed (ordering.md 7, reliability.md RD5).
+    pub(super) fn serve_if_ready(&mut self, effects: &mut Vec<Effect>) {
+        let executed_upto = self.learner.executed_upto;
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.may_propose() && !p.serving) else { return };
+        let ready = proposer.found.is_empty() && executed_upto >= proposer.takeover_upto;
+        if !ready && !mutant!(read_before_takeover) {
+            return;
+        }
+        proposer.serving = true;
+        self.counters.leaderships += 1;
+        effects.push(Effect::Leading { ballot: proposer.ballot, from: proposer.takeover_upto.next() });
+        if let Some(token) = self.asks.take_all() {
+            self.on_ask_position(token, effects);
+        }
+        self.pump(effects);
+    }
+
+    /// Serves no more: reads are to be redirected, what was queued and not proposed never will be.
+    pub(super) fn stop_serving(&mut self, effects: &mut Vec<Effect>) {
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        if !std::mem::take(&mut proposer.serving) {
+            return;
+        }
+        let mut unconfirmed = None;
+        for reader in proposer.confirmations.drain() {
+            match reader {
+                Reader::Local(token) => unconfirmed = Some(token),
+                Reader::LocalPosition(token, _) => self.asks.waiting = self.asks.waiting.max(Some(token)),
+                Reader::Remote { .. } => {}
+            }
+        }
+        if let Some(upto) = unconfirmed {
+            effects.push(Effect::Unconfirmed { upto });
+        }
+        let submissions = std::mem::take(&mut proposer.batcher).submissions();
+        if submissions > 0 {
+            effects.push(Effect::Refused { submissions });
+        }
+        if proposer.change.take().is_some() {
+            let hint = None;
+            effects.push(Effect::ChangeRefused(crate::step::ChangeError::NotLeader { hint }));
+        }
+        self.election.leader = None;
+        effects.push(Effect::Following { leader: None, ballot: self.ballot() });
+    }
+
+    /// A leader that heard no quorum for an election timeout must not stay: it may be heard, and so keep the others from
+    /// electing one that works (ordering.md 1.3, reliability.md PX13).
+    pub(super) fn resign_if_deaf(&mut self, effects: &mut Vec<Effect>) {
+        if self.deaf_at().is_some_and(|at| at <= self.now) && !mutant!(deaf_leader_stays) {
+            self.counters.resignations += 1;
+            self.stand_down(effects);
+        }
+    }
+
+    /// When this leader resigns if it hears nothing more.
+    pub(super) fn deaf_at(&self) -> Option<Time> {
+        let proposer = self.proposer.as_deref().filter(|proposer| proposer.elected)?;
+        let heard_at = proposer.quorum_heard_at(&self.learner.quorum, self.id);
+        Some(heard_at + self.settings.election_timeout)
+    }
+
+    /// What no `Phase2a` will carry soon goes out alone, a little later (papers.md D3: under load none does).
+    pub(super) fn arm_announcement(&mut self) {
+        let current = (self.learner.decided_upto, self.released);
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.elected && p.window.is_empty()) else { return };
+        if proposer.carried != current && proposer.announce_at.is_none() && !proposer.peers.is_empty() {
+            proposer.announce_at = Some(self.now + self.settings.announce_delay);
+        }
+    }
+}

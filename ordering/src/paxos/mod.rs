@@ -1,0 +1,293 @@
+//! The composition: one replica of one group (ordering.md 1, 7).
+//!
+//! `step` matches and hands over; the parts decide. `phase1` takes a leadership, `phase2` runs the pipe, `lead` keeps the
+//! leadership and confirms reads, `follow` listens and catches up, `change` changes the membership and hands over,
+//! `timers` knows what is due when, `recovery` starts from what the log and a snapshot hold.
+
+mod change;
+mod follow;
+mod lead;
+mod phase1;
+mod phase2;
+mod recovery;
+mod timers;
+
+use bytes::Bytes;
+
+pub use recovery::{Config, RecoveredGroup};
+
+use crate::acceptor::{Acceptor, Run};
+use crate::batch::Configuration;
+use crate::counters::Counters;
+use crate::election::Election;
+use crate::ids::{Ballot, Instance, Lsn, ReplicaId, Ticket, Time};
+use crate::learner::Learner;
+use crate::message::{Message, Preempted};
+use crate::proposer::Proposer;
+use crate::reads::Asks;
+use crate::settings::Settings;
+use crate::step::{Effect, Input, Record, SubmitError};
+
+/// One replica of one group: acceptor, proposer and learner at once (papers.md A1).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Paxos {
+    id: ReplicaId,
+    incarnation: u64,
+    settings: Settings,
+    /// The latest time that was told; never goes back.
+    now: Time,
+    acceptor: Acceptor,
+    learner: Learner,
+    election: Election,
+    /// While this replica is a candidate or leads. Its ballot is the promised one.
+    proposer: Option<Box<Proposer>>,
+    asks: Asks,
+    /// The highest watermark told or heard.
+    released: Option<Ticket>,
+    /// Log records below the second are needed no more once the first is flushed.
+    forget: Option<(Lsn, Lsn)>,
+    /// Reused by every `Persisted`.
+    runs: Vec<Run>,
+    counters: Counters,
+}
+
+impl Paxos {
+    /// The only way in. No I/O, no clock; randomness only from the seed in `Config`. `now` was read after the input
+    /// arrived; if it goes back it counts as unchanged.
+    pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
+        self.pass_time(now);
+        match input {
+            Input::Tick => self.on_tick(effects),
+            Input::Message { from, message } => self.on_message(from, message, effects),
+            Input::Persisted(lsn) => self.on_persisted(lsn, effects),
+            Input::Confirm(token) => self.on_confirm(token, effects),
+            Input::AskPosition(token) => self.on_ask_position(token, effects),
+            Input::Change(configuration) => self.on_change(configuration, effects),
+            Input::Transfer { to, deadline } => self.on_transfer(to, deadline, effects),
+            Input::Executed(instance) => {
+                let executed = instance.min(self.learner.decided_upto);
+                self.learner.executed_upto = self.learner.executed_upto.max(executed);
+            }
+            Input::Trim(instance) => self.on_trim(instance, effects),
+            Input::Installed { instance, configuration, configured_at } => {
+                self.on_installed(instance, configuration, configured_at, effects);
+            }
+        }
+        self.advance(effects);
+    }
+
+    /// Queues a submission of `count` commands. It will be proposed, unless [`Effect::Refused`] says otherwise.
+    ///
+    /// # Errors
+    /// Nothing was queued, and nothing of it will be proposed.
+    pub fn submit(
+        &mut self,
+        now: Time,
+        bytes: Bytes,
+        count: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), SubmitError> {
+        self.pass_time(now);
+        let hint = self.election.leader;
+        let Some(proposer) = self.proposer.as_deref_mut() else { return Err(SubmitError::NotLeader { hint }) };
+        if !proposer.serving || proposer.handover.is_some() {
+            return Err(SubmitError::Busy);
+        }
+        if !proposer.batcher.submit(self.now, bytes, count, &self.settings) {
+            self.counters.submissions_refused += 1;
+            return Err(SubmitError::Busy);
+        }
+        self.advance(effects);
+        Ok(())
+    }
+
+    /// Leader: tickets up to here are released (ordering.md 3, 4). Carried to all members with the next message.
+    pub fn set_released(&mut self, now: Time, watermark: Ticket, effects: &mut Vec<Effect>) {
+        self.pass_time(now);
+        self.released = self.released.max(Some(watermark));
+        self.advance(effects);
+    }
+
+    /// Takes other limits and intervals from now on; values out of bounds are brought inside.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings.clamped();
+    }
+
+    fn pass_time(&mut self, now: Time) {
+        let elapsed = now - self.now;
+        if let Some(proposer) = &self.proposer {
+            let ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+            self.counters.window_instance_ns += ns.saturating_mul(proposer.window.len() as u64);
+        }
+        self.now = self.now.max(now);
+    }
+
+    fn on_message(&mut self, from: ReplicaId, message: Message, effects: &mut Vec<Effect>) {
+        if from == self.id {
+            return;
+        }
+        match message {
+            Message::PreVote(m) => self.on_pre_vote(from, m, effects),
+            Message::PreVoteReply(m) => self.on_pre_vote_reply(from, m, effects),
+            Message::Phase1a(m) => self.on_phase1a(from, m, effects),
+            Message::Phase1b(m) => self.on_phase1b(from, m, effects),
+            Message::Phase2a(m) => self.on_phase2a(m, effects),
+            Message::Phase2b(m) => self.on_phase2b(from, m, effects),
+            Message::Preempted(m) => self.on_preempted(m, effects),
+            Message::Heartbeat(m) => self.on_heartbeat(m, effects),
+            Message::HeartbeatAck(m) => self.on_heartbeat_ack(from, m),
+            Message::CatchUp(m) => self.on_catch_up(from, m, effects),
+            Message::CatchUpReply(m) => self.on_catch_up_reply(from, m, effects),
+            Message::ReadPosition(m) => self.on_read_position(from, m),
+            Message::ReadPositionReply(m) => self.on_read_position_reply(m, effects),
+            Message::TakeOver(m) => self.on_take_over(m, effects),
+        }
+    }
+
+    fn on_persisted(&mut self, lsn: Lsn, effects: &mut Vec<Effect>) {
+        let mut runs = std::mem::take(&mut self.runs);
+        self.acceptor.persisted(lsn, &mut runs);
+        for run in runs.drain(..) {
+            self.send_votes(run, effects);
+        }
+        self.runs = runs;
+        self.answer_promise(effects);
+        if let Some((flushed, below)) = self.forget
+            && self.acceptor.is_durable(flushed)
+        {
+            self.forget = None;
+            effects.push(Effect::Forget { below });
+        }
+    }
+
+    /// What follows from the state as it is now, whatever the input was. Every step ends here.
+    fn advance(&mut self, effects: &mut Vec<Effect>) {
+        self.begin_if_durable(effects);
+        self.pump(effects);
+        self.serve_if_ready(effects);
+        self.confirm_reads(effects);
+        self.hand_over(effects);
+        self.catch_up(effects);
+        self.arm_announcement();
+        self.ask_leader(effects);
+        self.dismiss_if_safe(effects);
+        if cfg!(any(debug_assertions, feature = "invariants")) {
+            self.assert_invariants();
+        }
+    }
+
+    /// Answers whoever used a lower ballot than this replica knows. A promise that is not flushed is not told.
+    fn preempt(&self, to: ReplicaId, effects: &mut Vec<Effect>) {
+        let promised = if self.acceptor.promise_is_durable() { self.acceptor.promised() } else { Ballot::ZERO };
+        let ballot = promised.max(self.election.leader_ballot);
+        if ballot > Ballot::ZERO && to != self.id {
+            effects.push(Effect::Send { to, message: Preempted { ballot }.into() });
+        }
+    }
+
+    /// Forgets batches that a durable snapshot covers (ordering.md 1.6).
+    fn on_trim(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
+        let upto = upto.min(self.learner.executed_upto);
+        if upto <= self.acceptor.slots.trimmed_upto() {
+            return;
+        }
+        self.acceptor.slots.trim(upto);
+        self.acceptor.persist(Record::Decided { upto: self.learner.decided_upto }, effects);
+        self.forget = Some(self.acceptor.repeat_standing(effects));
+    }
+
+    fn assert_invariants(&self) {
+        self.acceptor.assert_invariants();
+        let (slots, learner) = (&self.acceptor.slots, &self.learner);
+        assert!(slots.trimmed_upto() <= learner.executed_upto, "trimmed above what is executed");
+        assert!(learner.executed_upto <= learner.decided_upto);
+        assert!(learner.decided_upto <= slots.last(), "{} is decided, but not held", learner.decided_upto);
+        assert!(learner.configured_at <= learner.decided_upto);
+        let newest = learner.decided_upto;
+        assert!(newest == slots.trimmed_upto() || slots.get(newest).is_some(), "{newest} is decided, but not held");
+        let Some(proposer) = self.proposer.as_deref() else { return };
+        assert_eq!(proposer.ballot, self.acceptor.promised(), "a proposer's ballot is what it promised itself");
+        assert_eq!(proposer.ballot.replica, self.id);
+        if proposer.begun {
+            assert!(self.acceptor.is_durable(proposer.ballot_lsn), "{} is used, but not durable", proposer.ballot);
+            assert_eq!(proposer.window.next().0, learner.decided_upto.0 + 1 + proposer.window.len() as u64);
+        }
+        assert!(proposer.phase1.is_none() || proposer.window.is_empty(), "Phase 1 with a full pipe");
+        proposer.window.assert_invariants();
+        proposer.batcher.assert_invariants();
+        proposer.confirmations.assert_invariants();
+    }
+}
+
+/// What there is to see.
+impl Paxos {
+    /// This replica.
+    pub fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    /// Whether this replica takes commands and serves reads: `Effect::Leading` is out and no `Effect::Following` since.
+    pub fn is_leader(&self) -> bool {
+        self.proposer.as_ref().is_some_and(|proposer| proposer.serving)
+    }
+
+    /// The leader, if one is known, perhaps this replica.
+    pub fn leader(&self) -> Option<ReplicaId> {
+        if self.is_leader() { Some(self.id) } else { self.election.leader }
+    }
+
+    /// The highest ballot promised or heard.
+    pub fn ballot(&self) -> Ballot {
+        self.acceptor.promised().max(self.election.leader_ballot)
+    }
+
+    /// Everything up to here is decided, and known here.
+    pub fn decided_upto(&self) -> Instance {
+        self.learner.decided_upto
+    }
+
+    /// Batches up to here are forgotten.
+    pub fn trimmed_upto(&self) -> Instance {
+        self.acceptor.slots.trimmed_upto()
+    }
+
+    /// The highest accepted or proposed instance: at a leader, the tip.
+    pub fn accepted_upto(&self) -> Instance {
+        self.acceptor.slots.last()
+    }
+
+    /// The newest decided configuration, and the instance that decided it (zero for the first).
+    pub fn configuration(&self) -> (&Configuration, Instance) {
+        (&self.learner.configuration, self.learner.configured_at)
+    }
+
+    /// The watermark of released tickets, as far as known (ordering.md 3).
+    pub fn released(&self) -> Option<Ticket> {
+        self.released
+    }
+
+    /// Instances in the pipe, and their bytes; zero unless leading.
+    pub fn in_flight(&self) -> (usize, usize) {
+        self.proposer.as_ref().map_or((0, 0), |proposer| (proposer.window.len(), proposer.window.bytes()))
+    }
+
+    /// Submissions queued and not proposed, and their bytes; zero unless leading.
+    pub fn queued(&self) -> (u32, usize) {
+        self.proposer.as_ref().map_or((0, 0), |p| (p.batcher.submissions(), p.batcher.bytes()))
+    }
+
+    /// Leader: what `replica` durably holds of the decided log, as it last said.
+    pub fn durable_upto(&self, replica: ReplicaId) -> Option<Instance> {
+        Some(self.proposer.as_ref()?.peer(replica)?.durable_upto)
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

@@ -1,0 +1,299 @@
+//! Taking a leadership: pre-vote, a durable round, Phase 1, the values found (ordering.md 1.1).
+
+use crate::acceptor::PendingPromise;
+use crate::election::PreVoting;
+use crate::ids::{Ballot, Instance, ReplicaId, Round};
+use crate::message::{AcceptedBatch, Phase1a, Phase1b, PreVote, PreVoteReply, Preempted, TakeOver};
+use crate::paxos::Paxos;
+use crate::proposer::{Phase1, Proposer, adopt};
+use crate::slots::Slot;
+use crate::step::Effect;
+use crate::window::Window;
+
+/// Candidate.
+impl Paxos {
+    /// The leader is lost: asks the voters whether they lost it too, or, without a vote, anybody for news.
+    pub(super) fn on_election_timeout(&mut self, effects: &mut Vec<Effect>) {
+        self.election.retry_later(self.now, &self.settings);
+        self.follow_nobody(effects);
+        let Some(position) = self.learner.quorum.position(self.id) else {
+            self.poll_for_news(effects);
+            return;
+        };
+        let ballot = self.next_ballot();
+        if self.acceptor.lease_forbids(ballot, None, self.now) {
+            self.election.timeout_at = self.acceptor.lease.until;
+            return;
+        }
+        self.counters.pre_votes += 1;
+        self.election.attempt += 1;
+        let mut pre_voting = PreVoting::default();
+        pre_voting.granted.insert(position);
+        self.election.pre_voting = Some(pre_voting);
+        let message = PreVote { attempt: self.election.attempt, decided_upto: self.learner.decided_upto };
+        self.send_voters(message, effects);
+        self.campaign_if_granted(effects);
+    }
+
+    pub(super) fn on_pre_vote(&mut self, from: ReplicaId, m: PreVote, effects: &mut Vec<Effect>) {
+        let ballot = Ballot { round: Round(u64::MAX), replica: from };
+        let behind = m.decided_upto < self.acceptor.slots.trimmed_upto()
+            || self.learner.decided_upto.ahead_of(m.decided_upto) > self.settings.accept_ahead_max;
+        let granted = self.proposer.is_none()
+            && self.election.leader_is_lost(self.now, &self.settings)
+            && !self.acceptor.lease_forbids(ballot, None, self.now)
+            && !behind;
+        let message = PreVoteReply {
+            attempt: m.attempt,
+            granted,
+            promised: self.acceptor.promised(),
+            decided_upto: self.learner.decided_upto,
+        };
+        effects.push(Effect::Send { to: from, message: message.into() });
+    }
+
+    pub(super) fn on_pre_vote_reply(&mut self, from: ReplicaId, m: PreVoteReply, effects: &mut Vec<Effect>) {
+        self.election.saw(m.promised);
+        self.learner.note_behind(m.decided_upto, from, self.now, self.settings.retransmit_min);
+        if m.attempt != self.election.attempt || !m.granted {
+            return;
+        }
+        let Some(position) = self.learner.quorum.position(from) else { return };
+        let Some(pre_voting) = self.election.pre_voting.as_mut() else { return };
+        pre_voting.granted.insert(position);
+        self.campaign_if_granted(effects);
+    }
+
+    fn campaign_if_granted(&mut self, effects: &mut Vec<Effect>) {
+        let granted = |p: &mut PreVoting| self.learner.quorum.is_reached_by(p.granted);
+        if self.election.pre_voting.take_if(granted).is_some() {
+            self.campaign(None, effects);
+        }
+    }
+
+    fn next_ballot(&self) -> Ballot {
+        let round = self.election.round_seen.max(self.acceptor.promised().round).next();
+        Ballot { round, replica: self.id }
+    }
+
+    /// The leader of `m.ballot` hands over to this replica.
+    pub(super) fn on_take_over(&mut self, m: TakeOver, effects: &mut Vec<Effect>) {
+        let voter = self.learner.quorum.position(self.id).is_some();
+        if m.ballot < self.ballot() || self.proposer.is_some() || !voter {
+            return;
+        }
+        self.campaign(Some(m.ballot), effects);
+    }
+
+    /// Takes a new round. It is used when it is durable (reliability.md PX2): see `begin_if_durable`.
+    fn campaign(&mut self, handover_of: Option<Ballot>, effects: &mut Vec<Effect>) {
+        assert!(self.proposer.is_none(), "a leader or candidate campaigns");
+        let ballot = self.next_ballot();
+        if self.acceptor.lease_forbids(ballot, handover_of, self.now) {
+            return;
+        }
+        self.counters.rounds_taken += 1;
+        self.election.saw(ballot);
+        self.election.pre_voting = None;
+        let lsn = self.acceptor.promise(ballot, effects);
+        self.proposer = Some(Box::new(Proposer::new(ballot, lsn, handover_of, self.learner.decided_upto)));
+        self.follow_nobody(effects);
+    }
+
+    /// Begins Phase 1 once the round is durable.
+    pub(super) fn begin_if_durable(&mut self, effects: &mut Vec<Effect>) {
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        if proposer.begun || !self.acceptor.is_durable(proposer.ballot_lsn) {
+            return;
+        }
+        proposer.begun = true;
+        proposer.heartbeat_at = self.now + self.settings.heartbeat_interval;
+        self.begin_phase1(effects);
+    }
+
+    /// Phase 1 for all instances that are not known to be decided, under the newest decided configuration.
+    pub(super) fn begin_phase1(&mut self, effects: &mut Vec<Effect>) {
+        let from = self.learner.decided_upto.next();
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        proposer.set_peers(&self.learner.configuration, self.id, self.now);
+        proposer.window = Window::starting_at(from);
+        proposer.found.clear();
+        proposer.change_in_pipe = false;
+        proposer.phase1 = Some(Phase1 {
+            from,
+            configured_at: self.learner.configured_at,
+            answered: Default::default(),
+            replies: Vec::new(),
+            retry_at: self.now + proposer.round_trip.timeout(&self.settings),
+            give_up_at: self.now + self.settings.election_timeout,
+        });
+        let message = Phase1a { ballot: proposer.ballot, from, handover: proposer.handover_of };
+        let ballot = proposer.ballot;
+        self.send_voters(message, effects);
+        let own = self.phase1b(ballot, from);
+        self.on_phase1b(self.id, own, effects);
+    }
+
+    /// Asks those again that have not answered.
+    pub(super) fn repeat_phase1a(&mut self, effects: &mut Vec<Effect>) {
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        let Some(phase1) = proposer.phase1.as_mut() else { return };
+        phase1.retry_at = self.now + proposer.round_trip.timeout(&self.settings);
+        let message = Phase1a { ballot: proposer.ballot, from: phase1.from, handover: proposer.handover_of };
+        for (position, voter) in self.learner.quorum.voters().iter().enumerate() {
+            if *voter != self.id && !phase1.answered.contains(position) {
+                effects.push(Effect::Send { to: *voter, message: message.clone().into() });
+            }
+        }
+    }
+
+    pub(super) fn on_phase1b(&mut self, from: ReplicaId, m: Phase1b, effects: &mut Vec<Effect>) {
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.begun && p.ballot == m.ballot) else { return };
+        if let Some(peer) = proposer.peer_mut(from) {
+            peer.heard_at = self.now;
+        }
+        let Some(phase1) = proposer.phase1.as_mut().filter(|phase1| phase1.from == m.from) else { return };
+        // Learners and removed replicas are in no quorum (reliability.md PX10).
+        let Some(position) = self.learner.quorum.position(from) else { return };
+        if !phase1.answered.insert(position) {
+            return;
+        }
+        phase1.replies.push((from, m));
+        if self.learner.quorum.is_reached_by(phase1.answered) || mutant!(noop_early) && phase1.replies.len() > 1 {
+            let phase1 = proposer.phase1.take().expect("it was there");
+            self.finish_phase1(phase1, effects);
+        }
+    }
+
+    /// A quorum answered. First what it knows to be decided, then a value for everything else.
+    fn finish_phase1(&mut self, phase1: Phase1, effects: &mut Vec<Effect>) {
+        self.counters.phases1_completed += 1;
+        if !mutant!(ignore_trimmed_upto) && !self.learn_from_phase1(&phase1, effects) {
+            return;
+        }
+        if self.learner.configured_at != phase1.configured_at && !mutant!(conf_one_phase1) {
+            // It learned a configuration: the instances after it are that one's quorum's to tell.
+            self.after_configuration(effects);
+            return;
+        }
+        let decided_upto = self.learner.decided_upto;
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        proposer.elected = true;
+        proposer.found = adopt(&phase1.replies, decided_upto);
+        proposer.window = Window::starting_at(decided_upto.next());
+        proposer.takeover_upto = Instance(decided_upto.0 + proposer.found.len() as u64);
+        if proposer.serving && !proposer.found.is_empty() {
+            // Only under a new configuration: somebody else proposed there. Reads that were executed before this is
+            // would miss it (ordering.md 7, reliability.md RD5).
+            self.stop_serving(effects);
+        }
+        self.begin_round(true, effects);
+    }
+
+    /// Takes the decided batches out of the replies. False if some are missing: then this replica must catch up, or
+    /// install a snapshot, before it can lead (reliability.md PX6).
+    fn learn_from_phase1(&mut self, phase1: &Phase1, effects: &mut Vec<Effect>) -> bool {
+        let before = self.learner.decided_upto;
+        for (_, reply) in &phase1.replies {
+            let known = reply.accepted.iter().filter(|accepted| accepted.instance <= reply.decided_upto);
+            for accepted in known {
+                if accepted.instance == self.learner.decided_upto.next() {
+                    self.learn(accepted.clone(), effects);
+                }
+            }
+        }
+        self.announce_decided(before, effects);
+        let furthest = phase1.replies.iter().max_by_key(|(_, reply)| reply.decided_upto);
+        let Some((who, reply)) = furthest.filter(|(_, r)| r.decided_upto > self.learner.decided_upto) else {
+            return true;
+        };
+        self.stand_down(effects);
+        self.learner.note_behind(reply.decided_upto, *who, self.now, std::time::Duration::ZERO);
+        false
+    }
+
+    /// The next instance was decided elsewhere: keeps it, and records it unless an equal vote is on record.
+    pub(super) fn learn(&mut self, decided: AcceptedBatch, effects: &mut Vec<Effect>) -> bool {
+        let AcceptedBatch { instance, ballot, batch } = decided;
+        assert_eq!(instance, self.learner.decided_upto.next());
+        self.counters.batches_learned += 1;
+        let held = self.acceptor.slots.get(instance).is_some_and(|slot| slot.batch == batch);
+        if !held {
+            self.acceptor.learn(instance, ballot, batch.clone(), effects);
+        }
+        self.acceptor.decided_bytes(batch.len_bytes());
+        self.learner.decide(&batch, effects)
+    }
+
+    pub(super) fn on_preempted(&mut self, m: Preempted, effects: &mut Vec<Effect>) {
+        self.election.saw(m.ballot);
+        if self.proposer.as_ref().is_some_and(|proposer| proposer.ballot < m.ballot) {
+            self.stand_down(effects);
+        }
+    }
+
+    /// Ends the candidacy or leadership.
+    pub(super) fn stand_down(&mut self, effects: &mut Vec<Effect>) {
+        if self.proposer.is_none() {
+            return;
+        }
+        self.stop_serving(effects);
+        self.proposer = None;
+        self.election.draw(&self.settings);
+        self.election.retry_later(self.now, &self.settings);
+    }
+}
+
+/// Acceptor.
+impl Paxos {
+    pub(super) fn on_phase1a(&mut self, from: ReplicaId, m: Phase1a, effects: &mut Vec<Effect>) {
+        self.election.saw(m.ballot);
+        let promised = self.acceptor.promised();
+        if m.ballot < promised || m.ballot.replica != from {
+            self.preempt(from, effects);
+            return;
+        }
+        if m.ballot > promised {
+            if self.acceptor.lease_forbids(m.ballot, m.handover, self.now) {
+                return;
+            }
+            self.stand_down(effects);
+            self.acceptor.promise(m.ballot, effects);
+            // The candidate gets an election timeout before this replica stands against it.
+            self.election.retry_later(self.now, &self.settings);
+        }
+        self.acceptor.pending_promise = Some(PendingPromise { to: from, from: m.from });
+        self.answer_promise(effects);
+    }
+
+    /// Answers the newest `Phase1a` once the promise is durable, and never before (ordering.md 1.3).
+    pub(super) fn answer_promise(&mut self, effects: &mut Vec<Effect>) {
+        let early = mutant!(vote_before_flush);
+        let durable = self.acceptor.promise_is_durable() || early;
+        let Some(pending) = self.acceptor.pending_promise.take_if(|_| durable) else { return };
+        let message = self.phase1b(self.acceptor.promised(), pending.from);
+        effects.push(Effect::Send { to: pending.to, message: message.into() });
+    }
+
+    /// What this acceptor reports from `from` on.
+    fn phase1b(&self, ballot: Ballot, from: Instance) -> Phase1b {
+        let decided_upto = self.learner.decided_upto;
+        let slots = &self.acceptor.slots;
+        // Decided batches only as far as they fit together; all of the undecided ones.
+        let decided: Vec<_> = slots.iter_from(from).take_while(|(instance, _)| *instance <= decided_upto).collect();
+        let bytes: usize = decided.iter().map(|(_, slot)| slot.batch.len_bytes()).sum();
+        let skipped = if bytes > self.settings.phase1b_bytes_max { decided.len() } else { 0 };
+        let report = |(instance, slot): (Instance, &Slot)| AcceptedBatch {
+            instance,
+            ballot: if mutant!(one_ballot_field) { self.acceptor.promised() } else { slot.ballot },
+            batch: slot.batch.clone(),
+        };
+        Phase1b {
+            ballot,
+            from,
+            accepted: slots.iter_from(from).skip(skipped).map(report).collect(),
+            decided_upto,
+            trimmed_upto: slots.trimmed_upto(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Leadership confirmation (ordering.md 7): which reads wait for what, at the leader and at followers.
+//!
+//! A read is confirmed by a heartbeat round begun after it arrived, or by a quorum of `Phase2b` in the leader's own ballot
+//! for an instance proposed after it. Leases are decided by the composition, which has the clock.
+
+use std::collections::VecDeque;
+
+use crate::ids::{Ballot, Beat, Instance, ReadToken, ReplicaId, Time};
+
+/// Entries of [`Confirmations`]. Beyond, local reads share the newest entry, and questions of followers are dropped (they
+/// ask again).
+const READS_WAITING_MAX: usize = 1_024;
+
+/// Who waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Reader {
+    /// `Input::Confirm`, all tokens up to this one.
+    Local(ReadToken),
+    /// `Input::AskPosition` at the leader itself, with the position of that moment.
+    LocalPosition(ReadToken, Instance),
+    /// `ReadPosition` of a follower, with the position of that moment.
+    Remote { from: ReplicaId, incarnation: u64, ask: u64, position: Instance },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Waiting {
+    reader: Reader,
+    /// Confirmed when this heartbeat round, or a later one, is acknowledged by a quorum.
+    beat: Beat,
+    /// Confirmed when an instance above this one is decided by votes in the own ballot.
+    after: Instance,
+}
+
+/// Reads that wait at a leader, in order of arrival. Both conditions ascend along the queue, so it empties from the front.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Confirmations {
+    waiting: VecDeque<Waiting>,
+    /// The newest round that a quorum acknowledged.
+    pub acked: Beat,
+    /// The newest instance decided by votes in the own ballot.
+    pub decided_own: Instance,
+}
+
+impl Confirmations {
+    /// A read arrived when `begun` was the newest round and `proposed` the newest instance.
+    pub fn push(&mut self, reader: Reader, begun: Beat, proposed: Instance) {
+        // Only a round begun after the read counts (reliability.md RD2), and only an instance proposed after it (RD3).
+        let beat = if mutant!(late_ack_counts) { begun } else { Beat(begun.0 + 1) };
+        let after = if mutant!(any_decision_confirms) { Instance(self.decided_own.0) } else { proposed };
+        let full = self.waiting.len() >= READS_WAITING_MAX;
+        match &reader {
+            Reader::Local(token) => {
+                if let Some(last) = self.waiting.back_mut()
+                    && let Reader::Local(upto) = &mut last.reader
+                    && (full || (last.beat, last.after) == (beat, after))
+                {
+                    // Waiting for more than needed is safe.
+                    (*upto, last.beat, last.after) = (*token, beat, after);
+                    return;
+                }
+            }
+            Reader::Remote { from, incarnation, ask, .. } => {
+                let same = |other: &Waiting| match &other.reader {
+                    Reader::Remote { from: f, incarnation: i, ask: a, .. } => f == from && i == incarnation && a == ask,
+                    Reader::Local(_) | Reader::LocalPosition(..) => false,
+                };
+                // A question repeated is answered once.
+                if full || self.waiting.iter().any(same) {
+                    return;
+                }
+                // A new question replaces the asker's old one, which it waits for no more.
+                let asker = *from;
+                self.waiting.retain(|w| !matches!(&w.reader, Reader::Remote { from, .. } if *from == asker));
+            }
+            Reader::LocalPosition(..) => {}
+        }
+        self.waiting.push_back(Waiting { reader, beat, after });
+    }
+
+    /// The oldest reader, if it is confirmed; `by_lease`: a lease was valid when this was called, so all are.
+    pub fn pop(&mut self, by_lease: bool) -> Option<Reader> {
+        let (acked, decided_own) = (self.acked, self.decided_own);
+        let confirmed =
+            |w: &mut Waiting| by_lease || acked >= w.beat || decided_own > w.after || mutant!(read_unconfirmed);
+        Some(self.waiting.pop_front_if(confirmed)?.reader)
+    }
+
+    /// Whether somebody waits for a round that is not begun, and for no proposed instance either.
+    pub fn wants_round(&self, begun: Beat, proposed: Instance) -> bool {
+        self.waiting.front().is_some_and(|w| w.after >= proposed) && self.waiting.back().is_some_and(|w| w.beat > begun)
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes everybody out, unconfirmed.
+    pub fn drain(&mut self) -> impl Iterator<Item = Reader> + '_ {
+        self.waiting.drain(..).map(|w| w.reader)
+    }
+
+    pub fn assert_invariants(&self) {
+        assert!(self.waiting.len() <= READS_WAITING_MAX + 1);
+        let pairs = self.waiting.iter().zip(self.waiting.iter().skip(1));
+        assert!(pairs.clone().all(|(a, b)| a.beat <= b.beat && a.after <= b.after), "{:?}", self.waiting);
+    }
+}
+
+/// One question to the leader.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Asked {
+    pub ask: u64,
+    /// The reads that its answer answers.
+    pub upto: ReadToken,
+    /// The leadership that was asked; another one is asked again.
+    pub ballot: Ballot,
+    pub retry_at: Time,
+}
+
+/// Reads of this replica that wait for a position of the leader's. At most one question is out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Asks {
+    /// The newest read that no question covers yet.
+    pub waiting: Option<ReadToken>,
+    pub asked: Option<Asked>,
+    pub last_ask: u64,
+}
+
+impl Asks {
+    /// The newest read that waits, whether it was asked for or not; forgets all of them.
+    pub fn take_all(&mut self) -> Option<ReadToken> {
+        let asked = self.asked.take().map(|asked| asked.upto);
+        self.waiting.take().max(asked)
+    }
+
+    /// An answer arrived: the reads that it answers.
+    pub fn answered(&mut self, ask: u64) -> Option<ReadToken> {
+        let asked = self.asked.take_if(|asked| asked.ask == ask)?;
+        Some(asked.upto)
+    }
+}
