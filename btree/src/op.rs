@@ -1,46 +1,178 @@
-//! Commands on a tree, their results and their undo records. Knows nothing of who asked, or when.
+//! Commands on a tree, their results, and the functions that execute and undo them. Knows nothing of who asked, or when.
 
-use bytes::Bytes;
+use crate::tree::Tree;
+use crate::undo::{Record, Undo, UndoMark};
+use crate::value::{Key, Value};
 
-/// One command on the keys of one partition, borrowed from the bytes it arrived in: nothing is copied to run it.
+/// One command on one key, borrowed from the bytes it arrived in: nothing is copied to run it.
 ///
-/// `Get` appears inside [`Op::Many`] or in a read; a batch of updates holds the others.
+/// `Get` appears inside a command of several operations or in a read; a batch of updates holds the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op<'a> {
     /// Writes `value`, whether or not `key` was there. Result: [`OpResult::Put`] with the previous value.
-    Put { key: &'a [u8], value: &'a [u8] },
+    Put {
+        /// Where to write.
+        key: &'a [u8],
+        /// What to write.
+        value: &'a [u8],
+    },
     /// Writes `value` only if `key` is absent (papers.md D11). Result: [`OpResult::Insert`].
-    Insert { key: &'a [u8], value: &'a [u8] },
+    Insert {
+        /// Where to write.
+        key: &'a [u8],
+        /// What to write.
+        value: &'a [u8],
+    },
     /// Removes `key`. Result: [`OpResult::Delete`] with the removed value.
-    Delete { key: &'a [u8] },
+    Delete {
+        /// What to remove.
+        key: &'a [u8],
+    },
     /// Writes `value` only if `key` holds exactly `expected`. Result: [`OpResult::Cas`].
-    Cas { key: &'a [u8], expected: &'a [u8], value: &'a [u8] },
+    Cas {
+        /// Where to write.
+        key: &'a [u8],
+        /// What must be there.
+        expected: &'a [u8],
+        /// What to write.
+        value: &'a [u8],
+    },
     /// Reads `key`. Result: [`OpResult::Get`].
-    Get { key: &'a [u8] },
+    Get {
+        /// What to read.
+        key: &'a [u8],
+    },
 }
 
-/// An owned value. Short values stay inline (the papers' case is 8 bytes), longer ones are shared.
-pub type Value = Bytes;
+impl<'a> Op<'a> {
+    /// The key that the command is about.
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        match *self {
+            Self::Put { key, .. }
+            | Self::Insert { key, .. }
+            | Self::Delete { key }
+            | Self::Cas { key, .. }
+            | Self::Get { key } => key,
+        }
+    }
+}
 
 /// What a command answers. Every mutation tells what was there before (reliability.md E2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OpResult {
+    /// Answers [`Op::Put`].
     Put {
+        /// The value that was overwritten; `None`: the key was absent.
         previous: Option<Value>,
     },
-    /// `present` is the value that kept the insert from happening; `None` means inserted.
+    /// Answers [`Op::Insert`].
     Insert {
+        /// The value that kept the insert from happening; `None`: inserted.
         present: Option<Value>,
     },
+    /// Answers [`Op::Delete`].
     Delete {
+        /// The removed value; `None`: there was nothing to remove.
         previous: Option<Value>,
     },
-    /// `current` is the value found at the key before the command, done or not.
+    /// Answers [`Op::Cas`].
     Cas {
+        /// Whether the new value was written.
         done: bool,
+        /// The value found before the command, done or not; `None`: the key was absent.
         current: Option<Value>,
     },
+    /// Answers [`Op::Get`].
     Get {
+        /// The value; `None`: the key is absent.
         value: Option<Value>,
     },
 }
+
+impl Tree {
+    /// Executes one command and leaves in `undo` what takes it back (ordering.md 2.3): nothing for a read, a failed
+    /// insert, a failed cas or a delete of nothing. O(log n).
+    #[inline]
+    pub fn execute(&mut self, op: Op<'_>, undo: &mut Undo) -> OpResult {
+        match op {
+            Op::Put { key, value } => OpResult::Put { previous: self.put_undoable(key, value, undo) },
+            Op::Insert { key, value } => {
+                let present = self.insert(key, value);
+                if present.is_none() || mutant!(undo_insert) {
+                    undo.push(Record::Inserted { key: Key::from(key) });
+                }
+                OpResult::Insert { present }
+            }
+            Op::Delete { key } => {
+                let previous = self.delete(key);
+                if let Some(value) = &previous {
+                    undo.push(Record::Deleted { key: Key::from(key), value: value.clone() });
+                } else if mutant!(undo_delete) {
+                    undo.push(Record::Deleted { key: Key::from(key), value: Value::EMPTY });
+                }
+                OpResult::Delete { previous }
+            }
+            Op::Cas { key, expected, value } => {
+                if self.get(key).is_some_and(|current| current == expected) {
+                    OpResult::Cas { done: true, current: self.put_undoable(key, value, undo) }
+                } else {
+                    OpResult::Cas { done: false, current: self.get_value(key) }
+                }
+            }
+            Op::Get { key } => OpResult::Get { value: self.get_value(key) },
+        }
+    }
+
+    #[inline]
+    fn put_undoable(&mut self, key: &[u8], value: &[u8], undo: &mut Undo) -> Option<Value> {
+        let previous = self.put(key, value);
+        let key = Key::from(key);
+        undo.push(match &previous {
+            Some(value) if !mutant!(undo_put) => Record::Replaced { key, value: value.clone() },
+            _ => Record::Inserted { key },
+        });
+        previous
+    }
+
+    /// Takes back, newest first, everything recorded since `mark`, and removes those records. O(records log n).
+    ///
+    /// # Panics
+    /// If records at or after `mark` were already forgotten, or do not fit this tree: state that cannot be restored
+    /// must never be served (reliability.md SP10).
+    pub fn undo_to(&mut self, undo: &mut Undo, mark: UndoMark) {
+        if mutant!(undo_forward) {
+            let mut records = Vec::new();
+            while let Some(record) = undo.pop_after(mark) {
+                records.push(record);
+            }
+            for record in records.into_iter().rev() {
+                self.take_back(record);
+            }
+            return;
+        }
+        while let Some(record) = undo.pop_after(mark) {
+            self.take_back(record);
+        }
+    }
+
+    fn take_back(&mut self, record: Record) {
+        match record {
+            Record::Inserted { key } => {
+                let removed = self.delete(&key);
+                assert!(removed.is_some() || MUTANTS, "undo of an insert found nothing at {key:?}");
+            }
+            Record::Deleted { key, value } => {
+                let present = self.insert(&key, &value);
+                assert!(present.is_none() || MUTANTS, "undo of a delete found {present:?} at {key:?}");
+            }
+            Record::Replaced { key, value } => {
+                let replaced = self.put(&key, &value);
+                assert!(replaced.is_some() || MUTANTS, "undo of a put found nothing at {key:?}");
+            }
+        }
+    }
+}
+
+/// With planted bugs the tests want to see wrong states, not this file's assertions.
+const MUTANTS: bool = cfg!(feature = "mutants");

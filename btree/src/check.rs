@@ -1,0 +1,137 @@
+//! Every invariant, verified from scratch: for tests and simulations.
+
+use std::fmt;
+
+use crate::node::{Inner, Link, Summary};
+use crate::snapshot::Snapshot;
+
+/// An invariant that does not hold, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+fn violation<T>(text: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(text.into()))
+}
+
+/// How a tree is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Levels above the leaves.
+    pub height: usize,
+    /// Leaves of either kind.
+    pub leaves: u64,
+    /// Leaves of eight-byte keys and values.
+    pub leaves_fast: u64,
+    /// Nodes above the leaves.
+    pub inner_nodes: u64,
+}
+
+impl Snapshot {
+    /// Verifies that keys ascend and lie between their separators, that no node is empty, too wide or at the wrong
+    /// height, and that all counts, lengths and digests are those of the content. O(n).
+    pub fn check(&self) -> Result<Shape, Violation> {
+        let Some(root) = &self.root else { return Ok(Shape::default()) };
+        let mut shape = Shape { height: root.height(), ..Shape::default() };
+        self.check_link(root, shape.height, None, None, &mut shape)?;
+        Ok(shape)
+    }
+
+    fn check_link(
+        &self,
+        link: &Link,
+        height: usize,
+        low: Option<&[u8]>,
+        high: Option<&[u8]>,
+        shape: &mut Shape,
+    ) -> Result<Summary, Violation> {
+        let counted = match link {
+            Link::Inner(inner) if height > 0 => self.check_inner(inner, height, low, high, shape)?,
+            Link::Words(words) if height == 0 => {
+                if !words.has_clean_slots() {
+                    return violation("an unused key slot is not at the maximum");
+                }
+                shape.leaves_fast += 1;
+                let keys = (0..words.len()).map(|at| words.key(at));
+                self.check_keys(keys.zip(words.values()).map(|(key, value)| (key, &value[..])), low, high)?
+            }
+            Link::Wide(wide) if height == 0 => {
+                if !wide.has_matching_heads() {
+                    return violation("heads do not match their keys");
+                }
+                let keys = (0..wide.len()).map(|at| wide.key(at));
+                self.check_keys(keys.zip(wide.values()).map(|(key, value)| (key, &value[..])), low, high)?
+            }
+            _ => return violation(format!("a node of the wrong kind at height {height}")),
+        };
+        if height == 0 {
+            shape.leaves += 1;
+        }
+        if counted != link.summary() {
+            return violation(format!("a node at height {height} sums to {counted:?}, says {:?}", link.summary()));
+        }
+        Ok(counted)
+    }
+
+    fn check_inner(
+        &self,
+        inner: &Inner,
+        height: usize,
+        low: Option<&[u8]>,
+        high: Option<&[u8]>,
+        shape: &mut Shape,
+    ) -> Result<Summary, Violation> {
+        if let Err(text) = inner.check_slots() {
+            return violation(text);
+        }
+        if inner.len() < 2 || inner.len() > self.capacity.children_max() {
+            return violation(format!("an inner node of {} children", inner.len()));
+        }
+        shape.inner_nodes += 1;
+        let mut sum = Summary::default();
+        let mut low = low.map(<[u8]>::to_vec);
+        for (at, child) in inner.children().enumerate() {
+            let separator = (at + 1 < inner.len()).then(|| inner.separator(at).to_vec());
+            let child_high = separator.as_deref().or(high);
+            if let (Some(low), Some(high)) = (&low, child_high)
+                && low.as_slice() >= high
+            {
+                return violation(format!("separators out of order: {low:?} and {high:?}"));
+            }
+            sum = sum.plus(self.check_link(child, height - 1, low.as_deref(), child_high, shape)?);
+            low = separator.or(low);
+        }
+        Ok(sum)
+    }
+
+    fn check_keys<'a>(
+        &self,
+        pairs: impl Iterator<Item = (crate::key::KeyRef<'a>, &'a [u8])>,
+        low: Option<&[u8]>,
+        high: Option<&[u8]>,
+    ) -> Result<Summary, Violation> {
+        let mut sum = Summary::default();
+        let mut last: Option<Vec<u8>> = None;
+        for (key, value) in pairs {
+            if last.as_deref().is_some_and(|last| last >= &*key) {
+                return violation(format!("keys out of order: {last:?} before {key:?}"));
+            }
+            if low.is_some_and(|low| &*key < low) || high.is_some_and(|high| &*key >= high) {
+                return violation(format!("{key:?} outside of its separators {low:?} and {high:?}"));
+            }
+            sum = sum.plus(Summary::of_pair(&key, value));
+            last = Some(key.to_vec());
+        }
+        if sum.len == 0 || sum.len > self.capacity.pairs_max() as u64 {
+            return violation(format!("a leaf of {} pairs", sum.len));
+        }
+        Ok(sum)
+    }
+}

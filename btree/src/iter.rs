@@ -1,0 +1,298 @@
+//! Walking over the pairs of a range, in either direction, leaf by leaf.
+//!
+//! The bound at the far end is compared with once per leaf, not once per pair.
+
+use crate::key::{KeyRange, KeyRef, Probe};
+use crate::node::{Inner, Link};
+use crate::snapshot::Snapshot;
+use crate::value::Key;
+use crate::wide::Wide;
+use crate::words::Words;
+
+impl Snapshot {
+    /// The pairs of `range`, ascending. O(log n), then O(1) per pair.
+    pub fn range(&self, range: &KeyRange) -> Range<'_> {
+        let mut iter = Range { path: Vec::new(), run: Run::EMPTY, high: range.high.clone() };
+        if let Some(root) = &self.root {
+            let probe = Probe::new(&range.low);
+            let leaf = iter.path.descend(root, |inner| inner.search(probe));
+            iter.run = leaf.from(leaf.lower_bound(probe));
+            iter.clip();
+        }
+        iter
+    }
+
+    /// The pairs of `range`, descending. O(log n), then O(1) per pair.
+    pub fn range_reverse(&self, range: &KeyRange) -> RangeReverse<'_> {
+        let mut iter = RangeReverse { path: Vec::new(), run: Run::EMPTY, low: range.low.clone() };
+        if let Some(root) = &self.root {
+            iter.run = match &range.high {
+                Some(high) => {
+                    let probe = Probe::new(high);
+                    let leaf = iter.path.descend(root, |inner| inner.search(probe));
+                    leaf.up_to(leaf.lower_bound(probe))
+                }
+                None => iter.path.descend(root, |inner| inner.len() - 1),
+            };
+            iter.clip();
+        }
+        iter
+    }
+
+    /// All pairs, ascending.
+    pub fn iter(&self) -> Range<'_> {
+        self.range(&KeyRange::all())
+    }
+}
+
+impl<'a> IntoIterator for &'a Snapshot {
+    type Item = (KeyRef<'a>, &'a [u8]);
+    type IntoIter = Range<'a>;
+    fn into_iter(self) -> Range<'a> {
+        self.iter()
+    }
+}
+
+/// Inner nodes from the root down, each with the child that the walk is in.
+type Path<'a> = Vec<(&'a Inner, usize)>;
+
+trait Walk<'a> {
+    /// Goes down to a leaf; `choose` picks the child of each inner node.
+    fn descend(&mut self, link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Run<'a>;
+}
+
+impl<'a> Walk<'a> for Path<'a> {
+    #[inline]
+    fn descend(&mut self, mut link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Run<'a> {
+        loop {
+            match link {
+                Link::Inner(inner) => {
+                    let at = choose(inner);
+                    self.push((inner, at));
+                    link = inner.child(at);
+                }
+                Link::Words(words) => return Run::of_words(words),
+                Link::Wide(wide) => return Run::of_wide(wide),
+            }
+        }
+    }
+}
+
+/// Pairs that lie next to each other in one leaf, ascending.
+#[derive(Clone, Copy, Debug)]
+pub enum Run<'a> {
+    /// Pairs of eight-byte keys and values. The slices have the same length.
+    Words {
+        /// The keys as big-endian integers.
+        keys: &'a [u64],
+        /// The values.
+        values: &'a [[u8; 8]],
+    },
+    /// Pairs of any lengths. The slices have the same length.
+    Wide {
+        /// The keys.
+        keys: &'a [Key],
+        /// The values.
+        values: &'a [crate::value::Value],
+    },
+}
+
+impl<'a> Run<'a> {
+    const EMPTY: Self = Self::Words { keys: &[], values: &[] };
+
+    #[inline]
+    fn of_words(words: &'a Words) -> Self {
+        Self::Words { keys: words.keys(), values: words.values() }
+    }
+
+    #[inline]
+    fn of_wide(wide: &'a Wide) -> Self {
+        Self::Wide { keys: wide.keys(), values: wide.values() }
+    }
+
+    /// The number of pairs.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Words { keys, .. } => keys.len(),
+            Self::Wide { keys, .. } => keys.len(),
+        }
+    }
+
+    /// Whether there are no pairs.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pair at `at`.
+    ///
+    /// # Panics
+    /// If `at` is not below `len`.
+    #[inline]
+    pub fn pair(&self, at: usize) -> (KeyRef<'a>, &'a [u8]) {
+        match self {
+            Self::Words { keys, values } => (KeyRef::Word(keys[at].to_be_bytes()), &values[at]),
+            Self::Wide { keys, values } => (KeyRef::Bytes(&keys[at]), &values[at]),
+        }
+    }
+
+    /// The pairs from `at` on.
+    ///
+    /// # Panics
+    /// If `at` is above `len`.
+    #[must_use]
+    pub fn from(self, at: usize) -> Self {
+        match self {
+            Self::Words { keys, values } => Self::Words { keys: &keys[at..], values: &values[at..] },
+            Self::Wide { keys, values } => Self::Wide { keys: &keys[at..], values: &values[at..] },
+        }
+    }
+
+    /// The pairs before `at`.
+    ///
+    /// # Panics
+    /// If `at` is above `len`.
+    #[must_use]
+    pub fn up_to(self, at: usize) -> Self {
+        match self {
+            Self::Words { keys, values } => Self::Words { keys: &keys[..at], values: &values[..at] },
+            Self::Wide { keys, values } => Self::Wide { keys: &keys[..at], values: &values[..at] },
+        }
+    }
+
+    /// How many keys are below the probe.
+    fn lower_bound(&self, probe: Probe<'_>) -> usize {
+        match self {
+            Self::Words { keys, .. } => keys.partition_point(|key| key.to_be_bytes().as_slice() < probe.key),
+            Self::Wide { keys, .. } => keys.partition_point(|key| key.as_slice() < probe.key),
+        }
+    }
+
+    #[inline]
+    fn pop_first(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
+        match self {
+            Self::Words { keys, values } => {
+                let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
+                (*keys, *values) = (next_keys, next_values);
+                Some((KeyRef::Word(key.to_be_bytes()), value))
+            }
+            Self::Wide { keys, values } => {
+                let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
+                (*keys, *values) = (next_keys, next_values);
+                Some((KeyRef::Bytes(key), value))
+            }
+        }
+    }
+
+    #[inline]
+    fn pop_last(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
+        let last = self.len().checked_sub(1)?;
+        let pair = self.pair(last);
+        *self = self.up_to(last);
+        Some(pair)
+    }
+}
+
+/// Ascending pairs of a range; see [`Snapshot::range`].
+pub struct Range<'a> {
+    path: Path<'a>,
+    /// What is left of the current leaf.
+    run: Run<'a>,
+    high: Option<Key>,
+}
+
+impl<'a> Range<'a> {
+    /// The next pairs that lie together in a leaf, never empty: the fast way to copy a range out.
+    #[inline]
+    pub fn next_run(&mut self) -> Option<Run<'a>> {
+        while self.run.is_empty() {
+            self.advance()?;
+        }
+        Some(std::mem::replace(&mut self.run, Run::EMPTY))
+    }
+
+    /// Goes to the next leaf, if the range reaches that far.
+    fn advance(&mut self) -> Option<()> {
+        loop {
+            let (inner, at) = self.path.last_mut()?;
+            if *at + 1 < inner.len() {
+                *at += 1;
+                let child = inner.child(*at);
+                self.run = self.path.descend(child, |_| 0);
+                self.clip();
+                return Some(());
+            }
+            self.path.pop();
+        }
+    }
+
+    /// Cuts the run at the upper bound; a bound inside the run ends the walk.
+    fn clip(&mut self) {
+        let (Some(high), Some(last)) = (&self.high, self.run.len().checked_sub(1)) else { return };
+        if *self.run.pair(last).0 >= **high {
+            self.run = self.run.up_to(self.run.lower_bound(Probe::new(high)));
+            self.path.clear();
+        }
+    }
+}
+
+impl<'a> Iterator for Range<'a> {
+    type Item = (KeyRef<'a>, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(pair) = self.run.pop_first() {
+                return Some(pair);
+            }
+            self.advance()?;
+        }
+    }
+}
+
+/// Descending pairs of a range; see [`Snapshot::range_reverse`].
+pub struct RangeReverse<'a> {
+    path: Path<'a>,
+    /// What is left of the current leaf.
+    run: Run<'a>,
+    low: Key,
+}
+
+impl RangeReverse<'_> {
+    /// Goes to the leaf before, if the range reaches that far.
+    fn advance(&mut self) -> Option<()> {
+        loop {
+            let (inner, at) = self.path.last_mut()?;
+            if *at > 0 {
+                *at -= 1;
+                let child = inner.child(*at);
+                self.run = self.path.descend(child, |inner| inner.len() - 1);
+                self.clip();
+                return Some(());
+            }
+            self.path.pop();
+        }
+    }
+
+    /// Cuts the run at the lower bound; a bound inside the run ends the walk.
+    fn clip(&mut self) {
+        if !self.run.is_empty() && *self.run.pair(0).0 < *self.low {
+            self.run = self.run.from(self.run.lower_bound(Probe::new(&self.low)));
+            self.path.clear();
+        }
+    }
+}
+
+impl<'a> Iterator for RangeReverse<'a> {
+    type Item = (KeyRef<'a>, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(pair) = self.run.pop_last() {
+                return Some(pair);
+            }
+            self.advance()?;
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Joining two trees of disjoint ranges: the lower one becomes a child at the edge of the higher one. O(log n).
+
+use crate::capacity::Capacity;
+use crate::fix::{fuse, fuse_children, is_thin};
+use crate::node::{Inner, Link, Split, own};
+use crate::value::Key;
+
+/// A tree and its height; a leaf has height 0.
+pub(crate) struct Tall {
+    pub link: Link,
+    pub height: usize,
+}
+
+/// Everything of `left` and `right`. The keys of `left` lie below `separator`, those of `right` do not.
+pub(crate) fn join(mut left: Tall, separator: &Key, mut right: Tall, capacity: Capacity) -> Tall {
+    let mut grown;
+    let split = if left.height > right.height {
+        let Link::Inner(inner) = &mut left.link else { unreachable!("a node above leaves is an inner one") };
+        let split = append(own(inner), left.height, separator, right, capacity);
+        grown = left;
+        split
+    } else if left.height < right.height {
+        let Link::Inner(inner) = &mut right.link else { unreachable!("a node above leaves is an inner one") };
+        let split = prepend(own(inner), right.height, separator, left, capacity);
+        grown = right;
+        split
+    } else {
+        let height = left.height;
+        let (link, split) = if is_thin(&left.link, capacity) || is_thin(&right.link, capacity) {
+            fuse(left.link, separator.clone(), right.link, capacity)
+        } else {
+            (left.link, Some(Split { separator: separator.clone(), right: right.link }))
+        };
+        grown = Tall { link, height };
+        split
+    };
+    if let Some(Split { separator, right }) = split {
+        grown = Tall { link: Link::inner(Inner::of_two(grown.link, separator, right)), height: grown.height + 1 };
+    }
+    grown
+}
+
+/// Adds `right` at the right edge of `inner`, which is higher.
+fn append(inner: &mut Inner, height: usize, separator: &Key, right: Tall, capacity: Capacity) -> Option<Split> {
+    let last = inner.len() - 1;
+    if height == right.height + 1 {
+        inner.push(separator.clone(), right.link);
+        fix_pair(inner, last, capacity);
+    } else {
+        let Link::Inner(below) = inner.child_mut(last) else { unreachable!("a node above leaves is an inner one") };
+        let added = right.link.summary();
+        let split = append(own(below), height - 1, separator, right, capacity);
+        inner.apply(added);
+        if let Some(Split { separator, right }) = split {
+            inner.insert_child(last, separator, right);
+        }
+    }
+    split_if_wide(inner, capacity)
+}
+
+/// Adds `left` at the left edge of `inner`, which is higher.
+fn prepend(inner: &mut Inner, height: usize, separator: &Key, left: Tall, capacity: Capacity) -> Option<Split> {
+    if height == left.height + 1 {
+        inner.push_front(left.link, separator.clone());
+        fix_pair(inner, 0, capacity);
+    } else {
+        let Link::Inner(below) = inner.child_mut(0) else { unreachable!("a node above leaves is an inner one") };
+        let added = left.link.summary();
+        let split = prepend(own(below), height - 1, separator, left, capacity);
+        inner.apply(added);
+        if let Some(Split { separator, right }) = split {
+            inner.insert_child(0, separator, right);
+        }
+    }
+    split_if_wide(inner, capacity)
+}
+
+/// Puts right the pair of children at `at` of a node that has at least three, if one of the two is thin.
+fn fix_pair(inner: &mut Inner, at: usize, capacity: Capacity) {
+    if is_thin(inner.child(at), capacity) || is_thin(inner.child(at + 1), capacity) {
+        fuse_children(inner, at, capacity);
+    }
+}
+
+fn split_if_wide(inner: &mut Inner, capacity: Capacity) -> Option<Split> {
+    if inner.len() <= capacity.children_max() {
+        return None;
+    }
+    let (separator, right) = inner.split_off(inner.len() / 2);
+    Some(Split { separator, right: Link::inner(right) })
+}

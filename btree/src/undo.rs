@@ -1,0 +1,90 @@
+//! Undo records: logical, one per executed change, kept in the order of execution (ordering.md 2.3, 2.4).
+//!
+//! A record names a key and what was there, never a node: nodes split, merge and are shared while records wait.
+
+use std::collections::VecDeque;
+
+use crate::value::{Key, Value};
+
+/// What takes one change back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Record {
+    /// The key was absent: delete it.
+    Inserted { key: Key },
+    /// The key held `value` and was removed: insert it again.
+    Deleted { key: Key, value: Value },
+    /// The key held `value`: put it back.
+    Replaced { key: Key, value: Value },
+}
+
+/// The records of everything executed and not yet decided, of any number of batches; its memory is reused.
+///
+/// The caller bounds it: records are as many as undecided changes (reliability.md SP9).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Undo {
+    records: VecDeque<Record>,
+    /// How many records were forgotten from the front: marks stay valid meanwhile.
+    forgotten: u64,
+}
+
+/// A moment between two commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UndoMark(u64);
+
+impl UndoMark {
+    /// The number of records between two moments.
+    pub(crate) fn since(self, earlier: Self) -> u64 {
+        self.0 - earlier.0
+    }
+}
+
+impl Undo {
+    /// No records.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Now: what is executed from here on can be taken back with `tree.undo_to(&mut undo, mark)`.
+    #[inline]
+    pub fn mark(&self) -> UndoMark {
+        UndoMark(self.forgotten + self.records.len() as u64)
+    }
+
+    /// Forgets the records before `mark`: what they would take back is decided. Earlier marks become unusable.
+    pub fn forget_before(&mut self, mark: UndoMark) {
+        let count = mark.0.saturating_sub(self.forgotten).min(self.records.len() as u64);
+        self.records.drain(..count as usize);
+        self.forgotten += count;
+    }
+
+    /// Forgets every record.
+    pub fn forget_all(&mut self) {
+        self.forget_before(self.mark());
+    }
+
+    /// The number of records held.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is nothing to take back.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, record: Record) {
+        self.records.push_back(record);
+    }
+
+    /// Drops the records from `mark` on: what they would take back did not happen.
+    pub(crate) fn cut(&mut self, mark: UndoMark) {
+        while self.pop_after(mark).is_some() {}
+    }
+
+    /// The newest record after `mark`, removed.
+    pub(crate) fn pop_after(&mut self, mark: UndoMark) -> Option<Record> {
+        assert!(mark.0 >= self.forgotten, "undo to a decided moment: {} < {}", mark.0, self.forgotten);
+        if self.mark() > mark { self.records.pop_back() } else { None }
+    }
+}

@@ -1,0 +1,148 @@
+//! The general leaf: keys and values of any length. Slower than [`Words`], which it gives way to when it can.
+
+use crate::digest::hash_pair;
+use crate::key::{KeyRef, Probe, head};
+use crate::node::Summary;
+use crate::value::{Key, Value};
+use crate::words::Words;
+
+/// Pairs in ascending order of keys.
+#[derive(Clone, Default)]
+pub(crate) struct Wide {
+    /// The sum of the pairs' hashes.
+    digest: u64,
+    /// The sum of the lengths of keys and values.
+    bytes: u64,
+    /// The heads of `keys`: most comparisons end here.
+    heads: Vec<u64>,
+    keys: Vec<Key>,
+    values: Vec<Value>,
+}
+
+impl Wide {
+    pub fn from_words(words: &Words) -> Self {
+        let summary = words.summary();
+        Self {
+            digest: summary.digest,
+            bytes: summary.bytes,
+            heads: words.keys().to_vec(),
+            keys: words.keys().iter().map(|key| Key::from(key.to_be_bytes())).collect(),
+            values: words.values().iter().map(|value| Value::from(*value)).collect(),
+        }
+    }
+
+    /// The same pairs in a fast leaf, if they all fit one.
+    pub fn to_words(&self) -> Option<Words> {
+        if self.bytes != 16 * self.len() as u64 {
+            return None;
+        }
+        let mut words = Words::new();
+        for (at, (key, value)) in self.keys.iter().zip(&self.values).enumerate() {
+            words.insert(at, u64::from_be_bytes(key.as_word()?), value.as_word()?);
+        }
+        Some(words)
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    pub fn values(&self) -> &[Value] {
+        &self.values
+    }
+
+    pub fn key(&self, at: usize) -> KeyRef<'_> {
+        KeyRef::Bytes(&self.keys[at])
+    }
+
+    pub fn summary(&self) -> Summary {
+        Summary { len: self.len() as u64, bytes: self.bytes, digest: self.digest }
+    }
+
+    /// The place of a key, or where it belongs.
+    pub fn find(&self, probe: Probe<'_>) -> Result<usize, usize> {
+        let below = self.heads.partition_point(|head| *head < probe.head);
+        let equal = self.heads[below..].partition_point(|head| *head == probe.head);
+        match self.keys[below..below + equal].binary_search_by(|key| key.as_slice().cmp(probe.key)) {
+            Ok(at) => Ok(below + at),
+            Err(at) => Err(below + at),
+        }
+    }
+
+    /// How many keys are below the probe.
+    pub fn lower_bound(&self, probe: Probe<'_>) -> usize {
+        self.find(probe).unwrap_or_else(|at| at)
+    }
+
+    /// Adds a pair; returns its hash.
+    pub fn insert(&mut self, at: usize, key: &[u8], value: &[u8]) -> u64 {
+        let hash = hash_pair(key, value);
+        self.heads.insert(at, head(key));
+        self.keys.insert(at, Key::from(key));
+        self.values.insert(at, Value::from(value));
+        self.bytes += (key.len() + value.len()) as u64;
+        self.digest = self.digest.wrapping_add(hash);
+        hash
+    }
+
+    /// Overwrites the value at `at`; returns the old one and what the summary grows by.
+    pub fn replace(&mut self, at: usize, value: &[u8]) -> (Value, Summary) {
+        let key = &self.keys[at];
+        let old = std::mem::replace(&mut self.values[at], Value::from(value));
+        let growth = Summary {
+            len: 0,
+            bytes: (value.len() as u64).wrapping_sub(old.len() as u64),
+            digest: hash_pair(key, value).wrapping_sub(hash_pair(key, &old)),
+        };
+        self.bytes = self.bytes.wrapping_add(growth.bytes);
+        self.digest = self.digest.wrapping_add(growth.digest);
+        (old, growth)
+    }
+
+    /// Removes the pair at `at`; returns its value and what it counted for.
+    pub fn remove(&mut self, at: usize) -> (Value, Summary) {
+        self.heads.remove(at);
+        let (key, value) = (self.keys.remove(at), self.values.remove(at));
+        let gone = Summary::of_pair(&key, &value);
+        self.bytes -= gone.bytes;
+        self.digest = self.digest.wrapping_sub(gone.digest);
+        (value, gone)
+    }
+
+    /// Cuts off everything from `at` on.
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let (heads, keys, values) = (self.heads.split_off(at), self.keys.split_off(at), self.values.split_off(at));
+        let mut right = Self { digest: 0, bytes: 0, heads, keys, values };
+        let moved = right.sum_all();
+        (right.bytes, right.digest) = (moved.bytes, moved.digest);
+        self.bytes -= moved.bytes;
+        self.digest = self.digest.wrapping_sub(moved.digest);
+        right
+    }
+
+    /// Adds all pairs of `right`, which lie above.
+    pub fn append(&mut self, right: Self) {
+        self.heads.extend(right.heads);
+        self.keys.extend(right.keys);
+        self.values.extend(right.values);
+        self.bytes += right.bytes;
+        self.digest = self.digest.wrapping_add(right.digest);
+    }
+
+    /// The summary from scratch.
+    pub fn sum_all(&self) -> Summary {
+        let pairs = self.keys.iter().zip(&self.values);
+        pairs.fold(Summary::default(), |sum, (key, value)| sum.plus(Summary::of_pair(key, value)))
+    }
+
+    pub fn has_matching_heads(&self) -> bool {
+        self.heads.len() == self.keys.len()
+            && self.values.len() == self.keys.len()
+            && self.heads.iter().zip(&self.keys).all(|(stored, key)| *stored == head(key))
+    }
+}

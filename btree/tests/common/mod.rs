@@ -1,0 +1,353 @@
+//! The model: the tree beside a `BTreeMap` that does everything the slow and obvious way.
+#![allow(dead_code)] // Each test binary uses a part.
+
+use std::collections::BTreeMap;
+
+use coppice_btree::{
+    Capacity, Cursor, Digest, Direction, KeyRange, LoadError, Op, OpResult, Snapshot, Tree, Undo, UndoMark, Value,
+};
+
+/// The content of a tree.
+pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// splitmix64: small, and the same everywhere.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn chance(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+}
+
+/// Which keys and values a run uses.
+#[derive(Clone, Copy, Debug)]
+pub enum Pairs {
+    /// Eight bytes each.
+    Words,
+    /// Mostly eight bytes, the rest of any length around it, with common prefixes.
+    Mixed,
+    /// Long keys that share their first bytes.
+    Long,
+}
+
+pub const ALL_PAIRS: [Pairs; 3] = [Pairs::Words, Pairs::Mixed, Pairs::Long];
+
+impl Pairs {
+    /// Key number `n`; neighbours in number are not always neighbours in order.
+    pub fn key(self, n: u64) -> Vec<u8> {
+        match self {
+            Self::Words => n.to_be_bytes().to_vec(),
+            Self::Mixed => match n % 16 {
+                0 => n.to_be_bytes()[..(n / 16 % 9) as usize].to_vec(),
+                1 => [&(n - 1).to_be_bytes()[..], b"\0"].concat(),
+                2 => [&(n - 2).to_be_bytes()[..], &n.to_string().into_bytes()].concat(),
+                _ => n.to_be_bytes().to_vec(),
+            },
+            Self::Long => format!("a common prefix/{n:05}/and some more bytes").into_bytes(),
+        }
+    }
+
+    pub fn value(self, random: &mut Random) -> Vec<u8> {
+        let n = random.below(4);
+        match self {
+            Self::Words => n.to_be_bytes().to_vec(),
+            Self::Mixed if !random.chance(8) => n.to_be_bytes().to_vec(),
+            _ => vec![n as u8; random.below(24) as usize],
+        }
+    }
+}
+
+/// One run: a tree and its model, with undo, snapshots and cursors held while both change.
+pub struct Run {
+    pub tree: Tree,
+    pub model: Content,
+    undo: Undo,
+    /// Moments to roll back to, with the content of then; ascending.
+    marks: Vec<(UndoMark, Content)>,
+    snapshots: Vec<(Snapshot, Content)>,
+    cursors: Vec<(Cursor, Vec<(Vec<u8>, Vec<u8>)>)>,
+    random: Random,
+    pairs: Pairs,
+    keys: u64,
+}
+
+impl Run {
+    pub fn new(seed: u64, pairs: Pairs, keys: u64, capacity: Capacity) -> Self {
+        Self {
+            tree: Tree::with_capacity_per_node(capacity),
+            model: Content::new(),
+            undo: Undo::new(),
+            marks: Vec::new(),
+            snapshots: Vec::new(),
+            cursors: Vec::new(),
+            random: Random(seed),
+            pairs,
+            keys,
+        }
+    }
+
+    pub fn steps(&mut self, count: usize) {
+        for step in 0..count {
+            match self.random.below(100) {
+                0..=3 => self.mark(),
+                4..=5 => self.roll_back(),
+                6 => self.forget(),
+                7..=8 => self.hold(),
+                9..=11 => self.look_back(),
+                12..=13 => self.split_and_join(),
+                14..=15 => self.load(),
+                16..=18 => self.read_range(),
+                19..=25 => self.batch(),
+                _ => {
+                    let op = self.op();
+                    self.execute(&op);
+                }
+            }
+            if step % 16 == 0 {
+                self.compare();
+            }
+        }
+        self.compare();
+        while !self.snapshots.is_empty() || !self.cursors.is_empty() {
+            self.look_back();
+        }
+        while !self.marks.is_empty() {
+            self.roll_back();
+        }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let n = self.random.below(self.keys);
+        self.pairs.key(n)
+    }
+
+    fn op(&mut self) -> OwnedOp {
+        let (kind, key, value) = (self.random.below(10), self.key(), self.pairs.value(&mut self.random));
+        let expected = self.pairs.value(&mut self.random);
+        OwnedOp { kind, key, value, expected }
+    }
+
+    fn execute(&mut self, op: &OwnedOp) {
+        let expected = apply(&mut self.model, op.as_op());
+        assert_eq!(self.tree.execute(op.as_op(), &mut self.undo), expected, "{op:?}");
+    }
+
+    fn batch(&mut self) {
+        let count = self.random.below(70);
+        let ops: Vec<OwnedOp> = (0..count).map(|_| self.op()).collect();
+        let ops: Vec<Op> = ops.iter().map(OwnedOp::as_op).collect();
+        let expected: Vec<OpResult> = ops.iter().map(|op| apply(&mut self.model, *op)).collect();
+        let mut results = Vec::new();
+        self.tree.execute_batch(&ops, &mut results, &mut self.undo);
+        assert_eq!(results, expected, "{ops:?}");
+    }
+
+    fn mark(&mut self) {
+        self.marks.push((self.undo.mark(), self.model.clone()));
+    }
+
+    fn roll_back(&mut self) {
+        if self.marks.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.marks.len() as u64) as usize;
+        let (mark, content) = self.marks.drain(at..).next().expect("a mark was picked");
+        self.tree.undo_to(&mut self.undo, mark);
+        self.model = content;
+        self.compare();
+    }
+
+    fn forget(&mut self) {
+        if self.marks.len() > 4 {
+            let (mark, _) = self.marks[2];
+            self.undo.forget_before(mark);
+            self.marks.drain(..2);
+        }
+    }
+
+    fn hold(&mut self) {
+        self.snapshots.push((self.tree.snapshot(), self.model.clone()));
+        let (low, high) = (self.key(), self.key());
+        let range = KeyRange { low: Value::from(low), high: (!self.random.chance(4)).then(|| Value::from(high)) };
+        let reverse = self.random.chance(2);
+        let mut expected = in_range(&self.model, &range);
+        if reverse {
+            expected.reverse();
+        }
+        let direction = if reverse { Direction::Reverse } else { Direction::Forward };
+        let mut cursor = self.tree.cursor(range, direction);
+        take_chunk(&mut cursor, &mut expected, 3);
+        self.cursors.push((cursor, expected));
+    }
+
+    fn look_back(&mut self) {
+        if !self.snapshots.is_empty() {
+            let at = self.random.below(self.snapshots.len() as u64) as usize;
+            let (snapshot, content) = self.snapshots.swap_remove(at);
+            compare(&snapshot, &content);
+        }
+        if !self.cursors.is_empty() {
+            let at = self.random.below(self.cursors.len() as u64) as usize;
+            let (mut cursor, mut rest) = self.cursors.swap_remove(at);
+            while !cursor.is_done() {
+                take_chunk(&mut cursor, &mut rest, 1 + self.random.below(7) as usize);
+            }
+            assert_eq!(rest, vec![], "the cursor ended early");
+        }
+    }
+
+    fn split_and_join(&mut self) {
+        let key = self.key();
+        let right = self.tree.split_off(&key);
+        let right_content = self.model.split_off(&key);
+        compare(&self.tree, &self.model);
+        compare(&right, &right_content);
+        if self.random.chance(3) {
+            let held = right.snapshot();
+            self.tree.join(right);
+            compare(&held, &right_content);
+        } else {
+            self.tree.join(right);
+        }
+        self.model.extend(right_content);
+    }
+
+    fn load(&mut self) {
+        let (count, base) = (self.random.below(40), self.random.below(self.keys));
+        let above = self.random.chance(2);
+        let mut pairs = Content::new();
+        for n in 0..count {
+            let key = self.pairs.key(base + n);
+            let key = if above { [b"\xff", &key[..]].concat() } else { key };
+            pairs.insert(key, self.pairs.value(&mut self.random));
+        }
+        let present = pairs.keys().position(|key| self.model.contains_key(key));
+        let result = self.tree.load(&pairs, &mut self.undo);
+        match present {
+            Some(index) if self.model.last_key_value().is_some_and(|(last, _)| pairs.keys().next() <= Some(last)) => {
+                assert_eq!(result, Err(LoadError::Present { index: index as u64 }));
+            }
+            _ => {
+                assert_eq!(result, Ok(pairs.len() as u64));
+                self.model.extend(pairs);
+            }
+        }
+    }
+
+    fn read_range(&mut self) {
+        let (low, high) = (self.key(), self.key());
+        let range = KeyRange { low: Value::from(low), high: (!self.random.chance(4)).then(|| Value::from(high)) };
+        let mut expected = in_range(&self.model, &range);
+        let found: Vec<_> = self.tree.range(&range).map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+        assert_eq!(found, expected, "{range:?}");
+        let mut runs = Vec::new();
+        let mut iter = self.tree.range(&range);
+        while let Some(run) = iter.next_run() {
+            runs.extend((0..run.len()).map(|at| (run.pair(at).0.to_vec(), run.pair(at).1.to_vec())));
+        }
+        assert_eq!(runs, expected, "{range:?}");
+        expected.reverse();
+        let found: Vec<_> =
+            self.tree.range_reverse(&range).map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+        assert_eq!(found, expected, "{range:?}");
+    }
+
+    pub fn compare(&mut self) {
+        compare(&self.tree, &self.model);
+        if let (Some(median), true) = (self.tree.median(), self.model.len() > 1) {
+            assert_eq!(self.model.keys().nth(self.model.len() / 2).unwrap(), median.as_slice());
+        }
+        let key = self.key();
+        assert_eq!(self.tree.rank(&key), self.model.range(..key).count() as u64);
+    }
+}
+
+/// An operation that owns its bytes.
+#[derive(Clone, Debug)]
+pub struct OwnedOp {
+    pub kind: u64,
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub expected: Vec<u8>,
+}
+
+impl OwnedOp {
+    pub fn as_op(&self) -> Op<'_> {
+        let Self { key, value, expected, .. } = self;
+        match self.kind {
+            0..=1 => Op::Put { key, value },
+            2..=4 => Op::Insert { key, value },
+            5..=7 => Op::Delete { key },
+            8 => Op::Cas { key, expected, value },
+            _ => Op::Get { key },
+        }
+    }
+}
+
+/// What the command does to a `BTreeMap`.
+pub fn apply(model: &mut Content, op: Op<'_>) -> OpResult {
+    let current = model.get(op.key()).map(|value| Value::from(value.as_slice()));
+    match op {
+        Op::Put { key, value } => {
+            model.insert(key.to_vec(), value.to_vec());
+            OpResult::Put { previous: current }
+        }
+        Op::Insert { key, value } => {
+            model.entry(key.to_vec()).or_insert_with(|| value.to_vec());
+            OpResult::Insert { present: current }
+        }
+        Op::Delete { key } => {
+            model.remove(key);
+            OpResult::Delete { previous: current }
+        }
+        Op::Cas { key, expected, value } => {
+            let done = current.as_deref() == Some(expected);
+            if done {
+                model.insert(key.to_vec(), value.to_vec());
+            }
+            OpResult::Cas { done, current }
+        }
+        Op::Get { .. } => OpResult::Get { value: current },
+    }
+}
+
+pub fn in_range(model: &Content, range: &KeyRange) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let pairs = model.iter().filter(|(key, _)| range.contains(key));
+    pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn take_chunk(cursor: &mut Cursor, expected: &mut Vec<(Vec<u8>, Vec<u8>)>, count: usize) {
+    let mut chunk = Vec::new();
+    cursor.walk(|key, value| {
+        chunk.push((key.to_vec(), value.to_vec()));
+        chunk.len() < count
+    });
+    assert!(chunk.len() <= expected.len(), "the cursor found more than was there");
+    let rest = expected.split_off(chunk.len());
+    assert_eq!(std::mem::replace(expected, rest), chunk);
+}
+
+/// The tree holds exactly the model's pairs, and every number about them is right.
+pub fn compare(tree: &Snapshot, model: &Content) {
+    tree.check().unwrap();
+    assert!(tree.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).eq(model.clone()), "contents differ");
+    assert_eq!(tree.len(), model.len() as u64);
+    assert_eq!(tree.bytes(), model.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>());
+    let digests = model.iter().map(|(key, value)| Digest::of_pair(key, value));
+    assert_eq!(tree.digest(), digests.fold(Digest::default(), Digest::and));
+    for (key, value) in model.iter().take(20) {
+        assert_eq!(tree.get(key), Some(value.as_slice()));
+    }
+}
