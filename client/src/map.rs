@@ -1,0 +1,213 @@
+//! Who serves which keys: the partition map, and finding one's way in it. Pure; it does not know who leads.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::wire::serde_bytes;
+use crate::wire::{MapVersion, NodeId, PartitionId, ReplicaId};
+
+/// The partition map: replicated by the directory, cached by everybody else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PartitionMap {
+    /// Every change raises it; 0: the map was not created yet.
+    pub version: MapVersion,
+    /// All nodes, ascending by id.
+    pub nodes: Vec<NodeInfo>,
+    /// Group 0: an entry without a range.
+    pub directory: Option<Entry>,
+    /// The partitions, ascending by low key; they tile the key space without gap or overlap.
+    pub partitions: Vec<Entry>,
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Which node.
+    pub id: NodeId,
+    /// Its label.
+    pub name: String,
+    /// Where it is reached.
+    pub addresses: Addresses,
+    /// What it is for.
+    pub state: NodeState,
+}
+
+/// Where a node is reached, as `host:port`; empty: that door is closed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Addresses {
+    /// Clients.
+    pub native: String,
+    /// Other nodes.
+    pub peer: String,
+    /// Admin HTTP.
+    pub admin: String,
+    /// RESP.
+    pub resp: String,
+}
+
+/// What a node is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NodeState {
+    /// It may hold replicas.
+    #[default]
+    Member,
+    /// Its replicas and leaderships are moved away.
+    Draining,
+    /// It holds nothing and will not come back under this id.
+    Removed,
+}
+
+/// A partition: its keys and its replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// First key.
+    #[serde(with = "serde_bytes")]
+    pub low: Bytes,
+    /// First key beyond; none: unbounded.
+    #[serde(with = "serde_bytes::option")]
+    pub high: Option<Bytes>,
+    /// The map version at which this entry changed last.
+    pub version: MapVersion,
+    /// Its replicas, ascending by id.
+    pub replicas: Vec<ReplicaInfo>,
+}
+
+/// A replica of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReplicaInfo {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// Where it runs.
+    pub node: NodeId,
+    /// Whether it votes.
+    pub role: Role,
+}
+
+/// Whether a replica votes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// Counts for quorums.
+    Voter,
+    /// Catches up, votes later (ordering.md 1.5).
+    Learner,
+}
+
+impl Entry {
+    /// Whether `key` is one of the partition's.
+    #[inline]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        key >= &*self.low && self.high.as_deref().is_none_or(|high| key < high)
+    }
+
+    /// Whether some key could be in the partition and in `[low, high)`.
+    pub fn overlaps(&self, low: &[u8], high: Option<&[u8]>) -> bool {
+        high.is_none_or(|high| &*self.low < high && low < high) && self.high.as_deref().is_none_or(|mine| low < mine)
+    }
+
+    /// The replica on `node`.
+    pub fn replica_on(&self, node: NodeId) -> Option<&ReplicaInfo> {
+        self.replicas.iter().find(|replica| replica.node == node)
+    }
+
+    /// The node of `replica`.
+    pub fn node_of(&self, replica: ReplicaId) -> Option<NodeId> {
+        self.replicas.iter().find(|info| info.replica == replica).map(|info| info.node)
+    }
+}
+
+impl PartitionMap {
+    /// The partition of `key`; none: the map is empty or has a hole there. O(log partitions).
+    #[inline]
+    pub fn route(&self, key: &[u8]) -> Option<&Entry> {
+        let above = self.partitions.partition_point(|entry| &*entry.low <= key);
+        self.partitions[..above].last().filter(|entry| entry.contains(key))
+    }
+
+    /// The partitions that hold keys of `[low, high)`, ascending; `high` none: unbounded. O(log partitions).
+    pub fn cover(&self, low: &[u8], high: Option<&[u8]>) -> &[Entry] {
+        if high.is_some_and(|high| high <= low) {
+            return &[];
+        }
+        let from = self.partitions.partition_point(|entry| entry.high.as_deref().is_some_and(|mine| mine <= low));
+        let to = match high {
+            None => self.partitions.len(),
+            Some(high) => self.partitions.partition_point(|entry| &*entry.low < high),
+        };
+        self.partitions.get(from..to).unwrap_or(&[])
+    }
+
+    /// The entry of a partition, the directory's included.
+    pub fn entry(&self, partition: PartitionId) -> Option<&Entry> {
+        if partition == PartitionId::DIRECTORY {
+            return self.directory.as_ref();
+        }
+        self.partitions.iter().find(|entry| entry.partition == partition)
+    }
+
+    /// A node.
+    pub fn node(&self, node: NodeId) -> Option<&NodeInfo> {
+        self.nodes.iter().find(|info| info.id == node)
+    }
+
+    /// What is wrong with the map, if anything: partitions must tile the key space, ids must be unique, replicas must be
+    /// on known nodes. A map from the network is checked before it is used.
+    pub fn check(&self) -> Result<(), MapError> {
+        let mut low: Option<&[u8]> = Some(&[]);
+        let mut ids = Vec::with_capacity(self.partitions.len());
+        for entry in &self.partitions {
+            if low != Some(&*entry.low) {
+                return Err(MapError::Gap { partition: entry.partition });
+            }
+            if entry.high.as_deref().is_some_and(|high| high <= &*entry.low) {
+                return Err(MapError::Empty { partition: entry.partition });
+            }
+            low = entry.high.as_deref();
+            ids.push(entry.partition);
+        }
+        if low.is_some() && !self.partitions.is_empty() {
+            return Err(MapError::Gap { partition: ids[ids.len() - 1] });
+        }
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) || ids.contains(&PartitionId::DIRECTORY) {
+            return Err(MapError::Ids);
+        }
+        if self.nodes.windows(2).any(|pair| pair[0].id >= pair[1].id) {
+            return Err(MapError::Ids);
+        }
+        let known = |node: NodeId| self.nodes.binary_search_by_key(&node, |info| info.id).is_ok();
+        for entry in self.partitions.iter().chain(&self.directory) {
+            if !entry.replicas.iter().all(|replica| known(replica.node)) {
+                return Err(MapError::UnknownNode { partition: entry.partition });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum MapError {
+    /// Keys before or behind this partition belong to nobody, or to two.
+    #[error("the key space has a gap or an overlap at {partition}")]
+    Gap {
+        /// Where.
+        partition: PartitionId,
+    },
+    /// A partition without keys.
+    #[error("{partition} has no keys")]
+    Empty {
+        /// Which.
+        partition: PartitionId,
+    },
+    /// Ids of nodes or partitions are not unique, or not in order.
+    #[error("ids are not unique")]
+    Ids,
+    /// A replica on a node that the map does not know.
+    #[error("{partition} has a replica on an unknown node")]
+    UnknownNode {
+        /// Whose replica.
+        partition: PartitionId,
+    },
+}

@@ -1,0 +1,227 @@
+//! Control messages: rare, so serde and postcard. A struct here changes only with the protocol version; enum variants
+//! are only added at the end (postcard numbers them in order).
+
+use bytes::{Bytes, BytesMut};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::frame::{Kind, encode_frame};
+use super::serde_bytes;
+use super::varint::WireError;
+use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId};
+use crate::map::PartitionMap;
+
+/// Appends a control message as a whole frame.
+///
+/// # Panics
+/// If it does not fit a frame: what we make ourselves does.
+pub fn encode_control<T: Serialize>(out: &mut BytesMut, kind: Kind, stream: u32, message: &T) {
+    let body = postcard::to_stdvec(message).expect("control messages are plain data");
+    encode_frame(out, kind, stream, &body);
+}
+
+/// Decodes the body of a control frame. Bytes behind the message are ignored: a newer version may have appended fields.
+pub fn decode_control<T: DeserializeOwned>(body: &[u8], what: &'static str) -> Result<T, WireError> {
+    postcard::take_from_bytes(body).map(|(message, _)| message).map_err(|_| WireError::Control(what))
+}
+
+/// First on every connection. The versions come first, so that any version can read them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Oldest protocol version that the sender speaks.
+    pub protocol_min: u16,
+    /// Newest protocol version that the sender speaks.
+    pub protocol_max: u16,
+    /// Optional abilities, one bit each; none yet.
+    pub features: u64,
+    /// Which client.
+    pub client: ClientId,
+    /// The cluster that it wants; none: it does not know one yet. Another one is refused, with both ids.
+    pub cluster: Option<ClusterId>,
+    /// Set when a node connects to a node.
+    pub node: Option<NodeIdentity>,
+    /// Token of the access file, if the client has no certificate.
+    pub token: Option<String>,
+}
+
+/// Which node, and which life of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NodeIdentity {
+    /// Which node.
+    pub node: NodeId,
+    /// Changes when its directory is made anew: a disk that lost its state is not the old voter (ordering.md 1.5).
+    pub incarnation: u64,
+}
+
+/// Answers [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelloOk {
+    /// The version that both speak from now on: the highest common one.
+    pub protocol: u16,
+    /// Abilities that both have.
+    pub features: u64,
+    /// The node's cluster; none: it waits for `init` or for `node add`.
+    pub cluster: Option<ClusterId>,
+    /// Who answers; none as above.
+    pub node: Option<NodeIdentity>,
+    /// The node's map.
+    pub map_version: MapVersion,
+    /// What the node accepts.
+    pub limits: Limits,
+}
+
+/// What a node accepts from one connection (experience.md 4, `limits.*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Limits {
+    /// Longest frame, header included.
+    pub frame_bytes: u32,
+    /// Longest key.
+    pub key_bytes: u32,
+    /// Longest value.
+    pub value_bytes: u32,
+    /// Requests of one connection that may wait for an answer; beyond: `Busy`, or not read.
+    pub inflight: u32,
+    /// Their bytes.
+    pub inflight_bytes: u64,
+    /// Milliseconds without a frame after which the node closes the connection.
+    pub idle_ms: u32,
+}
+
+/// Asks for the map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapGet {
+    /// The version that the client has: the answer leaves out a map that is not newer.
+    pub known: MapVersion,
+}
+
+/// Answers [`MapGet`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapReply {
+    /// The node's map, if it is newer than what the client has.
+    pub map: Option<PartitionMap>,
+    /// Who leads, as far as the node knows. Hints travel beside the map.
+    pub leaders: Vec<(PartitionId, NodeId)>,
+}
+
+/// Asks for the status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusGet {
+    /// Only what the node knows itself: it asks no other one.
+    pub local: bool,
+}
+
+/// Forms a cluster, once (experience.md 4, Forming).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitRequest {
+    /// Partitions to begin with, at least 1.
+    pub partitions: u32,
+    /// Where to cut: `partitions - 1` ascending keys; none: the space of 8-byte keys is cut evenly.
+    #[serde(with = "serde_bytes::list")]
+    pub split_keys: Vec<Bytes>,
+    /// Cluster settings that differ from their defaults, by full name.
+    pub settings: Vec<(String, String)>,
+    /// A cluster that exists is fine.
+    pub if_needed: bool,
+}
+
+/// An operator's verbs (experience.md 3). Every one is idempotent; what was begun and interrupted goes on when repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminRequest {
+    /// Forms the cluster.
+    Init(InitRequest),
+    /// The effective settings of the node that is asked, and the cluster's.
+    ConfigGet,
+    /// Sets a cluster setting.
+    ConfigSet {
+        /// Full name.
+        key: String,
+        /// Value as written.
+        value: String,
+    },
+    /// Sets the log level of the node that is asked.
+    LogLevel {
+        /// As in `COPPICE_LOG`.
+        spec: String,
+    },
+    /// Hands leadership over.
+    TransferLeader {
+        /// Whose.
+        partition: PartitionId,
+        /// To which node.
+        to: NodeId,
+        /// Past it the old leader goes on.
+        deadline_ms: u32,
+    },
+    /// Compares the digests of all replicas at logged positions.
+    Verify,
+}
+
+/// Answers [`AdminRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminReply {
+    /// Done, nothing to say.
+    Done,
+    /// The cluster is formed, now or (with `if_needed`) before.
+    Initialized {
+        /// Its id.
+        cluster: ClusterId,
+        /// How many nodes it has.
+        nodes: u32,
+        /// How many partitions.
+        partitions: u32,
+        /// Whether it was there before.
+        existed: bool,
+    },
+    /// Effective settings.
+    Config(Vec<ConfigRow>),
+    /// Leadership was handed over.
+    Transferred {
+        /// How long nobody led, in microseconds.
+        pause_us: u64,
+    },
+    /// Digests agree.
+    Verified {
+        /// Per partition: instance and digest that all replicas which answered share.
+        partitions: Vec<(PartitionId, u64, u64)>,
+        /// Replicas that did not answer.
+        missing: Vec<(PartitionId, NodeId)>,
+    },
+    /// Not done, and why, in terms that a caller can act on.
+    Failed(AdminError),
+}
+
+/// Why a verb was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum AdminError {
+    /// The cluster, key or thing exists already.
+    #[error("{0}")]
+    Exists(String),
+    /// No such node, partition, setting.
+    #[error("{0}")]
+    NotFound(String),
+    /// The argument makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// It would be unsafe now, or what it needs is not there.
+    #[error("{0}")]
+    Refused(String),
+    /// It did not happen in time; the cluster is as before.
+    #[error("{0}")]
+    TimedOut(String),
+    /// Replicas differ: the worst news there is.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+/// One setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigRow {
+    /// Full name.
+    pub key: String,
+    /// Effective value.
+    pub value: String,
+    /// Where it comes from: flag, environment, file, cluster, default.
+    pub origin: String,
+    /// Whether it holds for the cluster and can be set live.
+    pub cluster: bool,
+}

@@ -1,0 +1,71 @@
+//! The public protocol, version 1: frames, packs of commands, requests and replies (experience.md 8, Native).
+//!
+//! Hot messages are hand-written over `bytes`, decode in place and never trust a length; control messages are postcard.
+//! Pure: it knows neither sockets nor time, and nothing of how a reply comes about.
+//!
+//! | kind | direction | body |
+//! |---|---|---|
+//! | `Hello`, `HelloOk` | first on every connection, and back | [`Hello`], [`HelloOk`] (postcard) |
+//! | `MapGet`, `Map` | client, any node | [`MapGet`], [`MapReply`] (postcard) |
+//! | `Status`, `StatusReply` | client, any node | [`StatusGet`], [`Status`] (postcard) |
+//! | `Admin`, `AdminReply` | client, any node | [`AdminRequest`], [`AdminReply`] (postcard) |
+//! | `Ping`, `Pong` | client, any node | empty |
+//! | `Commands` | client, leader | partition, then one [`entry`] with tag pack |
+//! | `OpenSession` | client, leader | partition, then one [`entry`] with tag open |
+//! | `Read` | client, leader or other replica | [`ReadRequest`]: keys of one partition |
+//! | `Range` | client, leader or other replica | [`RangeRequest`]: bounds in one partition, limits, credit |
+//! | `Credit`, `Cancel` | client, server of a range | bytes more that may come; no more wanted |
+//! | `Replies` | back | [`Replies`]: answers to several packs and reads, each with its stream and position |
+//! | `Part` | back | [`Part`]: a chunk of a range |
+//! | `Refused` | back | [`Refusal`]: why nothing was done |
+
+pub mod control;
+pub mod entry;
+pub mod frame;
+pub mod ids;
+pub mod pack;
+pub mod part;
+pub mod refusal;
+pub mod reply;
+pub mod request;
+pub mod serde_bytes;
+pub mod status;
+mod varint;
+
+pub use control::{
+    AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, MapGet, MapReply,
+    NodeIdentity, StatusGet,
+};
+pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
+pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket};
+pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
+pub use part::{Part, PartEnd, PartWriter};
+pub use refusal::{CommandRefusal, Refusal};
+pub use reply::{AnswerWriter, ManyResults, PackReply, Replies, RepliesWriter, ResultRef, Section};
+pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};
+pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
+pub use varint::{Reader, WireError, put_varint, varint_bytes};
+
+/// The newest protocol version that this library speaks, and the oldest.
+pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
+
+/// Longest key (experience.md 4, fixed).
+pub const KEY_BYTES_MAX: usize = 4 * 1024;
+/// Longest value (experience.md 4, fixed).
+pub const VALUE_BYTES_MAX: usize = 1024 * 1024;
+/// Longest frame, header included; checked before anything is allocated (experience.md 4, fixed).
+pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Longest body of a `Many` or `Load`: 1 MiB of pairs and room for their lengths.
+pub const COMPOUND_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
+/// Longest pack: one cas with a longest key and two longest values fits, and a batch of it fits a frame between peers.
+pub const PACK_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX + 64 * 1024;
+/// Most operations in one `Many`; bounds the work that one command can ask of an executor.
+pub const MANY_OPERATIONS_MAX: usize = 65_536;
+/// Most keys in one `Read` frame.
+pub const READ_KEYS_MAX: usize = 65_536;
+/// Size of a chunk of a range (experience.md 4, fixed); one pair above it travels alone.
+pub const PART_BYTES: usize = 256 * 1024;
+/// Longest postcard body that a client sends before it is known who it is.
+pub const HELLO_BYTES_MAX: usize = 4 * 1024;
+/// Longest text in a refusal or reply, cut there.
+pub const TEXT_BYTES_MAX: usize = 1024;

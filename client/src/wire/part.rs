@@ -1,0 +1,229 @@
+//! Chunks of a range. Encoded straight from the leaves, numbered, each with the position it was read at.
+//!
+//! ```text
+//! part = u8 flags (1 eight, 2 keys only, 4 end, 8 a limit ended it, 16 ticket), u32 pairs, u64 pairs so far,
+//!        varint partition, varint number, varint instance, varint index, [varint round, varint replica, varint n], pairs
+//! pair = key value | key; key, value = varint length, bytes; with `eight` 8 bytes and no length
+//! ```
+
+use bytes::{BufMut, BytesMut};
+
+use super::frame::{Kind, begin_frame, end_frame};
+use super::varint::{Reader, WireError, put_varint, varint_bytes};
+use super::{KEY_BYTES_MAX, PART_BYTES, PartitionId, Position, ReplicaId, Ticket, VALUE_BYTES_MAX};
+
+const FLAG_EIGHT: u8 = 1;
+const FLAG_KEYS_ONLY: u8 = 2;
+const FLAG_END: u8 = 4;
+const FLAG_LIMITED: u8 = 8;
+const FLAG_TICKET: u8 = 16;
+
+/// How a range ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PartEnd {
+    /// Everything in the bounds was sent.
+    Complete,
+    /// A limit of entries or bytes ended it: there may be more behind the last key, which is where to go on.
+    Limited,
+}
+
+/// One chunk, borrowed from its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// The position that the range was read at: the same in all chunks.
+    pub position: Position,
+    /// Counts the chunks of a range from 0 (reliability.md TK16).
+    pub number: u32,
+    /// The query that the chunk belongs to, if the range spans partitions.
+    pub ticket: Option<Ticket>,
+    /// Pairs of the range so far, this chunk included. In a counted range the pairs are not sent.
+    pub pairs_so_far: u64,
+    /// Set on the last chunk.
+    pub end: Option<PartEnd>,
+    /// Whether the values were left out.
+    pub keys_only: bool,
+    eight: bool,
+    count: u32,
+    pairs: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// Reads the body of a `Part` frame and checks all of it.
+    pub fn decode(body: &'a [u8]) -> Result<Part<'a>, WireError> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        if flags & !(FLAG_EIGHT | FLAG_KEYS_ONLY | FLAG_END | FLAG_LIMITED | FLAG_TICKET) != 0 {
+            return Err(WireError::Unknown { what: "part flag", value: u64::from(flags) });
+        }
+        let count = reader.u32()?;
+        let pairs_so_far = reader.u64()?;
+        let partition = PartitionId(reader.varint_u32()?);
+        let number = reader.varint_u32()?;
+        let position = Position { partition, instance: reader.varint()?, index: reader.varint_u32()? };
+        let ticket = if flags & FLAG_TICKET == 0 {
+            None
+        } else {
+            let (round, replica) = (reader.varint()?, ReplicaId(reader.varint_u32()?));
+            Some(Ticket { round, replica, n: reader.varint()? })
+        };
+        let end = match flags & (FLAG_END | FLAG_LIMITED) {
+            0 => None,
+            FLAG_END => Some(PartEnd::Complete),
+            FLAG_LIMITED => return Err(WireError::Unknown { what: "part flag", value: u64::from(flags) }),
+            _ => Some(PartEnd::Limited),
+        };
+        let (eight, keys_only) = (flags & FLAG_EIGHT != 0, flags & FLAG_KEYS_ONLY != 0);
+        let pairs = reader.rest();
+        if eight {
+            let bytes = u64::from(count) * if keys_only { 8 } else { 16 };
+            if bytes != pairs.len() as u64 {
+                return Err(WireError::Truncated);
+            }
+        } else {
+            for _ in 0..count {
+                read_pair(&mut reader, keys_only)?;
+            }
+            reader.finish()?;
+        }
+        Ok(Part { position, number, ticket, pairs_so_far, end, keys_only, eight, count, pairs })
+    }
+
+    /// How many pairs.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there are none: the last chunk may be empty.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether all keys and values here are 8 bytes long.
+    pub fn is_eight(&self) -> bool {
+        self.eight
+    }
+
+    /// The pairs in the order of the range; values are empty if they were left out.
+    pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let (mut reader, eight, keys_only) = (Reader::new(self.pairs), self.eight, self.keys_only);
+        std::iter::from_fn(move || {
+            if !eight {
+                return read_pair(&mut reader, keys_only).ok();
+            }
+            let key: &[u8] = reader.array::<8>().ok()?;
+            let value: &[u8] = if keys_only { &[] } else { reader.array::<8>().ok()? };
+            Some((key, value))
+        })
+    }
+}
+
+fn read_pair<'a>(reader: &mut Reader<'a>, keys_only: bool) -> Result<(&'a [u8], &'a [u8]), WireError> {
+    let key = reader.bytes("key length", KEY_BYTES_MAX)?;
+    let value = if keys_only { &[][..] } else { reader.bytes("value length", VALUE_BYTES_MAX)? };
+    Ok((key, value))
+}
+
+/// What all chunks of a range have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartHead {
+    /// The request.
+    pub stream: u32,
+    /// Where it is read.
+    pub position: Position,
+    /// The query, if the range spans partitions.
+    pub ticket: Option<Ticket>,
+    /// Whether values are left out.
+    pub keys_only: bool,
+}
+
+/// Writes one chunk as a frame.
+#[derive(Debug)]
+pub struct PartWriter<'b> {
+    out: &'b mut BytesMut,
+    frame: usize,
+    flags_at: usize,
+    flags: u8,
+    count: u32,
+}
+
+impl<'b> PartWriter<'b> {
+    /// Begins chunk `number`. `eight`: all its keys and values must be 8 bytes long; begin a range with `true` and go on
+    /// with `false` once [`PartWriter::push`] has refused a pair of another length.
+    pub fn new(out: &'b mut BytesMut, head: &PartHead, number: u32, eight: bool) -> PartWriter<'b> {
+        let frame = begin_frame(out, Kind::Part, head.stream);
+        let flags_at = out.len();
+        let flags = if eight { FLAG_EIGHT } else { 0 }
+            | if head.keys_only { FLAG_KEYS_ONLY } else { 0 }
+            | if head.ticket.is_some() { FLAG_TICKET } else { 0 };
+        out.put_u8(flags);
+        out.put_u32_le(0);
+        out.put_u64_le(0);
+        put_varint(out, u64::from(head.position.partition.0));
+        put_varint(out, u64::from(number));
+        put_varint(out, head.position.instance);
+        put_varint(out, u64::from(head.position.index));
+        if let Some(ticket) = head.ticket {
+            put_varint(out, ticket.round);
+            put_varint(out, u64::from(ticket.replica.0));
+            put_varint(out, ticket.n);
+        }
+        PartWriter { out, frame, flags_at, flags, count: 0 }
+    }
+
+    /// Bytes of the chunk's body so far: what counts against the client's credit.
+    pub fn body_bytes(&self) -> usize {
+        self.out.len() - self.flags_at
+    }
+
+    /// Pairs so far.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether this chunk can only hold pairs of 8 bytes and 8 bytes.
+    pub fn is_eight(&self) -> bool {
+        self.flags & FLAG_EIGHT != 0
+    }
+
+    /// Appends a pair. `false`: it does not go into this chunk, which is full or `eight`; finish it and begin another.
+    #[inline]
+    #[must_use]
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let value = if self.flags & FLAG_KEYS_ONLY == 0 { Some(value) } else { None };
+        if self.is_eight() {
+            if key.len() != 8 || value.is_some_and(|value| value.len() != 8) || self.body_bytes() + 16 > PART_BYTES {
+                return false;
+            }
+            self.out.put_slice(key);
+            self.out.put_slice(value.unwrap_or(&[]));
+        } else {
+            let bytes = |bytes: &[u8]| varint_bytes(bytes.len() as u64) + bytes.len();
+            if self.count > 0 && self.body_bytes() + bytes(key) + value.map_or(0, bytes) > PART_BYTES {
+                return false;
+            }
+            for bytes in std::iter::once(key).chain(value) {
+                put_varint(self.out, bytes.len() as u64);
+                self.out.put_slice(bytes);
+            }
+        }
+        self.count += 1;
+        true
+    }
+
+    /// Ends the chunk. `pairs_before`: pairs of the range in the chunks before it (in a counted range: all pairs).
+    /// Returns the bytes of its body.
+    pub fn finish(self, pairs_before: u64, end: Option<PartEnd>) -> usize {
+        let PartWriter { out, frame, flags_at, flags, count } = self;
+        out[flags_at] = flags
+            | match end {
+                None => 0,
+                Some(PartEnd::Complete) => FLAG_END,
+                Some(PartEnd::Limited) => FLAG_END | FLAG_LIMITED,
+            };
+        out[flags_at + 1..flags_at + 5].copy_from_slice(&count.to_le_bytes());
+        let pairs_so_far = pairs_before + u64::from(count);
+        out[flags_at + 5..flags_at + 13].copy_from_slice(&pairs_so_far.to_le_bytes());
+        end_frame(out, frame);
+        out.len() - flags_at
+    }
+}

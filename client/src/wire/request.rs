@@ -1,0 +1,333 @@
+//! What a client asks, apart from control messages: commands, sessions, reads, ranges. Hand-written, decoded in place.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::control::{AdminRequest, Hello, MapGet, StatusGet, decode_control};
+use super::entry::{self, Open};
+use super::frame::{Frame, Kind, begin_frame, end_frame};
+use super::pack::Pack;
+use super::varint::{Reader, WireError, put_varint};
+use super::{ClientId, HELLO_BYTES_MAX, KEY_BYTES_MAX, PartitionId, READ_KEYS_MAX, SessionId};
+
+/// A request, decoded and checked whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Who the client is.
+    Hello(Hello),
+    /// Asks for the map.
+    MapGet(MapGet),
+    /// Asks for the status.
+    Status(StatusGet),
+    /// An operator's verb.
+    Admin(Box<AdminRequest>),
+    /// Asks for a `Pong`.
+    Ping,
+    /// Commands for the leader of a partition.
+    Commands(CommandsRequest),
+    /// Opens a session with the leader of a partition.
+    OpenSession(OpenRequest),
+    /// Reads keys of a partition.
+    Read(ReadRequest),
+    /// Reads a range in a partition.
+    Range(RangeRequest),
+    /// Lets so many more bytes of the stream's range come.
+    Credit(u32),
+    /// No more of the stream's range is wanted.
+    Cancel,
+}
+
+impl Request {
+    /// Decodes what a client sent. Before a connection is authenticated decode nothing but `Hello` (reliability.md 8):
+    /// compare [`Frame::kind`] first.
+    pub fn decode(frame: &Frame) -> Result<Request, WireError> {
+        let unknown = WireError::Unknown { what: "request kind", value: u64::from(frame.kind) };
+        let kind = Kind::from_u8(frame.kind).ok_or(unknown)?;
+        let body = &frame.body;
+        match kind {
+            Kind::Hello if body.len() > HELLO_BYTES_MAX => {
+                let (value, max) = (body.len() as u64, HELLO_BYTES_MAX as u64);
+                Err(WireError::Limit { what: "hello bytes", value, max })
+            }
+            Kind::Hello => decode_control(body, "hello").map(Request::Hello),
+            Kind::MapGet => decode_control(body, "map request").map(Request::MapGet),
+            Kind::Status => decode_control(body, "status request").map(Request::Status),
+            Kind::Admin => decode_control(body, "admin request").map(|admin| Request::Admin(Box::new(admin))),
+            Kind::Ping => Reader::new(body).finish().map(|()| Request::Ping),
+            Kind::Commands => CommandsRequest::decode(body).map(Request::Commands),
+            Kind::OpenSession => OpenRequest::decode(body).map(Request::OpenSession),
+            Kind::Read => ReadRequest::decode(body).map(Request::Read),
+            Kind::Range => RangeRequest::decode(body).map(Request::Range),
+            Kind::Credit => {
+                let mut reader = Reader::new(body);
+                let credit = reader.varint_u32()?;
+                reader.finish()?;
+                Ok(Request::Credit(credit))
+            }
+            Kind::Cancel => Reader::new(body).finish().map(|()| Request::Cancel),
+            Kind::HelloOk
+            | Kind::Map
+            | Kind::StatusReply
+            | Kind::AdminReply
+            | Kind::Pong
+            | Kind::Replies
+            | Kind::Part
+            | Kind::Refused => Err(unknown),
+        }
+    }
+}
+
+/// A pack for a partition. `entry` goes into the leader's batch as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandsRequest {
+    /// Which partition executes it.
+    pub partition: PartitionId,
+    /// Whose commands.
+    pub session: SessionId,
+    /// How many commands.
+    pub count: u32,
+    /// The whole entry: tag, length and pack. Shares the frame's buffer.
+    pub entry: Bytes,
+}
+
+impl CommandsRequest {
+    fn decode(body: &Bytes) -> Result<CommandsRequest, WireError> {
+        let (partition, entry) = split_entry(body)?;
+        let pack = Pack::decode(entry::single(&entry, entry::TAG_PACK)?)?;
+        let (session, count) = (pack.session(), pack.count());
+        Ok(CommandsRequest { partition, session, count, entry })
+    }
+
+    /// The pack inside the entry.
+    pub fn pack(&self) -> Result<Pack<'_>, WireError> {
+        Pack::decode_header(entry::single(&self.entry, entry::TAG_PACK)?)
+    }
+}
+
+fn split_entry(body: &Bytes) -> Result<(PartitionId, Bytes), WireError> {
+    let mut reader = Reader::new(body);
+    let partition = PartitionId(reader.varint_u32()?);
+    Ok((partition, body.slice_ref(reader.rest())))
+}
+
+/// A session to open. `entry` goes into the leader's batch as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenRequest {
+    /// In which partition.
+    pub partition: PartitionId,
+    /// Whose session.
+    pub client: ClientId,
+    /// Pairs the answer with the request.
+    pub nonce: u64,
+    /// The whole entry.
+    pub entry: Bytes,
+}
+
+impl OpenRequest {
+    /// Appends an `OpenSession` frame.
+    pub fn encode(out: &mut BytesMut, stream: u32, partition: PartitionId, client: ClientId, nonce: u64) {
+        let start = begin_frame(out, Kind::OpenSession, stream);
+        put_varint(out, u64::from(partition.0));
+        Open { client, nonce }.put(out);
+        end_frame(out, start);
+    }
+
+    fn decode(body: &Bytes) -> Result<OpenRequest, WireError> {
+        let (partition, entry) = split_entry(body)?;
+        let Open { client, nonce } = Open::decode(entry::single(&entry, entry::TAG_OPEN)?)?;
+        Ok(OpenRequest { partition, client, nonce, entry })
+    }
+}
+
+const READ_STALE: u8 = 1;
+const READ_ANYWHERE: u8 = 2;
+const READ_EIGHT: u8 = 4;
+
+/// Keys to read, all at one position of one partition; the answer is a read section of a `Replies` frame.
+///
+/// Body: `u8 flags (1 stale, 2 anywhere, 4 eight), varint partition, varint count, keys`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// The decided state of the replica that is asked will do (ordering.md 7).
+    pub stale: bool,
+    /// The replica that is asked shall serve even if it does not lead: after a confirmation from the leader, unless
+    /// `stale`. Without it a follower answers `NotLeader`.
+    pub anywhere: bool,
+    count: u32,
+    eight: bool,
+    keys: Bytes,
+}
+
+impl ReadRequest {
+    /// Appends a `Read` frame. Keys are at most [`READ_KEYS_MAX`], each at most [`KEY_BYTES_MAX`] long, and fit a frame:
+    /// the caller has checked.
+    pub fn encode<'k>(
+        out: &mut BytesMut,
+        stream: u32,
+        partition: PartitionId,
+        (stale, anywhere): (bool, bool),
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+    ) {
+        let eight = keys.clone().all(|key| key.len() == 8);
+        let start = begin_frame(out, Kind::Read, stream);
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.put_u8(flag(stale, READ_STALE) | flag(anywhere, READ_ANYWHERE) | flag(eight, READ_EIGHT));
+        put_varint(out, u64::from(partition.0));
+        put_varint(out, keys.len() as u64);
+        for key in keys {
+            if !eight {
+                put_varint(out, key.len() as u64);
+            }
+            out.put_slice(key);
+        }
+        end_frame(out, start);
+    }
+
+    fn decode(body: &Bytes) -> Result<ReadRequest, WireError> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        if flags & !(READ_STALE | READ_ANYWHERE | READ_EIGHT) != 0 {
+            return Err(WireError::Unknown { what: "read flag", value: u64::from(flags) });
+        }
+        let partition = PartitionId(reader.varint_u32()?);
+        let count = reader.varint_u32()?;
+        if count as usize > READ_KEYS_MAX {
+            return Err(WireError::Limit { what: "keys", value: u64::from(count), max: READ_KEYS_MAX as u64 });
+        }
+        if count == 0 {
+            return Err(WireError::Empty("keys"));
+        }
+        let eight = flags & READ_EIGHT != 0;
+        let keys = body.slice_ref(reader.rest());
+        for _ in 0..count {
+            read_key(&mut reader, eight)?;
+        }
+        reader.finish()?;
+        let (stale, anywhere) = (flags & READ_STALE != 0, flags & READ_ANYWHERE != 0);
+        Ok(ReadRequest { partition, stale, anywhere, count, eight, keys })
+    }
+
+    /// How many keys, at least one.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there are none; a decoded request has some.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The keys in order.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let (mut reader, eight) = (Reader::new(&self.keys), self.eight);
+        std::iter::from_fn(move || read_key(&mut reader, eight).ok())
+    }
+
+    /// The keys in order, sharing the frame's buffer.
+    pub fn shared_keys(&self) -> impl Iterator<Item = Bytes> {
+        self.keys().map(|key| self.keys.slice_ref(key))
+    }
+}
+
+fn read_key<'a>(reader: &mut Reader<'a>, eight: bool) -> Result<&'a [u8], WireError> {
+    if eight { Ok(reader.array::<8>()?) } else { reader.bytes("key length", KEY_BYTES_MAX) }
+}
+
+const RANGE_STALE: u8 = 1;
+const RANGE_ANYWHERE: u8 = 2;
+const RANGE_REVERSE: u8 = 4;
+const RANGE_KEYS_ONLY: u8 = 8;
+const RANGE_COUNT: u8 = 16;
+const RANGE_HIGH: u8 = 32;
+
+/// A range to read inside one partition; the answer is a sequence of `Part` frames.
+///
+/// Body: `u8 flags (1 stale, 2 anywhere, 4 reverse, 8 keys only, 16 count, 32 high), varint partition, varint
+/// pairs_max, varint bytes_max, varint credit, low, [high]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeRequest {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// First key.
+    pub low: Bytes,
+    /// First key beyond; none: to the end of the partition, wherever that is when it is read. A client that wants to be
+    /// sure of the end gives it.
+    pub high: Option<Bytes>,
+    /// From the high end down.
+    pub reverse: bool,
+    /// Leaves the values out.
+    pub keys_only: bool,
+    /// Sends no pairs, only how many there are (limits apply).
+    pub count_only: bool,
+    /// As in [`ReadRequest`].
+    pub stale: bool,
+    /// As in [`ReadRequest`].
+    pub anywhere: bool,
+    /// Pairs at most; 0: no limit.
+    pub pairs_max: u64,
+    /// Bytes of keys and values at most, though at least one pair; 0: no limit.
+    pub bytes_max: u64,
+    /// Bytes of parts that may come before the client sends `Credit`. A chunk may overdraw it, the next one waits.
+    pub credit: u32,
+}
+
+impl RangeRequest {
+    /// Appends a `Range` frame.
+    pub fn encode(&self, out: &mut BytesMut, stream: u32) {
+        let start = begin_frame(out, Kind::Range, stream);
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.put_u8(
+            flag(self.stale, RANGE_STALE)
+                | flag(self.anywhere, RANGE_ANYWHERE)
+                | flag(self.reverse, RANGE_REVERSE)
+                | flag(self.keys_only, RANGE_KEYS_ONLY)
+                | flag(self.count_only, RANGE_COUNT)
+                | flag(self.high.is_some(), RANGE_HIGH),
+        );
+        put_varint(out, u64::from(self.partition.0));
+        put_varint(out, self.pairs_max);
+        put_varint(out, self.bytes_max);
+        put_varint(out, u64::from(self.credit));
+        for bound in std::iter::once(&self.low).chain(&self.high) {
+            put_varint(out, bound.len() as u64);
+            out.put_slice(bound);
+        }
+        end_frame(out, start);
+    }
+
+    fn decode(body: &Bytes) -> Result<RangeRequest, WireError> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        if flags >= 64 {
+            return Err(WireError::Unknown { what: "range flag", value: u64::from(flags) });
+        }
+        let partition = PartitionId(reader.varint_u32()?);
+        let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
+        // A bound may be one byte longer than a key: the first key behind the longest one.
+        let mut bound = || reader.bytes("bound length", KEY_BYTES_MAX + 1).map(|bound| body.slice_ref(bound));
+        let low = bound()?;
+        let high = if flags & RANGE_HIGH != 0 { Some(bound()?) } else { None };
+        reader.finish()?;
+        Ok(RangeRequest {
+            partition,
+            low,
+            high,
+            reverse: flags & RANGE_REVERSE != 0,
+            keys_only: flags & RANGE_KEYS_ONLY != 0,
+            count_only: flags & RANGE_COUNT != 0,
+            stale: flags & RANGE_STALE != 0,
+            anywhere: flags & RANGE_ANYWHERE != 0,
+            pairs_max,
+            bytes_max,
+            credit,
+        })
+    }
+
+    /// Appends a `Credit` frame.
+    pub fn encode_credit(out: &mut BytesMut, stream: u32, bytes: u32) {
+        let start = begin_frame(out, Kind::Credit, stream);
+        put_varint(out, u64::from(bytes));
+        end_frame(out, start);
+    }
+}
