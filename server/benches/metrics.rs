@@ -1,0 +1,48 @@
+//! What metrics cost: a recording on a shard thread, and `/metrics` of a node with 64 partitions (goal: 20 ms at most,
+//! experience.md 2, row 14).
+//!
+//! `cargo bench -p coppice-server --bench metrics`
+
+use coppice_server::metrics::{Node, Op, Outcome, PartitionSample, Queue, Stage};
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+use std::time::Duration;
+
+fn node_with_64_partitions() -> Node {
+    let node = Node::new(8);
+    for index in 0..8 {
+        let shard = node.shard(index);
+        for op in Op::ALL {
+            Outcome::ALL.iter().for_each(|outcome| shard.request(*op, *outcome, Duration::from_micros(700)));
+        }
+    }
+    for id in 0..=64 {
+        let partition = node.partition(format_args!("p{id}"));
+        partition.publish(&PartitionSample { leads: true, keys: 1 << 20, ..PartitionSample::default() });
+        ["n2", "n3"].iter().for_each(|peer| partition.peer(peer).set_lag(3, Duration::from_millis(2)));
+    }
+    node
+}
+
+fn metrics(criterion: &mut Criterion) {
+    let node = node_with_64_partitions();
+    let shard = node.shard(0);
+    criterion.bench_function("record one request", |bencher| {
+        bencher.iter(|| shard.request(black_box(Op::Put), Outcome::Ok, black_box(Duration::from_micros(700))));
+    });
+    criterion.bench_function("record one turn", |bencher| {
+        bencher.iter(|| {
+            shard.turn();
+            shard.stage_busy(Stage::Order, black_box(Duration::from_micros(7)));
+            shard.stage_busy(Stage::Execute, black_box(Duration::from_micros(7)));
+            shard.set_queue_depth(Queue::Mailbox, black_box(3));
+        });
+    });
+    let partition = node.partition("p1");
+    let sample = PartitionSample { leads: true, ..PartitionSample::default() };
+    criterion.bench_function("publish one partition", |bencher| bencher.iter(|| partition.publish(black_box(&sample))));
+    criterion.bench_function("render 64 partitions", |bencher| bencher.iter(|| black_box(node.render()).len()));
+}
+
+criterion_group!(benches, metrics);
+criterion_main!(benches);
