@@ -56,6 +56,8 @@ pub(crate) struct Acceptor {
     undecided_bytes: usize,
     /// Everything decided up to here is on flushed records, or below the trim point.
     durable_upto: Instance,
+    /// The record that says that the newest configuration is decided: without it nothing from there on counts as held.
+    configured: (Instance, Lsn),
     /// Votes whose records are not flushed yet, in record order.
     pending_votes: VecDeque<(Lsn, Ballot, Instance)>,
     /// The run that the newest durable vote ends.
@@ -170,8 +172,21 @@ impl Acceptor {
         self.undecided_bytes -= bytes;
     }
 
-    /// How much of what is decided is on flushed records.
+    /// A configuration is among what was decided up to `upto`: records that it is.
+    pub fn note_configured(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
+        self.persist(Record::Decided { upto }, effects);
+        // `Decided` is lazy, and this one is waited for: a promise repeated brings it to disk.
+        let lsn = self.persist(Record::Promise { ballot: self.promised }, effects);
+        self.configured = (upto, lsn);
+    }
+
+    /// How much of what is decided is on flushed records, and known there to be decided as far as configurations go.
     pub fn durable_upto(&mut self, decided_upto: Instance) -> Instance {
+        let (configured, lsn) = self.configured;
+        if lsn > self.durable && decided_upto >= configured {
+            // All of it or nothing: the configuration may be anywhere below.
+            return self.durable_upto;
+        }
         let mut upto = self.durable_upto.max(self.slots.trimmed_upto());
         while upto < decided_upto && self.slots.get(upto.next()).is_some_and(|slot| slot.lsn <= self.durable) {
             upto = upto.next();

@@ -171,13 +171,14 @@ impl Paxos {
             self.after_configuration(effects);
         }
         self.learner.note_behind(m.decided_upto, from, self.now, Duration::ZERO);
-        self.after_catch_up_reply(from, m.trimmed_upto, self.learner.decided_upto > before, effects);
+        let progress = self.learner.decided_upto > before;
+        self.after_catch_up_reply(from, (m.decided_upto, m.trimmed_upto), progress, effects);
     }
 
     fn after_catch_up_reply(
         &mut self,
         from: ReplicaId,
-        trimmed_upto: Instance,
+        (source_upto, trimmed_upto): (Instance, Instance),
         progress: bool,
         effects: &mut Vec<Effect>,
     ) {
@@ -194,7 +195,8 @@ impl Paxos {
         }
         behind.asked = None;
         if progress {
-            // The rest from the same one, at once.
+            // The rest at once, from the same one if it has it.
+            behind.attempts += u32::from(source_upto < behind.upto);
             behind.due = self.now;
         } else if trimmed_upto > decided_upto {
             behind.snapshot = Some((from, trimmed_upto));

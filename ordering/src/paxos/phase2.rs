@@ -165,8 +165,13 @@ impl Paxos {
 
     /// Tells the executor that more is decided than `before`.
     pub(super) fn announce_decided(&mut self, before: Instance, effects: &mut Vec<Effect>) {
-        if self.learner.decided_upto > before {
-            effects.push(Effect::Decided { upto: self.learner.decided_upto });
+        let upto = self.learner.decided_upto;
+        if upto > before {
+            effects.push(Effect::Decided { upto });
+        }
+        if self.learner.configured_at > before {
+            // Whoever restarts must not fall back to a configuration whose replicas may be deleted by then.
+            self.acceptor.note_configured(upto, effects);
         }
     }
 }
@@ -204,10 +209,12 @@ impl Paxos {
             }
             return;
         }
-        let bytes = m.batch.len_bytes();
-        let too_far = m.instance.ahead_of(decided_upto) > self.settings.accept_ahead_max
-            || self.acceptor.undecided_bytes() + bytes > self.settings.accept_ahead_bytes_max;
-        if too_far {
+        let replaced = slot.map_or(0, |slot| slot.batch.len_bytes());
+        let bytes = self.acceptor.undecided_bytes() - replaced + m.batch.len_bytes();
+        let ahead = m.instance.ahead_of(decided_upto);
+        let too_far = ahead > self.settings.accept_ahead_max || bytes > self.settings.accept_ahead_bytes_max;
+        // The next one is always taken: nothing goes on without it.
+        if too_far && ahead > 1 {
             self.counters.accepts_ahead_ignored += 1;
             return;
         }
