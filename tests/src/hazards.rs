@@ -178,7 +178,7 @@ pub const HAZARDS: &[Hazard] = &[
 /// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves
 /// (reliability.md 3.7).
 pub const OTHERS: &[&str] = &[
-    // A reply to an older question about the leader's position counts for a newer one (ordering.md 7).
+    // A leader's answer to an earlier run of this process counts for the reads that wait now (ordering.md 7).
     "late_position_counts",
 ];
 

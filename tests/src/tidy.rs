@@ -204,7 +204,7 @@ pub fn purity(sources: &[Source]) -> Complaints {
     complaints
 }
 
-/// Parts of [`PURE`] for which there is no file: a renamed module must not slip out of the rule.
+/// Pure parts for which there is no file: a renamed module must not slip out of the rule.
 pub fn pure_parts_without_files(sources: &[Source]) -> Vec<&'static str> {
     let exists = |part: &str| sources.iter().any(|source| source.path.starts_with(part));
     PURE.iter().copied().filter(|part| !exists(part)).collect()
