@@ -100,7 +100,8 @@ impl Learner {
         }
         match &mut self.behind {
             Some(behind) => {
-                if upto > behind.upto {
+                // The newest to say so: an older one may be gone by now.
+                if upto >= behind.upto {
                     behind.upto = upto;
                     behind.informant = informant;
                 }
@@ -120,6 +121,7 @@ impl Learner {
         all.extend(self.configuration.members());
         all.extend(&self.configuration.leaving);
         all.extend(informant);
+        all.extend(leader);
         all.remove(&me);
         let (low, high): (Vec<ReplicaId>, Vec<ReplicaId>) = all.into_iter().partition(|replica| *replica < me);
         let mut order: Vec<ReplicaId> = high.into_iter().chain(low).collect();
