@@ -8,7 +8,7 @@ use bytes::Bytes;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::{
     Append, Ballot, Batch, Commands, Entry, Geometry, GroupId, Hooks, Instance, LogOptions, LogWriter, Lsn, Opened,
-    Record, ReplicaId,
+    Record,
 };
 
 const NODE: Identity = Identity { cluster: ClusterId(77), node: NodeId(2), incarnation: 1 };
@@ -31,10 +31,10 @@ impl Drop for TempDir {
 }
 
 fn accept(group: u32, instance: u64, size: usize) -> Entry {
-    let bytes = Bytes::from(vec![instance as u8; size]);
-    let batch = Batch::Commands(Commands { count: 1, bytes });
-    let ballot = Ballot { round: 3, replica: ReplicaId(1) };
-    Entry::Group { group: GroupId(group), record: Record::Accept { instance: Instance(instance), ballot, batch } }
+    let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![instance as u8; size])));
+    let (instance, decided_upto) = (Instance(instance), Instance(0));
+    let record = Record::Accept { instance, ballot: Ballot::new(3, 1), decided_upto, batch };
+    Entry::Group { group: GroupId(group), record }
 }
 
 fn options() -> LogOptions {

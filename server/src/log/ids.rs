@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -16,20 +17,31 @@ impl fmt::Display for GroupId {
 }
 
 /// A replica of a group; counted up per group, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u32);
 
+/// The counting part of a ballot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Round(pub u64);
+
 /// A leadership attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ballot {
     /// Counts attempts.
-    pub round: u64,
+    pub round: Round,
     /// Who attempts.
     pub replica: ReplicaId,
 }
 
+impl Ballot {
+    /// The ballot of `replica` in `round`.
+    pub fn new(round: u64, replica: u32) -> Ballot {
+        Ballot { round: Round(round), replica: ReplicaId(replica) }
+    }
+}
+
 /// A position in a group's log, from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instance(pub u64);
 
 impl fmt::Display for Instance {
@@ -39,7 +51,7 @@ impl fmt::Display for Instance {
 }
 
 /// The number of a `Persist` effect of one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
 /// Who votes and who only learns.
@@ -49,15 +61,50 @@ pub struct Configuration {
     pub voters: BTreeSet<ReplicaId>,
     /// Replicas that catch up.
     pub learners: BTreeSet<ReplicaId>,
+    /// Replicas that this configuration removes.
+    pub leaving: BTreeSet<ReplicaId>,
 }
 
 /// Commands as they came in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Hash)]
 pub struct Commands {
+    count: u32,
+    parts: Vec<Bytes>,
+}
+
+impl PartialEq for Commands {
+    fn eq(&self, other: &Commands) -> bool {
+        self.count == other.count && self.parts.concat() == other.parts.concat()
+    }
+}
+
+impl Eq for Commands {}
+
+impl Commands {
+    /// In pieces.
+    pub fn from_parts(count: u32, parts: &mut Vec<Bytes>) -> Commands {
+        Commands { count, parts: std::mem::take(parts) }
+    }
+
+    /// In one piece.
+    pub fn new(count: u32, bytes: Bytes) -> Commands {
+        Commands { count, parts: vec![bytes] }
+    }
+
     /// How many.
-    pub count: u32,
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Their bytes.
-    pub bytes: Bytes,
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// Length of all parts.
+    pub fn len_bytes(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
 }
 
 /// The value of an instance.
@@ -71,7 +118,7 @@ pub enum Batch {
     Configuration(Configuration),
 }
 
-/// What an acceptor must not forget.
+/// What a replica keeps on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Record {
     /// A promise, or a round of its own.
@@ -85,12 +132,28 @@ pub enum Record {
         instance: Instance,
         /// In which ballot.
         ballot: Ballot,
+        /// What was known to be decided then.
+        decided_upto: Instance,
         /// For what.
         batch: Batch,
     },
-    /// All up to `instance` are decided.
+    /// A decided batch that came from another replica. No vote.
+    Learned {
+        /// Where.
+        instance: Instance,
+        /// In which ballot.
+        ballot: Ballot,
+        /// What.
+        batch: Batch,
+    },
+    /// All up to `upto` are decided.
     Decided {
         /// The last one.
-        instance: Instance,
+        upto: Instance,
+    },
+    /// Leases of at most this length are promised.
+    Lease {
+        /// How long.
+        duration: Duration,
     },
 }

@@ -2,10 +2,11 @@
 //! and what must be written again before they do.
 //!
 //! A batch is needed until a durable checkpoint covers its instance. Promises, births, removals and trim positions are
-//! needed for ever, but only their newest: they are *carried*, written again into the newest segment. A vote is a
+//! needed for ever, but only the highest of them: they are *carried*, written again into the newest segment. A vote is a
 //! promise too, so the highest ballot that a group voted in is carried as a promise when its batch goes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -20,11 +21,19 @@ struct Stated<T> {
     value: T,
 }
 
+/// `value` is stated by record `lsn`; only the highest value counts, and its newest statement.
+fn raise<T: Ord>(stated: &mut Option<Stated<T>>, lsn: u64, value: T) {
+    if stated.as_ref().is_none_or(|stated| stated.value <= value) {
+        *stated = Some(Stated { lsn, value });
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct GroupState {
     created: Option<Stated<(ReplicaId, Bytes)>>,
     removed: Option<Stated<ReplicaId>>,
     promised: Option<Stated<Ballot>>,
+    lease: Option<Stated<Duration>>,
     trimmed: Option<Stated<Instance>>,
 }
 
@@ -34,7 +43,7 @@ struct SegmentState {
     /// Its length; 0 while it is the newest.
     bytes: u64,
     /// The highest instance that holds a batch here, per group.
-    accepted: BTreeMap<GroupId, Instance>,
+    batches: BTreeMap<GroupId, Instance>,
 }
 
 /// The needs of all groups, segment by segment.
@@ -48,7 +57,7 @@ pub struct Ledger {
 impl Ledger {
     /// A new segment begins with `first_lsn`.
     pub fn begin_segment(&mut self, segment: SegmentNumber, first_lsn: u64) {
-        self.segments.insert(segment, SegmentState { first_lsn, bytes: 0, accepted: BTreeMap::new() });
+        self.segments.insert(segment, SegmentState { first_lsn, bytes: 0, batches: BTreeMap::new() });
     }
 
     /// A segment is written no more; it has `bytes`.
@@ -72,7 +81,7 @@ impl Ledger {
                 if !carried {
                     // What an older replica of the group left here is void.
                     *state = GroupState { removed: state.removed.take(), ..GroupState::default() };
-                    self.segments.values_mut().for_each(|segment| _ = segment.accepted.remove(group));
+                    self.segments.values_mut().for_each(|segment| _ = segment.batches.remove(group));
                 }
                 let state = self.groups.entry(*group).or_default();
                 state.created = Some(Stated { lsn, value: (*replica, birth.clone()) });
@@ -81,15 +90,13 @@ impl Ledger {
                 let state = self.groups.entry(*group).or_default();
                 if !carried {
                     *state = GroupState::default();
-                    self.segments.values_mut().for_each(|segment| _ = segment.accepted.remove(group));
+                    self.segments.values_mut().for_each(|segment| _ = segment.batches.remove(group));
                 }
                 let state = self.groups.entry(*group).or_default();
                 state.removed = Some(Stated { lsn, value: *replica });
             }
             Entry::Trimmed { group, upto } => {
-                let trimmed = &mut self.groups.entry(*group).or_default().trimmed;
-                let upto = trimmed.as_ref().map_or(*upto, |old| old.value.max(*upto));
-                *trimmed = Some(Stated { lsn, value: upto });
+                raise(&mut self.groups.entry(*group).or_default().trimmed, lsn, *upto);
             }
             Entry::Kept { segment } => self.kept = Some(Stated { lsn, value: *segment }),
         }
@@ -97,19 +104,22 @@ impl Ledger {
 
     fn note_record(&mut self, segment: SegmentNumber, lsn: u64, group: GroupId, record: &Record) {
         let state = self.groups.entry(group).or_default();
-        let ballot = match record {
-            Record::Promise { ballot } => *ballot,
-            Record::Accept { instance, ballot, .. } => {
-                if let Some(segment) = self.segments.get_mut(&segment) {
-                    let highest = segment.accepted.entry(group).or_insert(*instance);
-                    *highest = (*highest).max(*instance);
-                }
-                *ballot
+        let promised = match record {
+            Record::Promise { ballot } | Record::Accept { ballot, .. } => Some(*ballot),
+            Record::Lease { duration } => {
+                raise(&mut state.lease, lsn, *duration);
+                None
             }
-            Record::Decided { .. } => return,
+            Record::Learned { .. } | Record::Decided { .. } => None,
         };
-        if state.promised.as_ref().is_none_or(|promised| promised.value <= ballot) {
-            state.promised = Some(Stated { lsn, value: ballot });
+        if let Some(ballot) = promised {
+            raise(&mut state.promised, lsn, ballot);
+        }
+        if let Record::Accept { instance, .. } | Record::Learned { instance, .. } = record
+            && let Some(segment) = self.segments.get_mut(&segment)
+        {
+            let highest = segment.batches.entry(group).or_insert(*instance);
+            *highest = (*highest).max(*instance);
         }
     }
 
@@ -136,7 +146,7 @@ impl Ledger {
             let trimmed = self.groups.get(group).and_then(|state| state.trimmed.as_ref());
             trimmed.is_none_or(|trimmed| trimmed.value < **highest)
         };
-        segment.accepted.iter().filter(holds).map(|(group, _)| *group)
+        segment.batches.iter().filter(holds).map(|(group, _)| *group)
     }
 
     /// What must be written again before the segments below `first_kept` go, the new `Kept` record included.
@@ -156,6 +166,9 @@ impl Ledger {
             }
             if let Some(Stated { lsn, value }) = &state.promised {
                 leave(*lsn, Entry::Group { group, record: Record::Promise { ballot: *value } });
+            }
+            if let Some(Stated { lsn, value }) = &state.lease {
+                leave(*lsn, Entry::Group { group, record: Record::Lease { duration: *value } });
             }
             if let Some(Stated { lsn, value }) = &state.trimmed {
                 leave(*lsn, Entry::Trimmed { group, upto: *value });

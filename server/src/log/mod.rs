@@ -40,7 +40,7 @@ pub mod writer;
 pub use self::core::{FileEffect, FileName, Geometry};
 pub use self::disk::{Disk, FileDisk};
 pub use self::engine::Engine;
-pub use self::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Lsn, Record, ReplicaId};
+pub use self::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Lsn, Record, ReplicaId, Round};
 pub use self::record::Entry;
 pub use self::recovery::{Cut, Damage, GroupReplay, Replay};
 pub use self::writer::{

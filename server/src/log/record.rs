@@ -17,10 +17,11 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Record, ReplicaId};
+use super::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Record, ReplicaId, Round};
 
 /// Bytes of a record's head.
 pub const HEAD_BYTES: usize = 44;
@@ -39,14 +40,22 @@ pub enum Kind {
     Mark = 1,
     /// No ballot below this one gets a promise or a vote any more.
     Promise = 2,
-    /// Voted for an empty batch.
+    /// Voted for an empty batch. Body: u64 what was known to be decided.
     AcceptNoOp = 3,
-    /// Voted for a batch of commands.
+    /// Voted for a batch of commands. Body: u64 decided, u32 count, the commands.
     AcceptCommands = 4,
-    /// Voted for a configuration.
+    /// Voted for a configuration. Body: u64 decided, then voters, learners, leaving: each u32 count and u32 ids.
     AcceptConfiguration = 5,
     /// Everything up to the instance is known to be decided.
     Decided = 6,
+    /// Learned that an empty batch is decided; the body as `AcceptNoOp`.
+    LearnedNoOp = 7,
+    /// Learned that a batch of commands is decided; the body as `AcceptCommands`.
+    LearnedCommands = 8,
+    /// Learned that a configuration is decided; the body as `AcceptConfiguration`.
+    LearnedConfiguration = 9,
+    /// Leases of at most so many nanoseconds (the instance field) are promised.
+    Lease = 10,
     /// A replica of a group was started here.
     Created = 16,
     /// It was removed.
@@ -66,6 +75,10 @@ impl Kind {
             4 => Kind::AcceptCommands,
             5 => Kind::AcceptConfiguration,
             6 => Kind::Decided,
+            7 => Kind::LearnedNoOp,
+            8 => Kind::LearnedCommands,
+            9 => Kind::LearnedConfiguration,
+            10 => Kind::Lease,
             16 => Kind::Created,
             17 => Kind::Removed,
             18 => Kind::Trimmed,
@@ -131,11 +144,12 @@ impl Entry {
     pub fn bytes(&self) -> usize {
         HEAD_BYTES
             + match self {
-                Entry::Group { record: Record::Accept { batch: Batch::Commands(commands), .. }, .. } => {
-                    4 + commands.bytes.len()
-                }
-                Entry::Group { record: Record::Accept { batch: Batch::Configuration(configuration), .. }, .. } => {
-                    configuration_bytes(configuration)
+                Entry::Group { record: Record::Accept { batch, .. } | Record::Learned { batch, .. }, .. } => {
+                    8 + match batch {
+                        Batch::NoOp => 0,
+                        Batch::Commands(commands) => 4 + commands.len_bytes(),
+                        Batch::Configuration(configuration) => configuration_bytes(configuration),
+                    }
                 }
                 Entry::Created { birth, .. } => birth.len(),
                 _ => 0,
@@ -145,19 +159,7 @@ impl Entry {
     fn head(&self) -> Head {
         let mut head = Head { group: self.group().map_or(0, |group| group.0), ..Head::new(Kind::Kept) };
         match self {
-            Entry::Group { record, .. } => match record {
-                Record::Promise { ballot } => head.ballot(Kind::Promise, *ballot),
-                Record::Accept { instance, ballot, batch } => {
-                    let kind = match batch {
-                        Batch::NoOp => Kind::AcceptNoOp,
-                        Batch::Commands(_) => Kind::AcceptCommands,
-                        Batch::Configuration(_) => Kind::AcceptConfiguration,
-                    };
-                    head.ballot(kind, *ballot);
-                    head.instance = instance.0;
-                }
-                Record::Decided { instance } => (head.kind, head.instance) = (Kind::Decided, instance.0),
-            },
+            Entry::Group { record, .. } => record_head(record, &mut head),
             Entry::Created { replica, .. } => (head.kind, head.replica) = (Kind::Created, replica.0),
             Entry::Removed { replica, .. } => (head.kind, head.replica) = (Kind::Removed, replica.0),
             Entry::Trimmed { upto, .. } => (head.kind, head.instance) = (Kind::Trimmed, upto.0),
@@ -167,8 +169,35 @@ impl Entry {
     }
 }
 
+fn record_head(record: &Record, head: &mut Head) {
+    match record {
+        Record::Promise { ballot } => head.set(Kind::Promise, Instance(0), *ballot),
+        Record::Accept { instance, ballot, batch, .. } => {
+            let kind = match batch {
+                Batch::NoOp => Kind::AcceptNoOp,
+                Batch::Commands(_) => Kind::AcceptCommands,
+                Batch::Configuration(_) => Kind::AcceptConfiguration,
+            };
+            head.set(kind, *instance, *ballot);
+        }
+        Record::Learned { instance, ballot, batch } => {
+            let kind = match batch {
+                Batch::NoOp => Kind::LearnedNoOp,
+                Batch::Commands(_) => Kind::LearnedCommands,
+                Batch::Configuration(_) => Kind::LearnedConfiguration,
+            };
+            head.set(kind, *instance, *ballot);
+        }
+        Record::Decided { upto } => (head.kind, head.instance) = (Kind::Decided, upto.0),
+        Record::Lease { duration } => {
+            let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+            (head.kind, head.instance) = (Kind::Lease, nanoseconds);
+        }
+    }
+}
+
 fn configuration_bytes(configuration: &Configuration) -> usize {
-    8 + 4 * (configuration.voters.len() + configuration.learners.len())
+    12 + 4 * (configuration.voters.len() + configuration.learners.len() + configuration.leaving.len())
 }
 
 /// The fixed fields of a record.
@@ -188,8 +217,8 @@ impl Head {
         Head { lsn: 0, group: 0, instance: 0, round: 0, replica: 0, kind, carried: false }
     }
 
-    fn ballot(&mut self, kind: Kind, ballot: Ballot) {
-        (self.kind, self.round, self.replica) = (kind, ballot.round, ballot.replica.0);
+    fn set(&mut self, kind: Kind, instance: Instance, ballot: Ballot) {
+        *self = Head { kind, instance: instance.0, round: ballot.round.0, replica: ballot.replica.0, ..*self };
     }
 
     /// The head as bytes, its checksum still missing: (length, everything from the lsn on).
@@ -280,14 +309,28 @@ pub fn encode(entry: &Entry, lsn: u64, carried: bool, chain: u32, out: &mut Gath
     assert!(length <= RECORD_BYTES_MAX, "a record of {length} bytes");
     let head = Head { lsn, carried, ..entry.head() };
     match entry {
-        Entry::Group { record: Record::Accept { batch: Batch::Commands(commands), .. }, .. } => {
-            encode_parts(&head, chain, &commands.count.to_le_bytes(), Some(&commands.bytes), out)
+        Entry::Group { record, .. } => {
+            let (decided, batch) = match record {
+                Record::Accept { decided_upto, batch, .. } => (decided_upto.0, batch),
+                Record::Learned { batch, .. } => (0, batch),
+                _ => return encode_parts(&head, chain, &[], &[], out),
+            };
+            let decided = decided.to_le_bytes();
+            match batch {
+                Batch::NoOp => encode_parts(&head, chain, &decided, &[], out),
+                Batch::Commands(commands) => {
+                    let mut small = [0; 12];
+                    small[..8].copy_from_slice(&decided);
+                    small[8..].copy_from_slice(&commands.count().to_le_bytes());
+                    encode_parts(&head, chain, &small, commands.parts(), out)
+                }
+                Batch::Configuration(configuration) => {
+                    encode_parts(&head, chain, &encode_configuration(&decided, configuration), &[], out)
+                }
+            }
         }
-        Entry::Group { record: Record::Accept { batch: Batch::Configuration(configuration), .. }, .. } => {
-            encode_parts(&head, chain, &encode_configuration(configuration), None, out)
-        }
-        Entry::Created { birth, .. } => encode_parts(&head, chain, &[], Some(birth), out),
-        _ => encode_parts(&head, chain, &[], None, out),
+        Entry::Created { birth, .. } => encode_parts(&head, chain, &[], std::slice::from_ref(birth), out),
+        _ => encode_parts(&head, chain, &[], &[], out),
     }
 }
 
@@ -295,25 +338,23 @@ pub fn encode(entry: &Entry, lsn: u64, carried: bool, chain: u32, out: &mut Gath
 /// `seed` is the mark's place ([`super::segment::mark_seed`]), `chain` the checksum of the last record before it.
 pub fn encode_mark(next_lsn: u64, durable: u64, chain: u32, seed: u32, out: &mut Gather) {
     let head = Head { lsn: next_lsn, instance: durable, replica: chain, ..Head::new(Kind::Mark) };
-    encode_parts(&head, seed, &[], None, out);
+    encode_parts(&head, seed, &[], &[], out);
 }
 
-fn encode_parts(head: &Head, chain: u32, small: &[u8], large: Option<&Bytes>, out: &mut Gather) -> u32 {
-    let length = HEAD_BYTES + small.len() + large.map_or(0, Bytes::len);
+fn encode_parts(head: &Head, chain: u32, small: &[u8], large: &[Bytes], out: &mut Gather) -> u32 {
+    let length = HEAD_BYTES + small.len() + large.iter().map(Bytes::len).sum::<usize>();
     let mut bytes = head.encode(length as u32);
     let chain = if crate::mutant!(checksum_no_position) { 0 } else { chain };
     let mut crc = crc32c::crc32c_append(chain, &bytes[..4]);
     crc = crc32c::crc32c_append(crc, &bytes[8..]);
     crc = crc32c::crc32c_append(crc, small);
-    if let Some(large) = large {
-        crc = crc32c::crc32c_append(crc, large);
+    for part in large {
+        crc = crc32c::crc32c_append(crc, part);
     }
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     out.copy(&bytes);
     out.copy(small);
-    if let Some(large) = large {
-        out.share(large);
-    }
+    large.iter().for_each(|part| out.share(part));
     crc
 }
 
@@ -431,22 +472,25 @@ fn bad_length(bytes: &[u8]) -> BadRecord {
 }
 
 fn decode_entry(head: &Head, mut body: &[u8]) -> Option<Decoded> {
-    let ballot = Ballot { round: head.round, replica: ReplicaId(head.replica) };
+    let ballot = Ballot { round: Round(head.round), replica: ReplicaId(head.replica) };
     let (group, instance) = (GroupId(head.group), Instance(head.instance));
-    let accept = |batch| Entry::Group { group, record: Record::Accept { instance, ballot, batch } };
+    let record = |record| Entry::Group { group, record };
     let entry = match head.kind {
         Kind::Mark => {
             return Some(Decoded::Mark { next_lsn: head.lsn, durable: head.instance, chain: head.replica });
         }
-        Kind::Promise => Entry::Group { group, record: Record::Promise { ballot } },
-        Kind::AcceptNoOp => accept(Batch::NoOp),
-        Kind::AcceptCommands => {
-            let count = body.try_get_u32_le().ok()?;
-            let bytes = Bytes::copy_from_slice(std::mem::take(&mut body));
-            accept(Batch::Commands(Commands { count, bytes }))
+        Kind::Promise => record(Record::Promise { ballot }),
+        Kind::AcceptNoOp | Kind::AcceptCommands | Kind::AcceptConfiguration => {
+            let decided_upto = Instance(body.try_get_u64_le().ok()?);
+            let batch = decode_batch(head.kind, &mut body)?;
+            record(Record::Accept { instance, ballot, decided_upto, batch })
         }
-        Kind::AcceptConfiguration => accept(Batch::Configuration(decode_configuration(&mut body)?)),
-        Kind::Decided => Entry::Group { group, record: Record::Decided { instance } },
+        Kind::LearnedNoOp | Kind::LearnedCommands | Kind::LearnedConfiguration => {
+            body.try_get_u64_le().ok()?;
+            record(Record::Learned { instance, ballot, batch: decode_batch(head.kind, &mut body)? })
+        }
+        Kind::Decided => record(Record::Decided { upto: instance }),
+        Kind::Lease => record(Record::Lease { duration: Duration::from_nanos(head.instance) }),
         Kind::Created => {
             let birth = Bytes::copy_from_slice(std::mem::take(&mut body));
             Entry::Created { group, replica: ReplicaId(head.replica), birth }
@@ -458,9 +502,20 @@ fn decode_entry(head: &Head, mut body: &[u8]) -> Option<Decoded> {
     body.is_empty().then_some(Decoded::Entry { lsn: head.lsn, carried: head.carried, entry })
 }
 
-fn encode_configuration(configuration: &Configuration) -> Vec<u8> {
-    let mut out = Vec::with_capacity(configuration_bytes(configuration));
-    for replicas in [&configuration.voters, &configuration.learners] {
+fn decode_batch(kind: Kind, body: &mut &[u8]) -> Option<Batch> {
+    Some(match kind {
+        Kind::AcceptCommands | Kind::LearnedCommands => {
+            let count = body.try_get_u32_le().ok()?;
+            Batch::Commands(Commands::new(count, Bytes::copy_from_slice(std::mem::take(body))))
+        }
+        Kind::AcceptConfiguration | Kind::LearnedConfiguration => Batch::Configuration(decode_configuration(body)?),
+        _ => Batch::NoOp,
+    })
+}
+
+fn encode_configuration(decided: &[u8], configuration: &Configuration) -> Vec<u8> {
+    let mut out = decided.to_vec();
+    for replicas in [&configuration.voters, &configuration.learners, &configuration.leaving] {
         out.put_u32_le(replicas.len() as u32);
         replicas.iter().for_each(|replica| out.put_u32_le(replica.0));
     }
@@ -472,5 +527,5 @@ fn decode_configuration(body: &mut &[u8]) -> Option<Configuration> {
         let count = body.try_get_u32_le().ok()?;
         (0..count).map(|_| body.try_get_u32_le().ok().map(ReplicaId)).collect::<Option<BTreeSet<ReplicaId>>>()
     };
-    Some(Configuration { voters: replicas()?, learners: replicas()? })
+    Some(Configuration { voters: replicas()?, learners: replicas()?, leaving: replicas()? })
 }

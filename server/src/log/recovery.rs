@@ -75,7 +75,7 @@ impl Replay {
         match entry {
             Entry::Group { record, .. } => {
                 let trimmed = state.trimmed.unwrap_or(Instance(0));
-                if !matches!(&record, Record::Accept { instance, .. } if *instance <= trimmed) {
+                if batch_instance(&record).is_none_or(|instance| instance > trimmed) {
                     state.records.push(record);
                 }
             }
@@ -93,10 +93,18 @@ impl Replay {
             }
             Entry::Trimmed { upto, .. } => {
                 state.trimmed = state.trimmed.max(Some(upto));
-                state.records.retain(|record| !matches!(record, Record::Accept { instance, .. } if *instance <= upto));
+                state.records.retain(|record| batch_instance(record).is_none_or(|instance| instance > upto));
             }
             Entry::Kept { .. } => {}
         }
+    }
+}
+
+/// Where the record holds a batch, if it does.
+fn batch_instance(record: &Record) -> Option<Instance> {
+    match record {
+        Record::Accept { instance, .. } | Record::Learned { instance, .. } => Some(*instance),
+        Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => None,
     }
 }
 

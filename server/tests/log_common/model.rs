@@ -1,0 +1,139 @@
+//! What a log must hold after a prefix of the entries that were written, and a drawn workload.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coppice_server::log::{
+    Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, Replay, ReplicaId,
+};
+
+use super::Draw;
+
+/// A group's state, independent of how the log came to hold it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    created: Option<(ReplicaId, Bytes)>,
+    removed: Option<ReplicaId>,
+    promised: Ballot,
+    lease: Duration,
+    trimmed: Instance,
+    batches: BTreeMap<Instance, (Ballot, Batch)>,
+}
+
+/// The state of all groups.
+pub type Model = BTreeMap<GroupId, Group>;
+
+/// The model after one more entry.
+pub fn apply(model: &mut Model, entry: &Entry) {
+    let Some(group) = entry.group() else { return };
+    let state = model.entry(group).or_default();
+    match entry {
+        Entry::Group { record, .. } => state.apply(record),
+        Entry::Created { replica, birth, .. } => {
+            let created = Some((*replica, birth.clone()));
+            *state = Group { created, removed: state.removed, ..Group::default() };
+        }
+        Entry::Removed { replica, .. } => *state = Group { removed: Some(*replica), ..Group::default() },
+        Entry::Trimmed { upto, .. } => state.trim(*upto),
+        Entry::Kept { .. } => {}
+    }
+}
+
+impl Group {
+    fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Promise { ballot } => self.promised = self.promised.max(*ballot),
+            Record::Accept { instance, ballot, batch, .. } => {
+                self.promised = self.promised.max(*ballot);
+                self.hold(*instance, *ballot, batch);
+            }
+            Record::Learned { instance, ballot, batch } => self.hold(*instance, *ballot, batch),
+            Record::Lease { duration } => self.lease = self.lease.max(*duration),
+            Record::Decided { .. } => {}
+        }
+    }
+
+    fn hold(&mut self, instance: Instance, ballot: Ballot, batch: &Batch) {
+        if instance > self.trimmed {
+            self.batches.insert(instance, (ballot, batch.clone()));
+        }
+    }
+
+    fn trim(&mut self, upto: Instance) {
+        self.trimmed = self.trimmed.max(upto);
+        self.batches.retain(|instance, _| *instance > upto);
+    }
+}
+
+/// The model after each prefix: `states[n]` follows the first `n` entries.
+pub fn states(entries: &[Entry]) -> Vec<Model> {
+    let mut model = Model::new();
+    let mut states = vec![model.clone()];
+    for entry in entries {
+        apply(&mut model, entry);
+        states.push(model.clone());
+    }
+    states
+}
+
+/// What a start read, as a model.
+pub fn of_replay(replay: &Replay) -> Model {
+    let of_group = |(group, replay): (&GroupId, &coppice_server::log::GroupReplay)| {
+        let (created, removed) = (replay.created.clone(), replay.removed);
+        let mut state = Group { created, removed, ..Group::default() };
+        replay.records.iter().for_each(|record| state.apply(record));
+        state.trim(replay.trimmed.unwrap_or_default());
+        (*group, state)
+    };
+    replay.groups.iter().map(of_group).collect()
+}
+
+/// Draws the next entry of a plausible life of three groups.
+pub fn draw_entry(draw: &mut Draw, model: &Model) -> Entry {
+    let group = GroupId(draw.below(3) as u32);
+    let empty = Group::default();
+    let state = model.get(&group).unwrap_or(&empty);
+    let newest = state.batches.last_key_value().map_or(state.trimmed, |(instance, _)| *instance);
+    let Some((replica, _)) = state.created else {
+        let replica = ReplicaId(state.removed.map_or(1, |removed| removed.0 + 1));
+        return Entry::Created { group, replica, birth: payload(draw) };
+    };
+    let instance = Instance((newest.0 + 1).saturating_sub(draw.below(3)).max(state.trimmed.0 + 1));
+    let record = match draw.below(40) {
+        0 => return Entry::Removed { group, replica },
+        1..6 => return Entry::Trimmed { group, upto: Instance(newest.0.saturating_sub(draw.below(3))) },
+        6..9 => {
+            Record::Promise { ballot: Ballot::new(state.promised.round.0 + draw.below(2), 1 + draw.below(3) as u32) }
+        }
+        9 => Record::Lease { duration: Duration::from_millis(draw.below(500)) },
+        10 => Record::Decided { upto: newest },
+        11..15 => Record::Learned { instance, ballot: state.promised, batch: batch(draw) },
+        _ => {
+            let ballot = Ballot::new(state.promised.round.0.max(1), 1 + draw.below(3) as u32).max(state.promised);
+            Record::Accept { instance, ballot, decided_upto: state.trimmed, batch: batch(draw) }
+        }
+    };
+    Entry::Group { group, record }
+}
+
+fn batch(draw: &mut Draw) -> Batch {
+    match draw.below(8) {
+        0 => Batch::NoOp,
+        1 => {
+            let replicas = |draw: &mut Draw| (0..draw.below(4) as u32).map(ReplicaId).collect();
+            let (voters, learners, leaving) = (replicas(draw), replicas(draw), replicas(draw));
+            Batch::Configuration(Configuration { voters, learners, leaving })
+        }
+        _ => {
+            let mut parts: Vec<Bytes> = (0..1 + draw.below(3)).map(|_| payload(draw)).collect();
+            Batch::Commands(Commands::from_parts(parts.len() as u32, &mut parts))
+        }
+    }
+}
+
+fn payload(draw: &mut Draw) -> Bytes {
+    let length = if draw.below(4) == 0 { draw.below(3_000) } else { draw.below(200) };
+    let byte = draw.below(256) as u8;
+    Bytes::from(vec![byte; length as usize])
+}

@@ -1,0 +1,236 @@
+//! The log loses power, space and flushes; what it answered for is there, and nothing else is made up.
+
+mod log_common;
+
+use coppice_server::datadir::Identity;
+use coppice_server::log::engine::Progress;
+use coppice_server::log::{Engine, Entry, FileEffect, FileName};
+use log_common::model::{self, Model};
+use log_common::sim_disk::{Crash, SimDisk};
+use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open, read};
+
+/// A log over several crashes, with what it must still hold.
+struct Life {
+    disk: SimDisk,
+    known: Identity,
+    /// What every write so far was about, torn ones cut off.
+    entries: Vec<Entry>,
+    /// The first so many were answered for.
+    answered: usize,
+    draw: Draw,
+}
+
+impl Life {
+    fn new(seed: u64) -> Life {
+        Life { disk: new_disk(SMALL), known: NODE, entries: Vec::new(), answered: 0, draw: Draw::new(seed) }
+    }
+
+    /// Opens the log, checks what it holds, writes `writes` times or until the power fails.
+    fn run(&mut self, writes: usize) {
+        let states = model::states(&self.entries);
+        let opened = open(self.disk.clone(), self.known);
+        let Ok((mut engine, replay, identity)) = opened else {
+            // The power failed on the way: nothing that counts has changed, or the next start finds it.
+            let mut disk = self.disk.clone();
+            assert!(disk.cut_at.take().is_some(), "{:?}", opened.map(|_| ()).expect_err("not open"));
+            self.disk = open_halfway(disk, self.disk.cut_at, self.known);
+            return;
+        };
+        self.settle(&states, &model::of_replay(&replay));
+        self.known = identity;
+        let mut model = states[self.entries.len()].clone();
+        for _ in 0..writes {
+            let mut entries = Vec::new();
+            for _ in 0..1 + self.draw.below(4) {
+                let entry = model::draw_entry(&mut self.draw, &model);
+                model::apply(&mut model, &entry);
+                entries.push(entry);
+            }
+            self.entries.extend(entries.iter().cloned());
+            if !commit(&mut engine, &entries) || !keep(&mut engine) {
+                break;
+            }
+            self.answered = self.entries.len();
+            if self.draw.below(8) == 0 && engine.mark() && engine.proceed().is_err() {
+                break;
+            }
+        }
+        self.disk = engine.disk().clone();
+    }
+
+    /// The log holds everything that was answered for, and nothing that was not written.
+    fn settle(&mut self, states: &[Model], found: &Model) {
+        let prefix = (self.answered..states.len()).rev().find(|&n| states[n] == *found);
+        let prefix = prefix.unwrap_or_else(|| {
+            panic!("the log holds none of the states {}..{}: {found:#?}", self.answered, states.len())
+        });
+        self.entries.truncate(prefix);
+        // What a start has read it answers for.
+        self.answered = prefix;
+    }
+}
+
+/// The disk after a start that was cut off.
+fn open_halfway(mut disk: SimDisk, cut_at: Option<u64>, known: Identity) -> SimDisk {
+    disk.cut_at = cut_at;
+    let mut replay = |_: bool, _: Entry| ();
+    let found = coppice_server::log::engine::Found::read(&mut disk, known, &mut replay).expect("reads");
+    let mut shared = SharedDisk(disk);
+    assert!(found.open(&mut shared, SMALL, false).is_err(), "cut off");
+    shared.0
+}
+
+/// A disk that outlives the engine.
+struct SharedDisk(SimDisk);
+
+impl coppice_server::log::Disk for &mut SharedDisk {
+    fn list(&mut self) -> std::io::Result<Vec<FileName>> {
+        self.0.list()
+    }
+
+    fn read(&mut self, file: FileName, limit: usize) -> std::io::Result<Vec<u8>> {
+        self.0.read(file, limit)
+    }
+
+    fn carry_out(&mut self, effect: &FileEffect) -> std::io::Result<()> {
+        self.0.carry_out(effect)
+    }
+}
+
+#[test]
+fn a_power_cut_between_any_two_effects_loses_nothing_that_was_answered() {
+    let seeds = 3;
+    for seed in 0..seeds {
+        let mut whole = Life::new(seed);
+        whole.run(60);
+        let effects = whole.disk.effects;
+        assert!(whole.disk.file_names().iter().all(|name| *name > FileName::Segment(2)), "segments were trimmed");
+        for cut_at in 0..effects {
+            for crash in [Crash::AllLost, Crash::Drawn(cut_at), Crash::Drawn(cut_at + 1_000), Crash::Process] {
+                let mut life = Life::new(seed);
+                life.disk.effects = 0;
+                life.disk.cut_at = Some(cut_at);
+                life.run(60);
+                life.disk = life.disk.crash(crash);
+                // The second start is cut off too, somewhere, and the third goes on.
+                life.disk.cut_at = Some(cut_at % 23);
+                life.run(20);
+                life.disk = life.disk.crash(crash);
+                life.run(5);
+                life.disk = life.disk.crash(Crash::AllLost);
+                life.run(0);
+            }
+        }
+    }
+}
+
+/// reliability.md ST1: every flush fails once, the next one would succeed.
+#[test]
+fn a_failed_flush_ends_the_log_and_is_not_believed_later() {
+    for write in 0..20 {
+        let mut life = Life::new(7);
+        life.run(write);
+        let (mut engine, _, identity) = open(life.disk.clone(), life.known).expect("opens");
+        let before = engine.disk().effects;
+        engine.disk().fail_flushes = 1;
+        let entries = [Entry::Kept { segment: 1 }];
+        assert!(!commit(&mut engine, &entries), "a flush that failed was taken for one that did not");
+        let effects = engine.disk().effects - before;
+        assert_eq!(effects, 2, "one write, one flush, and nothing after it");
+        // The process stops. The page cache still shows the record, so the next start takes it in; what it answers for
+        // then must survive a power cut, although the kernel believes those pages to be clean.
+        let disk = engine.disk().clone().crash(Crash::Process);
+        let (mut engine, replay, identity) = open(disk, identity).expect("opens");
+        let disk = engine.disk().clone().crash(Crash::AllLost);
+        assert_eq!(model::of_replay(&read(&disk, identity).expect("reads")), model::of_replay(&replay));
+    }
+}
+
+/// The record above is of the log itself; this one is a vote, so that its loss would show.
+#[test]
+fn a_vote_read_back_after_a_failed_flush_is_durable_from_then_on() {
+    let mut life = Life::new(11);
+    life.run(10);
+    let (mut engine, replay, identity) = open(life.disk.clone(), life.known).expect("opens");
+    let mut model = model::of_replay(&replay);
+    let mut entries = Vec::new();
+    while entries.len() < 5 {
+        let entry = model::draw_entry(&mut life.draw, &model);
+        model::apply(&mut model, &entry);
+        entries.push(entry);
+    }
+    engine.disk().fail_flushes = 1;
+    assert!(!commit(&mut engine, &entries));
+    let (mut engine, replay, identity) = open(engine.disk().clone().crash(Crash::Process), identity).expect("opens");
+    assert_eq!(model::of_replay(&replay), model, "the page cache has it all");
+    let disk = engine.disk().clone().crash(Crash::AllLost);
+    assert_eq!(model::of_replay(&read(&disk, identity).expect("reads")), model);
+}
+
+/// reliability.md ST10: the budget ends at each write, in the middle of a batch too, then returns.
+#[test]
+fn a_full_disk_stops_writes_and_room_brings_them_back() {
+    let mut stuck = 0;
+    for extra in (0..60_000).step_by(700) {
+        let mut life = Life::new(5);
+        let (mut engine, replay, identity) = open(life.disk.clone(), life.known).expect("opens");
+        let mut model = model::of_replay(&replay);
+        engine.disk().budget = Some(20_480 + 20_480 + extra);
+        for _ in 0..40 {
+            let entry = model::draw_entry(&mut life.draw, &model);
+            model::apply(&mut model, &entry);
+            engine.write([entry].iter());
+            while engine.proceed().expect("a full disk is no failure") == Progress::Full {
+                stuck += 1;
+                let disk = engine.disk();
+                disk.budget = disk.budget.map(|budget| budget + 1_000);
+            }
+            // Segments cannot be prepared now, so the newest one grows.
+        }
+        let disk = engine.disk().clone().crash(Crash::AllLost);
+        assert_eq!(model::of_replay(&read(&disk, identity).expect("reads")), model, "extra {extra}");
+    }
+    assert!(stuck > 20, "the disk was hardly ever full: {stuck}");
+}
+
+#[test]
+fn every_start_is_told_apart_from_the_one_before() {
+    let mut life = Life::new(1);
+    for start in 1..5 {
+        assert_eq!(life.known.incarnation, start);
+        life.run(3);
+        life.disk = life.disk.crash(Crash::AllLost);
+    }
+}
+
+/// An idle log ends with a mark, so that damage to its last records is told from a torn tail.
+#[test]
+fn after_an_idle_mark_even_the_last_record_cannot_be_lost_in_silence() {
+    let mut life = Life::new(3);
+    life.run(6);
+    let (mut engine, ..) = open(life.disk.clone(), life.known).expect("opens");
+    let entries = [model::draw_entry(&mut life.draw, &Model::new())];
+    assert!(commit(&mut engine, &entries));
+    assert!(engine.mark(), "due");
+    assert_eq!(engine.proceed().expect("flushed"), Progress::Durable);
+    assert!(!engine.mark(), "nothing new to say");
+    let mut disk = engine.disk().clone();
+    let newest = *disk.file_names().iter().filter(|name| matches!(name, FileName::Segment(_))).max().expect("one");
+    disk.damage(newest, |bytes| {
+        let last = bytes.iter().rposition(|&byte| byte != 0).expect("not empty") / 4_096 * 4_096;
+        let record = bytes[..last].iter().rposition(|&byte| byte != 0).expect("a record");
+        bytes[record] ^= 1;
+    });
+    assert!(read(&disk, life.known).is_err());
+}
+
+/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn every_planted_bug_is_caught() {
+    log_common::catch("retry_flush", "a_failed_flush_ends_the_log_and_is_not_believed_later");
+    log_common::catch("no_dir_flush", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
+    log_common::catch("trim_early", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
+    log_common::catch("enospc_ignored", "a_full_disk_stops_writes_and_room_brings_them_back");
+    log_common::catch("no_incarnation", "every_start_is_told_apart_from_the_one_before");
+}
