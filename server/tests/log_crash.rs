@@ -4,7 +4,7 @@ mod log_common;
 
 use coppice_server::datadir::Identity;
 use coppice_server::log::engine::Progress;
-use coppice_server::log::{Engine, Entry, FileEffect, FileName};
+use coppice_server::log::{Entry, FileEffect, FileName, GroupId, Instance};
 use log_common::model::{self, Model};
 use log_common::sim_disk::{Crash, SimDisk};
 use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open, read};
@@ -62,7 +62,13 @@ impl Life {
     fn settle(&mut self, states: &[Model], found: &Model) {
         let prefix = (self.answered..states.len()).rev().find(|&n| states[n] == *found);
         let prefix = prefix.unwrap_or_else(|| {
-            panic!("the log holds none of the states {}..{}: {found:#?}", self.answered, states.len())
+            let nearest = (self.answered..states.len()).map(|n| (n, model::difference(&states[n], found)));
+            let (n, difference) = nearest.min_by_key(|(_, text)| text.len()).expect("there are states");
+            panic!(
+                "the log holds none of the states {}..{}; from {n} it differs in{difference}",
+                self.answered,
+                states.len()
+            )
         });
         self.entries.truncate(prefix);
         // What a start has read it answers for.
@@ -133,7 +139,7 @@ fn a_failed_flush_ends_the_log_and_is_not_believed_later() {
         let (mut engine, _, identity) = open(life.disk.clone(), life.known).expect("opens");
         let before = engine.disk().effects;
         engine.disk().fail_flushes = 1;
-        let entries = [Entry::Kept { segment: 1 }];
+        let entries = [Entry::Trimmed { group: GroupId(9), upto: Instance(1) }];
         assert!(!commit(&mut engine, &entries), "a flush that failed was taken for one that did not");
         let effects = engine.disk().effects - before;
         assert_eq!(effects, 2, "one write, one flush, and nothing after it");

@@ -144,7 +144,7 @@ impl Core {
     /// Puts `entries` into one write: effects that end with a flush. Returns the lsn of the last record.
     ///
     /// # Panics
-    /// If a write is under way, or without entries.
+    /// If a write is under way; without entries; if one is a `Kept`.
     pub fn write<'a>(
         &mut self,
         entries: impl Iterator<Item = &'a Entry> + Clone,
@@ -156,6 +156,7 @@ impl Core {
         let mut out = Gather::default();
         let offset = self.open_write(&mut out);
         for entry in entries {
+            assert!(!matches!(entry, Entry::Kept { .. }), "only the log itself says which segments it keeps");
             self.trim_wanted |= matches!(entry, Entry::Trimmed { .. } | Entry::Created { .. } | Entry::Removed { .. });
             self.put(entry, false, &mut out);
         }

@@ -98,7 +98,7 @@ impl Ledger {
             Entry::Trimmed { group, upto } => {
                 raise(&mut self.groups.entry(*group).or_default().trimmed, lsn, *upto);
             }
-            Entry::Kept { segment } => self.kept = Some(Stated { lsn, value: *segment }),
+            Entry::Kept { segment } => raise(&mut self.kept, lsn, *segment),
         }
     }
 

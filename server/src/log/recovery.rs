@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::core::{FileName, Past};
 use super::disk::Disk;
-use super::ids::{GroupId, Instance, Record, ReplicaId};
+use super::ids::{Ballot, GroupId, Instance, Lsn, Record, ReplicaId};
 use super::ledger::Ledger;
 use super::record::{self, BadRecord, Decoded, Entry};
 use super::segment::{BOUNDARY_BYTES, BadHeader, HEADER_BYTES, Header, SegmentNumber, boundary, mark_seed};
@@ -56,8 +56,29 @@ pub struct GroupReplay {
     pub removed: Option<ReplicaId>,
     /// A durable checkpoint holds everything up to here.
     pub trimmed: Option<Instance>,
-    /// Promises, votes above `trimmed`, and decisions, in log order.
+    /// The highest ballot promised or voted in, votes for trimmed batches included.
+    pub promised: Ballot,
+    /// Everything but promises, in log order; batches above `trimmed` only.
     pub records: Vec<Record>,
+}
+
+impl GroupReplay {
+    /// The records as `coppice_ordering::RecoveredGroup::apply` takes them, numbered anew from 1.
+    pub fn into_records(self) -> impl Iterator<Item = (Lsn, Record)> {
+        let promise = (self.promised > Ballot::ZERO).then_some(Record::Promise { ballot: self.promised });
+        (1..).map(Lsn).zip(promise.into_iter().chain(self.records))
+    }
+
+    fn apply(&mut self, record: Record) {
+        if let Record::Promise { ballot } | Record::Accept { ballot, .. } = &record {
+            self.promised = self.promised.max(*ballot);
+        }
+        let trimmed = self.trimmed.unwrap_or(Instance::ZERO);
+        let promise = matches!(record, Record::Promise { .. });
+        if !promise && batch_instance(&record).is_none_or(|instance| instance > trimmed) {
+            self.records.push(record);
+        }
+    }
 }
 
 /// Everything durable, by group.
@@ -73,12 +94,7 @@ impl Replay {
         let Some(group) = entry.group() else { return };
         let state = self.groups.entry(group).or_default();
         match entry {
-            Entry::Group { record, .. } => {
-                let trimmed = state.trimmed.unwrap_or(Instance(0));
-                if batch_instance(&record).is_none_or(|instance| instance > trimmed) {
-                    state.records.push(record);
-                }
-            }
+            Entry::Group { record, .. } => state.apply(record),
             Entry::Created { replica, birth, .. } => {
                 if !carried {
                     *state = GroupReplay { removed: state.removed, ..GroupReplay::default() };
@@ -260,13 +276,17 @@ impl Walk<'_> {
         let mut stop = None;
         for (at, (number, header)) in files.run.iter().enumerate() {
             let file = FileName::Segment(*number);
-            let limit = match files.run.get(at + 1) {
-                Some((_, Ok(next))) => next.first_lsn,
-                _ => u64::MAX,
-            };
+            // A newer segment says where it begins; what older ones hold from there on was written again.
+            let newer = files.run[at + 1..].iter().filter_map(|(_, header)| Some(header.as_ref().ok()?.first_lsn));
+            let limit = newer.min().unwrap_or(u64::MAX);
             let bytes = disk.read(file, usize::MAX)?;
             let header = match header {
                 Ok(header) => header,
+                // Its one write was not durable when a later start wrote it again: nothing of it counts.
+                Err(_) if stop.is_none() && self.next_lsn == limit => {
+                    self.ledger.begin_segment(*number, limit);
+                    continue;
+                }
                 Err(reason) => {
                     stop.get_or_insert(Stop { file, offset: 0, reason: (*reason).into() });
                     self.scan_marks(*number, &bytes, 0);
@@ -283,27 +303,38 @@ impl Walk<'_> {
                 self.scan_marks(*number, &bytes, 0);
                 continue;
             }
+            // A header is written when everything before it is durable, as a mark is.
+            self.prove(header.first_lsn.saturating_sub(1));
             self.ledger.begin_segment(*number, header.first_lsn);
             let (offset, reason) = self.segment(*number, &bytes, limit);
             self.ledger.end_segment(*number, bytes.len() as u64);
             let newest = at + 1 == files.run.len();
             if newest || self.next_lsn < limit {
                 self.scan_marks(*number, &bytes, offset);
-                stop = Some(Stop { file, offset, reason: reason.unwrap_or(BadRecord::Missing).into() });
+                // If this segment ends well and the next one's header is bad, that is the place to name.
+                let complete = reason.is_none() && self.highest_mark < self.next_lsn;
+                if !complete || !matches!(files.run.get(at + 1), Some((_, Err(_)))) {
+                    stop = Some(Stop { file, offset, reason: reason.unwrap_or(BadRecord::Missing).into() });
+                }
             }
         }
+        let mut stop = stop.expect("the newest segment ends somewhere");
+        self.unused(disk, files, &mut stop)?;
+        Ok(stop)
+    }
+
+    /// Looks for marks in files without a good header: one whose first write was torn holds none that says more.
+    fn unused<D: Disk>(&mut self, disk: &mut D, files: &Files, stop: &mut Stop) -> Result<(), LogError> {
         for (number, reason) in &files.unused {
             let bytes = disk.read(FileName::Segment(*number), usize::MAX)?;
             let before = self.highest_mark;
             self.scan_marks(*number, &bytes, 0);
-            if self.highest_mark > before
-                && self.highest_mark >= self.next_lsn
-                && stop.as_ref().is_some_and(Stop::is_clean)
-            {
-                stop = Some(Stop { file: FileName::Segment(*number), offset: 0, reason: (*reason).into() });
+            let missing = self.highest_mark > before && self.highest_mark >= self.next_lsn;
+            if missing && stop.is_clean() {
+                *stop = Stop { file: FileName::Segment(*number), offset: 0, reason: (*reason).into() };
             }
         }
-        Ok(stop.expect("the newest segment ends somewhere"))
+        Ok(())
     }
 
     /// Walks one segment up to the record `limit`. Returns where it stopped, and why if not at a clean end.
@@ -389,8 +420,14 @@ impl Walk<'_> {
         if self.highest_mark >= self.next_lsn && !crate::mutant!(cut_at_first_bad) {
             return Err(damage());
         }
+        // Segments may go as soon as `Kept` is durable, before any mark says so.
+        let unproven = self.buffer.iter().filter_map(|record| match record.entry {
+            Entry::Kept { segment } => Some(segment),
+            _ => None,
+        });
+        let kept = unproven.chain([self.ledger.kept()]).max().unwrap_or(1);
         let (oldest, _) = files.run.first().expect("a run is not empty");
-        if *oldest > self.ledger.kept() {
+        if *oldest > kept {
             let file = FileName::Segment(oldest - 1);
             return Err(Damage { file, offset: 0, reason: BadPlace::File });
         }

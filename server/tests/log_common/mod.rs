@@ -85,6 +85,7 @@ pub fn catch(mutant: &str, test: &str) {
         command.args(["--exact", test]).env("COPPICE_MUTANT", mutant);
         command.output().expect("the test runs")
     };
+    assert!(run("none").status.success(), "{test} fails by itself");
     let output = run(mutant);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("running 1 test"), "no test {test}");

@@ -82,7 +82,7 @@ pub fn of_replay(replay: &Replay) -> Model {
     let of_group = |(group, replay): (&GroupId, &coppice_server::log::GroupReplay)| {
         let (created, removed) = (replay.created.clone(), replay.removed);
         let mut state = Group { created, removed, ..Group::default() };
-        replay.records.iter().for_each(|record| state.apply(record));
+        replay.clone().into_records().for_each(|(_, record)| state.apply(&record));
         state.trim(replay.trimmed.unwrap_or_default());
         (*group, state)
     };
@@ -136,4 +136,32 @@ fn payload(draw: &mut Draw) -> Bytes {
     let length = if draw.below(4) == 0 { draw.below(3_000) } else { draw.below(200) };
     let byte = draw.below(256) as u8;
     Bytes::from(vec![byte; length as usize])
+}
+
+/// Names what differs, for people.
+pub fn difference(expected: &Model, found: &Model) -> String {
+    let mut text = String::new();
+    let groups: std::collections::BTreeSet<_> = expected.keys().chain(found.keys()).collect();
+    let none = Group::default();
+    for group in groups {
+        let (a, b) = (expected.get(group).unwrap_or(&none), found.get(group).unwrap_or(&none));
+        for (name, same) in [
+            ("created", a.created == b.created),
+            ("removed", a.removed == b.removed),
+            ("promised", a.promised == b.promised),
+            ("lease", a.lease == b.lease),
+            ("trimmed", a.trimmed == b.trimmed),
+            ("batches", a.batches == b.batches),
+        ] {
+            if !same {
+                text += &format!(" {group} {name};");
+            }
+        }
+        let instances: std::collections::BTreeSet<_> = a.batches.keys().chain(b.batches.keys()).collect();
+        for instance in instances.into_iter().filter(|instance| a.batches.get(instance) != b.batches.get(instance)) {
+            text += &format!(" {instance}: {:?} != {:?};", a.batches.get(instance), b.batches.get(instance));
+        }
+    }
+    text.truncate(2_000);
+    text
 }

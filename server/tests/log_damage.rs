@@ -1,0 +1,272 @@
+//! Bytes of the log rot, vanish, or stand in the wrong place: a torn tail is cut, everything else is refused by name.
+
+mod log_common;
+
+use bytes::Bytes;
+use coppice_server::datadir::{Identity, NodeId};
+use coppice_server::log::engine::{Found, create};
+use coppice_server::log::record::BadRecord;
+use coppice_server::log::recovery::BadPlace;
+use coppice_server::log::{
+    Ballot, Batch, Commands, Damage, Engine, Entry, FileName, Geometry, GroupId, Instance, LogError, Record,
+};
+use log_common::model::{self, Model};
+use log_common::sim_disk::SimDisk;
+use log_common::{Draw, NODE, commit, keep, read};
+
+/// Two writes to a segment.
+const TINY: Geometry = Geometry { first_bytes: 12 << 10, segment_bytes: 12 << 10, segments_ahead: 1 };
+
+/// A log at rest.
+struct Written {
+    disk: SimDisk,
+    states: Vec<Model>,
+    /// The entries before the last write: its mark proves them.
+    proven: usize,
+    /// Where the last write stands.
+    last_write: (FileName, usize),
+}
+
+fn open(disk: SimDisk, known: Identity) -> (Engine<SimDisk>, Identity) {
+    let mut disk = disk;
+    let found = Found::read(&mut disk, known, &mut |_, _| ()).expect("reads");
+    let identity = found.identity;
+    (found.open(disk, TINY, false).expect("opens"), identity)
+}
+
+fn new_log() -> Engine<SimDisk> {
+    let mut disk = SimDisk::default();
+    create(&mut disk, NODE, TINY).expect("created");
+    open(disk, NODE).0
+}
+
+/// `writes` writes of up to four drawn entries each.
+fn write(writes: usize, seed: u64) -> Written {
+    let mut engine = new_log();
+    let mut draw = Draw::new(seed);
+    let (mut model, mut entries) = (Model::new(), Vec::new());
+    let mut proven = 0;
+    for write in 0..writes {
+        proven = entries.len();
+        for _ in 0..1 + draw.below(4) {
+            let entry = model::draw_entry(&mut draw, &model);
+            model::apply(&mut model, &entry);
+            entries.push(entry);
+        }
+        assert!(commit(&mut engine, &entries[proven..]));
+        // What the last write allows to be removed is still there: it may not be durable.
+        assert!(write + 1 == writes || keep(&mut engine));
+    }
+    let disk = engine.disk().clone();
+    let last_write = newest_write(&disk);
+    Written { disk, states: model::states(&entries), proven, last_write }
+}
+
+fn segments(disk: &SimDisk) -> Vec<FileName> {
+    disk.file_names().into_iter().filter(|name| matches!(name, FileName::Segment(_))).collect()
+}
+
+/// The segment written last and the boundary of its last write.
+fn newest_write(disk: &SimDisk) -> (FileName, usize) {
+    let used = |name: &FileName| disk.bytes(*name)[..64].iter().any(|&byte| byte != 0);
+    let newest = segments(disk).into_iter().rfind(used).expect("a segment");
+    let bytes = disk.bytes(newest);
+    let mark = |at: &usize| bytes.get(at + 40) == Some(&1) && bytes[*at..at + 4] == 44_u32.to_le_bytes();
+    (newest, (1..bytes.len() / 4_096).map(|page| page * 4_096).rfind(mark).expect("a write"))
+}
+
+/// The log is read as one of the states `from..`, and which.
+fn state_of(written: &Written, disk: &SimDisk, from: usize) -> Result<usize, LogError> {
+    let found = model::of_replay(&read(disk, NODE)?);
+    let state = (from..written.states.len()).rev().find(|&n| written.states[n] == found);
+    Ok(state.unwrap_or_else(|| panic!("made up: {}", model::difference(&written.states[from], &found))))
+}
+
+/// reliability.md ST2: each byte.
+#[test]
+fn every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset() {
+    let mut written = write(9, 2);
+    let (mut refused, mut cut) = (0, 0);
+    for name in segments(&written.disk) {
+        for at in 0..written.disk.bytes(name).len() {
+            let flip = |disk: &mut SimDisk| disk.damage(name, |bytes| bytes[at] ^= 1 << (at % 8));
+            flip(&mut written.disk);
+            match state_of(&written, &written.disk, written.proven) {
+                Ok(n) => cut += usize::from(n + 1 < written.states.len()),
+                Err(LogError::Damage(Damage { file, offset, .. })) => {
+                    assert!(file == name && offset <= at as u64, "{name} byte {at}, but {file} byte {offset} is named");
+                    refused += 1;
+                }
+                Err(other) => panic!("{name} byte {at}: {other}"),
+            }
+            flip(&mut written.disk);
+        }
+    }
+    assert!(refused > 1_000 && cut > 50, "refused {refused}, cut {cut}");
+}
+
+#[test]
+fn a_tail_torn_at_any_length_is_cut_and_the_rest_is_there() {
+    for seed in 0..6 {
+        let written = write(7, 100 + seed);
+        let (name, start) = written.last_write;
+        let whole = written.disk.bytes(name).to_vec();
+        let end = whole.iter().rposition(|&byte| byte != 0).expect("not empty") + 1;
+        let mut draw = Draw::new(seed);
+        let mut last = written.proven;
+        for length in start..=end {
+            let mut disk = written.disk.clone();
+            disk.damage(name, |bytes| bytes[length..].fill(0));
+            let state = state_of(&written, &disk, last).expect("a torn tail is no damage");
+            // The same with rubbish behind it, and with the file ending there.
+            disk.damage(name, |bytes| bytes[length..end].fill_with(|| draw.below(255) as u8 + 1));
+            assert!(state_of(&written, &disk, written.proven).expect("no damage") <= state);
+            disk.damage(name, |bytes| bytes.truncate(length));
+            assert!(state_of(&written, &disk, written.proven).expect("no damage") <= state);
+            last = state;
+        }
+        assert_eq!(written.states[last], written.states[written.states.len() - 1], "nothing is cut from a whole log");
+    }
+}
+
+/// reliability.md ST8: a flush that was answered kept old bytes. Those are zeros here, which look like an end.
+#[test]
+fn a_lost_sector_below_the_last_mark_is_damage() {
+    let written = write(9, 4);
+    let (last_file, last_start) = written.last_write;
+    let mut lost = 0;
+    for name in segments(&written.disk) {
+        // A header belongs to the first write.
+        let proven = if last_start == 4_096 { 0 } else { last_start };
+        let end = if name == last_file { proven } else { written.disk.bytes(name).len() };
+        for sector in (0..end).step_by(512) {
+            let mut disk = written.disk.clone();
+            let before = disk.bytes(name)[sector..sector + 512].to_vec();
+            if before.iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            disk.damage(name, |bytes| bytes[sector..sector + 512].fill(0));
+            match read(&disk, NODE) {
+                Err(LogError::Damage(damage)) => {
+                    assert!(
+                        damage.file == name && damage.offset <= sector as u64 + 511,
+                        "{damage} for {name} {sector}"
+                    );
+                }
+                Err(other) => panic!("{name} byte {sector}: {other}"),
+                Ok(_) => panic!("{name} byte {sector}: believed"),
+            }
+            lost += 1;
+        }
+    }
+    assert!(lost > 8, "{lost}");
+}
+
+fn vote(instance: u64, byte: u8) -> Entry {
+    let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![byte; 900])));
+    let (instance, decided_upto) = (Instance(instance), Instance(0));
+    let record = Record::Accept { instance, ballot: Ballot::new(1, 1), decided_upto, batch };
+    Entry::Group { group: GroupId(1), record }
+}
+
+/// The log of `node`, whose votes all hold `byte`.
+fn votes(node: u32, byte: u8) -> SimDisk {
+    let identity = Identity { node: NodeId(node), ..NODE };
+    let mut disk = SimDisk::default();
+    create(&mut disk, identity, TINY).expect("created");
+    let (mut engine, _) = open(disk, identity);
+    for instance in 1..=6 {
+        assert!(commit(&mut engine, &[vote(instance, byte)]) && keep(&mut engine));
+    }
+    engine.disk().clone()
+}
+
+/// reliability.md ST8: intact, with the right lsn, but of another node's log at the same place.
+#[test]
+fn an_intact_write_of_another_log_is_refused() {
+    let (own, other) = (votes(3, 7), votes(4, 9));
+    assert!(read(&own, NODE).is_ok());
+    let (last_file, last_start) = newest_write(&own);
+    for name in segments(&own) {
+        for write in (4_096..own.bytes(name).len()).step_by(4_096) {
+            if own.bytes(name)[write] == 0 || (name, write) == (last_file, last_start) {
+                continue;
+            }
+            let mut disk = own.clone();
+            disk.damage(name, |bytes| {
+                bytes[write..write + 4_096].copy_from_slice(&other.bytes(name)[write..write + 4_096])
+            });
+            let Err(LogError::Damage(damage)) = read(&disk, NODE) else { panic!("{name} byte {write} is believed") };
+            assert_eq!((damage.file, damage.offset), (name, write as u64));
+        }
+    }
+    let mut disk = own.clone();
+    let name = segments(&own)[1];
+    disk.damage(name, |bytes| bytes.copy_from_slice(other.bytes(name)));
+    let Err(LogError::Damage(Damage { reason: BadPlace::Foreign { node, .. }, .. })) = read(&disk, NODE) else {
+        panic!("a foreign segment is believed")
+    };
+    assert_eq!(node, NodeId(4));
+}
+
+/// reliability.md ST8: a write that landed on the next boundary instead of its own.
+#[test]
+fn a_misplaced_write_is_refused() {
+    let own = votes(3, 7);
+    let name = segments(&own)[2];
+    let mut disk = own.clone();
+    disk.damage(name, |bytes| bytes.copy_within(4_096..8_192, 8_192));
+    let refused = read(&disk, NODE);
+    assert!(matches!(&refused, Err(LogError::Damage(damage)) if damage.file == name), "{refused:?}");
+    let mut disk = own.clone();
+    disk.damage(name, |bytes| {
+        bytes.copy_within(4_096..8_192, 8_192);
+        bytes[4_096..8_192].fill(0);
+    });
+    let Err(LogError::Damage(damage)) = read(&disk, NODE) else { panic!("believed") };
+    assert_eq!((damage.file, damage.offset), (name, 4_096));
+    assert_eq!(damage.reason, BadPlace::Record(BadRecord::Missing));
+}
+
+#[test]
+fn a_missing_file_is_refused_by_name() {
+    let own = votes(3, 7);
+    let names = segments(&own);
+    let (newest, _) = newest_write(&own);
+    for name in names.into_iter().filter(|name| *name < newest) {
+        let mut disk = own.clone();
+        disk.lose_file(name);
+        let Err(LogError::Damage(damage)) = read(&disk, NODE) else { panic!("{name} is not missed") };
+        assert_eq!((damage.file, damage.reason), (name, BadPlace::File));
+    }
+    let mut disk = own.clone();
+    segments(&own).into_iter().for_each(|name| disk.lose_file(name));
+    assert!(matches!(read(&disk, NODE), Err(LogError::Damage(Damage { reason: BadPlace::File, .. }))), "an empty log");
+}
+
+#[test]
+fn a_log_without_the_segments_of_the_last_start_is_refused() {
+    let own = votes(3, 7);
+    let before = segments(&own).len() as u64;
+    let (engine, identity) = open(own, Identity { incarnation: 2, ..NODE });
+    let mut engine = engine;
+    assert!(commit(&mut engine, &[vote(7, 1)]));
+    let mut disk = engine.disk().clone();
+    assert!(read(&disk, identity).is_ok());
+    for name in segments(&disk) {
+        if matches!(name, FileName::Segment(number) if number >= before) {
+            disk.lose_file(name);
+        }
+    }
+    let refused = read(&disk, identity);
+    assert!(matches!(refused, Err(LogError::Older { found: 2, known: 3 })), "{refused:?}");
+}
+
+/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn every_planted_bug_is_caught() {
+    log_common::catch("cut_at_first_bad", "a_lost_sector_below_the_last_mark_is_damage");
+    log_common::catch("refuse_torn_tail", "a_tail_torn_at_any_length_is_cut_and_the_rest_is_there");
+    log_common::catch("checksum_no_position", "an_intact_write_of_another_log_is_refused");
+}
