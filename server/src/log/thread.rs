@@ -188,6 +188,7 @@ impl Writer {
         self.completions.extend(self.batch.iter().filter_map(group));
         (self.hooks.flushed)(Flushed {
             completions: &self.completions,
+            durable_lsn: self.engine.core().durable(),
             records: self.batch.len(),
             took,
             log_bytes: self.engine.core().bytes(),

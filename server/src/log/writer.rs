@@ -71,6 +71,8 @@ pub struct Append {
 pub struct Flushed<'a> {
     /// Every waiting (group, lsn), in the order of the appends.
     pub completions: &'a [(GroupId, Lsn)],
+    /// Everything up to this lsn of the node's log is durable.
+    pub durable_lsn: u64,
     /// Records that shared the flush, those of the log itself not counted.
     pub records: usize,
     /// How long write and flush took.
@@ -206,6 +208,8 @@ pub struct Opened {
     pub replay: Replay,
     /// This node with the incarnation of this start, which the log now holds.
     pub identity: Identity,
+    /// The last durable lsn of the log: with the incarnation, what `Hello` tells others ([`crate::datadir::claim`]).
+    pub recovered_lsn: u64,
     /// A torn tail that was cut, to be logged.
     pub cut: Option<Cut>,
 }
@@ -231,8 +235,15 @@ impl LogWriter {
         let found = Found::read(&mut disk, known, &mut |carried, entry| replay.apply(carried, entry))?;
         let (identity, cut) = (found.identity, found.cut.clone());
         let engine = found.open(disk, options.geometry, options.keep_all)?;
+        let recovered_lsn = engine.core().durable();
         let Running { submissions, shared, threads } = thread::spawn(dir, engine, options, hooks)?;
-        Ok(Opened { writer: LogWriter { log: Log { submissions, shared }, threads }, replay, identity, cut })
+        Ok(Opened {
+            writer: LogWriter { log: Log { submissions, shared }, threads },
+            replay,
+            identity,
+            recovered_lsn,
+            cut,
+        })
     }
 
     /// A handle to append with.

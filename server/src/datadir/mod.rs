@@ -1,0 +1,257 @@
+//! The data directory of a node: who it belongs to, who may open it, and what stands where (experience.md 5).
+//!
+//! | name | what |
+//! |---|---|
+//! | `LOCK` | locked while a process uses the directory; holds its pid |
+//! | `VERSION` | format of the directory; written last at its creation |
+//! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
+//! | `endpoints.json` | the addresses after bind; removed at shutdown |
+//! | `log/`, `checkpoints/` | see [`crate::log`], `crate::checkpoint` |
+//!
+//! Directories are 0700 and files 0600. A file that matters changes by temporary file, fsync, rename, and fsync of the
+//! directory, so it is whole at any time.
+
+pub mod claim;
+mod identity;
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+pub use self::identity::{ClusterId, Identity, NodeId};
+use crate::log::{Hooks, LogError, LogOptions, LogWriter, Opened};
+
+/// Content of `VERSION`: format 1 of the directory.
+const VERSION: &str = "coppice data directory 1\n";
+
+/// What a directory may hold before `VERSION` stands in it: leavings of an interrupted creation.
+const OURS: &[&str] = &["LOCK", "log", "checkpoints", "VERSION.tmp", "lost+found"];
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Another process uses it.
+    #[error("{path} is in use by process {pid}")]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// The process that holds it; 0 if it has not said so yet.
+        pid: u32,
+    },
+    /// Something else lies there.
+    #[error(
+        "{path} holds {name}, which is not of this program: give an empty directory, or the data directory of a node"
+    )]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// The first foreign name.
+        name: String,
+    },
+    /// Written by another version.
+    #[error("{path} has format {found:?}, this program uses {VERSION:?}")]
+    Version {
+        /// The directory.
+        path: PathBuf,
+        /// What its `VERSION` says.
+        found: String,
+    },
+    /// `node.toml` cannot be understood.
+    #[error("{path}: {reason}")]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The directory has an owner already.
+    #[error("this is the directory of node {} of cluster {}", .0.node, .0.cluster)]
+    Taken(Identity),
+    /// The directory has no owner yet: the node waits for `init` or `node add`.
+    #[error("this directory belongs to no node yet")]
+    Nobody,
+    /// The log does not open.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The system refused.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// A data directory in use by this process.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// Locked until it is dropped.
+    _lock: File,
+    identity: Option<Identity>,
+}
+
+impl DataDir {
+    /// Opens `path`, making it a data directory if it is absent or empty.
+    ///
+    /// # Errors
+    /// [`DataDirError`]; nothing has been changed then, unless the system failed half-way, which the next call mends.
+    pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
+        let at = |error| DataDirError::Io { path: path.to_owned(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at)?;
+        let new = is_new(path)?;
+        fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(at)?;
+        let lock = lock(path)?;
+        if new {
+            create(path).map_err(at)?;
+        }
+        for name in ["log", "checkpoints"] {
+            DirBuilder::new().recursive(true).mode(0o700).create(path.join(name)).map_err(at)?;
+        }
+        let identity = identity::read(&path.join("node.toml"))?;
+        _ = fs::remove_file(path.join("endpoints.json"));
+        Ok(DataDir { path: path.to_owned(), _lock: lock, identity })
+    }
+
+    /// Whose directory it is, as of the last start that went through; `None` before [`DataDir::adopt`].
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the log's segments are.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Where the checkpoints are.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// Gives the directory to a node, durably: its empty log, then `node.toml`. Once; the same again does nothing.
+    ///
+    /// # Errors
+    /// [`DataDirError::Taken`] if it is another node's.
+    pub fn adopt(&mut self, cluster: ClusterId, node: NodeId) -> Result<(), DataDirError> {
+        if let Some(identity) = self.identity {
+            let same = identity.cluster == cluster && identity.node == node;
+            return if same { Ok(()) } else { Err(DataDirError::Taken(identity)) };
+        }
+        let identity = Identity { cluster, node, incarnation: 1 };
+        // In this order: a node that knows who it is has had a log, so that an empty one is a lost one (PX11).
+        LogWriter::create(&self.log(), identity)?;
+        self.write_identity(identity)
+    }
+
+    /// Opens the log and counts this start: first in the log, whose new segment names the incarnation, then in `node.toml`.
+    /// So a log that is older than `node.toml` has lost segments, and no incarnation is used twice.
+    ///
+    /// # Errors
+    /// [`DataDirError::Nobody`] before [`DataDir::adopt`]; [`DataDirError::Log`].
+    pub fn open_log(&mut self, options: LogOptions, hooks: Hooks) -> Result<Opened, DataDirError> {
+        let known = self.identity.ok_or(DataDirError::Nobody)?;
+        let opened = LogWriter::open(&self.log(), known, options, hooks)?;
+        self.write_identity(opened.identity)?;
+        Ok(opened)
+    }
+
+    fn write_identity(&mut self, identity: Identity) -> Result<(), DataDirError> {
+        replace(&self.path, "node.toml", identity::print(identity).as_bytes())
+            .map_err(|error| DataDirError::Io { path: self.path.join("node.toml"), error })?;
+        self.identity = Some(identity);
+        Ok(())
+    }
+
+    /// Writes `endpoints.json`, for tools and tests that start a node on port 0. It goes when `self` is dropped.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_endpoints(&self, json: &str) -> io::Result<()> {
+        replace(&self.path, "endpoints.json", json.as_bytes())
+    }
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        _ = fs::remove_file(self.path.join("endpoints.json"));
+    }
+}
+
+/// Whether the directory is still to be made. Refuses one with anything else in it.
+fn is_new(path: &Path) -> Result<bool, DataDirError> {
+    let at = |error| DataDirError::Io { path: path.to_owned(), error };
+    match fs::read_to_string(path.join("VERSION")) {
+        Ok(version) if version == VERSION => return Ok(false),
+        Ok(found) => return Err(DataDirError::Version { path: path.to_owned(), found: found.trim().to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(at(error)),
+    }
+    for entry in fs::read_dir(path).map_err(at)? {
+        let name = entry.map_err(at)?.file_name().to_string_lossy().into_owned();
+        if !OURS.contains(&name.as_str()) {
+            return Err(DataDirError::NotOurs { path: path.to_owned(), name });
+        }
+    }
+    Ok(true)
+}
+
+fn create(path: &Path) -> io::Result<()> {
+    for name in ["log", "checkpoints"] {
+        DirBuilder::new().recursive(true).mode(0o700).create(path.join(name))?;
+    }
+    flush_dir(path)?;
+    if let Some(parent) = path.canonicalize()?.parent() {
+        flush_dir(parent)?;
+    }
+    replace(path, "VERSION", VERSION.as_bytes())
+}
+
+/// Takes the lock, or says who has it (reliability.md ST13).
+fn lock(path: &Path) -> Result<File, DataDirError> {
+    let name = path.join("LOCK");
+    let at = |error: io::Error| DataDirError::Io { path: name.clone(), error };
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&name).map_err(at)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        _ if crate::mutant!(no_lock) => {}
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            file.read_to_string(&mut pid).map_err(at)?;
+            let pid = pid.trim().parse().unwrap_or(0);
+            return Err(DataDirError::Locked { path: path.to_owned(), pid });
+        }
+        Err(error) => return Err(at(error.into())),
+    }
+    let write = |file: &mut File| {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    };
+    write(&mut file).map_err(at)?;
+    Ok(file)
+}
+
+/// Gives the file `name` in `dir` new content, durably and all at once.
+pub(crate) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let temporary = dir.join(format!("{name}.tmp"));
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&temporary, dir.join(name))?;
+    flush_dir(dir)
+}
+
+/// Makes the names in `dir` durable (reliability.md ST3).
+pub(crate) fn flush_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}

@@ -1,0 +1,211 @@
+//! Data directories: who may use them, what they hold, and that nothing is overwritten.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use coppice_server::datadir::claim::{Claim, Witness};
+use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
+use coppice_server::log::{Hooks, LogError, LogOptions, Opened};
+
+const CLUSTER: ClusterId = ClusterId(0xc0ffee);
+
+/// One test at a time: a process that another test is just starting holds every open file, locked ones too, up to exec.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new(name: &str) -> TempDir {
+        let dir = std::env::temp_dir().join(format!("coppice-datadir-{name}-{}", std::process::id()));
+        _ = fs::remove_dir_all(&dir);
+        TempDir(dir)
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open_log(dir: &mut DataDir) -> Result<Opened, DataDirError> {
+    let options = LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() };
+    dir.open_log(options, Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) })
+}
+
+/// All files below `dir`, and the directories.
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+    found.push(dir.to_owned());
+    if dir.is_dir() {
+        fs::read_dir(dir).expect("readable").for_each(|entry| walk(&entry.expect("an entry").path(), found));
+    }
+}
+
+#[test]
+fn a_directory_gets_an_owner_once_and_counts_its_starts() {
+    let _alone = alone();
+    let temp = TempDir::new("owner");
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    assert!(dir.identity().is_none());
+    assert!(matches!(open_log(&mut dir), Err(DataDirError::Nobody)));
+    dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
+    dir.adopt(CLUSTER, NodeId(2)).expect("the same again");
+    assert!(matches!(dir.adopt(CLUSTER, NodeId(3)), Err(DataDirError::Taken(owner)) if owner.node == NodeId(2)));
+    drop(dir);
+    for start in 2..5 {
+        let mut dir = DataDir::open(&temp.0).expect("opens");
+        let opened = open_log(&mut dir).expect("opens");
+        assert_eq!(opened.identity.incarnation, start);
+        assert_eq!(dir.identity(), Some(opened.identity));
+    }
+}
+
+#[test]
+fn nothing_is_open_to_other_users() {
+    let _alone = alone();
+    let temp = TempDir::new("modes");
+    fs::create_dir_all(&temp.0).expect("made");
+    fs::set_permissions(&temp.0, fs::Permissions::from_mode(0o755)).expect("set");
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
+    let opened = open_log(&mut dir).expect("opens");
+    dir.write_endpoints("{}").expect("written");
+    let mut found = Vec::new();
+    walk(&temp.0, &mut found);
+    assert!(found.len() > 7, "{found:?}");
+    for path in found {
+        let mode = fs::metadata(&path).expect("there").mode() & 0o777;
+        assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+    }
+    drop(opened);
+    drop(dir);
+    assert!(!temp.0.join("endpoints.json").exists());
+}
+
+#[test]
+fn a_directory_with_anything_else_in_it_is_left_alone() {
+    let _alone = alone();
+    let temp = TempDir::new("foreign");
+    fs::create_dir_all(&temp.0).expect("made");
+    fs::write(temp.0.join("thesis.tex"), "years").expect("written");
+    let refused = DataDir::open(&temp.0);
+    assert!(matches!(&refused, Err(DataDirError::NotOurs { name, .. }) if name == "thesis.tex"), "{refused:?}");
+    assert!(!temp.0.join("LOCK").exists());
+    fs::remove_file(temp.0.join("thesis.tex")).expect("removed");
+    fs::write(temp.0.join("VERSION"), "coppice data directory 2\n").expect("written");
+    assert!(matches!(DataDir::open(&temp.0), Err(DataDirError::Version { .. })));
+}
+
+/// A crash before `VERSION`, or between the log and `node.toml`, leaves a directory that the next attempt completes.
+#[test]
+fn an_interrupted_creation_is_completed() {
+    let _alone = alone();
+    let temp = TempDir::new("halfway");
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    dir.adopt(CLUSTER, NodeId(9)).expect("adopted");
+    drop(dir);
+    fs::remove_file(temp.0.join("node.toml")).expect("removed");
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    assert!(dir.identity().is_none());
+    dir.adopt(CLUSTER, NodeId(2)).expect("adopted by another node");
+    open_log(&mut dir).expect("opens");
+    drop(dir);
+    let temp = TempDir::new("halfway-version");
+    drop(DataDir::open(&temp.0).expect("made"));
+    fs::remove_file(temp.0.join("VERSION")).expect("removed");
+    DataDir::open(&temp.0).expect("completed");
+}
+
+/// reliability.md PX11: an emptied log is a lost one, not a new one.
+#[test]
+fn a_directory_whose_log_is_gone_is_refused() {
+    let _alone = alone();
+    let temp = TempDir::new("no-log");
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
+    fs::remove_dir_all(temp.0.join("log")).expect("removed");
+    let refused = open_log(&mut dir);
+    assert!(matches!(refused, Err(DataDirError::Log(LogError::Damage(_)))), "{refused:?}");
+}
+
+/// reliability.md PX12: a copy is restored over the directory, or run beside it.
+#[test]
+fn an_old_copy_is_told_by_those_that_met_the_original() {
+    let _alone = alone();
+    let (temp, copy) = (TempDir::new("original"), TempDir::new("copy"));
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
+    let mut witness = Witness::default();
+    let mut meet = |dir: &Path| {
+        let mut dir = DataDir::open(dir).expect("opens");
+        let opened = open_log(&mut dir).expect("opens");
+        witness.judge(Claim { incarnation: opened.identity.incarnation, recovered_lsn: opened.recovered_lsn })
+    };
+    drop(dir);
+    meet(&temp.0).expect("the original");
+    let copied = Command::new("cp").arg("-a").arg(&temp.0).arg(&copy.0).status().expect("cp runs");
+    assert!(copied.success());
+    for _ in 0..3 {
+        meet(&temp.0).expect("the original, started again");
+    }
+    assert!(meet(&copy.0).is_err(), "an old copy was let in");
+    meet(&temp.0).expect("the original");
+}
+
+/// Run by the test below as the other process: holds the directory until its standard input ends.
+#[test]
+fn hold() {
+    let Some(dir) = std::env::var_os("COPPICE_TEST_HOLD") else { return };
+    let _dir = DataDir::open(Path::new(&dir)).expect("opens");
+    println!("\nholding");
+    _ = std::io::stdin().lines().next();
+}
+
+/// reliability.md ST13.
+#[test]
+fn a_second_process_is_refused_and_told_who_has_the_directory() {
+    let _alone = alone();
+    let temp = TempDir::new("lock");
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "hold", "--nocapture"])
+        .env("COPPICE_TEST_HOLD", &temp.0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    assert!(output.lines().map_while(Result::ok).any(|line| line == "holding"), "it holds the directory");
+    let refused = DataDir::open(&temp.0);
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    match refused {
+        Err(DataDirError::Locked { pid, .. }) => assert_eq!(pid, child.id()),
+        other => panic!("{other:?}"),
+    }
+    DataDir::open(&temp.0).expect("a killed process holds nothing");
+}
+
+/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn every_planted_bug_is_caught() {
+    let _alone = alone();
+    for (mutant, test) in [
+        ("no_lock", "a_second_process_is_refused_and_told_who_has_the_directory"),
+        ("no_incarnation", "an_old_copy_is_told_by_those_that_met_the_original"),
+    ] {
+        let run = |mutant: &str| {
+            let mut command = Command::new(std::env::current_exe().expect("this program"));
+            command.args(["--exact", test]).env("COPPICE_MUTANT", mutant).output().expect("the test runs")
+        };
+        assert!(run("none").status.success(), "{test} fails by itself");
+        assert!(!run(mutant).status.success(), "{mutant} is not caught by {test}");
+    }
+}
