@@ -1,4 +1,5 @@
-//! Commands on a tree, their results, and the functions that execute and undo them. Knows nothing of who asked, or when.
+//! Commands on a tree, their results, and the functions that execute and undo them. Knows nothing of who asked, or
+//! when.
 
 use crate::tree::Tree;
 use crate::undo::{Record, Undo, UndoMark};

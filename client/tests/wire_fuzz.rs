@@ -1,6 +1,7 @@
 //! Decoders meet bytes from anybody: they never panic, and they allocate no more than the bytes deserve.
 //!
-//! The `fuzz_*` functions are the targets; here they run on random bytes, on damaged real messages and on lengths that lie.
+//! The `fuzz_*` functions are the targets; here they run on random bytes, on damaged real messages and on lengths that
+//! lie.
 
 use bytes::{Bytes, BytesMut};
 use coppice_btree::Op;

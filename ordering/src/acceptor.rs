@@ -1,7 +1,7 @@
 //! The acceptor: what this replica promised and accepted, and which of it is durable (ordering.md 1.3).
 //!
-//! It numbers all log records of the group. It does not know what is decided, nor who leads: the composition tells it what
-//! to accept, and takes the votes out once their records are flushed.
+//! It numbers all log records of the group. It does not know what is decided, nor who leads: the composition tells it
+//! what to accept, and takes the votes out once their records are flushed.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The batcher: packs submissions into batches (papers.md A4).
 //!
-//! A batch closes when one more submission would not fit, when the pipe is idle, or when it is due; the delay starts with
-//! its first submission. Order is the order of submission (papers.md A5). Payload is not touched. A batch that is due
-//! while the pipe is full stays open: it goes as soon as there is room, with what came meanwhile.
+//! A batch closes when one more submission would not fit, when the pipe is idle, or when it is due; the delay starts
+//! with its first submission. Order is the order of submission (papers.md A5). Payload is not touched. A batch that is
+//! due while the pipe is full stays open: it goes as soon as there is room, with what came meanwhile.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -4,7 +4,8 @@
 ///
 /// The six metrics of *Tuning Paxos* come from differences: requests/s from `commands_decided`, instances/s from
 /// `instances_decided`, the average batch from their quotient, the average window from `window_instance_ns` per elapsed
-/// nanosecond, instance latency from `instance_latency_ns` per `instance_latency_samples`. Client latency is the server's.
+/// nanosecond, instance latency from `instance_latency_ns` per `instance_latency_samples`. Client latency is the
+/// server's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counters {
     /// Instances decided here in own ballots.

@@ -1,5 +1,5 @@
-//! Elections: timeouts, the pre-vote, and who is heard (ordering.md 1.1, 1.3). Liveness only: nothing here is part of the
-//! safety argument.
+//! Elections: timeouts, the pre-vote, and who is heard (ordering.md 1.1, 1.3). Liveness only: nothing here is part of
+//! the safety argument.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The names of things: replicas, ballots, instances, log records, moments, tickets.
 //!
-//! Every id is a newtype, so that two integers cannot be swapped; each prints the way the pages and traces write it. This
-//! file knows nothing of the protocol.
+//! Every id is a newtype, so that two integers cannot be swapped; each prints the way the pages and traces write it.
+//! This file knows nothing of the protocol.
 
 use std::fmt;
 use std::ops::{Add, Sub};

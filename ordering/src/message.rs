@@ -1,7 +1,7 @@
 //! What replicas of one group say to each other: one struct per message, with only the fields that it uses.
 //!
-//! The enum is the protocol's table of contents; `lib.rs` shows who sends what to whom. How a message becomes bytes is the
-//! server's business. `from` of a message is told by the connection it came on, never by a field.
+//! The enum is the protocol's table of contents; `lib.rs` shows who sends what to whom. How a message becomes bytes is
+//! the server's business. `from` of a message is told by the connection it came on, never by a field.
 
 use std::time::Duration;
 
@@ -177,7 +177,8 @@ pub struct CatchUp {
 /// Replica to replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CatchUpReply {
-    /// Decided batches, contiguous, the first one wanted first. Empty if the sender knows no more than the asker, or, with
+    /// Decided batches, contiguous, the first one wanted first. Empty if the sender knows no more than the asker, or,
+    /// with
     /// `trimmed_upto` at or above what was wanted, if only a snapshot can help: then this is the offer of one.
     pub decided: Vec<AcceptedBatch>,
     /// What the sender knows to be decided.

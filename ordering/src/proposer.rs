@@ -228,9 +228,9 @@ impl Proposer {
     }
 }
 
-/// The values that a new leader proposes in the instances after `decided_upto`: in each, that of the highest ballot which a
-/// quorum's replies report; a hole becomes `NoOp`, never a queued command. The list ends at a configuration, because the
-/// instances after it are another quorum's (ordering.md 1.1).
+/// The values that a new leader proposes in the instances after `decided_upto`: in each, that of the highest ballot
+/// which a quorum's replies report; a hole becomes `NoOp`, never a queued command. The list ends at a configuration,
+/// because the instances after it are another quorum's (ordering.md 1.1).
 pub(crate) fn adopt(replies: &[(ReplicaId, Phase1b)], decided_upto: Instance) -> VecDeque<Batch> {
     let reported = || replies.iter().flat_map(|(_, reply)| &reply.accepted).filter(|a| a.instance > decided_upto);
     let last = reported().map(|accepted| accepted.instance).max().unwrap_or(decided_upto);

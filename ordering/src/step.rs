@@ -25,8 +25,8 @@ pub enum Input {
     /// Ask that leadership be confirmed for a moment after now (ordering.md 7). Answered by [`Effect::Confirmed`] or
     /// [`Effect::Unconfirmed`]; at once by the latter if this replica does not lead. Tokens ascend.
     Confirm(ReadToken),
-    /// Ask the leader, wherever it is, for a confirmed position (ordering.md 7). Answered by [`Effect::Position`]; asked
-    /// again while there is no answer. Tokens ascend, apart from those of `Confirm`.
+    /// Ask the leader, wherever it is, for a confirmed position (ordering.md 7). Answered by [`Effect::Position`];
+    /// asked again while there is no answer. Tokens ascend, apart from those of `Confirm`.
     AskPosition(ReadToken),
     /// Leader: propose this configuration (ordering.md 1.5). Ends in [`Effect::ConfigurationDecided`], in
     /// [`Effect::ChangeRefused`], or in the loss of leadership. `leaving` is filled in.
@@ -41,8 +41,8 @@ pub enum Input {
     /// Everything up to here is decided **and** executed as decided. Feeds `execute_lag_max` (papers.md A11) and the
     /// takeover (ordering.md 7). Values above what is decided count as that.
     Executed(Instance),
-    /// Batches up to here may be forgotten: a snapshot at or above it is durable (ordering.md 1.6). Values above what was
-    /// reported `Executed` count as that.
+    /// Batches up to here may be forgotten: a snapshot at or above it is durable (ordering.md 1.6). Values above what
+    /// was reported `Executed` count as that.
     Trim(Instance),
     /// A snapshot from a peer is durable and in place: go on after it. The records of this group still stand.
     Installed {
@@ -58,8 +58,8 @@ pub enum Input {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Append this record, flush, and answer [`Input::Persisted`]. Lazy ones ([`Record::is_lazy`]) need no flush of their
-    /// own.
+    /// Append this record, flush, and answer [`Input::Persisted`]. Lazy ones ([`Record::is_lazy`]) need no flush of
+    /// their own.
     Persist {
         /// Ascends by one.
         lsn: Lsn,
@@ -74,8 +74,8 @@ pub enum Effect {
         message: Message,
     },
     /// A batch arrived or was proposed here: it may be executed speculatively (ordering.md 2.1). Comes in any order of
-    /// instances, and again for the same one when another ballot brings the same or another batch. Never for an instance
-    /// that was announced as decided.
+    /// instances, and again for the same one when another ballot brings the same or another batch. Never for an
+    /// instance that was announced as decided.
     Accepted {
         /// Where.
         instance: Instance,
@@ -133,8 +133,8 @@ pub enum Effect {
         /// The highest ballot known.
         ballot: Ballot,
     },
-    /// Only a snapshot at or above `instance` helps. Repeated, with changing sources, until [`Input::Installed`]; ignore it
-    /// while one is on its way.
+    /// Only a snapshot at or above `instance` helps. Repeated, with changing sources, until [`Input::Installed`];
+    /// ignore it while one is on its way.
     NeedSnapshot {
         /// Who offered one.
         from: ReplicaId,
@@ -155,8 +155,8 @@ pub enum Effect {
         /// Who was to lead.
         to: ReplicaId,
     },
-    /// This replica was removed, and a quorum of its successors durably holds everything up to the entry that removed it:
-    /// its state may be deleted (ordering.md 1.5).
+    /// This replica was removed, and a quorum of its successors durably holds everything up to the entry that removed
+    /// it: its state may be deleted (ordering.md 1.5).
     Dismissed {
         /// That entry.
         instance: Instance,
@@ -206,7 +206,8 @@ pub enum Record {
         /// What.
         upto: Instance,
     },
-    /// Leases of at most this length are promised from now on; after a restart the longest is waited for (ordering.md 7).
+    /// Leases of at most this length are promised from now on; after a restart the longest is waited for (ordering.md
+    /// 7).
     Lease {
         /// How long.
         duration: Duration,
@@ -254,7 +255,7 @@ pub enum ChangeError {
     },
     /// Another change, or a handover, is under way.
     Busy,
-    /// No voter, more than [`crate::quorum::VOTERS_MAX`] voters or [`crate::quorum::LEARNERS_MAX`] learners, or a replica
-    /// that is voter and learner at once.
+    /// No voter, more than [`crate::quorum::VOTERS_MAX`] voters or [`crate::quorum::LEARNERS_MAX`] learners, or a
+    /// replica that is voter and learner at once.
     Invalid,
 }

@@ -1,6 +1,7 @@
 //! The leader's pipe: instances proposed and not yet decided, with their votes (papers.md A6).
 //!
-//! Bounded in instances and in bytes from the oldest undecided one on. Knows nothing of ballots: it lives as long as one.
+//! Bounded in instances and in bytes from the oldest undecided one on. Knows nothing of ballots: it lives as long as
+//! one.
 
 use std::collections::VecDeque;
 

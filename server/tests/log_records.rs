@@ -48,7 +48,8 @@ fn entry() -> impl Strategy<Value = Entry> {
     let replica = || any::<u32>().prop_map(ReplicaId);
     prop_oneof![
         6 => (group(), record()).prop_map(|(group, record)| Entry::Group { group, record }),
-        1 => (group(), replica(), bytes(900)).prop_map(|(group, replica, birth)| Entry::Created { group, replica, birth }),
+        1 => (group(), replica(), bytes(900))
+            .prop_map(|(group, replica, birth)| Entry::Created { group, replica, birth }),
         1 => (group(), replica()).prop_map(|(group, replica)| Entry::Removed { group, replica }),
         1 => (group(), any::<u64>()).prop_map(|(group, upto)| Entry::Trimmed { group, upto: Instance(upto) }),
         1 => any::<u64>().prop_map(|segment| Entry::Kept { segment }),
@@ -83,7 +84,13 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_or_another_place_is_refused(entry in entry(), lsn: u64, chain: u32, at: prop::sample::Index, bit in 0..8) {
+    fn a_flipped_bit_or_another_place_is_refused(
+        entry in entry(),
+        lsn: u64,
+        chain: u32,
+        at: prop::sample::Index,
+        bit in 0..8,
+    ) {
         let (mut bytes, _) = encoded(&entry, lsn, false, chain);
         prop_assert!(decode(&bytes, chain ^ 1, 0).is_err());
         let at = at.index(bytes.len());

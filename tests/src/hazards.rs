@@ -244,7 +244,6 @@ pub const NOT_BUILT: &[&str] = &[
     "catchup_unverified",
     "wait_own_flush",
     "cow_in_place",
-    "no_lock",
     "dedupe_at_propose",
     "highest_only",
     "acked_executes",

@@ -124,7 +124,8 @@ pub struct InitRequest {
     pub if_needed: bool,
 }
 
-/// An operator's verbs (experience.md 3). Every one is idempotent; what was begun and interrupted goes on when repeated.
+/// An operator's verbs (experience.md 3). Every one is idempotent; what was begun and interrupted goes on when
+/// repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminRequest {
     /// Forms the cluster.

@@ -333,8 +333,8 @@ pub struct PackWriter {
 }
 
 impl PackWriter {
-    /// An empty pack. `bytes_max` bounds the commands' bytes, as far as a single command allows, and is itself bounded by
-    /// [`PACK_BYTES_MAX`]. `buffer` may be one that was used before; it must be empty.
+    /// An empty pack. `bytes_max` bounds the commands' bytes, as far as a single command allows, and is itself bounded
+    /// by [`PACK_BYTES_MAX`]. `buffer` may be one that was used before; it must be empty.
     pub fn new(
         mut buffer: BytesMut,
         session: SessionId,

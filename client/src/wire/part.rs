@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! part = u8 flags (1 eight, 2 keys only, 4 end, 8 a limit ended it, 16 ticket), u32 pairs, u64 pairs so far,
-//!        varint partition, varint number, varint instance, varint index, [varint round, varint replica, varint n], pairs
-//! pair = key value | key; key, value = varint length, bytes; with `eight` 8 bytes and no length
+//!        varint partition, varint number, varint instance, varint index, [varint round, varint replica, varint n],
+//! pairs pair = key value | key; key, value = varint length, bytes; with `eight` 8 bytes and no length
 //! ```
 
 use bytes::{BufMut, BytesMut};
@@ -147,8 +147,8 @@ pub struct PartWriter<'b> {
 }
 
 impl<'b> PartWriter<'b> {
-    /// Begins chunk `number`. `eight`: all its keys and values must be 8 bytes long; begin a range with `true` and go on
-    /// with `false` once [`PartWriter::push`] has refused a pair of another length.
+    /// Begins chunk `number`. `eight`: all its keys and values must be 8 bytes long; begin a range with `true` and go
+    /// on with `false` once [`PartWriter::push`] has refused a pair of another length.
     pub fn new(out: &'b mut BytesMut, head: &PartHead, number: u32, eight: bool) -> PartWriter<'b> {
         let frame = begin_frame(out, Kind::Part, head.stream);
         let flags_at = out.len();

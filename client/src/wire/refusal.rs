@@ -35,8 +35,8 @@ pub enum Refusal {
     },
     /// Disk or memory is full: writes that grow wait for room, deletes and reads go on.
     Full,
-    /// The session is not in the partition's table: nothing of the pack was executed by this sending. An earlier sending
-    /// of the same numbers may have been.
+    /// The session is not in the partition's table: nothing of the pack was executed by this sending. An earlier
+    /// sending of the same numbers may have been.
     SessionExpired,
     /// A key, value, command or frame is above its limit.
     TooLarge,

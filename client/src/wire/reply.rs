@@ -9,8 +9,8 @@
 //! Result `i` of a section answers command `first + i` of the pack and stands at index `index + first + i` of its
 //! instance; in a read section all stand at the same position.
 //!
-//! Two writers, because two rooms write: the executor makes an *answer* (sections without their stream: it does not know
-//! who waits) with [`PackReply`], the connection puts answers behind their streams with [`RepliesWriter`].
+//! Two writers, because two rooms write: the executor makes an *answer* (sections without their stream: it does not
+//! know who waits) with [`PackReply`], the connection puts answers behind their streams with [`RepliesWriter`].
 
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::OpResult;

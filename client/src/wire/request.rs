@@ -160,8 +160,8 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Appends a `Read` frame. Keys are at most [`READ_KEYS_MAX`], each at most [`KEY_BYTES_MAX`] long, and fit a frame:
-    /// the caller has checked.
+    /// Appends a `Read` frame. Keys are at most [`READ_KEYS_MAX`], each at most [`KEY_BYTES_MAX`] long, and fit a
+    /// frame: the caller has checked.
     pub fn encode<'k>(
         out: &mut BytesMut,
         stream: u32,

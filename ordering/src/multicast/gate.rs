@@ -1,4 +1,5 @@
-//! The gate: outputs leave when everything they saw is decided and every ticket before them is released (ordering.md 3).
+//! The gate: outputs leave when everything they saw is decided and every ticket before them is released (ordering.md
+//! 3).
 //!
 //! It knows positions and tickets, not what it holds. Execution never waits for it; only outputs do.
 
@@ -37,8 +38,9 @@ impl<T> Gate<T> {
         Gate { decided_upto, released, held: VecDeque::new() }
     }
 
-    /// Holds `output`, which saw the log up to `position`, where `last_ticket` was the last ticket. Outputs of one position
-    /// leave in the order in which they came. Complexity: O(1) at the newest position, else linear in what is behind it.
+    /// Holds `output`, which saw the log up to `position`, where `last_ticket` was the last ticket. Outputs of one
+    /// position leave in the order in which they came. Complexity: O(1) at the newest position, else linear in what is
+    /// behind it.
     pub fn hold(&mut self, position: Instance, last_ticket: Option<Ticket>, output: T) {
         let held = Held { position, last_ticket, output };
         if self.held.back().is_none_or(|back| back.position <= position) {

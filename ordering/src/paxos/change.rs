@@ -36,7 +36,8 @@ impl Paxos {
     }
 
     /// The configuration in force has changed. Whoever leads repeats Phase 1 under it, in the same ballot, for all that
-    /// comes after: its acceptors may have promised nothing yet, or hold what somebody else proposed to them (ordering.md
+    /// comes after: its acceptors may have promised nothing yet, or hold what somebody else proposed to them
+    /// (ordering.md
     /// 1.1, reliability.md PX18).
     pub(super) fn after_configuration(&mut self, effects: &mut Vec<Effect>) {
         self.election.pre_voting = None;

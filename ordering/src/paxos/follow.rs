@@ -53,7 +53,8 @@ impl Paxos {
         effects.push(Effect::Send { to: m.ballot.replica, message: message.into() });
     }
 
-    /// The leader of `ballot` has decided `upto`: true of the batches accepted in that ballot, and of no other (ordering.md
+    /// The leader of `ballot` has decided `upto`: true of the batches accepted in that ballot, and of no other
+    /// (ordering.md
     /// 1.4, reliability.md PX7).
     pub(super) fn hear_decided(&mut self, ballot: Ballot, upto: Instance, effects: &mut Vec<Effect>) {
         let before = self.learner.decided_upto;
@@ -108,8 +109,8 @@ impl Paxos {
         self.ask_for_decided(source, effects);
     }
 
-    /// Without a vote and without a leader: asks one after the other whether there is news. So a new voter whose group has
-    /// gone learns that it is one (ordering.md 1.5).
+    /// Without a vote and without a leader: asks one after the other whether there is news. So a new voter whose group
+    /// has gone learns that it is one (ordering.md 1.5).
     pub(super) fn poll_for_news(&mut self, effects: &mut Vec<Effect>) {
         self.election.attempt += 1;
         // Twice, because every other attempt goes to an informant.
@@ -150,8 +151,8 @@ impl Paxos {
     }
 
     pub(super) fn on_catch_up_reply(&mut self, from: ReplicaId, m: CatchUpReply, effects: &mut Vec<Effect>) {
-        // A candidate or leader learns from Phase 1 and its own votes, and from nothing else: what was decided in another
-        // ballot confirms nothing about its own (reliability.md RD11).
+        // A candidate or leader learns from Phase 1 and its own votes, and from nothing else: what was decided in
+        // another ballot confirms nothing about its own (reliability.md RD11).
         if self.proposer.is_some() {
             if mutant!(foreign_decision_confirms) {
                 self.confirm_by_foreign(&m);
@@ -220,8 +221,8 @@ const CATCH_UP_BATCHES_MAX: usize = 4_096;
 
 /// Positions for reads at this replica.
 impl Paxos {
-    /// Asks the leader for a confirmed position if reads wait for one: one question at a time, again when nothing comes and
-    /// when the ballot changes (ordering.md 7).
+    /// Asks the leader for a confirmed position if reads wait for one: one question at a time, again when nothing comes
+    /// and when the ballot changes (ordering.md 7).
     pub(super) fn ask_leader(&mut self, effects: &mut Vec<Effect>) {
         let Some(leader) = self.election.leader.filter(|leader| *leader != self.id) else { return };
         let ballot = self.election.leader_ballot;

@@ -182,8 +182,8 @@ impl Paxos {
         effects.push(Effect::Following { leader: None, ballot: self.ballot() });
     }
 
-    /// A leader that heard no quorum for an election timeout must not stay: it may be heard, and so keep the others from
-    /// electing one that works (ordering.md 1.3, reliability.md PX13).
+    /// A leader that heard no quorum for an election timeout must not stay: it may be heard, and so keep the others
+    /// from electing one that works (ordering.md 1.3, reliability.md PX13).
     pub(super) fn resign_if_deaf(&mut self, effects: &mut Vec<Effect>) {
         if self.deaf_at().is_some_and(|at| at <= self.now) && !mutant!(deaf_leader_stays) {
             self.counters.resignations += 1;

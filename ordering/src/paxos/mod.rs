@@ -1,7 +1,7 @@
 //! The composition: one replica of one group (ordering.md 1, 7).
 //!
-//! `step` matches and hands over; the parts decide. `phase1` takes a leadership, `phase2` runs the pipe, `lead` keeps the
-//! leadership and confirms reads, `follow` listens and catches up, `change` changes the membership and hands over,
+//! `step` matches and hands over; the parts decide. `phase1` takes a leadership, `phase2` runs the pipe, `lead` keeps
+//! the leadership and confirms reads, `follow` listens and catches up, `change` changes the membership and hands over,
 //! `timers` knows what is due when, `recovery` starts from what the log and a snapshot hold.
 
 mod change;

@@ -19,8 +19,8 @@ use crate::step::{Effect, Record};
 pub struct Config {
     /// Its id: never one whose disk was lost (ordering.md 1.5).
     pub id: ReplicaId,
-    /// The first configuration of the group; for a replica that joins, one that names it as a learner and its peers as the
-    /// members, to be replaced by what it learns.
+    /// The first configuration of the group; for a replica that joins, one that names it as a learner and its peers as
+    /// the members, to be replaced by what it learns.
     pub configuration: Configuration,
     /// Of all randomness. Different at each start.
     pub seed: u64,
@@ -112,8 +112,8 @@ impl Paxos {
         Paxos::recover(config, RecoveredGroup::new(), now, &mut Vec::new())
     }
 
-    /// A replica that goes on where its disk stands. The effects tell the executor what is accepted above the snapshot and
-    /// how much of it is known to be decided.
+    /// A replica that goes on where its disk stands. The effects tell the executor what is accepted above the snapshot
+    /// and how much of it is known to be decided.
     pub fn recover(config: Config, recovered: RecoveredGroup, now: Time, effects: &mut Vec<Effect>) -> Paxos {
         let settings = config.settings.clamped();
         let RecoveredGroup { snapshot, configuration, promised, slots, decided_upto, lease_bound, last_lsn } =

@@ -6,8 +6,8 @@ use crate::paxos::Paxos;
 use crate::step::Effect;
 
 impl Paxos {
-    /// When `step(.., Input::Tick, ..)` is next wanted. `None`: not before another input. A moment that has passed means
-    /// now.
+    /// When `step(.., Input::Tick, ..)` is next wanted. `None`: not before another input. A moment that has passed
+    /// means now.
     pub fn deadline(&self) -> Option<Time> {
         let mut due: Option<Time> = None;
         let mut at = |time: Option<Time>| due = [due, time].into_iter().flatten().min();

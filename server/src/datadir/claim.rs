@@ -1,9 +1,9 @@
 //! Telling an old copy of a data directory from the real one (reliability.md PX12). Pure.
 //!
 //! A copy is a node that forgot what it promised. It cannot know that it is one, so the others tell: each remembers of
-//! every node the highest incarnation it has met, and how far that node's log was durable then ([`Witness`]). A node says
-//! with its `Hello` which start it is and from which lsn on it writes ([`Claim`]). Every start counts the incarnation up
-//! durably, in the log and in `node.toml`, before it speaks. So
+//! every node the highest incarnation it has met, and how far that node's log was durable then ([`Witness`]). A node
+//! says with its `Hello` which start it is and from which lsn on it writes ([`Claim`]). Every start counts the
+//! incarnation up durably, in the log and in `node.toml`, before it speaks. So
 //!
 //! - a copy that was made before the last start claims an incarnation that is known already, or an older one;
 //! - a copy that was made since claims the next incarnation, but its log ends below what was durable.

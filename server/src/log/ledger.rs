@@ -2,8 +2,8 @@
 //! and what must be written again before they do.
 //!
 //! A batch is needed until a durable checkpoint covers its instance. Promises, births, removals and trim positions are
-//! needed for ever, but only the highest of them: they are *carried*, written again into the newest segment. A vote is a
-//! promise too, so the highest ballot that a group voted in is carried as a promise when its batch goes.
+//! needed for ever, but only the highest of them: they are *carried*, written again into the newest segment. A vote is
+//! a promise too, so the highest ballot that a group voted in is carried as a promise when its batch goes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
