@@ -11,7 +11,7 @@
 //! | [`message::PreVote`] | candidate, voters | attempt, decided_upto | `PreVoteReply` |
 //! | [`message::Phase1a`] | candidate, voters | ballot, first instance wanted | `Phase1b`, once durable |
 //! | [`message::Phase1b`] | acceptor, candidate | ballot, accepted batches, decided_upto, trimmed_upto | |
-//! | [`message::Phase2a`] | leader, members | ballot, instance, batch, decided_upto, released | `Phase2b` when durable |
+//! | [`message::Phase2a`] | leader, members | ballot, instance, batch, decided_upto, released | `Phase2b` once durable |
 //! | [`message::Phase2b`] | acceptor, leader | ballot, a contiguous run of instances | |
 //! | [`message::Preempted`] | acceptor, proposer | the higher ballot | |
 //! | [`message::Heartbeat`] | leader, members | ballot, round number, decided_upto, released | `HeartbeatAck` |
