@@ -1,6 +1,7 @@
 //! The Coppice server, its operator tool and the demo.
 
 pub mod admin_http;
+pub mod checkpoint;
 pub mod config;
 pub mod datadir;
 pub mod log;

@@ -1,31 +1,12 @@
 //! `node.toml`: which node of which cluster a directory belongs to, and how often it was started.
 
 use std::path::Path;
-use std::{fmt, fs, io};
+use std::{fs, io};
 
+use coppice_client::wire::{ClusterId, NodeId};
 use serde::Deserialize;
 
 use super::DataDirError;
-
-/// The id that `init` draws for a cluster; 32 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClusterId(pub u128);
-
-impl fmt::Display for ClusterId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:032x}", self.0)
-    }
-}
-
-/// The number of a node in its cluster, from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "n{}", self.0)
-    }
-}
 
 /// Who a data directory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,12 +46,12 @@ pub(super) fn read(path: &Path) -> Result<Option<Identity>, DataDirError> {
     let refuse = |reason: String| DataDirError::Identity { path: path.to_owned(), reason };
     let read: NodeToml = toml::from_str(&text).map_err(|error| refuse(error.to_string()))?;
     let cluster = Some(&read.cluster).filter(|text| text.len() == 32);
-    let cluster = cluster.and_then(|text| u128::from_str_radix(text, 16).ok());
-    let cluster = cluster.ok_or_else(|| refuse("cluster is no id of 32 hexadecimal digits".to_owned()))?;
+    let cluster = cluster.and_then(|text| text.parse().ok());
+    let cluster: ClusterId = cluster.ok_or_else(|| refuse("cluster is no id of 32 hexadecimal digits".to_owned()))?;
     if read.node == 0 || read.incarnation == 0 {
         return Err(refuse("node and incarnation count from 1".to_owned()));
     }
-    let (cluster, node) = (ClusterId(cluster), NodeId(read.node));
+    let node = NodeId(read.node);
     Ok(Some(Identity { cluster, node, incarnation: read.incarnation }))
 }
 

@@ -21,7 +21,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-pub use self::identity::{ClusterId, Identity, NodeId};
+pub use coppice_client::wire::{ClusterId, NodeId};
+
+pub use self::identity::Identity;
 use crate::log::{Hooks, LogError, LogOptions, LogWriter, Opened};
 
 /// Content of `VERSION`: format 1 of the directory.

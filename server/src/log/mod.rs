@@ -43,6 +43,7 @@ pub use self::engine::Engine;
 pub use self::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Lsn, Record, ReplicaId, Round};
 pub use self::record::Entry;
 pub use self::recovery::{Cut, Damage, GroupReplay, Replay};
+pub(crate) use self::thread::free_bytes;
 pub use self::writer::{
     Append, Flushed, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, Opened, Space, Stopped,
 };

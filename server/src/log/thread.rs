@@ -298,7 +298,7 @@ fn carry_out(disk: &mut FileDisk, effect: &FileEffect) -> Result<(), Failure> {
 }
 
 /// Bytes of the file system that holds `dir` that this user may still fill.
-pub(super) fn free_bytes(dir: &Path) -> io::Result<u64> {
+pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
     let space = rustix::fs::statvfs(dir)?;
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }

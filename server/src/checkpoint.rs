@@ -1,0 +1,555 @@
+//! Checkpoints: snapshots of partitions on disk, each a fresh sled directory that is written once and then only read.
+//!
+//! This is the only file that names sled. sled holds no votes and is trusted with nothing: what it writes is flushed by
+//! us, read back in full, and covered by checksums of ours, chunk by chunk and file by file, which are checked before
+//! sled sees a file again ([`sums`]). A checkpoint that fails any of it does not count: the older one does, else a
+//! peer's.
+//!
+//! `checkpoints/p4/184000/` holds sled's files and `SUMS`. It is made as `184000.tmp` and renamed when everything in it
+//! is durable and verified (reliability.md ST3, ST7), so a name without a suffix is a whole checkpoint. Two generations
+//! are kept. A damaged one becomes `184000.bad` and goes when its successor is there.
+
+pub mod background;
+mod kinds;
+pub mod manifest;
+mod pace;
+pub mod stream;
+mod sums;
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use coppice_btree::{Key, Value};
+use coppice_client::wire::PartitionId;
+use coppice_ordering::Instance;
+
+pub use self::kinds::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
+pub use self::manifest::{Head, Manifest};
+use self::pace::Pace;
+pub use self::stream::{Blobs, CHUNK_BYTES, Chunk, StreamError};
+use self::stream::{Decoder, Encoder};
+use crate::datadir::flush_dir;
+
+/// The manifest's key: after every chunk's, which are eight bytes.
+const MANIFEST_KEY: [u8; 9] = [0xff; 9];
+
+/// The checkpoints of a data directory. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Checkpoints {
+    dir: PathBuf,
+    options: CheckpointOptions,
+    /// Partitions for which one is being written.
+    busy: Arc<Mutex<BTreeSet<PartitionId>>>,
+}
+
+/// A checkpoint that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// What it holds.
+    pub manifest: Manifest,
+    /// The instance of the generation before it, which is kept. A log trimmed up to the new checkpoint needs a peer if
+    /// that one turns out to be damaged; a log trimmed up to this instance does not.
+    pub older: Option<Instance>,
+}
+
+/// What [`Checkpoints::load`] found.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The newest good one.
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that are damaged; to be logged.
+    pub bad: Vec<BadCheckpoint>,
+}
+
+impl Checkpoints {
+    /// The checkpoints in `dir`. What interrupted writes left there is removed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(dir: &Path, options: CheckpointOptions) -> io::Result<Checkpoints> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let checkpoints = Checkpoints { dir: dir.to_owned(), options, busy: Arc::default() };
+        for partition in checkpoints.partitions()? {
+            for entry in fs::read_dir(checkpoints.of(partition))? {
+                let path = entry?.path();
+                if path.extension().is_some_and(|extension| extension == "tmp") {
+                    fs::remove_dir_all(path)?;
+                }
+            }
+        }
+        Ok(checkpoints)
+    }
+
+    /// The partitions that have a directory here, with or without a checkpoint.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn partitions(&self) -> io::Result<Vec<PartitionId>> {
+        let mut partitions = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix('p')?.parse().ok());
+            partitions.extend(number.map(PartitionId));
+        }
+        partitions.sort();
+        Ok(partitions)
+    }
+
+    /// The newest checkpoint of `partition` that is whole. Reads every file of it, and of damaged newer ones.
+    ///
+    /// # Errors
+    /// The system's. A damaged checkpoint is no error; it is set aside.
+    pub fn load(&self, partition: PartitionId) -> Result<Loaded, CheckpointError> {
+        let mut loaded = Loaded::default();
+        for instance in self.instances(partition)?.into_iter().rev() {
+            let path = self.path(partition, instance);
+            match Checkpoint::open(&path, partition, instance, &self.options) {
+                Ok(checkpoint) => {
+                    loaded.checkpoint = Some(checkpoint);
+                    break;
+                }
+                Err(CheckpointError::Bad(bad)) => {
+                    loaded.bad.push(bad);
+                    let aside = path.with_extension("bad");
+                    _ = fs::remove_dir_all(&aside);
+                    fs::rename(&path, &aside).map_err(|error| CheckpointError::Io { path, error })?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Compares the files of one checkpoint with our checksums: what [`Checkpoints::load`] does first.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Bad`] with the damaged place; the system's.
+    pub fn check(&self, partition: PartitionId, instance: Instance) -> Result<(), CheckpointError> {
+        check_files(&self.path(partition, instance))
+    }
+
+    /// Writes the snapshot with these pairs, which ascend by key, and returns when it counts: only then may the log be
+    /// trimmed. Takes as long as the rate makes it: for a thread of its own ([`background`]).
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; then there is no new checkpoint.
+    pub fn write<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        head: Head,
+        blobs: &Blobs,
+        pairs: impl Iterator<Item = (K, V)>,
+        observer: Observer,
+    ) -> Result<Written, CheckpointError> {
+        let mut writer = self.receive(head.clone(), observer)?;
+        let mut encoder = Encoder::new(head, blobs, pairs);
+        for chunk in encoder.by_ref() {
+            writer.push(&chunk)?;
+        }
+        let manifest = encoder.finish();
+        let older = writer.finish(&manifest)?;
+        Ok(Written { manifest, older })
+    }
+
+    /// Begins a checkpoint whose chunks come from elsewhere: [`SnapshotWriter::push`] each, then
+    /// [`SnapshotWriter::finish`]. Dropped before that, it leaves nothing that counts.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn receive(&self, head: Head, observer: Observer) -> Result<SnapshotWriter, CheckpointError> {
+        SnapshotWriter::begin(self, head, observer)
+    }
+
+    /// Removes all checkpoints of a partition that is no longer here.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, partition: PartitionId) -> io::Result<()> {
+        match fs::remove_dir_all(self.of(partition)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => flush_dir(&self.dir),
+        }
+    }
+
+    /// The instances of the checkpoints of `partition`, ascending; whether they are whole is not known.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn instances(&self, partition: PartitionId) -> Result<Vec<Instance>, CheckpointError> {
+        let dir = self.of(partition);
+        let at = |error| CheckpointError::Io { path: dir.clone(), error };
+        let mut instances = Vec::new();
+        let entries = match fs::read_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(instances),
+            entries => entries.map_err(at)?,
+        };
+        for entry in entries {
+            let name = entry.map_err(at)?.file_name();
+            instances.extend(name.to_str().and_then(|name| name.parse().ok()).map(Instance));
+        }
+        instances.sort();
+        Ok(instances)
+    }
+
+    fn of(&self, partition: PartitionId) -> PathBuf {
+        self.dir.join(partition.to_string())
+    }
+
+    fn path(&self, partition: PartitionId, instance: Instance) -> PathBuf {
+        self.of(partition).join(instance.0.to_string())
+    }
+
+    /// Keeps the two newest generations, and names the older one.
+    fn prune(&self, partition: PartitionId) -> Result<Option<Instance>, CheckpointError> {
+        let dir = self.of(partition);
+        let at = |error| CheckpointError::Io { path: dir.clone(), error };
+        let instances = self.instances(partition)?;
+        for instance in instances.iter().rev().skip(2) {
+            // Out of the way by one rename: a half-removed checkpoint must not look like a damaged one.
+            let (path, aside) = (self.path(partition, *instance), dir.join(format!("{}.old.tmp", instance.0)));
+            fs::rename(&path, &aside).and_then(|()| fs::remove_dir_all(&aside)).map_err(at)?;
+        }
+        for entry in fs::read_dir(&dir).map_err(at)? {
+            let path = entry.map_err(at)?.path();
+            if path.extension().is_some_and(|extension| extension == "bad") {
+                fs::remove_dir_all(path).map_err(at)?;
+            }
+        }
+        Ok(instances.iter().rev().nth(1).copied())
+    }
+}
+
+fn check_files(path: &Path) -> Result<(), CheckpointError> {
+    let checked = sums::check(path).map_err(|error| CheckpointError::Io { path: path.to_owned(), error })?;
+    checked.map_err(|sums::BadFile { file, offset, reason }| {
+        BadCheckpoint { path: path.join(file), offset, reason: reason.to_owned() }.into()
+    })
+}
+
+fn config(path: &Path, options: &CheckpointOptions) -> sled::Config {
+    // No flusher thread: we flush. No compression: the log is not compressed either, and chunks stay what they are.
+    sled::Config::new().path(path).cache_capacity(options.cache_bytes).flush_every_ms(None).use_compression(false)
+}
+
+fn store_error(path: &Path) -> impl Fn(sled::Error) -> CheckpointError + '_ {
+    |error| CheckpointError::Store { path: path.to_owned(), error: error.to_string() }
+}
+
+/// A checkpoint that is being written, chunk by chunk, in key order.
+pub struct SnapshotWriter {
+    checkpoints: Checkpoints,
+    head: Head,
+    /// Where it is written.
+    draft: PathBuf,
+    db: Option<sled::Db>,
+    next: u64,
+    pace: Pace,
+    observer: Observer,
+    /// The observer stopped it: what is there stays, as after a crash.
+    stopped: bool,
+}
+
+impl std::fmt::Debug for SnapshotWriter {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SnapshotWriter").field("draft", &self.draft).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl SnapshotWriter {
+    fn begin(checkpoints: &Checkpoints, head: Head, observer: Observer) -> Result<SnapshotWriter, CheckpointError> {
+        let (partition, instance) = (head.partition, head.instance);
+        let dir = checkpoints.of(partition);
+        let at = |error| CheckpointError::Io { path: dir.clone(), error };
+        if checkpoints.path(partition, instance).exists() {
+            return Err(CheckpointError::Present(partition, instance));
+        }
+        let pace = Pace::new(&checkpoints.dir, &checkpoints.options);
+        pace.check_space()?;
+        let free = checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(partition);
+        if !free && !crate::mutant!(two_snapshots) {
+            return Err(CheckpointError::Busy(partition));
+        }
+        let draft = dir.join(if crate::mutant!(install_in_place) {
+            format!("{}", instance.0)
+        } else {
+            format!("{}.tmp", instance.0)
+        });
+        let checkpoints = checkpoints.clone();
+        let mut writer = SnapshotWriter { checkpoints, head, draft, db: None, next: 0, pace, observer, stopped: false };
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(at)?;
+        flush_dir(&writer.checkpoints.dir).map_err(at)?;
+        if writer.draft.exists() {
+            fs::remove_dir_all(&writer.draft).map_err(at)?;
+        }
+        DirBuilder::new().mode(0o700).create(&writer.draft).map_err(at)?;
+        let db = config(&writer.draft, &writer.checkpoints.options).open();
+        writer.db = Some(db.map_err(store_error(&writer.draft))?);
+        writer.step(Step::Begun)?;
+        Ok(writer)
+    }
+
+    /// The number of the chunk that comes next: a sender goes on here after an interruption.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Takes the next chunk in; sleeps as the rate demands.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Stream`]: this chunk was not taken, and may be sent again. Others end the checkpoint.
+    pub fn push(&mut self, chunk: &Chunk) -> Result<(), CheckpointError> {
+        let Chunk { number, bytes, crc } = chunk;
+        if *number != self.next {
+            return Err(StreamError::Order { found: *number, expected: self.next }.into());
+        }
+        if stream::chunk_crc(self.head.partition, self.head.instance, *number, bytes) != *crc {
+            return Err(StreamError::Checksum { number: *number }.into());
+        }
+        let mut value = Vec::with_capacity(bytes.len() + 4);
+        value.extend_from_slice(bytes);
+        value.extend_from_slice(&crc.to_le_bytes());
+        let db = self.db.as_ref().expect("open until finish");
+        db.insert(number.to_be_bytes(), value).map_err(store_error(&self.draft))?;
+        self.next += 1;
+        if self.pace.wrote(bytes.len() as u64) {
+            // Little by little: one flush of everything would hold up the log's on the same device.
+            db.flush().map_err(store_error(&self.draft))?;
+            let flushed = File::open(self.draft.join("db")).and_then(|file| file.sync_data());
+            flushed.map_err(|error| CheckpointError::Io { path: self.draft.clone(), error })?;
+            self.pace.check_space()?;
+        }
+        self.step(Step::Chunk(*number))
+    }
+
+    /// All chunks are in. Returns when the checkpoint counts: durable, and read back with every checksum and the digest.
+    /// Gives the instance of the older generation that is kept.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the checkpoint does not count then, unless only the removal of older ones failed.
+    pub fn finish(mut self, manifest: &Manifest) -> Result<Option<Instance>, CheckpointError> {
+        let draft = self.draft.clone();
+        let at = |error| CheckpointError::Io { path: draft.clone(), error };
+        let db = self.db.take().expect("open until finish");
+        db.insert(MANIFEST_KEY, manifest.encode()).map_err(store_error(&draft))?;
+        db.flush().map_err(store_error(&draft))?;
+        drop(db);
+        self.step(Step::Written)?;
+        self.read_back(manifest)?;
+        self.step(Step::ReadBack)?;
+        self.settle().map_err(at)?.write(&draft).map_err(at)?;
+        self.step(Step::Summed)?;
+        sums::flush_all(&draft).map_err(at)?;
+        self.step(Step::Flushed)?;
+        let path = self.checkpoints.path(self.head.partition, self.head.instance);
+        let dir = self.checkpoints.of(self.head.partition);
+        fs::rename(&draft, &path).map_err(at)?;
+        self.step(Step::Renamed)?;
+        flush_dir(&dir).map_err(at)?;
+        self.step(Step::Durable)?;
+        let older = self.checkpoints.prune(self.head.partition)?;
+        self.step(Step::Pruned)?;
+        Ok(older)
+    }
+
+    /// Opens the draft as a start would, and reads all of it.
+    fn read_back(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
+        let checkpoint = Checkpoint::open_store(&self.draft, &self.checkpoints.options)?;
+        if checkpoint.manifest != *manifest || manifest.head != self.head {
+            return Err(StreamError::Incomplete.into());
+        }
+        let (_, mut pairs) = checkpoint.contents()?;
+        pairs.by_ref().for_each(drop);
+        pairs.finish()
+    }
+
+    /// The checksums of the files, once opening does not change them any more. The first opening writes sled's index;
+    /// later ones write the padding of its last segment again, with the same bytes.
+    fn settle(&self) -> io::Result<sums::Sums> {
+        let mut sums = sums::Sums::of(&self.draft)?;
+        for _ in 0..4 {
+            drop(config(&self.draft, &self.checkpoints.options).open());
+            let before = std::mem::replace(&mut sums, sums::Sums::of(&self.draft)?);
+            if before == sums {
+                return Ok(sums);
+            }
+        }
+        Err(io::Error::other("sled changes the files whenever it opens them"))
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), CheckpointError> {
+        self.stopped = !(self.observer)(step);
+        if self.stopped { Err(CheckpointError::Stopped) } else { Ok(()) }
+    }
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        drop(self.db.take());
+        if !self.stopped && self.draft.exists() {
+            // Its space is wanted; what cannot be removed now is removed by the next start.
+            _ = fs::remove_dir_all(&self.draft);
+        }
+        self.checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.head.partition);
+    }
+}
+
+/// A whole checkpoint, open for reading.
+pub struct Checkpoint {
+    path: PathBuf,
+    manifest: Manifest,
+    db: sled::Db,
+}
+
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Checkpoint")
+            .field("path", &self.path)
+            .field("manifest", &self.manifest)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Checkpoint {
+    fn open(
+        path: &Path,
+        partition: PartitionId,
+        instance: Instance,
+        options: &CheckpointOptions,
+    ) -> Result<Checkpoint, CheckpointError> {
+        check_files(path)?;
+        let mut checkpoint = Checkpoint::open_store(path, options)?;
+        // The position is part of the checksummed content, never only a name (reliability.md ST4).
+        if crate::mutant!(position_apart) {
+            checkpoint.manifest.head.instance = instance;
+        }
+        if (checkpoint.manifest.head.partition, checkpoint.manifest.head.instance) != (partition, instance) {
+            let reason = "this is the checkpoint of another partition or instance".to_owned();
+            return Err(BadCheckpoint { path: path.to_owned(), offset: 0, reason }.into());
+        }
+        Ok(checkpoint)
+    }
+
+    /// Opens what sled holds, without our checksums of its files.
+    fn open_store(path: &Path, options: &CheckpointOptions) -> Result<Checkpoint, CheckpointError> {
+        let db = config(path, options).open().map_err(store_error(path))?;
+        let manifest = db.get(MANIFEST_KEY).map_err(store_error(path))?;
+        let manifest = manifest.and_then(|bytes| Manifest::decode(&bytes)).ok_or_else(|| BadCheckpoint {
+            path: path.to_owned(),
+            offset: 0,
+            reason: "its manifest is missing or damaged".to_owned(),
+        })?;
+        Ok(Checkpoint { path: path.to_owned(), manifest, db })
+    }
+
+    /// Where and when it was taken, and what it holds.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Its chunks as they are stored, to send to a peer from chunk `from` on; the manifest ends them.
+    pub fn chunks(&self, from: u64) -> SnapshotReader {
+        SnapshotReader { path: self.path.clone(), iter: self.db.range(from.to_be_bytes()..u64::MAX.to_be_bytes()) }
+    }
+
+    /// Its blobs, and its pairs in key order.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Stream`], [`CheckpointError::Store`].
+    pub fn contents(&self) -> Result<(Blobs, Pairs), CheckpointError> {
+        let decoder = Decoder::new(self.manifest.head.clone());
+        let mut pairs = Pairs { chunks: self.chunks(0), decoder, manifest: self.manifest.clone(), error: None };
+        loop {
+            if let Some(blobs) = pairs.decoder.blobs()? {
+                return Ok((blobs, pairs));
+            }
+            if !pairs.read_chunk()? {
+                return Err(StreamError::Incomplete.into());
+            }
+        }
+    }
+}
+
+/// The chunks of a checkpoint, in order.
+pub struct SnapshotReader {
+    path: PathBuf,
+    iter: sled::Iter,
+}
+
+impl std::fmt::Debug for SnapshotReader {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SnapshotReader").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Iterator for SnapshotReader {
+    type Item = Result<Chunk, CheckpointError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (key, value) = match self.iter.next()? {
+            Ok(pair) => pair,
+            Err(error) => return Some(Err(store_error(&self.path)(error))),
+        };
+        let number = key.first_chunk::<8>().map(|number| u64::from_be_bytes(*number));
+        let chunk = number.zip(value.split_last_chunk::<4>()).map(|(number, (bytes, crc))| Chunk {
+            number,
+            bytes: bytes::Bytes::copy_from_slice(bytes),
+            crc: u32::from_le_bytes(*crc),
+        });
+        Some(chunk.ok_or(StreamError::Incomplete.into()))
+    }
+}
+
+/// The pairs of a checkpoint. Ends early if something is wrong; [`Pairs::finish`] says so.
+#[derive(Debug)]
+pub struct Pairs {
+    chunks: SnapshotReader,
+    decoder: Decoder,
+    manifest: Manifest,
+    error: Option<CheckpointError>,
+}
+
+impl Pairs {
+    /// After the last pair: whether they were all there, and the right ones.
+    ///
+    /// # Errors
+    /// What ended them early; [`CheckpointError::Stream`] if they are not those of the manifest.
+    pub fn finish(self) -> Result<(), CheckpointError> {
+        self.error.map_or(Ok(()), Err)?;
+        Ok(self.decoder.finish(&self.manifest)?)
+    }
+
+    fn read_chunk(&mut self) -> Result<bool, CheckpointError> {
+        let Some(chunk) = self.chunks.next() else { return Ok(false) };
+        let Chunk { number, bytes, crc } = chunk?;
+        self.decoder.push(number, &bytes, crc)?;
+        Ok(true)
+    }
+
+    fn next_pair(&mut self) -> Result<Option<(Key, Value)>, CheckpointError> {
+        loop {
+            if let Some(pair) = self.decoder.next_pair()? {
+                return Ok(Some(pair));
+            }
+            if !self.read_chunk()? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Iterator for Pairs {
+    type Item = (Key, Value);
+
+    fn next(&mut self) -> Option<(Key, Value)> {
+        if self.error.is_some() {
+            return None;
+        }
+        self.next_pair().unwrap_or_else(|error| {
+            self.error = Some(error);
+            None
+        })
+    }
+}

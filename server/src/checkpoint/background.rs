@@ -1,0 +1,81 @@
+//! The thread that writes checkpoints, one after the other, while replicas go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use coppice_btree::Snapshot;
+use crossbeam::channel::{self, Receiver, Sender};
+
+use super::{Blobs, CheckpointError, Checkpoints, Head, Written};
+
+/// Checkpoints that wait at most: one of each partition (`limits.partitions`).
+const JOBS_MAX: usize = 256;
+
+/// A checkpoint to be written.
+pub struct Job {
+    /// Where and when.
+    pub head: Head,
+    /// Everything but the tree.
+    pub blobs: Blobs,
+    /// The tree's pairs.
+    pub tree: Snapshot,
+    /// Called from the thread when it counts, or failed. After `Ok` the log may be trimmed up to the instance.
+    pub done: Box<dyn FnOnce(Result<Written, CheckpointError>) + Send>,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Job").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+/// The running thread.
+#[derive(Debug)]
+pub struct Checkpointer {
+    jobs: Option<Sender<Job>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checkpointer {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(checkpoints: Checkpoints) -> std::io::Result<Checkpointer> {
+        let (jobs, inbox) = channel::bounded(JOBS_MAX);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let name = thread::Builder::new().name("checkpoints".into());
+        let thread = name.spawn(move || run(&checkpoints, &inbox, &stopped))?;
+        Ok(Checkpointer { jobs: Some(jobs), stop, thread: Some(thread) })
+    }
+
+    /// Queues a checkpoint; gives it back when too many wait.
+    pub fn submit(&self, job: Job) -> Result<(), Box<Job>> {
+        let Some(jobs) = &self.jobs else { return Err(Box::new(job)) };
+        jobs.try_send(job).map_err(|refused| Box::new(refused.into_inner()))
+    }
+}
+
+impl Drop for Checkpointer {
+    /// Stops where it is: what is half written does not count.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+fn run(checkpoints: &Checkpoints, jobs: &Receiver<Job>, stop: &Arc<AtomicBool>) {
+    for Job { head, blobs, tree, done } in jobs {
+        let stop = Arc::clone(stop);
+        let result = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
+        // Here, not at a shard: the last holder of a snapshot frees the nodes that the tree has replaced since.
+        drop(tree);
+        done(result);
+    }
+}
