@@ -151,6 +151,11 @@ impl FrameDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// What was received behind the last frame: for another decoder to go on with.
+    pub fn into_rest(self) -> BytesMut {
+        self.buffer
+    }
+
     /// Bytes held that were not given out as frames yet.
     pub fn held_bytes(&self) -> usize {
         self.buffer.len()

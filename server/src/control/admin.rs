@@ -1,0 +1,263 @@
+//! Operators' verbs and other nodes' questions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
+use coppice_ordering::Time;
+use tokio::sync::oneshot;
+
+use super::{Control, ask_shard, forming};
+use crate::config::ClusterSettings;
+use crate::machine::directory::{DirectoryCommand, DirectoryReply};
+use crate::net::rpc::{Answer, Question, ask};
+use crate::net::translate;
+use crate::request::{Refusal, Reply, Request};
+use crate::shared::Shared;
+
+/// How long the directory's leader may take to decide a change.
+const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Control {
+    pub(super) fn answer_admin(&mut self, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
+        match request {
+            AdminRequest::Init(request) => self.init(request, reply),
+            AdminRequest::ConfigGet => _ = reply.send(AdminReply::Config(self.config_rows())),
+            AdminRequest::ConfigSet { key, value } => self.config_set(key, value, reply),
+            AdminRequest::LogLevel { spec } => {
+                let done = self.shared.set_log_level(&spec);
+                _ = reply.send(match done {
+                    Ok(()) => AdminReply::Done,
+                    Err(text) => AdminReply::Failed(AdminError::Invalid(text)),
+                });
+            }
+            AdminRequest::TransferLeader { partition, to, deadline_ms } => {
+                self.transfer(partition, to, Duration::from_millis(u64::from(deadline_ms)), reply);
+            }
+            AdminRequest::Verify => self.verify(reply),
+        }
+    }
+
+    fn config_rows(&self) -> Vec<ConfigRow> {
+        let defaults = ClusterSettings::default();
+        let cluster = self.settings.pairs().into_iter().map(|(key, value)| {
+            let origin = if defaults.get(key).as_deref() == Some(value.as_str()) { "default" } else { "cluster" };
+            ConfigRow { key: key.to_owned(), value, origin: origin.to_owned(), cluster: true }
+        });
+        cluster.collect()
+    }
+
+    fn config_set(&mut self, key: String, value: String, reply: oneshot::Sender<AdminReply>) {
+        let mut settings = self.settings.clone();
+        if let Err(error) = settings.set(&key, &value).and_then(|()| settings.check()) {
+            let error = match error {
+                error @ crate::config::ClusterSettingError::Unknown { .. } => AdminError::NotFound(error.to_string()),
+                error => AdminError::Invalid(error.to_string()),
+            };
+            _ = reply.send(AdminReply::Failed(error));
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            let done = forming::submit(&shared, DirectoryCommand::Set { key, value }).await;
+            _ = reply.send(match done {
+                Ok(_) => AdminReply::Done,
+                Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
+            });
+        });
+    }
+
+    /// Hands a leadership over: asked of the leader, passed on if that is another node.
+    fn transfer(&mut self, partition: PartitionId, to: NodeId, deadline: Duration, reply: oneshot::Sender<AdminReply>) {
+        let map = self.shared.map();
+        let Some(entry) = map.entry(partition) else {
+            let text = format!("there is no partition {partition}");
+            _ = reply.send(AdminReply::Failed(AdminError::NotFound(text)));
+            return;
+        };
+        let Some(target) = entry.replica_on(to) else {
+            let text = format!("{to} has no replica of {partition}");
+            _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
+            return;
+        };
+        let replica = translate::replica(target.replica);
+        let leader = self.shared.leader(partition);
+        if leader == Some(to) {
+            _ = reply.send(AdminReply::Transferred { pause_us: 0 });
+            return;
+        }
+        let own = self.shared.identity().map(|identity| identity.node);
+        let shared = Arc::clone(&self.shared);
+        if leader.is_some() && leader != own {
+            let address = leader.and_then(|leader| map.node(leader).map(|node| node.addresses.peer.clone()));
+            tokio::task::spawn_local(async move {
+                let request = AdminRequest::TransferLeader { partition, to, deadline_ms: deadline.as_millis() as u32 };
+                let address = address.unwrap_or_default();
+                let answer = ask(&address, &Question::Admin(request), deadline + Duration::from_secs(1)).await;
+                _ = reply.send(match answer {
+                    Ok(Answer::Admin(answer)) => answer,
+                    Ok(_) => AdminReply::Failed(AdminError::Refused("an answer of another kind".into())),
+                    Err(error) => AdminReply::Failed(AdminError::TimedOut(error.to_string())),
+                });
+            });
+            return;
+        }
+        tokio::task::spawn_local(async move {
+            let begun = tokio::time::Instant::now();
+            hand_over(&shared, partition, replica, deadline).await;
+            while begun.elapsed() < deadline {
+                if shared.leader(partition) == Some(to) {
+                    let pause_us = begun.elapsed().as_micros() as u64;
+                    _ = reply.send(AdminReply::Transferred { pause_us });
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let text = format!("{to} did not take {partition} over in time; the old leader goes on");
+            _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
+        });
+    }
+
+    pub(super) fn answer_question(&mut self, question: Question, reply: oneshot::Sender<Answer>) {
+        match question {
+            Question::Identify => _ = reply.send(Answer::Identified(self.identified())),
+            Question::Assign(assignment) => _ = reply.send(self.assign(&assignment)),
+            Question::Map => {
+                let map = (*self.shared.map()).clone();
+                _ = reply.send(Answer::Map { map, leaders: self.shared.leaders().into_iter().collect() });
+            }
+            Question::Status => self.answer_local_status(reply),
+            Question::Admin(request) => {
+                let (sender, receiver) = oneshot::channel();
+                self.answer_admin(request, sender);
+                tokio::task::spawn_local(async move {
+                    if let Ok(answer) = receiver.await {
+                        _ = reply.send(Answer::Admin(answer));
+                    }
+                });
+            }
+            Question::Directory(command) => {
+                let shared = Arc::clone(&self.shared);
+                tokio::task::spawn_local(async move {
+                    _ = reply.send(match decide_here(&shared, command).await {
+                        Ok(done) => Answer::Directory(done),
+                        Err(text) => Answer::Refused(text),
+                    });
+                });
+            }
+        }
+    }
+
+    /// A node without the directory asks the others for a newer map.
+    pub(super) fn ask_for_the_map(&self) {
+        let Some(identity) = self.shared.identity() else { return };
+        let map = self.shared.map();
+        let mut addresses: Vec<String> =
+            map.nodes.iter().filter(|node| node.id != identity.node).map(|node| node.addresses.peer.clone()).collect();
+        if addresses.is_empty() {
+            let own = &self.addresses.peer;
+            addresses = self.shared.config.seeds.iter().map(ToString::to_string).filter(|seed| seed != own).collect();
+        }
+        let Some(address) = addresses.get(crate::random::draw() as usize % addresses.len().max(1)).cloned() else {
+            return;
+        };
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            if let Ok(Answer::Map { map, leaders }) = ask(&address, &Question::Map, Duration::from_millis(300)).await {
+                for (group, leader) in leaders {
+                    if shared.map().entry(group).is_some_and(|entry| entry.replica_on(identity.node).is_none()) {
+                        shared.set_leader(group, Some(leader));
+                    }
+                }
+                shared.tell_control(super::ToControl::Call(Box::new(move |control| control.adopt_map(map))));
+            }
+        });
+    }
+
+    /// The directory learns where this node serves now, if the map says otherwise (ports may change at a restart).
+    pub(super) fn announce(&self) {
+        let Some(identity) = self.shared.identity() else { return };
+        let map = self.shared.map();
+        let Some(known) = map.node(identity.node) else { return };
+        if known.addresses == self.addresses {
+            return;
+        }
+        let command = DirectoryCommand::Announce { node: identity.node, addresses: self.addresses.clone() };
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            if let Err(error) = forming::submit(&shared, command).await {
+                tracing::warn!(%error, "the directory could not be told this node's new addresses");
+            }
+        });
+    }
+
+    /// Before the node stops: every leadership goes to another voter, so that clients see a retry and no gap.
+    pub(super) async fn hand_over_all(&mut self) {
+        let map = self.shared.map();
+        let Some(identity) = self.shared.identity() else { return };
+        let led: Vec<PartitionId> = self
+            .shared
+            .leaders()
+            .into_iter()
+            .filter(|(_, leader)| *leader == identity.node)
+            .map(|(id, _)| id)
+            .collect();
+        for &partition in &led {
+            let Some(entry) = map.entry(partition) else { continue };
+            let others = entry.replicas.iter().filter(|info| info.node != identity.node);
+            let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };
+            hand_over(&self.shared, partition, translate::replica(to.replica), Duration::from_secs(2)).await;
+        }
+        let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(Duration::from_secs(2));
+        while tokio::time::Instant::now() < deadline {
+            let leaders = self.shared.leaders();
+            if led.iter().all(|id| leaders.get(id) != Some(&identity.node)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn hand_over(shared: &Arc<Shared>, group: PartitionId, to: coppice_ordering::ReplicaId, deadline: Duration) {
+    let owner = group.0 as usize % shared.shards();
+    _ = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
+        let until: Time = shard.now() + deadline;
+        shard.step(group, crate::replica::Input::Transfer { to, deadline: until });
+    })
+    .await;
+}
+
+/// Has the directory's leader decide `command`: here, or on the node that is known to lead it.
+pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
+    let own = shared.identity().map(|identity| identity.node);
+    match shared.leader(PartitionId::DIRECTORY) {
+        None => Err("no leader of the directory is known".into()),
+        leader if leader == own => decide_here(shared, command).await,
+        Some(leader) => {
+            let address = shared.peer_address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
+            match ask(&address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {
+                Ok(Answer::Directory(reply)) => Ok(reply),
+                Ok(_) => Err(format!("{leader} gave an answer of another kind")),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+    }
+}
+
+async fn decide_here(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
+    let (sender, receiver) = oneshot::channel();
+    let owner = PartitionId::DIRECTORY.0 as usize % shared.shards();
+    let asked = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
+        let origin = shard.wait_for(sender);
+        shard.request(PartitionId::DIRECTORY, origin, Request::Directory(Box::new(command)));
+    });
+    asked.await.ok_or("the directory's shard does not answer")?;
+    match tokio::time::timeout(DIRECTORY_TIMEOUT, receiver).await {
+        Ok(Ok(Reply::Directory(reply))) => Ok(reply),
+        Ok(Ok(Reply::Refused(Refusal::NotLeader { .. }))) => Err("this node does not lead the directory".into()),
+        Ok(Ok(_)) => Err("the directory is busy".into()),
+        Ok(Err(_)) | Err(_) => Err("the directory did not decide in time".into()),
+    }
+}

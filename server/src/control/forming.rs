@@ -1,0 +1,275 @@
+//! Forming a cluster, once (experience.md 4, Forming): identities to all seeds, group 0, then the map.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, ClusterId, InitRequest, MapVersion, NodeId, PartitionId, ReplicaId};
+
+use super::{Control, ToControl};
+use crate::datadir::Identity;
+use crate::machine::directory::{DirectoryCommand, DirectoryReply};
+use crate::net::rpc::{Answer, Assignment, Identified, Question, ask};
+use crate::shared::Shared;
+
+/// How long one node may take to become a member.
+const ASSIGN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the whole of `init` may take.
+const INIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Control {
+    /// Carries `init` out, or passes it on to the first seed.
+    pub(super) fn init(&mut self, request: InitRequest, reply: tokio::sync::oneshot::Sender<AdminReply>) {
+        let seeds: Vec<String> = self.shared.config.seeds.iter().map(ToString::to_string).collect();
+        let own = self.addresses.peer.clone();
+        let first = seeds.first().cloned().unwrap_or_else(|| own.clone());
+        if first != own {
+            tokio::task::spawn_local(async move {
+                let question = Question::Admin(coppice_client::wire::AdminRequest::Init(request));
+                let answer = match ask(&first, &question, INIT_TIMEOUT).await {
+                    Ok(Answer::Admin(answer)) => answer,
+                    Ok(_) => failed("the first seed gave an answer of another kind"),
+                    Err(error) => failed(&format!("the first seed must carry out init: {error}")),
+                };
+                _ = reply.send(answer);
+            });
+            return;
+        }
+        if self.shared.map().version.0 > 0 {
+            _ = reply.send(self.existed(&request));
+            return;
+        }
+        let seeds = if seeds.is_empty() { vec![own] } else { seeds };
+        if let Err(text) = check(&request) {
+            _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
+            return;
+        }
+        // Drawn once: a repeated init goes on with the cluster that an interrupted one began.
+        let cluster = self.shared.identity().map_or_else(draw_cluster, |identity| identity.cluster);
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            let formed = tokio::time::timeout(INIT_TIMEOUT, form(&shared, cluster, &seeds, &request)).await;
+            _ = reply.send(match formed {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(text)) => AdminReply::Failed(AdminError::Refused(text)),
+                Err(_) => AdminReply::Failed(AdminError::TimedOut(
+                    "init is not finished after 30 s; it goes on where it stopped when it is repeated".into(),
+                )),
+            });
+        });
+    }
+
+    fn existed(&self, request: &InitRequest) -> AdminReply {
+        let map = self.shared.map();
+        let cluster = self.shared.identity().map(|identity| identity.cluster).unwrap_or_default();
+        if !request.if_needed {
+            let text = format!("this node belongs to cluster {cluster} already");
+            return AdminReply::Failed(AdminError::Exists(text));
+        }
+        let (nodes, partitions) = (map.nodes.len() as u32, map.partitions.len() as u32);
+        AdminReply::Initialized { cluster, nodes, partitions, existed: true }
+    }
+
+    /// Becomes a node of a cluster: durable before it answers; only a node without an identity accepts.
+    pub(super) fn assign(&mut self, assignment: &Assignment) -> Answer {
+        if let Some(own) = self.shared.identity() {
+            if (own.cluster, own.node) == (assignment.cluster, assignment.node) {
+                self.start_directory(assignment);
+                return Answer::Identified(self.identified());
+            }
+            return Answer::Refused(format!("this is {} of cluster {} already", own.node, own.cluster));
+        }
+        match self.home.adopt(assignment.cluster, assignment.node) {
+            Ok(()) => {
+                if let Err(error) = self.open_log() {
+                    return Answer::Refused(error);
+                }
+                self.start_directory(assignment);
+                Answer::Identified(self.identified())
+            }
+            Err(error) => Answer::Refused(error.to_string()),
+        }
+    }
+
+    /// Starts group 0 here if the assignment places a replica of it on this node.
+    fn start_directory(&mut self, assignment: &Assignment) {
+        let replicas: Vec<ReplicaInfo> = assignment
+            .directory
+            .iter()
+            .map(|(replica, node, _)| ReplicaInfo { replica: *replica, node: *node, role: Role::Voter })
+            .collect();
+        for (_, node, address) in &assignment.directory {
+            self.link(*node, address);
+        }
+        let entry = Entry { partition: PartitionId::DIRECTORY, replicas, ..Entry::default() };
+        self.start_from_map(&entry);
+    }
+
+    pub(super) fn identified(&self) -> Identified {
+        let identity = self.shared.identity().map(|Identity { cluster, node, .. }| (cluster, node));
+        Identified { identity, name: self.shared.config.name.clone(), addresses: self.addresses.clone() }
+    }
+}
+
+fn failed(text: &str) -> AdminReply {
+    AdminReply::Failed(AdminError::Refused(text.to_owned()))
+}
+
+fn draw_cluster() -> ClusterId {
+    ClusterId(u128::from(crate::random::draw()) << 64 | u128::from(crate::random::draw()))
+}
+
+fn check(request: &InitRequest) -> Result<(), String> {
+    if request.partitions == 0 || request.partitions > 256 {
+        return Err(format!("{} partitions: between 1 and 256 are possible", request.partitions));
+    }
+    let keys = &request.split_keys;
+    if !keys.is_empty() && keys.len() as u32 != request.partitions - 1 {
+        return Err(format!(
+            "{} partitions need {} split keys, not {}",
+            request.partitions,
+            request.partitions - 1,
+            keys.len()
+        ));
+    }
+    if keys.windows(2).any(|pair| pair[0] >= pair[1]) || keys.first().is_some_and(Bytes::is_empty) {
+        return Err("split keys must ascend".into());
+    }
+    Ok(())
+}
+
+/// Identities, group 0, the map, and leaders for all partitions.
+async fn form(
+    shared: &Arc<Shared>,
+    cluster: ClusterId,
+    seeds: &[String],
+    request: &InitRequest,
+) -> Result<AdminReply, String> {
+    let settings: BTreeMap<String, String> = request.settings.iter().cloned().collect();
+    let parsed = super::groups::parse_settings(&settings).map_err(|error| error.to_string())?;
+    let replicas = (parsed.replicas as usize).min(seeds.len()).max(1);
+    let directory: Vec<(ReplicaId, NodeId, String)> =
+        (1..=replicas as u32).map(|n| (ReplicaId(n), NodeId(n), seeds[n as usize - 1].clone())).collect();
+    let mut nodes = Vec::new();
+    for (at, seed) in seeds.iter().enumerate() {
+        let node = NodeId(at as u32 + 1);
+        let assignment = Assignment { cluster, node, directory: directory.clone() };
+        let identified = assign(shared, seed, assignment, at == 0).await?;
+        nodes.push(NodeInfo {
+            id: node,
+            name: identified.name,
+            addresses: identified.addresses,
+            state: NodeState::Member,
+        });
+    }
+    let map = first_map(nodes, &directory, request, replicas);
+    map.check().map_err(|error| error.to_string())?;
+    let (nodes, partitions) = (map.nodes.len() as u32, map.partitions.len() as u32);
+    let command = DirectoryCommand::Create { map, settings };
+    match submit(shared, command).await? {
+        DirectoryReply::Done => {}
+        DirectoryReply::AlreadyCreated | DirectoryReply::UnknownNode => {
+            return Err("another init created the map first".into());
+        }
+    }
+    wait_for_leaders(shared, partitions).await;
+    Ok(AdminReply::Initialized { cluster, nodes, partitions, existed: false })
+}
+
+async fn assign(shared: &Arc<Shared>, seed: &str, assignment: Assignment, own: bool) -> Result<Identified, String> {
+    let answer = if own {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        shared.tell_control(ToControl::Question { question: Question::Assign(assignment), reply: sender });
+        receiver.await.map_err(|_| "the node is stopping".to_owned())?
+    } else {
+        loop {
+            match ask(seed, &Question::Assign(assignment.clone()), ASSIGN_TIMEOUT).await {
+                Ok(answer) => break answer,
+                Err(crate::net::rpc::AskError::Refused { text, .. }) => return Err(format!("seed {seed}: {text}")),
+                // Not started yet, perhaps: `init` waits for all seeds, within its own time limit.
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    match answer {
+        Answer::Identified(identified) => Ok(identified),
+        Answer::Refused(text) => Err(format!("seed {seed}: {text}")),
+        _ => Err(format!("seed {seed}: an answer of another kind")),
+    }
+}
+
+/// Partitions 1 to N; replicas and preferred leaders spread evenly.
+fn first_map(
+    nodes: Vec<NodeInfo>,
+    directory: &[(ReplicaId, NodeId, String)],
+    request: &InitRequest,
+    replicas: usize,
+) -> PartitionMap {
+    let version = MapVersion(1);
+    let cuts = if request.split_keys.is_empty() { even_cuts(request.partitions) } else { request.split_keys.clone() };
+    let on = |first: usize| -> Vec<ReplicaInfo> {
+        (0..replicas)
+            .map(|at| ReplicaInfo {
+                replica: ReplicaId(at as u32 + 1),
+                node: nodes[(first + at) % nodes.len()].id,
+                role: Role::Voter,
+            })
+            .collect()
+    };
+    let partitions = (0..request.partitions as usize)
+        .map(|at| Entry {
+            partition: PartitionId(at as u32 + 1),
+            low: if at == 0 { Bytes::new() } else { cuts[at - 1].clone() },
+            high: cuts.get(at).cloned(),
+            version,
+            replicas: on(at),
+        })
+        .collect();
+    let replicas = directory
+        .iter()
+        .map(|(replica, node, _)| ReplicaInfo { replica: *replica, node: *node, role: Role::Voter })
+        .collect();
+    let directory = Some(Entry { partition: PartitionId::DIRECTORY, version, replicas, ..Entry::default() });
+    PartitionMap { version, nodes, directory, partitions }
+}
+
+/// The space of 8-byte keys, cut evenly.
+fn even_cuts(partitions: u32) -> Vec<Bytes> {
+    let step = u128::from(u64::MAX) + 1;
+    (1..u128::from(partitions))
+        .map(|at| Bytes::copy_from_slice(&((step * at / u128::from(partitions)) as u64).to_be_bytes()))
+        .collect()
+}
+
+/// Has the leader of the directory decide `command`, wherever it is.
+pub(super) async fn submit(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let mut last = "no leader of the directory is known".to_owned();
+    while tokio::time::Instant::now() < deadline {
+        match super::admin::directory(shared, command.clone()).await {
+            Ok(reply) => return Ok(reply),
+            Err(text) => last = text,
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Err(last)
+}
+
+async fn wait_for_leaders(shared: &Arc<Shared>, partitions: u32) {
+    for _ in 0..1_000 {
+        let leaders = shared.leaders();
+        if (1..=partitions).all(|id| leaders.contains_key(&PartitionId(id))) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Where this node is reached, before a map says so.
+pub fn addresses(native: String, peer: String, admin: Option<String>) -> Addresses {
+    Addresses { native, peer, admin: admin.unwrap_or_default(), resp: String::new() }
+}

@@ -1,0 +1,399 @@
+//! Replicas of this node: started from the map, from the log at start, from a snapshot; stopped when removed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coppice_client::map::{Entry, PartitionMap, Role};
+use coppice_client::wire::{MapVersion, NodeId, PartitionId};
+use coppice_ordering::{Config, Configuration, Instance, RecoveredGroup, ReplicaId, Settings};
+use serde::{Deserialize, Serialize};
+
+use super::Control;
+use crate::config::{ClusterSettingError, ClusterSettings, Keep};
+use crate::log::{Append, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
+use crate::machine::Machine;
+use crate::machine::directory::Directory;
+use crate::machine::shard::Shard as Data;
+use crate::mailbox::Lane;
+use crate::net::link::Link;
+use crate::net::translate;
+use crate::replica::Replica;
+use crate::sessions::SessionLimits;
+use crate::shard::{Group, Shard, ToShard};
+
+/// What a replica starts from when nothing else is known of it: written to the log before it does anything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Birth {
+    voters: Vec<ReplicaId>,
+    learners: Vec<ReplicaId>,
+    nodes: Vec<(ReplicaId, NodeId)>,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    map_version: u64,
+}
+
+impl Birth {
+    fn of(entry: &Entry) -> Birth {
+        let role = |wanted: Role| {
+            let chosen = entry.replicas.iter().filter(move |replica| replica.role == wanted);
+            chosen.map(|replica| translate::replica(replica.replica)).collect()
+        };
+        Birth {
+            voters: role(Role::Voter),
+            learners: role(Role::Learner),
+            nodes: entry.replicas.iter().map(|info| (translate::replica(info.replica), info.node)).collect(),
+            low: entry.low.to_vec(),
+            high: entry.high.as_ref().map(|high| high.to_vec()),
+            map_version: entry.version.0,
+        }
+    }
+
+    fn configuration(&self) -> Configuration {
+        Configuration {
+            voters: self.voters.iter().copied().collect(),
+            learners: self.learners.iter().copied().collect(),
+            leaving: Default::default(),
+        }
+    }
+
+    fn machine(&self, group: PartitionId) -> Machine {
+        if group == PartitionId::DIRECTORY {
+            return Machine::Directory(Directory::default());
+        }
+        let range =
+            coppice_btree::KeyRange { low: self.low.as_slice().into(), high: self.high.as_deref().map(Into::into) };
+        Machine::Shard(Box::new(Data::new(group, range, MapVersion(self.map_version))))
+    }
+}
+
+/// Everything a shard thread needs to host a replica.
+struct Launch {
+    group: PartitionId,
+    me: ReplicaId,
+    node: NodeId,
+    nodes: BTreeMap<ReplicaId, NodeId>,
+    config: Config,
+    recovered: RecoveredGroup,
+    machine: Machine,
+    snapshot: Instance,
+    speculation: bool,
+    digest_interval: u64,
+}
+
+impl Control {
+    /// Opens the log and starts every replica that it knows.
+    pub(super) fn open_log(&mut self) -> Result<(), String> {
+        if self.home.identity().is_none() {
+            return Ok(());
+        }
+        let config = &self.shared.config;
+        let options = LogOptions {
+            geometry: crate::log::Geometry {
+                segment_bytes: config.log.segment_bytes,
+                segments_ahead: config.log.segments_ahead,
+                ..Default::default()
+            },
+            keep_all: config.log.keep == Keep::All,
+            unsafe_no_flush: config.unsafe_no_flush && config.log.flush == crate::config::Flush::Off,
+            disk_reserve_bytes: config.log.disk_reserve,
+            ..LogOptions::default()
+        };
+        let hooks = self.hooks();
+        let opened = self.home.open_log(options, hooks).map_err(|error| error.to_string())?;
+        if let Some(cut) = &opened.cut {
+            tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
+        }
+        for shard in 0..self.shared.shards() {
+            let log = opened.writer.log();
+            self.on_shard_index(shard, move |shard| shard.set_log(log));
+        }
+        self.shared.set_identity(opened.identity);
+        self.log = Some(opened.writer);
+        self.link_to_seeds();
+        for (group, replay) in opened.replay.groups {
+            self.restart(PartitionId(group.0), replay)?;
+        }
+        Ok(())
+    }
+
+    /// Before the map is known again: `init` numbered the nodes in the order of the seeds.
+    fn link_to_seeds(&self) {
+        for (at, seed) in self.shared.config.seeds.iter().enumerate() {
+            self.link(NodeId(at as u32 + 1), &seed.to_string());
+        }
+    }
+
+    fn hooks(&self) -> Hooks {
+        let shared = Arc::clone(&self.shared);
+        let metrics = shared.metrics.log();
+        let flush = Arc::clone(&self.flush);
+        let failed = Arc::clone(&self.failed);
+        let mut by_shard: Vec<Vec<(PartitionId, coppice_ordering::Lsn)>> = vec![Vec::new(); shared.shards()];
+        Hooks {
+            flushed: Box::new(move |flushed| {
+                metrics.flushed(flushed.took, flushed.records as u64);
+                flush.note(flushed.took, flushed.log_bytes);
+                for &(group, lsn) in flushed.completions {
+                    let of_shard = &mut by_shard[group.0 as usize % shared.shards()];
+                    let group = PartitionId(group.0);
+                    match of_shard.last_mut() {
+                        // Completions of a group ascend: the last one says it all.
+                        Some(last) if last.0 == group => last.1 = last.1.max(lsn),
+                        _ => of_shard.push((group, lsn)),
+                    }
+                }
+                for (at, durable) in by_shard.iter_mut().enumerate().filter(|(_, durable)| !durable.is_empty()) {
+                    let mut input = ToShard::Durable(std::mem::take(durable));
+                    // A durable position must not be lost; the shard takes this lane first, so room comes soon.
+                    while let Err(back) = shared.sender(at).push(Lane::Consensus, input) {
+                        input = back;
+                        std::thread::yield_now();
+                    }
+                }
+            }),
+            failed: Box::new(move |failure| failed(failure.to_string())),
+        }
+    }
+
+    /// A replica that ran here before.
+    fn restart(&mut self, group: PartitionId, replay: GroupReplay) -> Result<(), String> {
+        if let Some(removed) = replay.removed {
+            self.removed.insert(group, removed);
+        }
+        let Some((me, birth)) = replay.created else { return Ok(()) };
+        let birth: Birth = postcard::from_bytes(&birth).map_err(|_| format!("{group}: its birth record is unknown"))?;
+        let (mut recovered, machine, snapshot) = match self.load_checkpoint(group, me, replay.trimmed)? {
+            Some((machine, instance, configuration, configured_at)) => {
+                (RecoveredGroup::from_snapshot(instance, configuration, configured_at), machine, instance)
+            }
+            None => (RecoveredGroup::new(), birth.machine(group), Instance::ZERO),
+        };
+        for (at, record) in replay.records.into_iter().enumerate() {
+            recovered.apply(coppice_ordering::Lsn(at as u64 + 1), record);
+        }
+        let launch = self.launch(group, me, &birth, recovered, machine, snapshot, false);
+        self.start(launch);
+        Ok(())
+    }
+
+    /// Starts the replica that `entry` names for this node, unless it runs, or was removed here before.
+    pub(super) fn start_from_map(&mut self, entry: &Entry) {
+        let Some(identity) = self.shared.identity() else { return };
+        let group = entry.partition;
+        let Some(info) = entry.replica_on(identity.node) else { return };
+        let me = translate::replica(info.replica);
+        let known = self.running.get(&group).or_else(|| self.removed.get(&group));
+        if known.is_some_and(|&known| known >= me) {
+            return;
+        }
+        let Some(log) = &self.log else { return };
+        let birth = Birth::of(entry);
+        let body = Bytes::from(postcard::to_stdvec(&birth).expect("a birth is plain data"));
+        let created = LogEntry::Created { group: GroupId(group.0), replica: me, birth: body };
+        // Nobody waits for it: whatever the replica writes later is durable only together with it.
+        if log.log().append(vec![Append { entry: created, lsn: None, lazy: false }]).is_err() {
+            return;
+        }
+        let first = entry.replicas.first().is_some_and(|first| first.node == identity.node);
+        let machine = birth.machine(group);
+        let launch = self.launch(group, me, &birth, RecoveredGroup::new(), machine, Instance::ZERO, first);
+        self.start(launch);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site each; a struct would repeat Launch")]
+    fn launch(
+        &self,
+        group: PartitionId,
+        me: ReplicaId,
+        birth: &Birth,
+        recovered: RecoveredGroup,
+        machine: Machine,
+        snapshot: Instance,
+        campaign_first: bool,
+    ) -> Launch {
+        let identity = self.shared.identity().expect("replicas start after the identity is known");
+        let config = Config {
+            id: me,
+            configuration: birth.configuration(),
+            seed: crate::random::draw(),
+            incarnation: identity.incarnation,
+            settings: core_settings(&self.settings),
+            campaign_first,
+        };
+        let mut machine = machine;
+        set_session_limits(&mut machine, &self.settings);
+        Launch {
+            group,
+            me,
+            node: identity.node,
+            nodes: birth.nodes.iter().copied().collect(),
+            config,
+            recovered,
+            machine,
+            snapshot,
+            speculation: self.settings.speculation,
+            digest_interval: self.settings.digest_interval,
+        }
+    }
+
+    fn start(&mut self, launch: Launch) {
+        self.running.insert(launch.group, launch.me);
+        let metrics = self.shared.metrics.partition(launch.group);
+        self.on_shard(launch.group, move |shard| {
+            let Launch { group, me, node, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
+            let mut effects = Vec::new();
+            let now = shard.now();
+            let mut replica =
+                Replica::recover(group, config, recovered, machine, snapshot, speculation, now, &mut effects);
+            replica.executor_mut().set_digest_interval(launch.digest_interval);
+            let hosted = Group {
+                replica,
+                me,
+                node,
+                nodes,
+                logged_bytes: 0,
+                checkpoint_bytes: 0,
+                checkpointing: false,
+                installing: false,
+                metrics,
+            };
+            shard.host(group, hosted, effects);
+        });
+    }
+
+    /// Uses `map` if it is newer: links to its nodes, replicas that it names for this node.
+    pub(super) fn adopt_map(&mut self, map: PartitionMap) {
+        if map.check().is_err() || !self.shared.set_map(Arc::new(map)) {
+            return;
+        }
+        let map = self.shared.map();
+        let own = self.shared.identity().map(|identity| identity.node);
+        for node in map.nodes.iter().filter(|node| Some(node.id) != own) {
+            self.link(node.id, &node.addresses.peer);
+        }
+        for entry in map.directory.iter().chain(&map.partitions) {
+            self.start_from_map(entry);
+        }
+        for shard in 0..self.shared.shards() {
+            let map = Arc::clone(&map);
+            self.on_shard_index(shard, move |shard| shard.set_map(map));
+        }
+        self.announce();
+    }
+
+    /// Every shard keeps a link to every other node.
+    pub(super) fn link(&self, node: NodeId, address: &str) {
+        if self.shared.identity().is_none_or(|own| own.node == node) {
+            return;
+        }
+        self.shared.set_peer_address(node, address);
+        let address = self.shared.config.dial_override.get(&node.0).cloned().or_else(|| address.parse().ok());
+        let Some(address) = address else { return };
+        for shard in 0..self.shared.shards() {
+            let address = address.clone();
+            self.on_shard_index(shard, move |shard| shard.link_to(node, address));
+        }
+    }
+
+    /// The replica was removed from its group and nobody needs it any more.
+    pub(super) fn remove_group(&mut self, group: PartitionId) {
+        let Some(replica) = self.running.remove(&group) else { return };
+        self.removed.insert(group, replica);
+        if let Some(log) = &self.log {
+            let removed = LogEntry::Removed { group: GroupId(group.0), replica };
+            _ = log.log().append(vec![Append { entry: removed, lsn: None, lazy: false }]);
+        }
+        self.on_shard(group, move |shard| shard.drop_group(group));
+        self.shared.metrics.forget_partition(group);
+        tracing::info!(partition = %group, %replica, "the replica here was removed");
+    }
+
+    /// Uses the cluster's settings, as the directory has them.
+    pub(super) fn apply_settings(&mut self, pairs: &BTreeMap<String, String>) {
+        let Ok(settings) = parse_settings(pairs) else {
+            tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
+            return;
+        };
+        if settings == self.settings {
+            return;
+        }
+        self.settings = settings.clone();
+        for shard in 0..self.shared.shards() {
+            let settings = settings.clone();
+            self.on_shard_index(shard, move |shard| shard.apply_settings(&settings));
+        }
+    }
+}
+
+/// The cluster's settings from what the directory holds: those that differ from their defaults.
+pub(super) fn parse_settings(pairs: &BTreeMap<String, String>) -> Result<ClusterSettings, ClusterSettingError> {
+    let mut settings = ClusterSettings::default();
+    for (key, value) in pairs {
+        settings.set(key, value)?;
+    }
+    settings.check()?;
+    Ok(settings)
+}
+
+/// The core's settings from the cluster's.
+pub(crate) fn core_settings(settings: &ClusterSettings) -> Settings {
+    Settings {
+        batch_bytes_max: settings.batch_bytes_max as usize,
+        batch_delay_max: settings.batch_delay_max,
+        window: settings.window,
+        window_bytes_max: settings.window_bytes_max as usize,
+        heartbeat_interval: settings.heartbeat_interval,
+        election_timeout: settings.election_timeout,
+        execute_lag_max: u64::from(settings.execute_lag_max),
+        ..Settings::default()
+    }
+}
+
+fn set_session_limits(machine: &mut Machine, settings: &ClusterSettings) {
+    if let Machine::Shard(shard) = machine {
+        shard.set_session_limits(SessionLimits {
+            expiry_instances: settings.session_expiry,
+            sessions_max: settings.sessions_max as usize,
+            bytes_max: settings.session_bytes_max as usize,
+        });
+    }
+}
+
+impl Shard {
+    /// Hosts a replica from now on; `effects` are those of its start.
+    pub(super) fn host(&mut self, group: PartitionId, hosted: Group, mut effects: Vec<crate::replica::Effect>) {
+        self.groups.insert(group, hosted);
+        self.carry_out_start(group, &mut effects);
+    }
+
+    /// Uses other settings from now on.
+    pub(super) fn apply_settings(&mut self, settings: &ClusterSettings) {
+        for group in self.groups.values_mut() {
+            group.replica.paxos_mut().set_settings(core_settings(settings));
+            group.replica.executor_mut().set_speculation(settings.speculation);
+            set_session_limits(group.replica.executor_mut().machine_mut(), settings);
+            group.replica.executor_mut().set_digest_interval(settings.digest_interval);
+        }
+    }
+
+    /// Keeps a link to `node` at `address`.
+    pub(super) fn link_to(&mut self, node: NodeId, address: crate::config::Address) {
+        if let Some(link) = self.links.get(&node) {
+            return link.set_address(address);
+        }
+        let Some(identity) = self.shared.identity() else { return };
+        let hello = crate::net::rpc::PeerHello {
+            protocol: crate::net::rpc::PEER_PROTOCOL,
+            cluster: identity.cluster,
+            node: identity.node,
+            incarnation: identity.incarnation,
+            to: node,
+        };
+        let body = postcard::to_stdvec(&hello).expect("a greeting is plain data");
+        let hello = crate::net::peer_frame::frame(crate::net::peer_frame::HELLO, &body);
+        let link = Link::new(node, address);
+        tokio::task::spawn_local(std::rc::Rc::clone(&link).run(hello));
+        self.links.insert(node, link);
+    }
+}

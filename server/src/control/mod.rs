@@ -1,0 +1,312 @@
+//! What a node does beside its data path: forming a cluster, following the map, starting replicas, status, checkpoints.
+//!
+//! One task on a thread of its own. Shards tell it of rare events; it acts on them by closures that run on the shard's
+//! thread between inputs. It never touches a replica itself.
+
+mod admin;
+mod forming;
+mod groups;
+mod listeners;
+mod snapshots;
+mod status;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coppice_client::map::Addresses;
+use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, Status, StatusGet};
+use coppice_ordering::Instance;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::admin_http;
+use crate::config::ClusterSettings;
+use crate::datadir::DataDir;
+use crate::log::LogWriter;
+use crate::machine::directory::DirectoryState;
+use crate::mailbox::Lane;
+use crate::net::rpc::{Answer, Question};
+use crate::shard::{Shard, ToShard};
+use crate::shared::Shared;
+
+pub use forming::addresses;
+pub use groups::Birth;
+pub use listeners::Listeners;
+
+/// What others tell the control task.
+pub enum ToControl {
+    /// Who leads `group` changed, as this node sees it.
+    Role {
+        /// Which group.
+        group: PartitionId,
+    },
+    /// The directory that runs here decided a change.
+    Directory(Arc<DirectoryState>),
+    /// A replica here can only go on from a snapshot.
+    NeedSnapshot {
+        /// Which group.
+        group: PartitionId,
+        /// Who offers one.
+        from: NodeId,
+        /// At or above it.
+        instance: Instance,
+    },
+    /// A replica here was removed and is needed no more.
+    Dismissed {
+        /// Which group.
+        group: PartitionId,
+    },
+    /// A client asks for the status.
+    Status {
+        /// How.
+        get: StatusGet,
+        /// Where to.
+        reply: oneshot::Sender<Status>,
+    },
+    /// An operator's verb.
+    Admin {
+        /// Which.
+        request: AdminRequest,
+        /// Where to.
+        reply: oneshot::Sender<AdminReply>,
+    },
+    /// Another node asks.
+    Question {
+        /// What.
+        question: Question,
+        /// Where to.
+        reply: oneshot::Sender<Answer>,
+    },
+    /// A task of the control thread has something to do here, with everything at hand.
+    Call(Box<dyn FnOnce(&mut Control) + Send>),
+    /// Hand leaderships over, finish, stop.
+    Stop,
+}
+
+/// The control task's own state.
+pub struct Control {
+    pub(super) shared: Arc<Shared>,
+    pub(super) home: DataDir,
+    pub(super) log: Option<LogWriter>,
+    /// Replicas that run here, by group.
+    pub(super) running: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
+    /// Replicas that were removed here: not started again (ordering.md 8).
+    pub(super) removed: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
+    pub(super) settings: ClusterSettings,
+    pub(super) addresses: Addresses,
+    pub(super) started: Instant,
+    /// Commands and instances decided when last looked at, for rates.
+    pub(super) rates: BTreeMap<PartitionId, status::Rate>,
+    pub(super) flush: Arc<status::FlushTimes>,
+    pub(super) failed: Arc<dyn Fn(String) + Send + Sync>,
+}
+
+impl Control {
+    /// A control task over this directory; [`run`] runs it.
+    pub fn new(
+        shared: Arc<Shared>,
+        home: DataDir,
+        addresses: Addresses,
+        failed: Arc<dyn Fn(String) + Send + Sync>,
+    ) -> Control {
+        Control {
+            shared,
+            home,
+            log: None,
+            running: BTreeMap::new(),
+            removed: BTreeMap::new(),
+            settings: ClusterSettings::default(),
+            addresses,
+            started: Instant::now(),
+            rates: BTreeMap::new(),
+            flush: Arc::default(),
+            failed,
+        }
+    }
+}
+
+/// Runs the control task and the doors on this thread until the node stops. `opened` hears when everything durable is
+/// recovered, or why it cannot be.
+pub fn run(
+    mut control: Control,
+    listeners: Listeners,
+    messages: mpsc::UnboundedReceiver<ToControl>,
+    opened: oneshot::Sender<Result<(), String>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            _ = opened.send(Err(format!("the system gives no event loop: {error}")));
+            return;
+        }
+    };
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async move {
+        if let Err(text) = control.open_log() {
+            _ = opened.send(Err(text));
+            return;
+        }
+        let shared = Arc::clone(&control.shared);
+        if let Err(error) = listeners.serve(&shared) {
+            _ = opened.send(Err(format!("the listening sockets cannot be used: {error}")));
+            return;
+        }
+        _ = opened.send(Ok(()));
+        control.run(messages).await;
+    });
+}
+
+/// What admin HTTP may ask of the node.
+pub fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
+    let (for_status, for_readiness) = (Arc::clone(shared), Arc::clone(shared));
+    admin_http::Admin {
+        metrics: shared.metrics.clone(),
+        status: Arc::new(move || {
+            let (sender, receiver) = oneshot::channel();
+            for_status.tell_control(ToControl::Status { get: StatusGet { local: false }, reply: sender });
+            Box::pin(async move {
+                receiver.await.ok().and_then(|status| serde_json::to_value(status).ok()).unwrap_or_default()
+            })
+        }),
+        readiness: admin_http::ask(move || readiness(&for_readiness)),
+        config: admin_http::ask(serde_json::Value::default),
+    }
+}
+
+/// Why the node is not ready; empty if it is.
+fn readiness(shared: &Shared) -> Vec<String> {
+    let Some(identity) = shared.identity() else { return vec!["waiting for init".into()] };
+    let map = shared.map();
+    if map.version.0 == 0 {
+        return vec!["the partition map is not known yet".into()];
+    }
+    if shared.is_draining() {
+        return vec!["the node is stopping".into()];
+    }
+    let hosted = map.directory.iter().chain(&map.partitions);
+    let hosted = hosted.filter(|entry| entry.replica_on(identity.node).is_some());
+    let leaderless = hosted.filter(|entry| shared.leader(entry.partition).is_none());
+    leaderless.map(|entry| format!("{} has no leader that this node knows", entry.partition)).collect()
+}
+
+/// How often the control task looks around: rates, memory, map of nodes that do not host the directory.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// While a node waits for its first map it asks this often, so that a cluster is ready soon after `init`.
+const LOOK_FIRST: Duration = Duration::from_millis(20);
+
+impl Control {
+    /// Runs until `Stop`.
+    pub async fn run(mut self, mut messages: mpsc::UnboundedReceiver<ToControl>) {
+        let mut look = LOOK_FIRST;
+        loop {
+            tokio::select! {
+                message = messages.recv() => match message {
+                    None | Some(ToControl::Stop) => break,
+                    Some(message) => self.take(message),
+                },
+                () = tokio::time::sleep(look) => self.look_around(),
+            }
+            look = if self.shared.map().version.0 == 0 { LOOK_FIRST } else { LOOK };
+        }
+        self.stop().await;
+    }
+
+    fn take(&mut self, message: ToControl) {
+        match message {
+            ToControl::Role { group } => tracing::trace!(partition = %group, "role changed"),
+            ToControl::Directory(state) => self.on_directory(&state),
+            ToControl::NeedSnapshot { group, from, instance } => self.fetch_snapshot(group, from, instance),
+            ToControl::Dismissed { group } => self.remove_group(group),
+            ToControl::Status { get, reply } => self.answer_status(get, reply),
+            ToControl::Admin { request, reply } => self.answer_admin(request, reply),
+            ToControl::Question { question, reply } => self.answer_question(question, reply),
+            ToControl::Call(call) => call(self),
+            ToControl::Stop => {}
+        }
+    }
+
+    fn look_around(&mut self) {
+        self.sample_rates();
+        self.check_memory();
+        self.start_checkpoints();
+        if !self.running.contains_key(&PartitionId::DIRECTORY) {
+            self.ask_for_the_map();
+        }
+    }
+
+    fn on_directory(&mut self, state: &DirectoryState) {
+        self.apply_settings(&state.settings);
+        self.adopt_map(state.map.clone());
+    }
+
+    /// Above `memory.limit` growing writes are refused; it clears by itself (experience.md 4).
+    fn check_memory(&self) {
+        let limit = self.shared.config.memory_limit;
+        let used = status::resident_bytes();
+        let full = limit > 0 && used > limit;
+        if full && !self.shared.memory_is_full() {
+            tracing::warn!(used, limit, "memory limit reached: writes that grow are refused");
+        }
+        self.shared.set_memory_full(full);
+    }
+
+    /// Runs `call` on the thread of the shard that owns `group`. A full mailbox is tried again shortly.
+    pub(super) fn on_shard(&self, group: PartitionId, call: impl FnOnce(&mut Shard) + Send + 'static) {
+        self.on_shard_index(group.0 as usize % self.shared.shards(), call);
+    }
+
+    /// Runs `call` on the thread of this shard.
+    pub(super) fn on_shard_index(&self, shard: usize, call: impl FnOnce(&mut Shard) + Send + 'static) {
+        push_call(&self.shared, shard, Box::new(call));
+    }
+
+    async fn stop(&mut self) {
+        self.shared.drain();
+        self.hand_over_all().await;
+        if let Some(log) = self.log.take() {
+            log.close();
+        }
+    }
+}
+
+/// A call for a shard's thread.
+pub(super) type Call = Box<dyn FnOnce(&mut Shard) + Send>;
+
+/// Puts a call into a shard's mailbox; control work is rare, so a full mailbox is simply waited for.
+pub(super) fn push_call(shared: &Arc<Shared>, shard: usize, call: Call) {
+    let mut input = ToShard::Call(call);
+    for _ in 0..1_000 {
+        match shared.sender(shard).push(Lane::Consensus, input) {
+            Ok(()) => return,
+            Err(back) => input = back,
+        }
+        std::thread::yield_now();
+    }
+    let shared = Arc::clone(shared);
+    tokio::task::spawn_local(async move {
+        let mut input = input;
+        while let Err(back) = shared.sender(shard).push(Lane::Consensus, input) {
+            input = back;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+/// Asks the shard that owns `group` something and waits for the answer; `None` if the shard does not answer in time.
+pub(super) async fn ask_shard<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    shard: usize,
+    timeout: Duration,
+    ask: impl FnOnce(&mut Shard) -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = oneshot::channel();
+    push_call(
+        shared,
+        shard,
+        Box::new(move |shard| {
+            _ = sender.send(ask(shard));
+        }),
+    );
+    tokio::time::timeout(timeout, receiver).await.ok()?.ok()
+}

@@ -1,0 +1,341 @@
+//! What `coppice status` shows: what this node knows of itself, put together with what the others say.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use coppice_client::map::{PartitionMap, Role};
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{
+    AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
+};
+use tokio::sync::oneshot;
+
+use super::{Control, ask_shard};
+use crate::net::rpc::{Answer, LocalReplica, LocalStatus, Question, ask};
+use crate::net::translate;
+use crate::shard::GroupStatus;
+use crate::shared::Shared;
+
+/// How long another node may take to say how it is; dead and paused ones are known by then.
+const ASK_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// How fast a group decides, lately.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    at: Instant,
+    commands: u64,
+    instances: u64,
+    /// Commands per second.
+    per_second: f64,
+    /// Commands per batch.
+    batch: f64,
+}
+
+/// The newest flushes of the log, for a p99 without a histogram's memory.
+#[derive(Debug, Default)]
+pub struct FlushTimes {
+    newest: Mutex<Vec<u32>>,
+    count: AtomicU64,
+    log_bytes: AtomicU64,
+}
+
+/// Flushes that count as new.
+const FLUSHES: usize = 1_000;
+
+impl FlushTimes {
+    /// One flush took so long.
+    pub fn note(&self, took: Duration, log_bytes: u64) {
+        let at = self.count.fetch_add(1, Ordering::Relaxed) as usize % FLUSHES;
+        self.log_bytes.store(log_bytes, Ordering::Relaxed);
+        let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        match newest.get_mut(at) {
+            Some(slot) => *slot = micros,
+            None => newest.push(micros),
+        }
+    }
+
+    fn p99_us(&self) -> u64 {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        newest.sort_unstable();
+        newest.get(newest.len() * 99 / 100).or(newest.last()).map_or(0, |&micros| u64::from(micros))
+    }
+}
+
+/// Linux on the machines that we run on.
+const PAGE_BYTES: u64 = 4_096;
+
+/// Memory of this process, in bytes; 0 where the system does not say.
+pub fn resident_bytes() -> u64 {
+    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
+    let pages: u64 = text.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
+    pages * PAGE_BYTES
+}
+
+impl Control {
+    /// Publishes the metrics of every group and takes the numbers that rates are made of.
+    pub(super) fn sample_rates(&mut self) {
+        for shard in 0..self.shared.shards() {
+            let shared = Arc::clone(&self.shared);
+            self.on_shard_index(shard, move |shard| {
+                let mut samples = Vec::new();
+                for (&id, group) in &shard.groups {
+                    group.publish();
+                    let status = group.status();
+                    samples.push((id, status.commands_decided, status.instances_decided));
+                }
+                let call = move |control: &mut Control| control.note_rates(&samples);
+                shared.tell_control(super::ToControl::Call(Box::new(call)));
+            });
+        }
+    }
+
+    fn note_rates(&mut self, samples: &[(PartitionId, u64, u64)]) {
+        for &(id, commands, instances) in samples {
+            let now = Instant::now();
+            let old = self.rates.get(&id).copied();
+            let mut rate = Rate { at: now, commands, instances, per_second: 0.0, batch: 0.0 };
+            if let Some(old) = old {
+                let seconds = now.duration_since(old.at).as_secs_f64().max(1e-3);
+                let (commands, instances) =
+                    (commands.saturating_sub(old.commands) as f64, instances.saturating_sub(old.instances) as f64);
+                rate.per_second = commands / seconds;
+                rate.batch = if instances > 0.0 { commands / instances } else { 0.0 };
+            }
+            self.rates.insert(id, rate);
+        }
+    }
+
+    pub(super) fn answer_local_status(&mut self, reply: oneshot::Sender<Answer>) {
+        let local = self.local_status();
+        tokio::task::spawn_local(async move {
+            _ = reply.send(Answer::Status(Box::new(local.await)));
+        });
+    }
+
+    pub(super) fn answer_status(&mut self, get: StatusGet, reply: oneshot::Sender<Status>) {
+        let shared = Arc::clone(&self.shared);
+        let local = self.local_status();
+        let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
+        let warnings = self.warnings();
+        tokio::task::spawn_local(async move {
+            let map = shared.map();
+            let mut asked = Vec::new();
+            if !get.local {
+                for node in map.nodes.iter().filter(|node| node.id != own) {
+                    let (id, address) = (node.id, node.addresses.peer.clone());
+                    let question = async move { (id, ask(&address, &Question::Status, ASK_TIMEOUT).await) };
+                    asked.push(tokio::task::spawn_local(question));
+                }
+            }
+            let mut known = BTreeMap::from([(own, local.await)]);
+            for task in asked {
+                if let Ok((id, Ok(Answer::Status(status)))) = task.await {
+                    known.insert(id, *status);
+                }
+            }
+            _ = reply.send(assemble(&shared, &map, own, &known, warnings));
+        });
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let config = &self.shared.config;
+        let mut warnings = Vec::new();
+        if config.insecure {
+            warnings.push("listens beyond loopback without TLS and without an access file (insecure = true)".into());
+        }
+        if config.log.flush == crate::config::Flush::Off {
+            warnings.push("log.flush is off: a power cut may lose answered writes".into());
+        }
+        if self.shared.memory_is_full() {
+            warnings.push("memory limit reached: writes that grow are refused".into());
+        }
+        if self.log.as_ref().is_some_and(|log| log.log().space().full) {
+            warnings.push("disk reserve reached: writes that grow are refused".into());
+        }
+        warnings
+    }
+
+    fn local_status(&self) -> impl Future<Output = LocalStatus> + use<> {
+        let shared = Arc::clone(&self.shared);
+        let rates = self.rates.clone();
+        let space = self.log.as_ref().map(|log| log.log().space());
+        let node = NodeStatus {
+            id: shared.identity().map(|identity| identity.node).unwrap_or_default(),
+            name: shared.config.name.clone(),
+            address: self.addresses.native.clone(),
+            up: true,
+            incarnation: shared.identity().map_or(0, |identity| identity.incarnation),
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            flush_us_p99: self.flush.p99_us(),
+            log_bytes: self.flush.log_bytes.load(Ordering::Relaxed),
+            disk_free_bytes: space.map_or(0, |space| space.free_bytes),
+            memory_bytes: resident_bytes(),
+            connections: shared.connections() as u32,
+        };
+        let warnings = self.warnings();
+        async move {
+            let mut replicas = BTreeMap::new();
+            for shard in 0..shared.shards() {
+                let groups = ask_shard(&shared, shard, ASK_TIMEOUT, |shard| {
+                    shard.groups.iter().map(|(&id, group)| (id, group.status())).collect::<Vec<_>>()
+                });
+                for (id, group) in groups.await.unwrap_or_default() {
+                    replicas.insert(id, local_replica(&group, rates.get(&id)));
+                }
+            }
+            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings }
+        }
+    }
+
+    /// Compares the digests of all replicas at the newest instance that each of them has reported.
+    pub(super) fn verify(&mut self, reply: oneshot::Sender<AdminReply>) {
+        let (sender, receiver) = oneshot::channel();
+        self.answer_status(StatusGet { local: false }, sender);
+        let shared = Arc::clone(&self.shared);
+        let local = self.local_status();
+        tokio::task::spawn_local(async move {
+            _ = receiver.await;
+            let map = shared.map();
+            let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
+            let mut known = BTreeMap::from([(own, local.await)]);
+            for node in map.nodes.iter().filter(|node| node.id != own) {
+                if let Ok(Answer::Status(status)) = ask(&node.addresses.peer, &Question::Status, ASK_TIMEOUT).await {
+                    known.insert(node.id, *status);
+                }
+            }
+            _ = reply.send(compare(&map, &known));
+        });
+    }
+}
+
+fn compare(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> AdminReply {
+    let (mut partitions, mut missing) = (Vec::new(), Vec::new());
+    for entry in &map.partitions {
+        let mut by_instance: BTreeMap<u64, Vec<(NodeId, u64)>> = BTreeMap::new();
+        for replica in &entry.replicas {
+            let local = known.get(&replica.node).and_then(|node| node.replicas.get(&entry.partition));
+            match local.and_then(|local| local.digest) {
+                Some((instance, digest)) => by_instance.entry(instance).or_default().push((replica.node, digest)),
+                None => missing.push((entry.partition, replica.node)),
+            }
+        }
+        for (instance, digests) in by_instance {
+            let (_, first) = digests[0];
+            if let Some((node, _)) = digests.iter().find(|(_, digest)| *digest != first) {
+                let text = format!("{}: {node} differs from {} at #{instance}", entry.partition, digests[0].0);
+                return AdminReply::Failed(AdminError::Mismatch(text));
+            }
+            partitions.push((entry.partition, instance, first));
+        }
+    }
+    AdminReply::Verified { partitions, missing }
+}
+
+fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
+    LocalReplica {
+        replica: translate::wire_replica(group.me),
+        leads: group.leads,
+        leader: group.leader,
+        ballot: (group.ballot.round.0, translate::wire_replica(group.ballot.replica)),
+        decided_upto: group.decided.0,
+        trimmed_upto: group.trimmed.0,
+        keys: group.keys,
+        bytes: group.bytes,
+        held: group.held as u64,
+        commands_per_second: rate.map_or(0.0, |rate| rate.per_second),
+        window: group.window.0 as u32,
+        batch_commands: rate.map_or(0.0, |rate| rate.batch),
+        sessions: group.sessions,
+        digest: group.digest.map(|(instance, digest)| (instance.0, digest)),
+    }
+}
+
+fn assemble(
+    shared: &Shared,
+    map: &PartitionMap,
+    own: NodeId,
+    known: &BTreeMap<NodeId, LocalStatus>,
+    mut warnings: Vec<String>,
+) -> Status {
+    let nodes = map.nodes.iter().map(|info| match known.get(&info.id) {
+        Some(local) => NodeStatus { id: info.id, ..local.node.clone() },
+        None => NodeStatus {
+            id: info.id,
+            name: info.name.clone(),
+            address: info.addresses.native.clone(),
+            ..NodeStatus::default()
+        },
+    });
+    let nodes: Vec<NodeStatus> = nodes.collect();
+    let up = |node: NodeId| known.contains_key(&node);
+    let mut partitions = Vec::new();
+    let mut tolerated = i32::MAX;
+    for entry in map.directory.iter().chain(&map.partitions) {
+        let voters = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
+        let (all, alive) = voters.fold((0, 0), |(all, alive), replica| (all + 1, alive + i32::from(up(replica.node))));
+        tolerated = tolerated.min(alive - (all / 2 + 1));
+        partitions.push(partition_status(entry, known));
+    }
+    for (node, local) in known {
+        let of_others = local.warnings.iter().filter(|_| *node != own).map(|text| format!("{node}: {text}"));
+        warnings.extend(of_others);
+    }
+    if tolerated == i32::MAX {
+        tolerated = -1;
+    }
+    shared.metrics.set_tolerated_failures(u32::try_from(tolerated).ok());
+    Status {
+        cluster: shared.identity().map(|identity| identity.cluster),
+        node: own,
+        map_version: MapVersion(map.version.0),
+        feature_level: crate::config::FEATURE_LEVEL,
+        tolerated_failures: tolerated.max(-1),
+        tickets_in_flight: 0,
+        nodes,
+        partitions,
+        warnings,
+    }
+}
+
+fn partition_status(entry: &coppice_client::map::Entry, known: &BTreeMap<NodeId, LocalStatus>) -> PartitionStatus {
+    let local = |node: NodeId| known.get(&node).and_then(|node| node.replicas.get(&entry.partition));
+    let leading = entry.replicas.iter().find(|info| local(info.node).is_some_and(|replica| replica.leads));
+    let leader = leading.map(|info| info.node);
+    let told = leader.and_then(local).or_else(|| entry.replicas.iter().find_map(|info| local(info.node)));
+    let told = told.cloned().unwrap_or_default();
+    let replicas = entry.replicas.iter().map(|info| {
+        let replica = local(info.node);
+        let lag = replica.map_or(0, |replica| told.decided_upto.saturating_sub(replica.decided_upto));
+        ReplicaStatus {
+            replica: info.replica,
+            node: info.node,
+            voter: info.role == Role::Voter,
+            up: replica.is_some(),
+            lag_instances: lag,
+            lag_ms: 0,
+        }
+    });
+    PartitionStatus {
+        id: entry.partition,
+        low: entry.low.clone(),
+        high: entry.high.clone(),
+        leader,
+        replicas: replicas.collect(),
+        ballot: told.ballot,
+        decided_upto: told.decided_upto,
+        trimmed_upto: told.trimmed_upto,
+        held: told.held,
+        keys: told.keys,
+        bytes: told.bytes,
+        commands_per_second: told.commands_per_second,
+        window: told.window,
+        batch_commands: told.batch_commands,
+        sessions: told.sessions,
+        digest: told.digest,
+        ..PartitionStatus::default()
+    }
+}

@@ -1,0 +1,54 @@
+//! The entries of a batch as the server knows them: the client's, and its own (architecture.md, Packs).
+
+use bytes::{Bytes, BytesMut};
+use coppice_client::wire::entry::{self as wire, Open, TAG_OPEN, TAG_PACK};
+use coppice_client::wire::{ClientId, Pack};
+
+use crate::machine::directory::DirectoryCommand;
+
+// The server's own tags. Never used twice (style.md 21).
+/// A directory command.
+const TAG_DIRECTORY: u8 = 16;
+
+/// One entry, decoded.
+#[derive(Debug)]
+pub enum Entry<'a> {
+    /// Commands of a session.
+    Pack(Pack<'a>),
+    /// A session is opened.
+    Open(Open),
+    /// A change of the directory.
+    Directory(DirectoryCommand),
+    /// Written by a newer version, or damaged in a way that no checksum sees: every replica ignores it alike.
+    Unknown,
+}
+
+/// The entries of one part of a batch.
+pub fn entries(part: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    wire::entries(part).map(|entry| entry.ok().and_then(decode).unwrap_or(Entry::Unknown))
+}
+
+fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
+    match entry.tag {
+        // The leader checked all of it before it was proposed.
+        TAG_PACK => Pack::decode_header(entry.bytes).ok().map(Entry::Pack),
+        TAG_OPEN => Open::decode(entry.bytes).ok().map(Entry::Open),
+        TAG_DIRECTORY => postcard::from_bytes(entry.bytes).ok().map(Entry::Directory),
+        _ => None,
+    }
+}
+
+/// An entry that opens a session.
+pub fn open(client: ClientId, nonce: u64) -> Bytes {
+    let mut out = BytesMut::new();
+    Open { client, nonce }.put(&mut out);
+    out.freeze()
+}
+
+/// An entry that changes the directory.
+pub fn directory(command: &DirectoryCommand) -> Bytes {
+    let mut out = BytesMut::new();
+    let bytes = postcard::to_stdvec(command).expect("a directory command is plain data");
+    wire::put_entry(&mut out, TAG_DIRECTORY, &bytes);
+    out.freeze()
+}

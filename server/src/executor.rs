@@ -1,0 +1,209 @@
+//! Runs batches on the machine before they are decided, and takes back what was decided differently (ordering.md 2).
+//!
+//! Pure. It holds the tip state, the undo of everything above the decided instance, and the batches that arrived ahead of
+//! a gap. It does not know ballots beyond comparing batches, nor who waits for an answer.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use coppice_ordering::{Batch, Instance, Ticket};
+
+use crate::machine::{Answer, Machine, Mark};
+
+/// Instances that may be executed or waiting above the decided one. The proposer's window is far below it; a follower
+/// that hears of more drops them and catches up later.
+pub const SPECULATIVE_INSTANCES_MAX: usize = 1_024;
+
+/// One instance above the decided one that ran on the tip state.
+struct Executed {
+    batch: Batch,
+    mark: Mark,
+    /// Of the state after it, if one is due here (reliability.md E6).
+    digest: Option<u64>,
+}
+
+/// What an executor did, for its metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecutorCounters {
+    /// Times that at least one instance was taken back.
+    pub rollbacks: u64,
+    /// Commands taken back.
+    pub undone_commands: u64,
+    /// Commands executed, repeated executions after a rollback included.
+    pub executed_commands: u64,
+}
+
+/// Executes one group's log on its machine.
+pub struct Executor {
+    machine: Machine,
+    /// Everything up to here is decided and executed as decided.
+    decided: Instance,
+    /// What ran above `decided`, in order: `decided + 1 ..= tip`.
+    executed: VecDeque<Executed>,
+    /// Accepted above `tip`, beyond a gap or not yet run.
+    waiting: BTreeMap<Instance, Batch>,
+    /// `false`: nothing runs before it is decided; both settings give identical states.
+    speculation: bool,
+    /// A digest is taken every so many instances; 0: never.
+    digest_interval: u64,
+    /// The newest digest of a decided state.
+    digest: Option<(Instance, u64)>,
+    counters: ExecutorCounters,
+}
+
+impl Executor {
+    /// An executor whose machine holds the state of `decided`.
+    pub fn new(machine: Machine, decided: Instance, speculation: bool) -> Executor {
+        Executor {
+            machine,
+            decided,
+            executed: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            speculation,
+            digest_interval: 1_000,
+            digest: None,
+            counters: ExecutorCounters::default(),
+        }
+    }
+
+    /// The last decided and executed instance.
+    pub fn decided(&self) -> Instance {
+        self.decided
+    }
+
+    /// The last executed instance, decided or not.
+    pub fn tip(&self) -> Instance {
+        Instance(self.decided.0 + self.executed.len() as u64)
+    }
+
+    /// The state at the tip.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The state at the tip, for what is not part of the log (limits).
+    pub fn machine_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> ExecutorCounters {
+        self.counters
+    }
+
+    /// Turns speculation on or off. What already ran ahead stays until it is decided or taken back.
+    pub fn set_speculation(&mut self, on: bool) {
+        self.speculation = on;
+    }
+
+    /// An acceptor accepted `batch` at `instance`. Runs it if it is next, takes back what it contradicts.
+    ///
+    /// Returns the lowest instance that was taken back, if any: answers from there on must not leave.
+    pub fn accepted(&mut self, instance: Instance, batch: Batch, answers: &mut Vec<Answer>) -> Option<Instance> {
+        if instance <= self.decided {
+            return None;
+        }
+        let mut rolled_back = None;
+        if instance <= self.tip() {
+            let at = (instance.0 - self.decided.0 - 1) as usize;
+            // The same value under a higher ballot changes nothing. Compared by content: an instance number proves
+            // nothing about what it holds (reliability.md SP6).
+            if self.executed[at].batch == batch || crate::mutant!(match_by_instance) {
+                return None;
+            }
+            self.take_back_to(at);
+            rolled_back = Some(instance);
+        }
+        if self.waiting.len() < SPECULATIVE_INSTANCES_MAX || self.waiting.contains_key(&instance) {
+            self.waiting.insert(instance, batch);
+        }
+        if self.speculation {
+            self.run_contiguous(None, answers);
+        }
+        rolled_back
+    }
+
+    /// Everything up to `upto` is decided, and was given to [`Executor::accepted`] with its decided value.
+    pub fn decided_upto(&mut self, upto: Instance, answers: &mut Vec<Answer>) {
+        self.run_contiguous(Some(upto), answers);
+        while self.decided < upto {
+            let Some(executed) = self.executed.pop_front() else { break };
+            self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
+            self.decided = self.decided.next();
+            if let Some(digest) = executed.digest {
+                self.digest = Some((self.decided, digest));
+            }
+        }
+    }
+
+    /// The newest digest of a decided state, and its instance: equal on all replicas.
+    pub fn digest(&self) -> Option<(Instance, u64)> {
+        self.digest
+    }
+
+    /// A digest is taken every so many instances; 0: never.
+    pub fn set_digest_interval(&mut self, instances: u64) {
+        self.digest_interval = instances;
+    }
+
+    /// The last ticket placed at the tip.
+    pub fn last_ticket(&self) -> Option<Ticket> {
+        self.machine.last_ticket()
+    }
+
+    fn run_contiguous(&mut self, upto: Option<Instance>, answers: &mut Vec<Answer>) {
+        loop {
+            let next = self.tip().next();
+            if upto.is_some_and(|upto| next > upto) || self.executed.len() >= SPECULATIVE_INSTANCES_MAX {
+                return;
+            }
+            let Some(batch) = self.waiting.remove(&next) else { return };
+            let mark = self.machine.execute(next, &batch, answers);
+            self.counters.executed_commands += u64::from(batch.count());
+            let due = self.digest_interval > 0 && next.0 % self.digest_interval == 0;
+            let digest = due.then(|| self.machine.digest());
+            self.executed.push_back(Executed { batch, mark, digest });
+        }
+    }
+
+    /// Takes back `executed[at..]`, newest first. What comes after the contradicted instance waits to run again: a new
+    /// leader decides it again, or overwrites it too.
+    fn take_back_to(&mut self, at: usize) {
+        self.counters.rollbacks += 1;
+        while self.executed.len() > at {
+            let instance = self.tip();
+            let Some(executed) = self.executed.pop_back() else { return };
+            self.counters.undone_commands += u64::from(executed.batch.count());
+            self.machine.undo(executed.mark);
+            self.waiting.insert(instance, executed.batch);
+        }
+    }
+
+    /// The decided state, as its own value: a copy of the tip (O(1) for the tree) with the undecided part taken back.
+    pub fn decided_state(&self) -> Machine {
+        let mut state = self.machine.copy();
+        if !crate::mutant!(snapshot_at_tip) {
+            for executed in self.executed.iter().rev() {
+                state.undo(executed.mark.clone());
+            }
+        }
+        state.forget_undo();
+        state
+    }
+
+    /// The decided state for reading only: without the sessions, which would have to be copied.
+    pub fn decided_view(&self) -> Machine {
+        let mut state = self.machine.view();
+        for executed in self.executed.iter().rev() {
+            state.undo_view(&executed.mark);
+        }
+        state
+    }
+
+    /// Goes on from a snapshot that was installed at `instance`.
+    pub fn install(&mut self, machine: Machine, instance: Instance) {
+        self.machine = machine;
+        self.decided = instance;
+        self.executed.clear();
+        self.waiting = self.waiting.split_off(&instance.next());
+    }
+}

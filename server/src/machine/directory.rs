@@ -1,0 +1,142 @@
+//! The directory's state machine: the partition map, the nodes and the cluster's settings (ordering.md, group 0).
+//!
+//! Pure. Every command is idempotent, so that one sent twice over a change of leader does no harm.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::{Batch, Instance};
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Outcome};
+use crate::entry::{self, Entry};
+
+/// A change of the directory, as it stands in group 0's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DirectoryCommand {
+    /// Creates the map, once: a second one changes nothing.
+    Create {
+        /// The first map.
+        map: PartitionMap,
+        /// Settings that differ from their defaults.
+        settings: BTreeMap<String, String>,
+    },
+    /// Sets one cluster setting; its name and value were checked before.
+    Set {
+        /// Full name.
+        key: String,
+        /// Value as written.
+        value: String,
+    },
+    /// A node serves at other addresses than the map says.
+    Announce {
+        /// Which node.
+        node: NodeId,
+        /// Its addresses now.
+        addresses: coppice_client::map::Addresses,
+    },
+}
+
+/// What a directory command answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DirectoryReply {
+    /// Done, or done before.
+    Done,
+    /// The map was created before, by somebody else's `init`.
+    AlreadyCreated,
+    /// No such node.
+    UnknownNode,
+}
+
+/// The replicated content. Small, so undo keeps the whole previous value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryState {
+    /// The partition map; version 0 until it is created.
+    pub map: PartitionMap,
+    /// Settings that differ from their defaults.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// The machine of group 0.
+#[derive(Clone, Debug, Default)]
+pub struct Directory {
+    state: Arc<DirectoryState>,
+}
+
+impl Directory {
+    /// A directory with this content.
+    pub fn new(state: DirectoryState) -> Directory {
+        Directory { state: Arc::new(state) }
+    }
+
+    /// The content at the tip.
+    pub fn state(&self) -> &Arc<DirectoryState> {
+        &self.state
+    }
+
+    /// Runs one batch; returns the state before it.
+    pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> Arc<DirectoryState> {
+        let before = Arc::clone(&self.state);
+        let Batch::Commands(commands) = batch else { return before };
+        let mut index = 0;
+        for part in commands.parts() {
+            for entry in entry::entries(part) {
+                let outcome = match entry {
+                    Entry::Directory(command) => Outcome::Directory(self.apply(command)),
+                    Entry::Pack(_) | Entry::Open(_) | Entry::Unknown => Outcome::Nothing,
+                };
+                answers.push(Answer { instance, index, last_ticket: None, outcome });
+                index += 1;
+            }
+        }
+        before
+    }
+
+    /// Puts back the state before a batch.
+    pub fn undo(&mut self, before: Arc<DirectoryState>) {
+        self.state = before;
+    }
+
+    /// A digest of the content: equal contents have equal digests.
+    pub fn digest(&self) -> u64 {
+        let bytes = postcard::to_stdvec(&*self.state).unwrap_or_default();
+        u64::from(crc32c::crc32c(&bytes)) | (bytes.len() as u64) << 32
+    }
+
+    fn apply(&mut self, command: DirectoryCommand) -> DirectoryReply {
+        let state = Arc::make_mut(&mut self.state);
+        match command {
+            DirectoryCommand::Create { map, settings } => {
+                if state.map.version.0 > 0 {
+                    return if state.map.partitions == map.partitions {
+                        DirectoryReply::Done
+                    } else {
+                        DirectoryReply::AlreadyCreated
+                    };
+                }
+                state.map = map;
+                state.settings = settings;
+                DirectoryReply::Done
+            }
+            DirectoryCommand::Set { key, value } => {
+                state.settings.insert(key, value);
+                DirectoryReply::Done
+            }
+            DirectoryCommand::Announce { node, addresses } => {
+                let Some(row) = state.map.nodes.iter_mut().find(|row| row.id == node) else {
+                    return DirectoryReply::UnknownNode;
+                };
+                if row.addresses != addresses {
+                    row.addresses = addresses;
+                    state.map.version.0 += 1;
+                }
+                DirectoryReply::Done
+            }
+        }
+    }
+}
+
+/// The group whose machine is the directory.
+pub const DIRECTORY: PartitionId = PartitionId(0);

@@ -1,0 +1,150 @@
+//! What a group's log runs on: a shard of the data, or the directory. Two machines, one enum (architecture.md).
+
+pub mod directory;
+pub mod shard;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coppice_client::wire::SessionId;
+use coppice_ordering::{Batch, Instance, Ticket};
+
+use directory::{Directory, DirectoryReply, DirectoryState};
+use shard::{Shard, ShardMark};
+
+/// What an entry of a batch came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A pack: its encoded answer, without the stream.
+    Pack(Bytes),
+    /// A pack of a session that is not open: nothing of it was executed.
+    SessionExpired,
+    /// A session was opened; its id is the entry's position.
+    Opened(SessionId),
+    /// A directory command.
+    Directory(DirectoryReply),
+    /// An entry that this machine does not know changes nothing.
+    Nothing,
+}
+
+/// An outcome with its position. The k-th entry of a batch has the k-th answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Instance of the batch.
+    pub instance: Instance,
+    /// Index of its first command in the batch.
+    pub index: u32,
+    /// The last ticket placed in the partition before it: the gate waits for its release.
+    pub last_ticket: Option<Ticket>,
+    /// What it came to.
+    pub outcome: Outcome,
+}
+
+/// A group's state at the tip of its log, with the undo of what is not decided.
+#[derive(Debug)]
+pub enum Machine {
+    /// A partition's data.
+    Shard(Box<Shard>),
+    /// The directory.
+    Directory(Directory),
+}
+
+/// Takes back one executed batch.
+#[derive(Clone, Debug)]
+pub enum Mark {
+    /// Of a shard.
+    Shard(Arc<ShardMark>),
+    /// Of the directory: the state before.
+    Directory(Arc<DirectoryState>),
+}
+
+impl Machine {
+    /// Runs one batch at `instance`, in order; the answers of all its entries are appended.
+    pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> Mark {
+        match self {
+            Machine::Shard(shard) => Mark::Shard(Arc::new(shard.execute(instance, batch, answers))),
+            Machine::Directory(directory) => Mark::Directory(directory.execute(instance, batch, answers)),
+        }
+    }
+
+    /// Takes back the newest executed batch that was not taken back yet.
+    pub fn undo(&mut self, mark: Mark) {
+        match (self, mark) {
+            (Machine::Shard(shard), Mark::Shard(mark)) => shard.undo(&mark),
+            (Machine::Directory(directory), Mark::Directory(before)) => directory.undo(before),
+            _ => unreachable!("a mark of another machine"),
+        }
+    }
+
+    /// The oldest executed batch, which `mark` takes back, is decided: its undo is dropped. `next` is the batch after it.
+    pub fn confirm(&mut self, mark: &Mark, next: Option<&Mark>) {
+        if let (Machine::Shard(shard), Mark::Shard(mark)) = (self, mark) {
+            let next = next.and_then(|next| match next {
+                Mark::Shard(next) => Some(&**next),
+                Mark::Directory(_) => None,
+            });
+            shard.confirm(mark, next);
+        }
+    }
+
+    /// The last ticket placed in the partition.
+    pub fn last_ticket(&self) -> Option<Ticket> {
+        self.shard().and_then(Shard::last_ticket)
+    }
+
+    /// A copy of everything.
+    pub fn copy(&self) -> Machine {
+        match self {
+            Machine::Shard(shard) => Machine::Shard(Box::new(shard.copy())),
+            Machine::Directory(directory) => Machine::Directory(directory.clone()),
+        }
+    }
+
+    /// A copy for reading only, O(1): its sessions are empty.
+    pub fn view(&self) -> Machine {
+        match self {
+            Machine::Shard(shard) => Machine::Shard(Box::new(shard.view())),
+            Machine::Directory(directory) => Machine::Directory(directory.clone()),
+        }
+    }
+
+    /// Takes a batch back in a copy made by [`Machine::view`].
+    pub fn undo_view(&mut self, mark: &Mark) {
+        match (self, mark) {
+            (Machine::Shard(shard), Mark::Shard(mark)) => shard.undo_view(mark),
+            (Machine::Directory(directory), Mark::Directory(before)) => directory.undo(Arc::clone(before)),
+            _ => unreachable!("a mark of another machine"),
+        }
+    }
+
+    /// Drops all undo: this copy of the state will not be taken back.
+    pub fn forget_undo(&mut self) {
+        if let Machine::Shard(shard) = self {
+            shard.forget_undo();
+        }
+    }
+
+    /// A digest of the whole replicated state, equal on all replicas at equal instances.
+    pub fn digest(&self) -> u64 {
+        match self {
+            Machine::Shard(shard) => shard.digest(),
+            Machine::Directory(directory) => directory.digest(),
+        }
+    }
+
+    /// The shard, if this is one.
+    pub fn shard(&self) -> Option<&Shard> {
+        match self {
+            Machine::Shard(shard) => Some(shard),
+            Machine::Directory(_) => None,
+        }
+    }
+
+    /// The directory, if this is it.
+    pub fn directory(&self) -> Option<&Directory> {
+        match self {
+            Machine::Directory(directory) => Some(directory),
+            Machine::Shard(_) => None,
+        }
+    }
+}

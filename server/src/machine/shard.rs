@@ -1,0 +1,300 @@
+//! The state of one partition: its tree, its bounds, its sessions (ordering.md 1.6), and the execution of its log.
+//!
+//! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
+
+use bytes::{Bytes, BytesMut};
+use coppice_btree::{Cursor, Direction, KeyRange, LoadError, OpResult, Tree, Undo, UndoMark, Value};
+use coppice_client::wire::entry::Open;
+use coppice_client::wire::reply::PackReply;
+use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, RangeRequest, SessionId};
+use coppice_ordering::{Batch, Commands, Instance, Ticket};
+
+use super::{Answer, Outcome};
+use crate::entry::{self, Entry};
+use crate::sessions::{Answers, Known, Numbers, SessionLimits, SessionUndo, Sessions};
+
+/// A partition's replicated state at the tip of its log.
+#[derive(Debug)]
+pub struct Shard {
+    partition: PartitionId,
+    range: KeyRange,
+    /// The map version at which the bounds last changed.
+    map_version: MapVersion,
+    tree: Tree,
+    sessions: Sessions,
+    session_limits: SessionLimits,
+    last_ticket: Option<Ticket>,
+    undo: Undo,
+    scratch: Scratch,
+}
+
+/// Buffers that live from batch to batch.
+#[derive(Clone, Debug, Default)]
+struct Scratch {
+    numbers: Vec<u64>,
+    indexes: Vec<u64>,
+    results: BytesMut,
+    reply: BytesMut,
+    many: Vec<OpResult>,
+}
+
+/// Takes back one batch.
+#[derive(Debug)]
+pub struct ShardMark {
+    tree: UndoMark,
+    sessions: Vec<SessionUndo>,
+    last_ticket: Option<Ticket>,
+    range: KeyRange,
+    map_version: MapVersion,
+}
+
+impl Shard {
+    /// An empty partition.
+    pub fn new(partition: PartitionId, range: KeyRange, map_version: MapVersion) -> Shard {
+        Shard::restored(partition, range, map_version, Tree::new(), Sessions::default(), None)
+    }
+
+    /// A partition with the content of a snapshot.
+    pub fn restored(
+        partition: PartitionId,
+        range: KeyRange,
+        map_version: MapVersion,
+        tree: Tree,
+        sessions: Sessions,
+        last_ticket: Option<Ticket>,
+    ) -> Shard {
+        Shard {
+            partition,
+            range,
+            map_version,
+            tree,
+            sessions,
+            session_limits: SessionLimits::default(),
+            last_ticket,
+            undo: Undo::default(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// The keys that this partition owns.
+    pub fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    /// The map version at which the bounds last changed.
+    pub fn map_version(&self) -> MapVersion {
+        self.map_version
+    }
+
+    /// The tree at the tip.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The sessions at the tip.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The last ticket placed here.
+    pub fn last_ticket(&self) -> Option<Ticket> {
+        self.last_ticket
+    }
+
+    /// Bounds of the session table: the same on every replica.
+    pub fn set_session_limits(&mut self, limits: SessionLimits) {
+        self.session_limits = limits;
+    }
+
+    /// The values of `keys`; `None` if one of them lies outside the partition.
+    pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<Vec<Option<Value>>> {
+        let mut values = Vec::new();
+        for key in keys {
+            if !self.range.contains(key) {
+                return None;
+            }
+            values.push(self.tree.get_value(key));
+        }
+        Some(values)
+    }
+
+    /// A walk over `range` as it is now, O(1) to make; `None` if a part of it lies outside the partition.
+    pub fn cursor(&self, range: &RangeRequest) -> Option<Cursor> {
+        let low = range.low.as_ref();
+        let below_high = match (&range.high, &self.range.high) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(high), Some(own)) => high.as_ref() <= own.as_slice(),
+        };
+        if low < self.range.low.as_slice() || !below_high {
+            return None;
+        }
+        let wanted = KeyRange { low: low.into(), high: range.high.as_deref().map(Into::into) };
+        let direction = if range.reverse { Direction::Reverse } else { Direction::Forward };
+        Some(self.tree.cursor(wanted, direction))
+    }
+
+    /// Runs one batch.
+    pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> ShardMark {
+        let mut mark = ShardMark {
+            tree: self.undo.mark(),
+            sessions: Vec::new(),
+            last_ticket: self.last_ticket,
+            range: self.range.clone(),
+            map_version: self.map_version,
+        };
+        if let Batch::Commands(commands) = batch {
+            self.execute_commands(instance, commands, &mut mark, answers);
+        }
+        mark
+    }
+
+    fn execute_commands(
+        &mut self,
+        instance: Instance,
+        commands: &Commands,
+        mark: &mut ShardMark,
+        answers: &mut Vec<Answer>,
+    ) {
+        let mut index = 0;
+        for part in commands.parts() {
+            for entry in entry::entries(part) {
+                let (outcome, commands) = match entry {
+                    Entry::Pack(pack) => (self.execute_pack(instance, index, &pack, mark), pack.count()),
+                    Entry::Open(Open { client, .. }) => {
+                        let session = SessionId { partition: self.partition, instance: instance.0, index };
+                        self.sessions.open(session, client.0, &self.session_limits, &mut mark.sessions);
+                        (Outcome::Opened(session), 1)
+                    }
+                    Entry::Directory(_) | Entry::Unknown => (Outcome::Nothing, 1),
+                };
+                answers.push(Answer { instance, index, last_ticket: self.last_ticket, outcome });
+                index += commands;
+            }
+        }
+    }
+
+    fn execute_pack(&mut self, instance: Instance, index: u32, pack: &Pack<'_>, mark: &mut ShardMark) -> Outcome {
+        let session = pack.session();
+        let Some(highest) = self.sessions.highest(session) else { return Outcome::SessionExpired };
+        self.sessions.acknowledge(session, pack.lowest_unacknowledged(), instance.0, &mut mark.sessions);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.numbers.clear();
+        scratch.indexes.clear();
+        let mut reply = PackReply::new(&mut scratch.reply, self.partition, instance.0, index);
+        let (low, high) = (self.range.low.as_slice(), self.range.high.as_deref());
+        let refusal = CommandRefusal::WrongPartition { version: self.map_version };
+        for (offset, (number, command)) in pack.commands().enumerate() {
+            if number <= highest && repeat(&self.sessions, session, number, &mut reply) {
+                continue;
+            }
+            // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
+            if !command.is_within(low, high) {
+                reply.refused(refusal);
+                continue;
+            }
+            run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many);
+            scratch.numbers.push(number);
+            scratch.indexes.push(u64::from(index) + offset as u64);
+            scratch.results.extend_from_slice(reply.last_result());
+        }
+        let answer = reply.finish_split();
+        if !scratch.numbers.is_empty() {
+            let answers = Answers {
+                instance: instance.0,
+                numbers: Numbers::from_ascending(&scratch.numbers),
+                indexes: Numbers::from_ascending(&scratch.indexes),
+                // A copy of its own size: a slice would keep the whole buffer alive for as long as the client is silent.
+                results: Bytes::copy_from_slice(&scratch.results),
+            };
+            scratch.results.clear();
+            self.sessions.store(session, answers, &self.session_limits);
+        }
+        self.scratch = scratch;
+        Outcome::Pack(answer)
+    }
+
+    /// Takes back the newest batch.
+    pub fn undo(&mut self, mark: &ShardMark) {
+        self.tree.undo_to(&mut self.undo, mark.tree);
+        for record in mark.sessions.iter().rev() {
+            self.sessions.undo(record);
+        }
+        self.last_ticket = mark.last_ticket;
+        self.range = mark.range.clone();
+        self.map_version = mark.map_version;
+    }
+
+    /// A copy with everything: O(1) for the tree, linear in the sessions.
+    pub fn copy(&self) -> Shard {
+        Shard { sessions: self.sessions.clone(), ..self.view() }
+    }
+
+    /// A copy for reading only: O(1) for the tree and what is undecided, without the sessions.
+    pub fn view(&self) -> Shard {
+        Shard {
+            partition: self.partition,
+            range: self.range.clone(),
+            map_version: self.map_version,
+            tree: self.tree.snapshot().into(),
+            sessions: Sessions::default(),
+            session_limits: self.session_limits,
+            last_ticket: self.last_ticket,
+            undo: self.undo.clone(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Takes the newest batch back in a copy made by [`Shard::view`].
+    pub fn undo_view(&mut self, mark: &ShardMark) {
+        self.tree.undo_to(&mut self.undo, mark.tree);
+        self.last_ticket = mark.last_ticket;
+        self.range = mark.range.clone();
+        self.map_version = mark.map_version;
+    }
+
+    /// The oldest batch is decided: what could take it back is dropped.
+    pub fn confirm(&mut self, mark: &ShardMark, next: Option<&ShardMark>) {
+        let upto = next.map_or_else(|| self.undo.mark(), |next| next.tree);
+        self.undo.forget_before(upto);
+        mark.sessions.iter().for_each(|record| self.sessions.confirm(record));
+    }
+
+    /// Drops all undo.
+    pub fn forget_undo(&mut self) {
+        self.undo.forget_all();
+    }
+
+    /// A digest of everything replicated: tree, sessions, bounds, last ticket (reliability.md E6).
+    pub fn digest(&self) -> u64 {
+        let ticket = self.last_ticket.map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
+        let bounds = u64::from(crc32c::crc32c(&self.range.low));
+        self.tree.digest().0 ^ self.sessions.digest().rotate_left(1) ^ ticket.rotate_left(2) ^ bounds.rotate_left(3)
+    }
+}
+
+/// Answers a number that is not above all that were executed before; `false` if it is new all the same.
+fn repeat(sessions: &Sessions, session: SessionId, number: u64, reply: &mut PackReply<'_>) -> bool {
+    match sessions.find(session, number) {
+        Known::New => return false,
+        Known::Answered { instance, index, result } => reply.repeated(instance, index, result),
+        Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
+    }
+    true
+}
+
+/// Executes one command that is new and inside the partition.
+fn run(tree: &mut Tree, undo: &mut Undo, command: &Command<'_>, reply: &mut PackReply<'_>, many: &mut Vec<OpResult>) {
+    match command {
+        Command::Op(op) => reply.result(&tree.execute(*op, undo)),
+        Command::Many(operations) => {
+            many.clear();
+            many.extend(operations.iter().map(|op| tree.execute(op, undo)));
+            reply.many(many.iter());
+        }
+        Command::Load(pairs) => match tree.load(pairs.iter(), undo) {
+            Ok(count) => reply.loaded(count),
+            Err(LoadError::Present { index } | LoadError::NotSorted { index }) => reply.not_loaded(index),
+        },
+    }
+}

@@ -1,0 +1,166 @@
+//! The bounded mailbox of a shard: the only place where threads of a node share memory on the data path.
+//!
+//! Any thread puts inputs in; one shard takes them out. Two lanes: what consensus needs (durable log positions, peers)
+//! is taken before what clients ask, so a heartbeat never waits behind a load (architecture.md, Threads of a node).
+//! Putting never blocks: a full lane gives the input back, and the caller stops reading its socket or answers `Busy`.
+//! Checked exhaustively under loom (`server/tests/loom.rs`). It does not know what the inputs mean.
+
+use sync::{Arc, Bell, Queue};
+
+/// Inputs that one lane holds at most, unless the configuration says otherwise (`limits.mailbox`).
+pub const MAILBOX_INPUTS_MAX: usize = 4_096;
+
+/// Which lane an input takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Durable log positions and peers' messages.
+    Consensus,
+    /// Everything that can wait.
+    Client,
+}
+
+struct Shared<T> {
+    consensus: Queue<T>,
+    client: Queue<T>,
+    bell: Bell,
+}
+
+/// The sending side; cheap to clone.
+pub struct Sender<T>(Arc<Shared<T>>);
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        Sender(Arc::clone(&self.0))
+    }
+}
+
+/// The receiving side; there is one.
+pub struct Receiver<T>(Arc<Shared<T>>);
+
+/// A mailbox with `capacity` inputs per lane.
+pub fn mailbox<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let shared = Shared { consensus: Queue::new(capacity), client: Queue::new(capacity), bell: Bell::new() };
+    let shared = Arc::new(shared);
+    (Sender(Arc::clone(&shared)), Receiver(shared))
+}
+
+impl<T> Sender<T> {
+    /// Puts `input` into its lane and wakes the shard.
+    ///
+    /// # Errors
+    /// Gives `input` back when the lane is full.
+    pub fn push(&self, lane: Lane, input: T) -> Result<(), T> {
+        match lane {
+            Lane::Consensus => self.0.consensus.push(input)?,
+            Lane::Client => self.0.client.push(input)?,
+        }
+        // After the push: a shard that misses the input will hear the bell (the order is what loom checks).
+        self.0.bell.ring();
+        Ok(())
+    }
+
+    /// Inputs that wait, both lanes.
+    pub fn len(&self) -> usize {
+        self.0.consensus.len() + self.0.client.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T> Receiver<T> {
+    /// The next input, consensus first.
+    pub fn pop(&self) -> Option<T> {
+        self.0.consensus.pop().or_else(|| self.0.client.pop())
+    }
+
+    /// Waits until something may have been put in since the last time [`Receiver::pop`] returned `None`.
+    #[cfg(not(coppice_loom))]
+    pub async fn wait(&self) {
+        self.0.bell.wait().await;
+    }
+
+    /// Waits until something may have been put in since the last time [`Receiver::pop`] returned `None`.
+    #[cfg(coppice_loom)]
+    pub fn wait(&self) {
+        self.0.bell.wait();
+    }
+}
+
+/// What the mailbox is made of. The bell keeps one ring for a shard that is not listening yet.
+#[cfg(not(coppice_loom))]
+mod sync {
+    pub use crossbeam::queue::ArrayQueue as Queue;
+    pub use std::sync::Arc;
+
+    pub struct Bell(tokio::sync::Notify);
+
+    impl Bell {
+        pub fn new() -> Bell {
+            Bell(tokio::sync::Notify::new())
+        }
+
+        pub fn ring(&self) {
+            self.0.notify_one();
+        }
+
+        pub async fn wait(&self) {
+            self.0.notified().await;
+        }
+    }
+}
+
+/// The same parts on loom's primitives.
+#[cfg(coppice_loom)]
+mod sync {
+    use std::collections::VecDeque;
+
+    pub use loom::sync::Arc;
+    use loom::sync::{Mutex, Notify};
+
+    pub struct Queue<T> {
+        inputs: Mutex<VecDeque<T>>,
+        capacity: usize,
+    }
+
+    impl<T> Queue<T> {
+        pub fn new(capacity: usize) -> Queue<T> {
+            Queue { inputs: Mutex::new(VecDeque::new()), capacity }
+        }
+
+        pub fn push(&self, input: T) -> Result<(), T> {
+            let mut inputs = self.inputs.lock().unwrap();
+            if inputs.len() == self.capacity {
+                return Err(input);
+            }
+            inputs.push_back(input);
+            Ok(())
+        }
+
+        pub fn pop(&self) -> Option<T> {
+            self.inputs.lock().unwrap().pop_front()
+        }
+
+        pub fn len(&self) -> usize {
+            self.inputs.lock().unwrap().len()
+        }
+    }
+
+    pub struct Bell(Notify);
+
+    impl Bell {
+        pub fn new() -> Bell {
+            Bell(Notify::new())
+        }
+
+        pub fn ring(&self) {
+            self.0.notify();
+        }
+
+        pub fn wait(&self) {
+            self.0.wait();
+        }
+    }
+}

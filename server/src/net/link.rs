@@ -1,0 +1,219 @@
+//! The outgoing half of a shard's traffic to one other node: connects, says who it is, writes what the shard queues.
+//!
+//! What is queued while the link is down, or beyond its bound, is dropped: losing a message is harmless to Paxos, holding
+//! it back for ever is not. Nothing is read here but refusals; the other node answers on a link of its own.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::codec::Body;
+use super::outbox::Outbox;
+use super::peer::{self, Envelope};
+use super::peer_frame;
+use crate::config::Address;
+
+/// Bytes that wait for one node at most; beyond, messages are dropped and come again by retransmission.
+const LINK_BYTES_MAX: usize = 64 << 20;
+
+/// A frame is closed at this size, so that a reader never waits long for the end of one.
+const FRAME_BYTES: usize = 1 << 20;
+
+/// Wait between two attempts to connect: short, because a node that restarts should be heard at once.
+const RECONNECT_WAITS: [Duration; 4] =
+    [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(50), Duration::from_millis(100)];
+
+/// How long an attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the owner and the task of a link share.
+pub struct Link {
+    node: NodeId,
+    state: RefCell<State>,
+    /// Rung when the socket did not take everything, when the address changed and when the link ends.
+    bell: Notify,
+}
+
+struct State {
+    address: Address,
+    /// Messages of this turn, not yet framed.
+    body: Body,
+    outbox: Outbox,
+    stream: Option<Rc<TcpStream>>,
+    dropped: u64,
+    closed: bool,
+}
+
+impl Link {
+    /// A link to `node` at `address`; [`Link::run`] serves it.
+    pub fn new(node: NodeId, address: Address) -> Rc<Link> {
+        let state = State {
+            address,
+            body: Body::default(),
+            outbox: Outbox::default(),
+            stream: None,
+            dropped: 0,
+            closed: false,
+        };
+        Rc::new(Link { node, state: RefCell::new(state), bell: Notify::new() })
+    }
+
+    /// The node at the other end.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Whether a connection stands.
+    pub fn is_up(&self) -> bool {
+        self.state.borrow().stream.is_some()
+    }
+
+    /// Messages dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.state.borrow().dropped
+    }
+
+    /// Uses another address from the next connection on.
+    pub fn set_address(&self, address: Address) {
+        let mut state = self.state.borrow_mut();
+        if state.address != address {
+            state.address = address;
+            state.stream = None;
+            self.bell.notify_one();
+        }
+    }
+
+    /// Ends the link's task.
+    pub fn close(&self) {
+        self.state.borrow_mut().closed = true;
+        self.bell.notify_one();
+    }
+
+    /// Queues a message for the end of the turn.
+    pub fn send(&self, envelope: &Envelope) {
+        let mut state = self.state.borrow_mut();
+        if state.stream.is_none() || state.outbox.bytes() > LINK_BYTES_MAX {
+            state.dropped += 1;
+            return;
+        }
+        peer::encode(&mut state.body, envelope);
+        if state.body.len() >= FRAME_BYTES {
+            state.seal();
+        }
+    }
+
+    /// Writes what was queued, as far as the socket takes it now.
+    pub fn flush(&self) {
+        let mut state = self.state.borrow_mut();
+        state.seal();
+        let Some(stream) = state.stream.clone() else { return };
+        match state.outbox.write_to(&stream) {
+            Ok(true) => {}
+            Ok(false) => self.bell.notify_one(),
+            Err(error) => {
+                tracing::debug!(node = %self.node, %error, "peer link lost");
+                state.drop_connection();
+                self.bell.notify_one();
+            }
+        }
+    }
+
+    /// Keeps the link connected until it is closed. `hello` opens every connection.
+    pub async fn run(self: Rc<Link>, hello: BytesMut) {
+        let mut attempt = 0;
+        loop {
+            let (address, closed) = {
+                let state = self.state.borrow();
+                (state.address.clone(), state.closed)
+            };
+            if closed {
+                return;
+            }
+            match tokio::time::timeout(CONNECT_TIMEOUT, connect(&address)).await {
+                Ok(Ok(stream)) => {
+                    attempt = 0;
+                    self.serve(Rc::new(stream), &hello).await;
+                }
+                Ok(Err(error)) => tracing::debug!(node = %self.node, %address, %error, "peer refused the connection"),
+                Err(_) => tracing::debug!(node = %self.node, %address, "peer did not answer"),
+            }
+            let wait = RECONNECT_WAITS[attempt.min(RECONNECT_WAITS.len() - 1)];
+            attempt += 1;
+            _ = tokio::time::timeout(wait, self.bell.notified()).await;
+        }
+    }
+
+    async fn serve(&self, stream: Rc<TcpStream>, hello: &BytesMut) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.outbox.push(hello.clone().freeze());
+            state.stream = Some(Rc::clone(&stream));
+        }
+        self.flush();
+        let mut decoder = FrameDecoder::default();
+        loop {
+            let pending = {
+                let state = self.state.borrow();
+                let current = state.stream.as_ref().is_some_and(|current| Rc::ptr_eq(current, &stream));
+                if !current || state.closed {
+                    break;
+                }
+                !state.outbox.is_empty()
+            };
+            tokio::select! {
+                () = self.bell.notified() => {}
+                ready = stream.writable(), if pending => {
+                    if ready.is_err() { break }
+                    self.flush();
+                }
+                ready = stream.readable() => {
+                    if ready.is_err() || !self.read_refusal(&stream, &mut decoder) { break }
+                }
+            }
+        }
+        self.state.borrow_mut().drop_connection();
+    }
+
+    /// The other node says something only to refuse us. `false`: the connection is gone.
+    fn read_refusal(&self, stream: &TcpStream, decoder: &mut FrameDecoder) -> bool {
+        match stream.try_read_buf(decoder.space()) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+        match decoder.next_frame() {
+            Ok(Some(frame)) if Kind::from_u8(frame.kind) == Some(Kind::Refused) => {
+                let text = super::rpc::refusal_text(&frame.body);
+                tracing::warn!(node = %self.node, reason = %text, "another node refuses this one");
+                false
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+impl State {
+    fn seal(&mut self) {
+        if !self.body.is_empty() {
+            peer_frame::put(&mut self.outbox, peer_frame::MESSAGES, &mut self.body);
+        }
+    }
+
+    fn drop_connection(&mut self) {
+        self.stream = None;
+        self.outbox.clear();
+        self.body.take_pieces();
+    }
+}
+
+async fn connect(address: &Address) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect((address.host(), address.port())).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}

@@ -1,0 +1,11 @@
+//! Sockets: clients on one port, nodes on another, the same frames on both.
+
+pub mod codec;
+pub mod link;
+pub mod outbox;
+pub mod peer;
+pub mod peer_frame;
+pub mod peer_in;
+pub mod public;
+pub mod rpc;
+pub mod translate;

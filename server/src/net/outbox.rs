@@ -1,0 +1,124 @@
+//! Bytes on their way into one socket: queued by a shard, written without blocking, as many as the socket takes.
+//!
+//! Small pieces are gathered into one buffer, large ones (batches, chunks) are kept as they are and never copied. It does
+//! not know frames.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::net::TcpStream;
+
+/// Pieces of at least this many bytes are queued as they are; below it, copying costs less than another slice.
+const KEEP_BYTES_MIN: usize = 2_048;
+
+/// Slices per system call; Linux takes up to 1024, and 64 pieces of 64 KiB fill any socket buffer.
+const SLICES_MAX: usize = 64;
+
+/// What waits to be written to one socket, in order.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pieces: VecDeque<Bytes>,
+    /// Gathers small pieces; always logically behind `pieces`.
+    tail: BytesMut,
+    bytes: usize,
+}
+
+impl Outbox {
+    /// Bytes that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Queues `piece` without copying it if it is large.
+    pub fn push(&mut self, piece: Bytes) {
+        self.bytes += piece.len();
+        if piece.len() < KEEP_BYTES_MIN {
+            self.tail.extend_from_slice(&piece);
+        } else {
+            self.seal_tail();
+            self.pieces.push_back(piece);
+        }
+    }
+
+    /// Lets `write` append to the end of the queue.
+    pub fn append(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        let before = self.tail.len();
+        write(&mut self.tail);
+        self.bytes += self.tail.len() - before;
+    }
+
+    /// Forgets everything: the connection is gone.
+    pub fn clear(&mut self) {
+        *self = Outbox::default();
+    }
+
+    fn seal_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.pieces.push_back(self.tail.split().freeze());
+        }
+    }
+
+    /// Writes until the socket would block or nothing is left. `Ok(true)`: all is written.
+    ///
+    /// # Errors
+    /// The socket's error; the connection is then of no further use.
+    pub fn write_to(&mut self, stream: &TcpStream) -> io::Result<bool> {
+        self.seal_tail();
+        while !self.pieces.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let mut count = 0;
+            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+                *slice = IoSlice::new(piece);
+                count += 1;
+            }
+            match stream.try_write_vectored(&slices[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn advance(&mut self, mut written: usize) {
+        self.bytes -= written;
+        while written > 0 {
+            let Some(front) = self.pieces.front_mut() else { return };
+            if front.len() > written {
+                front.advance(written);
+                return;
+            }
+            written -= front.len();
+            self.pieces.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_keep_their_order_across_small_and_large_ones() {
+        let mut outbox = Outbox::default();
+        outbox.push(Bytes::from_static(b"a"));
+        outbox.push(Bytes::from(vec![b'b'; KEEP_BYTES_MIN]));
+        outbox.append(|tail| tail.extend_from_slice(b"c"));
+        outbox.push(Bytes::from_static(b"d"));
+        assert_eq!(outbox.bytes(), KEEP_BYTES_MIN + 3);
+        outbox.seal_tail();
+        let all: Vec<u8> = outbox.pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        assert_eq!((all[0], all[1], all[KEEP_BYTES_MIN + 1], all[KEEP_BYTES_MIN + 2]), (b'a', b'b', b'c', b'd'));
+        outbox.advance(2);
+        assert_eq!(outbox.bytes(), KEEP_BYTES_MIN + 1);
+        outbox.advance(KEEP_BYTES_MIN);
+        assert_eq!(outbox.pieces.len(), 1);
+    }
+}

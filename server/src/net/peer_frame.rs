@@ -1,0 +1,51 @@
+//! Frames between nodes: the header of the public protocol, kinds of their own, bodies in pieces that are never copied.
+
+use bytes::{Bytes, BytesMut};
+use coppice_client::wire::frame::HEADER_BYTES;
+
+use super::codec::Body;
+use super::outbox::Outbox;
+
+/// Who is calling; first on every connection of messages. Body: postcard [`super::peer_hello::PeerHello`].
+pub const HELLO: u8 = 64;
+/// Messages of any groups ([`super::peer`]).
+pub const MESSAGES: u8 = 65;
+/// A question of one node to another (postcard).
+pub const CONTROL: u8 = 66;
+/// The answer to it.
+pub const CONTROL_REPLY: u8 = 67;
+/// Asks for a snapshot of a group.
+pub const SNAPSHOT_GET: u8 = 68;
+/// A piece of it, numbered.
+pub const SNAPSHOT_CHUNK: u8 = 69;
+
+/// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes know
+/// each other; a decoder still makes no more room than bytes arrive.
+pub const FRAME_BYTES_MAX: usize = 48 << 20;
+
+/// Queues a frame of `kind` around everything in `body`.
+pub fn put(outbox: &mut Outbox, kind: u8, body: &mut Body) {
+    let length = body.len();
+    let pieces = body.take_pieces();
+    let header = header(kind, length, &pieces);
+    outbox.append(|tail| tail.extend_from_slice(&header));
+    pieces.into_iter().for_each(|piece| outbox.push(piece));
+}
+
+/// A whole frame around a small body.
+pub fn frame(kind: u8, body: &[u8]) -> BytesMut {
+    let body = Bytes::copy_from_slice(body);
+    let mut out = BytesMut::with_capacity(HEADER_BYTES + body.len());
+    out.extend_from_slice(&header(kind, body.len(), std::slice::from_ref(&body)));
+    out.extend_from_slice(&body);
+    out
+}
+
+fn header(kind: u8, length: usize, pieces: &[Bytes]) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&(length as u32).to_le_bytes());
+    header[8] = kind;
+    let crc = pieces.iter().fold(crc32c::crc32c(&header[8..]), |crc, piece| crc32c::crc32c_append(crc, piece));
+    header[4..8].copy_from_slice(&crc.to_le_bytes());
+    header
+}

@@ -1,0 +1,55 @@
+//! The incoming half of another node's traffic: frames of messages, handed to the shard as they come.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::BytesMut;
+use coppice_client::wire::{FrameDecoder, NodeId};
+use tokio::net::TcpStream;
+
+use super::{peer, peer_frame};
+use crate::shard::Shard;
+
+/// Reads `stream` until it ends. `received` came behind the greeting.
+pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, stream: TcpStream, received: BytesMut) {
+    let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+    decoder.feed(&received);
+    loop {
+        if !hand_on(&shard, node, &mut decoder) {
+            return;
+        }
+        if stream.readable().await.is_err() {
+            return;
+        }
+        match stream.try_read_buf(decoder.space()) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> bool {
+    loop {
+        let frame = match decoder.next_frame() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return true,
+            Err(error) => {
+                tracing::warn!(%node, %error, "bytes of a peer are no frames; its connection is closed");
+                return false;
+            }
+        };
+        if frame.kind != peer_frame::MESSAGES {
+            tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
+            return false;
+        }
+        match peer::decode(frame.body) {
+            Ok(envelopes) => shard.borrow_mut().on_peers(envelopes),
+            Err(error) => {
+                tracing::warn!(%node, %error, "a peer's message cannot be read; its connection is closed");
+                return false;
+            }
+        }
+    }
+}

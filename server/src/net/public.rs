@@ -1,0 +1,378 @@
+//! A client's connection: frames in, requests to the shard; replies out, those of one turn in as few frames as possible.
+//!
+//! A connection that has too much in flight, or does not read its answers, is not read until it does (experience.md 4,
+//! `limits`). It does not know what commands mean.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant as Clock};
+
+use bytes::{Bytes, BytesMut};
+use coppice_client::wire::control::encode_control;
+use coppice_client::wire::{
+    ClientId, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId, Refusal as Refused, RepliesWriter,
+    Request as Asked,
+};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::outbox::Outbox;
+use super::translate;
+use crate::metrics::{Op, Outcome};
+use crate::request::{Origin, Refusal, Reply, Request};
+use crate::shard::Shard;
+use crate::shard::ranges::RangeJob;
+
+/// Bytes that wait to be read by the client; beyond, its requests are not read.
+const OUTBOX_BYTES_MAX: usize = 8 << 20;
+
+/// Range chunks are made while less than this waits to be written.
+const RANGES_BYTES_MAX: usize = 1 << 20;
+
+/// Ranges of one connection that stream at a time; each pins a snapshot. Beyond: `Busy`.
+const RANGES_MAX: usize = 256;
+
+/// What is remembered of a request until it is answered.
+struct Waiting {
+    op: Op,
+    bytes: usize,
+    since: Clock,
+}
+
+/// One client's connection, shared by its task and the shard's turn.
+pub struct Connection {
+    id: u64,
+    stream: TcpStream,
+    state: RefCell<State>,
+    /// Something to write at the end of the turn.
+    dirty: Cell<bool>,
+    /// Rung when the task must look again: a full socket, room for requests, the end.
+    bell: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    client: Option<ClientId>,
+    outbox: Outbox,
+    /// Answers of this turn, framed together at its end.
+    answers: Vec<(u32, Bytes)>,
+    waiting: BTreeMap<u32, Waiting>,
+    waiting_bytes: usize,
+    ranges: BTreeMap<u32, RangeJob>,
+    /// No more is read; what is queued is still written.
+    closing: bool,
+}
+
+impl Connection {
+    /// A connection over `stream`.
+    pub fn new(id: u64, stream: TcpStream) -> Rc<Connection> {
+        let state = RefCell::new(State::default());
+        Rc::new(Connection { id, stream, state, dirty: Cell::new(false), bell: Notify::new() })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Notes that something is to be written; `true` if it was not noted before.
+    pub fn mark_dirty(&self) -> bool {
+        !self.dirty.replace(true)
+    }
+
+    /// Ends it after what is queued is written.
+    pub fn close(&self) {
+        self.state.borrow_mut().closing = true;
+        self.bell.notify_one();
+    }
+
+    /// Queues the answer to a request of this connection.
+    pub fn answer(&self, shard: &Shard, group: PartitionId, origin: Origin, reply: Reply) {
+        let mut state = self.state.borrow_mut();
+        let stream = origin.stream;
+        let Some(waiting) = state.waiting.get(&stream) else { return };
+        let (op, since) = (waiting.op, waiting.since);
+        let outcome = translate::outcome(&reply);
+        shard.metrics.request(op, outcome, since.elapsed());
+        match reply {
+            Reply::Pack(answer) => state.answers.push((stream, answer)),
+            Reply::Opened(session) => {
+                let mut out = BytesMut::new();
+                let mut answer = PackReply::new(&mut out, session.partition, session.instance, session.index);
+                answer.opened();
+                let answer = answer.finish_split();
+                state.answers.push((stream, answer));
+            }
+            Reply::Read { instance, values } => {
+                let mut out = BytesMut::new();
+                let mut answer = PackReply::read(&mut out, group, instance.0, 0);
+                values.iter().for_each(|value| answer.value(value.as_deref()));
+                let answer = answer.finish_split();
+                state.answers.push((stream, answer));
+            }
+            Reply::Range { instance, cursor, range } => {
+                if state.ranges.len() >= RANGES_MAX {
+                    state.refuse(stream, &translate::busy());
+                } else {
+                    let job = RangeJob::new(group, instance, cursor, range);
+                    state.ranges.insert(stream, job);
+                    return;
+                }
+            }
+            Reply::Directory(_) => {}
+            Reply::Refused(refusal) => {
+                let refusal = translate::refusal(shard, group, refusal);
+                state.refuse(stream, &refusal);
+            }
+            Reply::Unsure { hint } => {
+                let hint = shard.hint(group, &Refusal::NotLeader { hint });
+                state.refuse(stream, &Refused::Deposed { partition: group, hint });
+            }
+        }
+        if state.done(stream) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Writes what the turn has queued, as far as the socket takes it.
+    pub fn flush(&self) {
+        self.dirty.set(false);
+        let mut state = self.state.borrow_mut();
+        state.frame_answers();
+        let more = state.pump_ranges();
+        match state.outbox.write_to(&self.stream) {
+            Ok(true) if !more => {}
+            Ok(_) => self.bell.notify_one(),
+            Err(_) => {
+                state.closing = true;
+                state.outbox.clear();
+                self.bell.notify_one();
+            }
+        }
+    }
+
+    fn may_read(&self, limits: &crate::config::Limits) -> bool {
+        let state = self.state.borrow();
+        !state.closing
+            && state.outbox.bytes() < OUTBOX_BYTES_MAX
+            && state.waiting.len() < limits.inflight.max(1)
+            && state.waiting_bytes as u64 <= limits.inflight_bytes
+    }
+}
+
+impl State {
+    fn refuse(&mut self, stream: u32, refusal: &Refused) {
+        self.outbox.append(|out| refusal.encode(out, stream));
+    }
+
+    /// The request is answered; `true` if reading had to wait for that.
+    fn done(&mut self, stream: u32) -> bool {
+        let Some(waiting) = self.waiting.remove(&stream) else { return false };
+        self.waiting_bytes -= waiting.bytes;
+        true
+    }
+
+    fn frame_answers(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let State { answers, outbox, .. } = self;
+        outbox.append(|out| {
+            let mut replies = RepliesWriter::new(out);
+            for (stream, answer) in answers.drain(..) {
+                // What the executor wrote is well formed; were it not, the client would time out and ask again.
+                _ = replies.answer(stream, &answer);
+            }
+            replies.finish();
+        });
+    }
+
+    /// Makes a chunk of each range that has credit; `true` if there is more to make.
+    fn pump_ranges(&mut self) -> bool {
+        let mut more = false;
+        let streams: Vec<u32> = self.ranges.iter().filter(|(_, job)| job.may_send()).map(|(&id, _)| id).collect();
+        for stream in streams {
+            if self.outbox.bytes() >= RANGES_BYTES_MAX {
+                return true;
+            }
+            let State { ranges, outbox, .. } = self;
+            let Some(job) = ranges.get_mut(&stream) else { continue };
+            let mut last = false;
+            outbox.append(|out| last = job.send(stream, out));
+            if last {
+                self.ranges.remove(&stream);
+                self.done(stream);
+            } else {
+                more |= job.may_send();
+            }
+        }
+        more
+    }
+}
+
+/// Serves `connection` until it ends.
+pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
+    let (limits, handshake, draining) = {
+        let shard = shard.borrow();
+        let config = &shard.shared.config;
+        (config.limits.clone(), config.handshake_timeout, std::sync::Arc::clone(&shard.shared))
+    };
+    let deadline = tokio::time::sleep(handshake);
+    tokio::pin!(deadline);
+    let mut decoder = FrameDecoder::default();
+    let mut drained = tokio::time::interval(Duration::from_millis(200));
+    loop {
+        let (pending, finished, greeted) = {
+            let state = connection.state.borrow();
+            let idle = state.waiting.is_empty() && state.answers.is_empty();
+            let pending = !state.outbox.is_empty() || state.ranges.values().any(RangeJob::may_send);
+            let finished = state.outbox.is_empty() && (state.closing || (draining.is_draining() && idle));
+            (pending, finished, state.client.is_some())
+        };
+        if finished {
+            break;
+        }
+        tokio::select! {
+            () = connection.bell.notified() => {}
+            ready = connection.stream.writable(), if pending => {
+                if ready.is_err() { break }
+                connection.flush();
+                tokio::task::yield_now().await;
+            }
+            ready = connection.stream.readable(), if connection.may_read(&limits) => {
+                if ready.is_err() || !receive(&shard, &connection, &mut decoder, &limits) { break }
+            }
+            () = &mut deadline, if !greeted => break,
+            _ = drained.tick(), if draining.is_draining() => {}
+        }
+    }
+    shard.borrow_mut().connections.remove(&connection.id);
+    draining.connection_closed();
+}
+
+/// Reads what is there, up to one buffer, and hands on every whole frame. `false`: the connection is gone.
+fn receive(
+    shard: &RefCell<Shard>,
+    connection: &Rc<Connection>,
+    decoder: &mut FrameDecoder,
+    limits: &crate::config::Limits,
+) -> bool {
+    match connection.stream.try_read_buf(decoder.space()) {
+        Ok(0) => return false,
+        Ok(_) => {}
+        Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+    }
+    loop {
+        match decoder.next_frame() {
+            Ok(Some(frame)) => handle(shard, connection, frame),
+            Ok(None) => break,
+            Err(error) => {
+                refuse_and_close(shard, connection, 0, Refused::bad_request(&error));
+                break;
+            }
+        }
+        // Frames that were read beyond the limits are served all the same: the bound is one buffer above them.
+        if connection.state.borrow().closing {
+            break;
+        }
+    }
+    _ = limits;
+    true
+}
+
+fn refuse_and_close(shard: &RefCell<Shard>, connection: &Connection, stream: u32, refusal: Refused) {
+    {
+        let mut state = connection.state.borrow_mut();
+        state.refuse(stream, &refusal);
+        state.closing = true;
+    }
+    shard.borrow_mut().touch_connection(connection);
+}
+
+fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
+    let greeted = connection.state.borrow().client.is_some();
+    if !greeted && Kind::from_u8(frame.kind) != Some(Kind::Hello) {
+        let refusal = Refused::BadRequest { text: "the first frame must be Hello".into() };
+        return refuse_and_close(shard, connection, frame.stream, refusal);
+    }
+    let bytes = frame.body.len();
+    let asked = match Asked::decode(&frame) {
+        Ok(asked) => asked,
+        Err(error) => return refuse_and_close(shard, connection, frame.stream, Refused::bad_request(&error)),
+    };
+    let (group, op, request) = match asked {
+        Asked::Hello(hello) => return greet(shard, connection, frame.stream, &hello),
+        Asked::Ping => {
+            return put(shard, connection, |out| {
+                coppice_client::wire::encode_frame(out, Kind::Pong, frame.stream, &[]);
+            });
+        }
+        Asked::Credit(bytes) => {
+            if let Some(job) = connection.state.borrow_mut().ranges.get_mut(&frame.stream) {
+                job.add_credit(bytes);
+            }
+            return shard.borrow_mut().touch_connection(connection);
+        }
+        Asked::Cancel => {
+            let mut state = connection.state.borrow_mut();
+            state.ranges.remove(&frame.stream);
+            state.done(frame.stream);
+            return;
+        }
+        Asked::MapGet(get) => {
+            let reply = translate::map_reply(&shard.borrow().shared, get);
+            return put(shard, connection, |out| encode_control(out, Kind::Map, frame.stream, &reply));
+        }
+        Asked::Status(get) => return shard.borrow().ask_status(connection, frame.stream, get),
+        Asked::Admin(admin) => return shard.borrow().ask_admin(connection, frame.stream, *admin),
+        Asked::Commands(commands) => {
+            let (op, grows) = translate::pack_op(&commands);
+            let request = Request::Pack { entry: commands.entry, commands: commands.count, grows };
+            (commands.partition, op, request)
+        }
+        Asked::OpenSession(open) => (open.partition, Op::Open, Request::Open { entry: open.entry }),
+        Asked::Read(read) => (read.partition, Op::Get, Request::Read(read)),
+        Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
+    };
+    {
+        let mut state = connection.state.borrow_mut();
+        let waiting = Waiting { op, bytes, since: Clock::now() };
+        if state.waiting.insert(frame.stream, waiting).is_some() {
+            drop(state);
+            let refusal = Refused::BadRequest { text: format!("stream {} is in use", frame.stream) };
+            return refuse_and_close(shard, connection, frame.stream, refusal);
+        }
+        state.waiting_bytes += bytes;
+    }
+    let origin = Origin { connection: connection.id, stream: frame.stream };
+    shard.borrow_mut().request(group, origin, request);
+}
+
+/// Appends to what is written at the end of the turn.
+fn put(shard: &RefCell<Shard>, connection: &Connection, write: impl FnOnce(&mut BytesMut)) {
+    connection.append(write);
+    shard.borrow_mut().touch_connection(connection);
+}
+
+impl Connection {
+    /// Appends a frame to what is written at the end of the turn.
+    pub fn append(&self, write: impl FnOnce(&mut BytesMut)) {
+        self.state.borrow_mut().outbox.append(write);
+    }
+}
+
+fn greet(shard: &RefCell<Shard>, connection: &Connection, stream: u32, hello: &coppice_client::wire::Hello) {
+    let shared = std::sync::Arc::clone(&shard.borrow().shared);
+    let reply: Result<HelloOk, Refused> = translate::greet(&shared, hello);
+    match reply {
+        Ok(reply) => {
+            connection.state.borrow_mut().client = Some(hello.client);
+            put(shard, connection, |out| encode_control(out, Kind::HelloOk, stream, &reply));
+        }
+        Err(refusal) => refuse_and_close(shard, connection, stream, refusal),
+    }
+}
+
+/// How a request ended, for the metrics of a connection that went before its answers.
+pub const GONE: Outcome = Outcome::Gone;

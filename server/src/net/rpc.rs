@@ -1,0 +1,228 @@
+//! Rare questions of one node to another: one connection, one frame there, one frame back, all within a deadline.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coppice_client::map::{Addresses, PartitionMap};
+use coppice_client::wire::{
+    AdminReply, AdminRequest, ClusterId, Frame, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal, ReplicaId,
+};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::peer_frame;
+use crate::machine::directory::{DirectoryCommand, DirectoryReply};
+
+/// What a node says before it sends messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerHello {
+    /// Version of the messages between nodes.
+    pub protocol: u16,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Itself.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: u64,
+    /// Whom it means to reach.
+    pub to: NodeId,
+}
+
+/// Version of the messages between nodes.
+pub const PEER_PROTOCOL: u16 = 1;
+
+/// A question of one node to another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// Who are you, and where do you serve?
+    Identify,
+    /// Become this node of this cluster (experience.md 4, Forming).
+    Assign(Assignment),
+    /// Your map.
+    Map,
+    /// What you know of yourself.
+    Status,
+    /// A verb that this node cannot carry out itself.
+    Admin(AdminRequest),
+    /// A change for the directory, which you lead.
+    Directory(DirectoryCommand),
+}
+
+/// An identity given to a node that has none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The number of the node.
+    pub node: NodeId,
+    /// First configuration of group 0: replica, node, peer address.
+    pub directory: Vec<(ReplicaId, NodeId, String)>,
+}
+
+/// Who a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identified {
+    /// None: it waits for `init`.
+    pub identity: Option<(ClusterId, NodeId)>,
+    /// Its label.
+    pub name: String,
+    /// Where it serves.
+    pub addresses: Addresses,
+}
+
+/// What a node knows of itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LocalStatus {
+    /// The node.
+    pub node: NodeStatus,
+    /// Version of its map.
+    pub map_version: u64,
+    /// Its replicas.
+    pub replicas: BTreeMap<PartitionId, LocalReplica>,
+    /// What is wrong with it.
+    pub warnings: Vec<String>,
+}
+
+/// One replica as its node knows it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LocalReplica {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// Whether it leads and serves.
+    pub leads: bool,
+    /// The leader as it knows it.
+    pub leader: Option<NodeId>,
+    /// Highest ballot: round and replica.
+    pub ballot: (u64, ReplicaId),
+    /// Decided and executed.
+    pub decided_upto: u64,
+    /// Forgotten.
+    pub trimmed_upto: u64,
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Replies held by the gate.
+    pub held: u64,
+    /// Commands decided per second, lately.
+    pub commands_per_second: f64,
+    /// Instances undecided.
+    pub window: u32,
+    /// Commands per batch, lately.
+    pub batch_commands: f64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Last digest and its instance.
+    pub digest: Option<(u64, u64)>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// To `Identify` and `Assign`.
+    Identified(Identified),
+    /// To `Map`.
+    Map {
+        /// The newest map known.
+        map: PartitionMap,
+        /// Who leads, as far as known.
+        leaders: Vec<(PartitionId, NodeId)>,
+    },
+    /// To `Status`.
+    Status(Box<LocalStatus>),
+    /// To `Admin`.
+    Admin(AdminReply),
+    /// To `Directory`.
+    Directory(DirectoryReply),
+    /// No, and why.
+    Refused(String),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens there, or the connection broke.
+    #[error("{address}: {text}")]
+    Unreachable {
+        /// Who was asked.
+        address: String,
+        /// What the system said.
+        text: String,
+    },
+    /// No answer in time.
+    #[error("{address}: no answer within {timeout:?}")]
+    TimedOut {
+        /// Who was asked.
+        address: String,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// It refused.
+    #[error("{address}: {text}")]
+    Refused {
+        /// Who was asked.
+        address: String,
+        /// Its words.
+        text: String,
+    },
+}
+
+/// Asks the node whose peer port is `address`.
+pub async fn ask(address: &str, question: &Question, timeout: Duration) -> Result<Answer, AskError> {
+    let unreachable =
+        |error: std::io::Error| AskError::Unreachable { address: address.to_owned(), text: error.to_string() };
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await.map_err(unreachable)?;
+        _ = stream.set_nodelay(true);
+        let body = postcard::to_stdvec(question).expect("questions are plain data");
+        stream.write_all(&peer_frame::frame(peer_frame::CONTROL, &body)).await.map_err(unreachable)?;
+        let frame = read_frame(&stream).await.map_err(unreachable)?;
+        let refused = |text: String| AskError::Refused { address: address.to_owned(), text };
+        if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
+            return Err(refused(refusal_text(&frame.body)));
+        }
+        match postcard::from_bytes(&frame.body) {
+            Ok(Answer::Refused(text)) => Err(refused(text)),
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(refused("its answer cannot be read".into())),
+        }
+    };
+    match tokio::time::timeout(timeout, exchange).await {
+        Ok(answer) => answer,
+        Err(_) => Err(AskError::TimedOut { address: address.to_owned(), timeout }),
+    }
+}
+
+/// Reads one frame.
+pub async fn read_frame(stream: &TcpStream) -> std::io::Result<Frame> {
+    let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+    read_frame_into(stream, &mut decoder).await
+}
+
+/// Reads one frame; what came behind it stays in `decoder`.
+pub async fn read_frame_into(stream: &TcpStream, decoder: &mut FrameDecoder) -> std::io::Result<Frame> {
+    loop {
+        match decoder.next_frame() {
+            Ok(Some(frame)) => return Ok(frame),
+            Ok(None) => {}
+            Err(error) => return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, error)),
+        }
+        stream.readable().await?;
+        match stream.try_read_buf(decoder.space()) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The words of a refusal.
+pub fn refusal_text(body: &[u8]) -> String {
+    match Refusal::decode(body) {
+        Ok(Refusal::Denied { text } | Refusal::BadRequest { text } | Refusal::Unavailable { text }) => text,
+        Ok(refusal) => format!("{refusal:?}"),
+        Err(_) => "refused".into(),
+    }
+}

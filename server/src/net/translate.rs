@@ -1,0 +1,131 @@
+//! Between the words of the wire and those of the core: the one place where their ids meet (architecture.md, Ids).
+
+use std::time::Duration;
+
+use coppice_btree::Op as TreeOp;
+use coppice_client::wire::{
+    Command, CommandsRequest, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits, MapGet, MapReply, NodeIdentity,
+    PROTOCOL, PartitionId, Refusal as Refused, VALUE_BYTES_MAX,
+};
+
+use crate::metrics::{Op, Outcome};
+use crate::request::{Refusal, Reply};
+use crate::shard::Shard;
+use crate::shared::Shared;
+
+/// What a client is asked to wait when a queue is full: a flush or two, after which there is room.
+const RETRY_AFTER: Duration = Duration::from_millis(5);
+
+/// A replica's name inside the core and on the wire.
+pub fn replica(id: coppice_client::wire::ReplicaId) -> coppice_ordering::ReplicaId {
+    coppice_ordering::ReplicaId(id.0)
+}
+
+/// A replica's name on the wire and inside the core.
+pub fn wire_replica(id: coppice_ordering::ReplicaId) -> coppice_client::wire::ReplicaId {
+    coppice_client::wire::ReplicaId(id.0)
+}
+
+/// The refusal that says: a queue is full.
+pub fn busy() -> Refused {
+    Refused::Busy { retry_after: RETRY_AFTER }
+}
+
+/// A refusal of the core in the words of the wire.
+pub fn refusal(shard: &Shard, group: PartitionId, refusal: Refusal) -> Refused {
+    match refusal {
+        Refusal::NotLeader { .. } => Refused::NotLeader { partition: group, hint: shard.hint(group, &refusal) },
+        Refusal::Busy => busy(),
+        Refusal::WrongPartition => {
+            let map = shard.shared.map();
+            let entries = map.entry(group).cloned().into_iter().collect();
+            Refused::WrongPartition { partition: group, version: map.version, entries }
+        }
+        Refusal::SessionExpired => Refused::SessionExpired,
+        Refusal::Full => Refused::Full,
+    }
+}
+
+/// How a request ended, for the metrics.
+pub fn outcome(reply: &Reply) -> Outcome {
+    match reply {
+        Reply::Refused(Refusal::NotLeader { .. }) | Reply::Unsure { .. } => Outcome::NotLeader,
+        Reply::Refused(Refusal::Busy) => Outcome::Busy,
+        Reply::Refused(Refusal::WrongPartition) => Outcome::WrongPartition,
+        Reply::Refused(Refusal::SessionExpired) => Outcome::SessionExpired,
+        Reply::Refused(Refusal::Full) => Outcome::Full,
+        Reply::Pack(_) | Reply::Opened(_) | Reply::Read { .. } | Reply::Range { .. } | Reply::Directory(_) => {
+            Outcome::Ok
+        }
+    }
+}
+
+/// What a pack is counted as, and whether it may make the partition larger.
+pub fn pack_op(commands: &CommandsRequest) -> (Op, bool) {
+    let Ok(pack) = commands.pack() else { return (Op::Pack, true) };
+    let grows = pack.commands().any(|(_, command)| match command {
+        Command::Op(op) => op_grows(&op),
+        Command::Many(operations) => operations.iter().any(|op| op_grows(&op)),
+        Command::Load(_) => true,
+    });
+    if pack.count() > 1 {
+        return (Op::Pack, grows);
+    }
+    let op = match pack.commands().next().map(|(_, command)| command) {
+        Some(Command::Op(TreeOp::Put { .. })) => Op::Put,
+        Some(Command::Op(TreeOp::Insert { .. })) => Op::Insert,
+        Some(Command::Op(TreeOp::Delete { .. })) => Op::Delete,
+        Some(Command::Op(TreeOp::Cas { .. })) => Op::Cas,
+        Some(Command::Many(_)) => Op::Many,
+        Some(Command::Load(_)) => Op::Load,
+        Some(Command::Op(TreeOp::Get { .. })) | None => Op::Pack,
+    };
+    (op, grows)
+}
+
+fn op_grows(op: &TreeOp<'_>) -> bool {
+    matches!(op, TreeOp::Put { .. } | TreeOp::Insert { .. } | TreeOp::Cas { .. })
+}
+
+/// The map, if it is newer than what the client has, and who leads.
+pub fn map_reply(shared: &Shared, get: MapGet) -> MapReply {
+    let map = shared.map();
+    let newer = map.version > get.known;
+    MapReply { map: newer.then(|| (*map).clone()), leaders: shared.leaders().into_iter().collect() }
+}
+
+/// Answers a client's `Hello`, or says why not.
+pub fn greet(shared: &Shared, hello: &Hello) -> Result<HelloOk, Refused> {
+    if hello.protocol_min > *PROTOCOL.end() || hello.protocol_max < *PROTOCOL.start() {
+        let (min, max) = (hello.protocol_min, hello.protocol_max);
+        let ours = format!("{} to {}", PROTOCOL.start(), PROTOCOL.end());
+        let text = format!("the client speaks protocol {min} to {max}, this node {ours}: use another version");
+        return Err(Refused::BadRequest { text });
+    }
+    let identity = shared.identity();
+    if let (Some(wanted), Some(own)) = (hello.cluster, identity)
+        && wanted != own.cluster
+    {
+        let text = format!("the client wants cluster {wanted}, this node belongs to cluster {}", own.cluster);
+        return Err(Refused::Denied { text });
+    }
+    if shared.is_draining() {
+        return Err(Refused::ShuttingDown);
+    }
+    let limits = &shared.config.limits;
+    Ok(HelloOk {
+        protocol: hello.protocol_max.min(*PROTOCOL.end()),
+        features: 0,
+        cluster: identity.map(|identity| identity.cluster),
+        node: identity.map(|own| NodeIdentity { node: own.node, incarnation: own.incarnation }),
+        map_version: shared.map().version,
+        limits: Limits {
+            frame_bytes: FRAME_BYTES_MAX as u32,
+            key_bytes: KEY_BYTES_MAX as u32,
+            value_bytes: VALUE_BYTES_MAX as u32,
+            inflight: u32::try_from(limits.inflight).unwrap_or(u32::MAX),
+            inflight_bytes: limits.inflight_bytes,
+            idle_ms: 0,
+        },
+    })
+}

@@ -1,0 +1,207 @@
+//! One node: its threads, started in order, stopped in reverse (architecture.md, Threads of a node).
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use coppice_client::wire::{ClusterId, NodeId};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::config::{Address, NodeConfig};
+use crate::control::{Control, Listeners, ToControl};
+use crate::datadir::{DataDir, DataDirError};
+use crate::logging::Logging;
+use crate::mailbox::mailbox;
+use crate::metrics;
+use crate::shared::Shared;
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// Which.
+        address: Address,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The log or a checkpoint cannot be used: this node must not vote.
+    #[error("{0}")]
+    Storage(String),
+    /// The system gave no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// Beyond loopback only with TLS or `insecure = true`.
+    #[error(
+        "{address} is not a loopback address, and there is no TLS in this version: set insecure = true to accept that"
+    )]
+    Insecure {
+        /// Which.
+        address: Address,
+    },
+}
+
+/// Where a node serves, once it does.
+#[derive(Clone, Debug)]
+pub struct Endpoints {
+    /// Clients and operators.
+    pub native: SocketAddr,
+    /// Other nodes.
+    pub peer: SocketAddr,
+    /// Health and metrics over HTTP.
+    pub admin: Option<SocketAddr>,
+}
+
+/// A running node.
+pub struct Node {
+    shared: Arc<Shared>,
+    endpoints: Endpoints,
+    control: mpsc::UnboundedSender<ToControl>,
+    control_thread: Option<JoinHandle<()>>,
+    shard_threads: Vec<JoinHandle<()>>,
+    stop_shards: Vec<Arc<Notify>>,
+    admin: Option<crate::admin_http::Server>,
+    started_in: std::time::Duration,
+}
+
+impl Node {
+    /// Starts a node: when it returns, the node listens, and whatever its directory holds is recovered.
+    ///
+    /// `failed` is called at most once, when the log can make nothing durable any more: the process must stop then.
+    /// `logging` lets operators change the log level.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub fn start(
+        config: NodeConfig,
+        logging: Option<Logging>,
+        failed: impl Fn(String) + Send + Sync + 'static,
+    ) -> Result<Node, StartError> {
+        let started = Instant::now();
+        for address in [&config.listen.native, &config.listen.peer].into_iter().chain(&config.listen.admin) {
+            if !address.is_loopback() && !config.insecure {
+                return Err(StartError::Insecure { address: address.clone() });
+            }
+        }
+        let home = DataDir::open(&config.data_dir)?;
+        let native = listen(&config.listen.native)?;
+        let peer = listen(&config.listen.peer)?;
+        let admin = config.listen.admin.as_ref().map(listen).transpose()?;
+        let endpoints = Endpoints {
+            native: address_of(&native, &config.listen.native)?,
+            peer: address_of(&peer, &config.listen.peer)?,
+            admin: match (&admin, &config.listen.admin) {
+                (Some(admin), Some(wanted)) => Some(address_of(admin, wanted)?),
+                _ => None,
+            },
+        };
+        let shards = config.shard_threads.max(1);
+        let metrics = metrics::Node::new(shards);
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..shards).map(|_| mailbox(config.limits.mailbox)).unzip();
+        let (control, messages) = mpsc::unbounded_channel();
+        let addresses = crate::control::addresses(
+            config.advertised_native(endpoints.native).to_string(),
+            config.advertised_peer(endpoints.peer).to_string(),
+            endpoints.admin.and_then(|admin| config.advertised_admin(admin)).map(|admin| admin.to_string()),
+        );
+        let json = serde_json::json!({
+            "native": addresses.native, "peer": addresses.peer, "admin": addresses.admin, "pid": std::process::id(),
+        });
+        let written = home.write_endpoints(&json.to_string());
+        written.map_err(|error| DataDirError::Io { path: config.data_dir.join("endpoints.json"), error })?;
+        let pin = config.pin_threads;
+        let shared = Shared::new(config, metrics, senders, control.clone(), logging);
+        let mut node = Node {
+            shared: Arc::clone(&shared),
+            endpoints,
+            control,
+            control_thread: None,
+            shard_threads: Vec::new(),
+            stop_shards: Vec::new(),
+            admin: None,
+            started_in: started.elapsed(),
+        };
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let (shared, stop) = (Arc::clone(&shared), Arc::new(Notify::new()));
+            node.stop_shards.push(Arc::clone(&stop));
+            let thread = std::thread::Builder::new().name(format!("shard-{index}"));
+            let thread = thread.spawn(move || {
+                if pin {
+                    crate::shard::pin(index);
+                }
+                crate::shard::run(index, shared, receiver, started, stop);
+            });
+            node.shard_threads.push(thread.map_err(StartError::Thread)?);
+        }
+        let (opened, ready) = oneshot::channel();
+        let control = Control::new(Arc::clone(&shared), home, addresses, Arc::new(failed));
+        let listeners = Listeners { native, peer };
+        let thread = std::thread::Builder::new().name("control".into());
+        let thread = thread.spawn(move || crate::control::run(control, listeners, messages, opened));
+        node.control_thread = Some(thread.map_err(StartError::Thread)?);
+        match ready.blocking_recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(text)) => return Err(StartError::Storage(text)),
+            Err(_) => return Err(StartError::Storage("the control thread ended at once".into())),
+        }
+        if let Some(listener) = admin {
+            let admin = crate::control::admin_http(&shared);
+            node.admin = Some(crate::admin_http::Server::start(listener, admin).map_err(StartError::Thread)?);
+        }
+        node.started_in = started.elapsed();
+        Ok(node)
+    }
+
+    /// Where it serves.
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// How long the start took.
+    pub fn started_in(&self) -> std::time::Duration {
+        self.started_in
+    }
+
+    /// Which node of which cluster it is; none: it waits for `init`.
+    pub fn identity(&self) -> Option<(ClusterId, NodeId)> {
+        self.shared.identity().map(|identity| (identity.cluster, identity.node))
+    }
+
+    /// Hands leaderships over, finishes what is in flight, flushes, and stops. Takes up to `drain_timeout`.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        _ = self.control.send(ToControl::Stop);
+        if let Some(thread) = self.control_thread.take() {
+            _ = thread.join();
+        }
+        drop(self.admin.take());
+        self.stop_shards.drain(..).for_each(|stop| stop.notify_one());
+        for thread in self.shard_threads.drain(..) {
+            _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn listen(address: &Address) -> Result<TcpListener, StartError> {
+    let error = |error| StartError::Listen { address: address.clone(), error };
+    let resolved = address.resolve().map_err(error)?;
+    TcpListener::bind(resolved).map_err(error)
+}
+
+fn address_of(listener: &TcpListener, wanted: &Address) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|error| StartError::Listen { address: wanted.clone(), error })
+}

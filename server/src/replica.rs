@@ -1,0 +1,533 @@
+//! One replica of one group: Paxos, the executor and the gate, composed (architecture.md).
+//!
+//! Pure: `step` takes the time and an input and returns effects. It pairs what clients asked with what their commands came
+//! to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It knows
+//! neither frames nor sockets nor files.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use coppice_client::wire::PartitionId;
+use coppice_ordering::{
+    Ballot, Batch, Config, Configuration, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Message, Paxos,
+    ReadToken, Record, RecoveredGroup, ReplicaId, SubmitError, Time,
+};
+
+use crate::entry;
+use crate::executor::Executor;
+use crate::machine::{Answer, Machine, Outcome};
+use crate::request::{Origin, Refusal, Reply, Request};
+
+/// What [`Replica::step`] takes.
+#[derive(Debug)]
+pub enum Input {
+    /// Time passed; wanted at [`Replica::deadline`].
+    Tick,
+    /// All inputs that arrived together were given: what was collected (reads to confirm) goes on now.
+    TurnEnd,
+    /// A peer's message.
+    Peer { from: ReplicaId, message: Message },
+    /// Records of this group up to here are durable.
+    Persisted(Lsn),
+    /// A client's request.
+    Request { origin: Origin, request: Request },
+    /// A snapshot of this replica, taken at this instance, is durable.
+    Checkpointed(Instance),
+    /// A peer's snapshot is durable and loaded.
+    Installed { machine: Box<Machine>, instance: Instance, configuration: Configuration, configured_at: Instance },
+    /// Propose this configuration.
+    Change(Configuration),
+    /// Hand leadership to this voter before the deadline.
+    Transfer { to: ReplicaId, deadline: Time },
+}
+
+/// What the driver is to do, in any order.
+pub enum Effect {
+    /// Append to the log; answer `Persisted`.
+    Persist { lsn: Lsn, record: Record },
+    /// Send to another replica of the group.
+    Send { to: ReplicaId, message: Message },
+    /// Answer a client.
+    Reply { origin: Origin, reply: Reply },
+    /// This replica leads and serves.
+    Leading { ballot: Ballot },
+    /// This replica follows.
+    Following { leader: Option<ReplicaId>, ballot: Ballot },
+    /// A decided batch changed the directory.
+    DirectoryChanged,
+    /// Fetch a snapshot from this replica.
+    NeedSnapshot { from: ReplicaId, instance: Instance },
+    /// The group's configuration from the next instance on.
+    Configured { instance: Instance, configuration: Configuration },
+    /// This replica was removed and may be deleted.
+    Dismissed,
+    /// The handover did not happen in time.
+    HandoverFailed { to: ReplicaId },
+}
+
+/// A read that was executed and waits for its confirmation.
+struct HeldRead {
+    token: ReadToken,
+    position: Instance,
+    origin: Origin,
+    request: Request,
+    reply: Reply,
+}
+
+/// A follower's read that waits for a position.
+struct AskedRead {
+    token: ReadToken,
+    /// Told by the leader; none yet.
+    position: Option<Instance>,
+    origin: Origin,
+    request: Request,
+}
+
+/// What this replica proposed at one instance: who waits, and what came out.
+#[derive(Default)]
+struct Work {
+    origins: Vec<Origin>,
+    answers: Vec<Answer>,
+}
+
+/// Reads that one replica holds at most. Beyond: `Busy`.
+pub const READS_MAX: usize = 16_384;
+
+/// One replica of one group.
+pub struct Replica {
+    group: PartitionId,
+    paxos: Paxos,
+    executor: Executor,
+    gate: Gate<(Origin, Reply)>,
+    /// Submitted and not yet proposed, oldest first; Paxos tells how many each instance took.
+    queued: VecDeque<Origin>,
+    work: BTreeMap<Instance, Work>,
+    /// By token, ascending.
+    reads: VecDeque<HeldRead>,
+    asked: VecDeque<AskedRead>,
+    /// The token that the reads of this turn share.
+    read_token: ReadToken,
+    ask_token: ReadToken,
+    unconfirmed_reads: bool,
+    unasked_reads: bool,
+    leading: bool,
+    leader: Option<ReplicaId>,
+    leader_changes: u64,
+    ordered: Vec<Ordered>,
+    answers: Vec<Answer>,
+}
+
+impl Replica {
+    /// A replica of `group` whose machine holds the state of `decided`; `paxos` goes on after it.
+    pub fn new(group: PartitionId, paxos: Paxos, machine: Machine, decided: Instance, speculation: bool) -> Replica {
+        Replica {
+            group,
+            paxos,
+            executor: Executor::new(machine, decided, speculation),
+            gate: Gate::new(decided, None),
+            queued: VecDeque::new(),
+            work: BTreeMap::new(),
+            reads: VecDeque::new(),
+            asked: VecDeque::new(),
+            read_token: ReadToken(1),
+            ask_token: ReadToken(1),
+            unconfirmed_reads: false,
+            unasked_reads: false,
+            leading: false,
+            leader: None,
+            leader_changes: 0,
+            ordered: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// A replica that goes on where its log and its newest checkpoint stand: `machine` holds the state of `snapshot`.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a start, each of its own type")]
+    pub fn recover(
+        group: PartitionId,
+        config: Config,
+        recovered: RecoveredGroup,
+        machine: Machine,
+        snapshot: Instance,
+        speculation: bool,
+        now: Time,
+        effects: &mut Vec<Effect>,
+    ) -> Replica {
+        let mut ordered = Vec::new();
+        let paxos = Paxos::recover(config, recovered, now, &mut ordered);
+        let mut replica = Replica::new(group, paxos, machine, snapshot, speculation);
+        replica.ordered = ordered;
+        replica.drain(now, effects);
+        replica
+    }
+
+    /// The group.
+    pub fn group(&self) -> PartitionId {
+        self.group
+    }
+
+    /// The Paxos core, to look at.
+    pub fn paxos(&self) -> &Paxos {
+        &self.paxos
+    }
+
+    /// The Paxos core's settings may change while it runs.
+    pub fn paxos_mut(&mut self) -> &mut Paxos {
+        &mut self.paxos
+    }
+
+    /// The executor, to look at.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// The executor's settings may change while it runs.
+    pub fn executor_mut(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    /// Whether this replica leads and serves.
+    pub fn is_leading(&self) -> bool {
+        self.leading
+    }
+
+    /// The leader as far as known.
+    pub fn leader(&self) -> Option<ReplicaId> {
+        self.leader
+    }
+
+    /// How often the leader changed.
+    pub fn leader_changes(&self) -> u64 {
+        self.leader_changes
+    }
+
+    /// Replies that wait behind the gate.
+    pub fn held(&self) -> usize {
+        self.gate.len()
+    }
+
+    /// When `step` with `Tick` is next wanted.
+    pub fn deadline(&self) -> Option<Time> {
+        self.paxos.deadline()
+    }
+
+    /// The only way in.
+    pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Tick => self.order(now, Order::Tick, effects),
+            Input::TurnEnd => self.on_turn_end(now, effects),
+            Input::Peer { from, message } => self.order(now, Order::Message { from, message }, effects),
+            Input::Persisted(lsn) => self.order(now, Order::Persisted(lsn), effects),
+            Input::Request { origin, request } => self.on_request(now, origin, request, effects),
+            Input::Checkpointed(instance) => self.order(now, Order::Trim(instance), effects),
+            Input::Installed { machine, instance, configuration, configured_at } => {
+                self.executor.install(*machine, instance);
+                self.gate.decided(instance);
+                self.work = self.work.split_off(&instance.next());
+                self.order(now, Order::Installed { instance, configuration, configured_at }, effects);
+            }
+            Input::Change(configuration) => self.order(now, Order::Change(configuration), effects),
+            Input::Transfer { to, deadline } => self.order(now, Order::Transfer { to, deadline }, effects),
+        }
+        self.let_out(effects);
+    }
+
+    fn on_request(&mut self, now: Time, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
+        match request {
+            Request::Pack { entry, commands, .. } => self.submit(now, origin, entry, commands, effects),
+            Request::Open { entry } => self.submit(now, origin, entry, 1, effects),
+            Request::Directory(command) => {
+                let entry = entry::directory(&command);
+                self.submit(now, origin, entry, 1, effects);
+            }
+            Request::Read(_) | Request::Range(_) => self.on_read(origin, request, effects),
+        }
+    }
+
+    fn submit(&mut self, now: Time, origin: Origin, entry: bytes::Bytes, commands: u32, effects: &mut Vec<Effect>) {
+        match self.paxos.submit(now, entry, commands, &mut self.ordered) {
+            Ok(()) => self.queued.push_back(origin),
+            Err(SubmitError::NotLeader { hint }) => refuse(effects, origin, Refusal::NotLeader { hint }),
+            Err(SubmitError::Busy) => refuse(effects, origin, Refusal::Busy),
+        }
+        self.drain(now, effects);
+    }
+
+    fn on_read(&mut self, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
+        let (stale, anywhere) = request.read_rules();
+        if self.reads.len() + self.asked.len() >= READS_MAX {
+            return refuse(effects, origin, Refusal::Busy);
+        }
+        if stale {
+            return self.read_stale(origin, &request, effects);
+        }
+        if self.leading {
+            let reply = self.execute_read(&request);
+            let (token, position) = (self.read_token, self.executor.tip());
+            self.reads.push_back(HeldRead { token, position, origin, request, reply });
+            self.unconfirmed_reads = true;
+        } else if anywhere && self.leader.is_some() {
+            // Any replica serves reads: it asks the leader how far it must have decided (ordering.md 7).
+            self.asked.push_back(AskedRead { token: self.ask_token, position: None, origin, request });
+            self.unasked_reads = true;
+        } else {
+            refuse(effects, origin, Refusal::NotLeader { hint: self.leader });
+        }
+    }
+
+    fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
+        let decided = self.executor.decided();
+        let reply = match self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
+            true => read_from(self.executor.machine(), decided, request),
+            false => read_from(&self.executor.decided_view(), decided, request),
+        };
+        effects.push(Effect::Reply { origin, reply });
+    }
+
+    fn execute_read(&self, request: &Request) -> Reply {
+        read_from(self.executor.machine(), self.executor.tip(), request)
+    }
+
+    /// Confirms the reads of this turn with one round for all of them.
+    fn on_turn_end(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if std::mem::take(&mut self.unconfirmed_reads) {
+            let token = self.read_token;
+            self.read_token = ReadToken(token.0 + 1);
+            self.order(now, Order::Confirm(token), effects);
+        }
+        if std::mem::take(&mut self.unasked_reads) {
+            let token = self.ask_token;
+            self.ask_token = ReadToken(token.0 + 1);
+            self.order(now, Order::AskPosition(token), effects);
+        }
+    }
+
+    fn order(&mut self, now: Time, input: Order, effects: &mut Vec<Effect>) {
+        let mut ordered = std::mem::take(&mut self.ordered);
+        self.paxos.step(now, input, &mut ordered);
+        self.ordered = ordered;
+        self.drain(now, effects);
+    }
+
+    /// Acts on what Paxos decided to do; what that makes Paxos do in turn is acted on too.
+    fn drain(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        while !self.ordered.is_empty() {
+            let mut ordered = std::mem::take(&mut self.ordered);
+            let mut executed = None;
+            for effect in ordered.drain(..) {
+                match effect {
+                    Ordered::Decided { upto } => executed = Some(self.on_decided(upto, effects)),
+                    other => self.on_ordered(other, effects),
+                }
+            }
+            // Reuse the allocation; `step` may have been called only through `self.ordered`, which is empty here.
+            self.ordered = ordered;
+            if let Some(upto) = executed {
+                let mut more = std::mem::take(&mut self.ordered);
+                self.paxos.step(now, Order::Executed(upto), &mut more);
+                self.ordered = more;
+            }
+        }
+    }
+
+    fn on_ordered(&mut self, effect: Ordered, effects: &mut Vec<Effect>) {
+        match effect {
+            Ordered::Persist { lsn, record } => effects.push(Effect::Persist { lsn, record }),
+            Ordered::Send { to, message } => effects.push(Effect::Send { to, message }),
+            Ordered::Accepted { instance, batch, .. } => self.on_accepted(instance, batch, effects),
+            Ordered::Proposed { instance, submissions } => {
+                let origins = self.queued.drain(..submissions as usize).collect();
+                self.work.entry(instance).or_default().origins = origins;
+            }
+            Ordered::Refused { submissions } => {
+                let hint = self.leader;
+                for origin in self.queued.drain(..submissions as usize) {
+                    refuse(effects, origin, Refusal::NotLeader { hint });
+                }
+            }
+            Ordered::Confirmed { upto } => self.on_confirmed(upto),
+            Ordered::Unconfirmed { upto } => self.on_unconfirmed(upto, effects),
+            Ordered::Position { upto, instance } => {
+                let asked = self.asked.iter_mut().take_while(|read| read.token <= upto);
+                asked.for_each(|read| read.position = read.position.or(Some(instance)));
+                self.serve_asked();
+            }
+            Ordered::Leading { ballot, .. } => self.on_leading(ballot, effects),
+            Ordered::Following { leader, ballot } => self.on_following(leader, ballot, effects),
+            Ordered::NeedSnapshot { from, instance } => effects.push(Effect::NeedSnapshot { from, instance }),
+            Ordered::ConfigurationDecided { instance, configuration } => {
+                effects.push(Effect::Configured { instance, configuration });
+            }
+            Ordered::ChangeRefused(_) => {}
+            Ordered::HandoverFailed { to } => effects.push(Effect::HandoverFailed { to }),
+            Ordered::Dismissed { .. } => effects.push(Effect::Dismissed),
+            Ordered::Released { watermark } => self.gate.released(watermark),
+            // The log knows by the trim positions of checkpoints what may go.
+            Ordered::Forget { .. } => {}
+            Ordered::Decided { .. } => unreachable!("handled by drain"),
+        }
+    }
+
+    fn on_accepted(&mut self, instance: Instance, batch: Batch, effects: &mut Vec<Effect>) {
+        let mut answers = std::mem::take(&mut self.answers);
+        let rolled_back = self.executor.accepted(instance, batch, &mut answers);
+        self.answers = answers;
+        if let Some(from) = rolled_back {
+            // Whoever waits for what stood there will ask again: what came of it is not ours to say any more.
+            self.work.split_off(&from);
+            self.redo_reads(from, effects);
+        }
+        self.keep_answers();
+    }
+
+    /// Answers wait beside the origins of their instance; those that nobody here waits for are dropped.
+    fn keep_answers(&mut self) {
+        let keep = self.paxos.is_leader();
+        for answer in self.answers.drain(..) {
+            if keep {
+                self.work.entry(answer.instance).or_default().answers.push(answer);
+            }
+        }
+    }
+
+    /// Reads that saw what was taken back are read again; their leadership was confirmed for the same moment.
+    fn redo_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        if crate::mutant!(read_survives_undo) {
+            return;
+        }
+        let tip = self.executor.tip();
+        for at in 0..self.reads.len() {
+            if self.reads[at].position >= from {
+                self.reads[at].reply = self.execute_read(&self.reads[at].request);
+                self.reads[at].position = tip;
+            }
+        }
+        // Only reads stand in the gate above the decided instance: their request is gone, but nothing was done.
+        let hint = self.leader;
+        for (origin, _) in self.gate.undo_from(from) {
+            refuse(effects, origin, Refusal::NotLeader { hint });
+        }
+    }
+
+    fn on_decided(&mut self, upto: Instance, effects: &mut Vec<Effect>) -> Instance {
+        let mut answers = std::mem::take(&mut self.answers);
+        let from = self.executor.decided();
+        self.executor.decided_upto(upto, &mut answers);
+        self.answers = answers;
+        self.keep_answers();
+        if self.group == PartitionId::DIRECTORY && upto > from {
+            effects.push(Effect::DirectoryChanged);
+        }
+        let later = self.work.split_off(&upto.next());
+        for (instance, work) in std::mem::replace(&mut self.work, later) {
+            self.pair(instance, work);
+        }
+        self.gate.decided(upto);
+        self.serve_asked();
+        upto
+    }
+
+    /// The k-th submission of an instance gets the k-th answer: one submission is one entry.
+    fn pair(&mut self, instance: Instance, work: Work) {
+        if work.origins.len() != work.answers.len() {
+            return;
+        }
+        for (origin, answer) in work.origins.into_iter().zip(work.answers) {
+            let reply = match answer.outcome {
+                Outcome::Pack(body) => Reply::Pack(body),
+                Outcome::SessionExpired => Reply::Refused(Refusal::SessionExpired),
+                Outcome::Opened(session) => Reply::Opened(session),
+                Outcome::Directory(reply) => Reply::Directory(reply),
+                Outcome::Nothing => continue,
+            };
+            self.gate.hold(instance, answer.last_ticket, (origin, reply));
+        }
+    }
+
+    fn on_confirmed(&mut self, upto: ReadToken) {
+        while self.reads.front().is_some_and(|read| read.token <= upto) {
+            let Some(read) = self.reads.pop_front() else { return };
+            let ticket = self.executor.last_ticket();
+            self.gate.hold(read.position, ticket, (read.origin, read.reply));
+        }
+    }
+
+    fn on_unconfirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
+        let hint = self.leader;
+        while self.reads.front().is_some_and(|read| read.token <= upto) {
+            let Some(read) = self.reads.pop_front() else { return };
+            refuse(effects, read.origin, Refusal::NotLeader { hint });
+        }
+    }
+
+    /// Serves the reads whose position is decided here, from the tip, as of the tip: the gate holds them until that is
+    /// decided too.
+    fn serve_asked(&mut self) {
+        let decided = self.executor.decided();
+        let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided);
+        while self.asked.front().is_some_and(|read| ready(read) || crate::mutant!(follower_no_wait)) {
+            let Some(read) = self.asked.pop_front() else { return };
+            let reply = self.execute_read(&read.request);
+            self.gate.hold(self.executor.tip(), self.executor.last_ticket(), (read.origin, reply));
+        }
+    }
+
+    fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
+        self.leading = true;
+        self.note_leader(Some(ballot.replica));
+        effects.push(Effect::Leading { ballot });
+        for read in std::mem::take(&mut self.asked) {
+            self.on_read(read.origin, read.request, effects);
+        }
+    }
+
+    fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
+        let led = std::mem::take(&mut self.leading);
+        self.note_leader(leader);
+        if led {
+            for work in self.work.values_mut() {
+                for origin in work.origins.drain(..) {
+                    effects.push(Effect::Reply { origin, reply: Reply::Unsure { hint: leader } });
+                }
+            }
+        }
+        if leader.is_none() {
+            for read in self.asked.drain(..) {
+                refuse(effects, read.origin, Refusal::NotLeader { hint: None });
+            }
+        }
+        effects.push(Effect::Following { leader, ballot });
+    }
+
+    fn note_leader(&mut self, leader: Option<ReplicaId>) {
+        if leader.is_some() && leader != self.leader {
+            self.leader_changes += 1;
+        }
+        self.leader = leader;
+    }
+
+    fn let_out(&mut self, effects: &mut Vec<Effect>) {
+        while let Some((origin, reply)) = self.gate.pop() {
+            effects.push(Effect::Reply { origin, reply });
+        }
+    }
+}
+
+fn refuse(effects: &mut Vec<Effect>, origin: Origin, refusal: Refusal) {
+    effects.push(Effect::Reply { origin, reply: Reply::Refused(refusal) });
+}
+
+fn read_from(machine: &Machine, instance: Instance, request: &Request) -> Reply {
+    let wrong = Reply::Refused(Refusal::WrongPartition);
+    let Some(shard) = machine.shard() else { return wrong };
+    match request {
+        Request::Read(read) => match shard.get_all(read.keys()) {
+            Some(values) => Reply::Read { instance, values },
+            None => wrong,
+        },
+        Request::Range(range) => match shard.cursor(range) {
+            Some(cursor) => Reply::Range { instance, cursor: Box::new(cursor), range: range.clone() },
+            None => wrong,
+        },
+        Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => unreachable!("not a read"),
+    }
+}

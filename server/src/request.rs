@@ -1,0 +1,142 @@
+//! What is asked of a replica and what it answers, free of frames and sockets.
+
+use bytes::Bytes;
+use coppice_btree::{Cursor, Value};
+use coppice_client::wire::{RangeRequest, ReadRequest, SessionId};
+use coppice_ordering::{Instance, ReplicaId};
+
+use crate::machine::directory::{DirectoryCommand, DirectoryReply};
+
+/// Who waits for an answer: made and understood by the driver, opaque to the replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// The connection, never used again for another one; its shard in the upper 16 bits.
+    pub connection: u64,
+    /// The request on that connection.
+    pub stream: u32,
+}
+
+/// Bits of a connection's number that count connections; the shard stands above them.
+const COUNT_BITS: u32 = 48;
+
+/// The connection of requests that the node makes itself.
+const OWN: u64 = (1 << COUNT_BITS) - 1;
+
+impl Origin {
+    /// The number of the `count`-th connection of a shard.
+    pub fn connection(shard: usize, count: u64) -> u64 {
+        (shard as u64) << COUNT_BITS | count & OWN
+    }
+
+    /// A request that the node makes itself.
+    pub fn own(shard: usize, stream: u32) -> Origin {
+        Origin { connection: Origin::connection(shard, OWN), stream }
+    }
+
+    /// Whether the node itself asks.
+    pub fn is_own(self) -> bool {
+        self.connection & OWN == OWN
+    }
+
+    /// The shard that holds the connection.
+    pub fn shard(self) -> usize {
+        (self.connection >> COUNT_BITS) as usize
+    }
+}
+
+/// A request for one group, checked whole before.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Numbered commands of one session: the entry as the client packed it.
+    Pack {
+        /// Goes into the batch as it is.
+        entry: Bytes,
+        /// How many.
+        commands: u32,
+        /// Whether any of them may make the partition larger.
+        grows: bool,
+    },
+    /// Opens a session: the entry as the client made it.
+    Open {
+        /// Goes into the batch as it is.
+        entry: Bytes,
+    },
+    /// Reads keys, all at one position.
+    Read(ReadRequest),
+    /// Reads a range inside the partition.
+    Range(Box<RangeRequest>),
+    /// Changes the directory.
+    Directory(Box<DirectoryCommand>),
+}
+
+impl Request {
+    /// Whether the partition may be larger afterwards: refused when disk or memory is full.
+    pub fn grows(&self) -> bool {
+        match self {
+            Request::Pack { grows, .. } => *grows,
+            Request::Open { .. } => true,
+            Request::Read(_) | Request::Range(_) | Request::Directory(_) => false,
+        }
+    }
+
+    /// For a read: whether the decided state of any replica will do, and whether a replica that follows shall serve it.
+    pub fn read_rules(&self) -> (bool, bool) {
+        match self {
+            Request::Read(read) => (read.stale, read.anywhere),
+            Request::Range(range) => (range.stale, range.anywhere),
+            Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => (false, false),
+        }
+    }
+}
+
+/// Why nothing was done. Sure: the request has no effect, now or later (reliability.md 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another replica leads.
+    NotLeader {
+        /// Which, if known.
+        hint: Option<ReplicaId>,
+    },
+    /// A queue is full.
+    Busy,
+    /// A key lies outside this partition, or the partition is not here.
+    WrongPartition,
+    /// The session is not open (any more).
+    SessionExpired,
+    /// No room for growth: disk or memory.
+    Full,
+}
+
+/// An answer to a request.
+pub enum Reply {
+    /// A pack's outcome, encoded.
+    Pack(Bytes),
+    /// The session is open.
+    Opened(SessionId),
+    /// Values in the order of the keys, and the instance whose state they are of.
+    Read {
+        /// The position that was read.
+        instance: Instance,
+        /// One per key.
+        values: Vec<Option<Value>>,
+    },
+    /// The range may be streamed from this cursor.
+    Range {
+        /// The position that was read.
+        instance: Instance,
+        /// Walks over the state at that position.
+        cursor: Box<Cursor>,
+        /// What was asked.
+        range: Box<RangeRequest>,
+    },
+    /// A directory command's outcome.
+    Directory(DirectoryReply),
+    /// Nothing was done.
+    Refused(Refusal),
+    /// Leadership ended after the command was proposed: it may still be decided. To be repeated, under its number, with
+    /// the new leader.
+    Unsure {
+        /// The new leader, if known.
+        hint: Option<ReplicaId>,
+    },
+}

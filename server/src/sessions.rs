@@ -1,0 +1,463 @@
+//! The session table of one partition: at most once for every numbered command (ordering.md 6).
+//!
+//! It keeps the answers that clients have not acknowledged, by log order and never by a clock. Everything it does can be
+//! taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use coppice_client::wire::SessionId;
+use coppice_client::wire::reply::result_bytes;
+use serde::{Deserialize, Serialize};
+
+/// Bounds of a session table. All are part of the replicated state's rules: every replica must use the same values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionLimits {
+    /// A session that ordered nothing for this many instances ends.
+    pub expiry_instances: u64,
+    /// Sessions per partition; opening one more ends the one that was used least recently.
+    pub sessions_max: usize,
+    /// Bytes of unacknowledged answers per session; beyond, the oldest answers are forgotten (never executed again).
+    pub bytes_max: usize,
+}
+
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits { expiry_instances: 1_000_000, sessions_max: 100_000, bytes_max: 2 << 20 }
+    }
+}
+
+/// What the table knows of a command's number.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Known<'a> {
+    /// Never seen: execute it.
+    New,
+    /// Executed before, at this instance and index, with this encoded result.
+    Answered { instance: u64, index: u32, result: &'a [u8] },
+    /// Acknowledged by the client before: a late copy, dropped without an answer.
+    Acknowledged,
+    /// Executed or not, its answer is no longer kept: it must not execute, and its outcome stays unknown.
+    Forgotten,
+}
+
+/// The numbers that one pack executed, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Numbers {
+    /// `count` numbers from `first`, without gaps.
+    Run { first: u64, count: u32 },
+    /// Any ascending numbers.
+    List(Box<[u64]>),
+}
+
+impl Numbers {
+    /// Packs ascending numbers as densely as they allow.
+    pub fn from_ascending(numbers: &[u64]) -> Numbers {
+        let dense = numbers.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        match numbers.first() {
+            Some(&first) if dense => Numbers::Run { first, count: numbers.len() as u32 },
+            _ => Numbers::List(numbers.into()),
+        }
+    }
+
+    fn highest(&self) -> u64 {
+        match self {
+            Numbers::Run { first, count } => first + u64::from(*count) - 1,
+            Numbers::List(list) => list.last().copied().unwrap_or(0),
+        }
+    }
+
+    fn index_of(&self, number: u64) -> Option<usize> {
+        match self {
+            Numbers::Run { first, count } => {
+                (number >= *first && number < first + u64::from(*count)).then(|| (number - first) as usize)
+            }
+            Numbers::List(list) => list.binary_search(&number).ok(),
+        }
+    }
+
+    fn get(&self, at: usize) -> Option<u64> {
+        match self {
+            Numbers::Run { first, count } => (at < *count as usize).then(|| first + at as u64),
+            Numbers::List(list) => list.get(at).copied(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Numbers::Run { .. } => 16,
+            Numbers::List(list) => 8 * list.len(),
+        }
+    }
+}
+
+/// The answers of the commands of one pack that executed, as they stand on the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Answers {
+    /// Where the pack was decided.
+    pub instance: u64,
+    /// Numbers of the executed commands.
+    pub numbers: Numbers,
+    /// Index in its batch of each executed command.
+    pub indexes: Numbers,
+    /// The encoded results, one after the other. Repeated commands are rare, so they are found by walking.
+    #[serde(with = "coppice_client::wire::serde_bytes")]
+    pub results: Bytes,
+}
+
+impl Answers {
+    fn bytes(&self) -> usize {
+        ANSWERS_BYTES + self.numbers.bytes() + self.indexes.bytes() + self.results.len()
+    }
+
+    fn digest(&self) -> u64 {
+        let seed = mix(self.instance, self.numbers.highest());
+        mix(seed, u64::from(crc32c::crc32c(&self.results)) | (self.results.len() as u64) << 32)
+    }
+
+    fn find(&self, number: u64) -> Option<Known<'_>> {
+        let at = self.numbers.index_of(number)?;
+        let index = self.indexes.get(at)? as u32;
+        let result = nth_result(&self.results, at)?;
+        Some(Known::Answered { instance: self.instance, index, result })
+    }
+}
+
+fn nth_result(results: &[u8], at: usize) -> Option<&[u8]> {
+    let mut rest = results;
+    for _ in 0..at {
+        rest = rest.get(result_bytes(rest).ok()?..)?;
+    }
+    rest.get(..result_bytes(rest).ok()?)
+}
+
+/// What one [`Answers`] costs beside its lists, in bytes.
+const ANSWERS_BYTES: usize = 128;
+
+/// A session's `last_used` moves in steps of this many instances, so that a busy session rarely changes its place in the
+/// order of use: the order is exact to 0.1 % of the default expiry.
+const USE_STEP: u64 = 1_024;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Row {
+    client: u64,
+    /// The highest "lowest unacknowledged" number seen: everything below is acknowledged.
+    lowest_unacknowledged: u64,
+    /// Highest number ever executed: a higher one is new without a search.
+    highest: u64,
+    /// Numbers up to here may have lost their answer to `bytes_max`.
+    forgotten_upto: u64,
+    /// Instance of the last pack, in steps of [`USE_STEP`].
+    last_used: u64,
+    /// Bytes of `answers` from `dropped` on.
+    bytes: usize,
+    /// Answers ever stored, ever dropped (acknowledged or forgotten), ever freed. `freed <= dropped <= stored`; what is
+    /// dropped is freed only once the instance that dropped it is decided, so that undo can bring it back.
+    stored: u64,
+    dropped: u64,
+    freed: u64,
+    /// The answers from `freed` to `stored`.
+    answers: VecDeque<Answers>,
+}
+
+impl Row {
+    fn kept(&self) -> impl Iterator<Item = &Answers> {
+        self.answers.iter().skip((self.dropped - self.freed) as usize)
+    }
+
+    fn front(&self) -> Option<&Answers> {
+        self.answers.get((self.dropped - self.freed) as usize)
+    }
+
+    fn free_to(&mut self, dropped: u64) {
+        while self.freed < dropped {
+            self.answers.pop_front();
+            self.freed += 1;
+        }
+    }
+}
+
+/// Takes back what one entry did to the table; apply in reverse order (ordering.md 2.3).
+#[derive(Clone, Debug)]
+pub enum SessionUndo {
+    /// The session was opened, and these were ended to make room.
+    Opened { session: SessionId, digest: u64 },
+    /// The session was ended by log order.
+    Ended { session: SessionId, row: Box<SavedRow>, digest: u64 },
+    /// A pack of it was executed.
+    Used {
+        session: SessionId,
+        lowest_unacknowledged: u64,
+        highest: u64,
+        forgotten_upto: u64,
+        last_used: u64,
+        bytes: usize,
+        dropped: u64,
+        stored: u64,
+        digest: u64,
+    },
+}
+
+/// The row of an ended session, kept by its undo record.
+#[derive(Clone, Debug)]
+pub struct SavedRow(Row);
+
+/// The sessions of one partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sessions {
+    rows: BTreeMap<SessionId, Row>,
+    by_use: BTreeSet<(u64, SessionId)>,
+    /// Sum of the hashes of all kept answers and rows: equal tables have equal sums, whatever their history.
+    digest: u64,
+}
+
+impl Sessions {
+    /// How many sessions are open.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether no session is open.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// A rolling digest of the replicated content.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Whether the session is open.
+    pub fn contains(&self, session: SessionId) -> bool {
+        self.rows.contains_key(&session)
+    }
+
+    /// Opens `session`, named after the log position of the command that opens it. Ends what `limits` no longer allow.
+    pub fn open(&mut self, session: SessionId, client: u64, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
+        let now = session.instance;
+        while let Some(&(last_used, oldest)) = self.by_use.first() {
+            let idle = now.saturating_sub(last_used) > limits.expiry_instances;
+            if !idle && self.rows.len() < limits.sessions_max {
+                break;
+            }
+            self.end(oldest, undo);
+        }
+        undo.push(SessionUndo::Opened { session, digest: self.digest });
+        let last_used = now - now % USE_STEP;
+        let row = Row {
+            client,
+            lowest_unacknowledged: 0,
+            highest: 0,
+            forgotten_upto: 0,
+            last_used,
+            bytes: 0,
+            stored: 0,
+            dropped: 0,
+            freed: 0,
+            answers: VecDeque::new(),
+        };
+        self.digest = self.digest.wrapping_add(row_digest(session, &row));
+        self.by_use.insert((last_used, session));
+        self.rows.insert(session, row);
+    }
+
+    fn end(&mut self, session: SessionId, undo: &mut Vec<SessionUndo>) {
+        let Some(row) = self.rows.remove(&session) else { return };
+        self.by_use.remove(&(row.last_used, session));
+        undo.push(SessionUndo::Ended { session, digest: self.digest, row: Box::new(SavedRow(row.clone())) });
+        let kept = row.kept().map(Answers::digest).fold(row_digest(session, &row), u64::wrapping_add);
+        self.digest = self.digest.wrapping_sub(kept);
+    }
+
+    /// What the table knows of `number`. The session must be open; an absent one answers [`Known::Forgotten`].
+    pub fn find(&self, session: SessionId, number: u64) -> Known<'_> {
+        let Some(row) = self.rows.get(&session) else { return Known::Forgotten };
+        if number < row.lowest_unacknowledged {
+            return Known::Acknowledged;
+        }
+        if number > row.highest {
+            return Known::New;
+        }
+        let known = row.kept().find_map(|answers| answers.find(number));
+        match known {
+            Some(known) => known,
+            None if number <= row.forgotten_upto => Known::Forgotten,
+            None => Known::New,
+        }
+    }
+
+    /// The highest number that the session executed: any higher one is new. `None` if it is not open.
+    pub fn highest(&self, session: SessionId) -> Option<u64> {
+        self.rows.get(&session).map(|row| row.highest)
+    }
+
+    /// Notes that a pack of `session` was ordered at `instance`: raises what is acknowledged and drops those answers.
+    pub fn acknowledge(&mut self, session: SessionId, lowest: u64, instance: u64, undo: &mut Vec<SessionUndo>) {
+        let Some(row) = self.rows.get_mut(&session) else { return };
+        undo.push(SessionUndo::Used {
+            session,
+            lowest_unacknowledged: row.lowest_unacknowledged,
+            highest: row.highest,
+            forgotten_upto: row.forgotten_upto,
+            last_used: row.last_used,
+            bytes: row.bytes,
+            dropped: row.dropped,
+            stored: row.stored,
+            digest: self.digest,
+        });
+        let used = instance - instance % USE_STEP;
+        if used > row.last_used {
+            self.by_use.remove(&(row.last_used, session));
+            self.by_use.insert((used, session));
+        }
+        self.digest = self.digest.wrapping_sub(row_digest(session, row));
+        row.last_used = row.last_used.max(used);
+        row.lowest_unacknowledged = row.lowest_unacknowledged.max(lowest);
+        while let Some(front) = row.front() {
+            if front.numbers.highest() >= row.lowest_unacknowledged {
+                break;
+            }
+            self.digest = self.digest.wrapping_sub(front.digest());
+            let bytes = front.bytes();
+            row.bytes -= bytes;
+            row.dropped += 1;
+        }
+        self.digest = self.digest.wrapping_add(row_digest(session, row));
+    }
+
+    /// Keeps the answers of the pack that [`Sessions::acknowledge`] was just called for.
+    pub fn store(&mut self, session: SessionId, answers: Answers, limits: &SessionLimits) {
+        let Some(row) = self.rows.get_mut(&session) else { return };
+        self.digest = self.digest.wrapping_sub(row_digest(session, row)).wrapping_add(answers.digest());
+        row.highest = row.highest.max(answers.numbers.highest());
+        row.bytes += answers.bytes();
+        row.answers.push_back(answers);
+        row.stored += 1;
+        // The newest answers always stay: a client that waits for one answer at a time never meets this bound.
+        while row.bytes > limits.bytes_max && row.dropped + 1 < row.stored {
+            let Some(front) = row.front() else { break };
+            let (bytes, highest) = (front.bytes(), front.numbers.highest());
+            self.digest = self.digest.wrapping_sub(front.digest());
+            row.forgotten_upto = row.forgotten_upto.max(highest);
+            row.bytes -= bytes;
+            row.dropped += 1;
+        }
+        self.digest = self.digest.wrapping_add(row_digest(session, row));
+    }
+
+    /// Takes back one record; records go in the reverse of the order in which they were made.
+    pub fn undo(&mut self, record: &SessionUndo) {
+        match record.clone() {
+            SessionUndo::Opened { session, digest } => {
+                if let Some(row) = self.rows.remove(&session) {
+                    self.by_use.remove(&(row.last_used, session));
+                }
+                self.digest = digest;
+            }
+            SessionUndo::Ended { session, row, digest } => {
+                self.by_use.insert((row.0.last_used, session));
+                self.rows.insert(session, row.0);
+                self.digest = digest;
+            }
+            SessionUndo::Used {
+                session,
+                lowest_unacknowledged,
+                highest,
+                forgotten_upto,
+                last_used,
+                bytes,
+                dropped,
+                stored,
+                digest,
+            } => {
+                let Some(row) = self.rows.get_mut(&session) else { return };
+                if row.last_used != last_used {
+                    self.by_use.remove(&(row.last_used, session));
+                    self.by_use.insert((last_used, session));
+                }
+                row.lowest_unacknowledged = lowest_unacknowledged;
+                row.highest = highest;
+                row.forgotten_upto = forgotten_upto;
+                row.last_used = last_used;
+                row.bytes = bytes;
+                row.dropped = dropped;
+                row.stored = stored;
+                row.answers.truncate((stored - row.freed) as usize);
+                self.digest = digest;
+            }
+        }
+    }
+
+    /// Frees what was dropped before a decided record: it can no longer be taken back. Records come in the order they
+    /// were made; what the last one dropped itself waits for the next.
+    pub fn confirm(&mut self, record: &SessionUndo) {
+        let SessionUndo::Used { session, dropped, .. } = record else { return };
+        if let Some(row) = self.rows.get_mut(session) {
+            row.free_to(*dropped);
+        }
+    }
+
+    /// Every row, for a snapshot: what was dropped is left out.
+    pub fn export(&self) -> Vec<SavedSession> {
+        let save = |(&session, row): (&SessionId, &Row)| SavedSession {
+            session,
+            client: row.client,
+            lowest_unacknowledged: row.lowest_unacknowledged,
+            highest: row.highest,
+            forgotten_upto: row.forgotten_upto,
+            last_used: row.last_used,
+            answers: row.kept().cloned().collect(),
+        };
+        self.rows.iter().map(save).collect()
+    }
+
+    /// The table that [`Sessions::export`] wrote; a session that is already there keeps the later of both rows' numbers.
+    pub fn import(saved: Vec<SavedSession>) -> Sessions {
+        let mut sessions = Sessions::default();
+        for row in saved {
+            let answers: VecDeque<Answers> = row.answers.into();
+            let restored = Row {
+                client: row.client,
+                lowest_unacknowledged: row.lowest_unacknowledged,
+                highest: row.highest,
+                forgotten_upto: row.forgotten_upto,
+                last_used: row.last_used,
+                bytes: answers.iter().map(Answers::bytes).sum(),
+                stored: answers.len() as u64,
+                dropped: 0,
+                freed: 0,
+                answers,
+            };
+            let kept = restored.kept().map(Answers::digest).fold(row_digest(row.session, &restored), u64::wrapping_add);
+            sessions.digest = sessions.digest.wrapping_add(kept);
+            sessions.by_use.insert((restored.last_used, row.session));
+            sessions.rows.insert(row.session, restored);
+        }
+        sessions
+    }
+}
+
+/// One session as a snapshot holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedSession {
+    session: SessionId,
+    client: u64,
+    lowest_unacknowledged: u64,
+    highest: u64,
+    forgotten_upto: u64,
+    last_used: u64,
+    answers: Vec<Answers>,
+}
+
+fn row_digest(session: SessionId, row: &Row) -> u64 {
+    let id = mix(session.instance, u64::from(session.index) << 32 | u64::from(session.partition.0));
+    let numbers = mix(row.lowest_unacknowledged, row.highest);
+    mix(mix(id, numbers), mix(row.forgotten_upto, row.last_used))
+}
+
+/// A 64-bit mix of two words (the finalizer of SplitMix64): for digests, not against an adversary.
+fn mix(a: u64, b: u64) -> u64 {
+    let mut z = a.rotate_left(32) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

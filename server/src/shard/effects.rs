@@ -1,0 +1,141 @@
+//! Carries out what replicas ask for: into the log's next append, onto links, onto connections.
+
+use std::sync::Arc;
+
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::ReplicaId;
+
+use super::{Shard, ToShard};
+use crate::control::ToControl;
+use crate::log::{Append, Entry, GroupId};
+use crate::mailbox::Lane;
+use crate::net::peer::Envelope;
+use crate::replica::Effect;
+use crate::request::{Origin, Refusal, Reply};
+
+impl Shard {
+    /// Carries out `effects` of the group `id`, in order; leaves the vector empty.
+    pub(super) fn carry_out(&mut self, id: PartitionId, effects: &mut Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Persist { lsn, record } => {
+                    let lazy = record.is_lazy();
+                    self.note_logged(id, &record);
+                    let entry = Entry::Group { group: GroupId(id.0), record };
+                    self.appends.push(Append { entry, lsn: Some(lsn), lazy });
+                }
+                Effect::Send { to, message } => self.send(id, to, message),
+                Effect::Reply { origin, reply } => self.reply(id, origin, reply),
+                Effect::Leading { ballot } => {
+                    tracing::debug!(partition = %id, %ballot, "this node leads");
+                    self.on_role(id);
+                }
+                Effect::Following { leader, ballot } => {
+                    tracing::debug!(partition = %id, %ballot, leader = ?leader, "this node follows");
+                    self.on_role(id);
+                }
+                Effect::DirectoryChanged => self.on_directory_changed(id),
+                Effect::NeedSnapshot { from, instance } => self.on_need_snapshot(id, from, instance),
+                Effect::Configured { configuration, .. } => {
+                    tracing::info!(partition = %id, %configuration, "configuration decided");
+                }
+                Effect::Dismissed => self.shared.tell_control(ToControl::Dismissed { group: id }),
+                Effect::HandoverFailed { to } => {
+                    tracing::info!(partition = %id, %to, "handover did not happen in time")
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, id: PartitionId, to: ReplicaId, message: coppice_ordering::Message) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let Some(link) = group.nodes.get(&to).and_then(|node| self.links.get(node)) else { return };
+        link.send(&Envelope { group: id.0, to, from: group.me, message });
+    }
+
+    /// Answers a request, here or through the shard that holds its connection.
+    pub(crate) fn reply(&mut self, id: PartitionId, origin: Origin, reply: Reply) {
+        let shard = origin.shard();
+        if shard != self.index {
+            // A client that hears nothing repeats; what cannot be queued now is not worth holding the shard up for.
+            let input = ToShard::Reply { group: id, origin, reply };
+            if self.shared.sender(shard).push(Lane::Client, input).is_err() {
+                self.metrics.busy(crate::metrics::Queue::Mailbox);
+            }
+            return;
+        }
+        if origin.is_own() {
+            if let Some(waiting) = self.own.remove(&origin.stream) {
+                _ = waiting.send(reply);
+            }
+            return;
+        }
+        let Some(connection) = self.connections.get(&origin.connection) else { return };
+        let connection = std::rc::Rc::clone(connection);
+        connection.answer(self, id, origin, reply);
+        if connection.mark_dirty() {
+            self.dirty.push(origin.connection);
+        }
+        self.turn.notify_one();
+    }
+
+    /// A connection has something to write at the end of the turn.
+    pub(crate) fn touch_connection(&mut self, connection: &crate::net::public::Connection) {
+        if connection.mark_dirty() {
+            self.dirty.push(connection.id());
+        }
+        self.turn.notify_one();
+    }
+
+    fn on_role(&mut self, id: PartitionId) {
+        let leader = self.groups.get(&id).and_then(|group| group.leader_node());
+        self.shared.set_leader(id, leader);
+        self.shared.tell_control(ToControl::Role { group: id });
+    }
+
+    /// The node that a refusal points to.
+    pub(crate) fn hint(&self, id: PartitionId, refusal: &Refusal) -> Option<NodeId> {
+        let Refusal::NotLeader { hint } = refusal else { return None };
+        let group = self.groups.get(&id)?;
+        hint.and_then(|replica| group.nodes.get(&replica).copied()).or_else(|| self.shared.leader(id))
+    }
+
+    fn on_directory_changed(&mut self, id: PartitionId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let Some(directory) = group.replica.executor().machine().directory() else { return };
+        self.shared.tell_control(ToControl::Directory(Arc::clone(directory.state())));
+    }
+
+    fn on_need_snapshot(&mut self, id: PartitionId, from: ReplicaId, instance: coppice_ordering::Instance) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(&node) = group.nodes.get(&from) else { return };
+        if !std::mem::replace(&mut group.installing, true) {
+            self.shared.tell_control(ToControl::NeedSnapshot { group: id, from: node, instance });
+        }
+    }
+
+    fn note_logged(&mut self, id: PartitionId, record: &coppice_ordering::Record) {
+        let bytes = match record {
+            coppice_ordering::Record::Accept { batch, .. } | coppice_ordering::Record::Learned { batch, .. } => {
+                batch.len_bytes() as u64
+            }
+            _ => 0,
+        };
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.logged_bytes += bytes;
+    }
+
+    /// The effects of a replica's start.
+    pub(crate) fn carry_out_start(&mut self, id: PartitionId, effects: &mut Vec<Effect>) {
+        self.carry_out(id, effects);
+        self.turn.notify_one();
+    }
+
+    /// An origin for a request of the node itself; `reply` gets the answer.
+    pub(crate) fn wait_for(&mut self, reply: tokio::sync::oneshot::Sender<Reply>) -> Origin {
+        self.next_own = self.next_own.wrapping_add(1);
+        let origin = Origin::own(self.index, self.next_own);
+        self.own.insert(self.next_own, reply);
+        origin
+    }
+}

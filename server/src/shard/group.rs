@@ -1,0 +1,135 @@
+//! A replica as its shard hosts it: the pure part, who is where, and what the driver must remember about it.
+
+use std::collections::BTreeMap;
+
+use coppice_client::wire::NodeId;
+use coppice_ordering::{Instance, ReplicaId};
+
+use crate::metrics::{Partition, PartitionSample};
+use crate::replica::Replica;
+
+/// One hosted replica.
+pub struct Group {
+    /// The pure part.
+    pub replica: Replica,
+    /// Which replica of the group it is.
+    pub me: ReplicaId,
+    /// This node.
+    pub node: NodeId,
+    /// Where the group's replicas are, this one included.
+    pub nodes: BTreeMap<ReplicaId, NodeId>,
+    /// Bytes of batches logged since the last checkpoint began.
+    pub logged_bytes: u64,
+    /// Bytes of the last checkpoint.
+    pub checkpoint_bytes: u64,
+    /// A checkpoint is being written.
+    pub checkpointing: bool,
+    /// A snapshot is being fetched.
+    pub installing: bool,
+    /// Where its values are published.
+    pub metrics: Partition,
+}
+
+/// What `status` shows of one replica.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// Which replica.
+    pub me: ReplicaId,
+    /// Whether it leads and serves.
+    pub leads: bool,
+    /// The leader's node, if one is known.
+    pub leader: Option<NodeId>,
+    /// Highest ballot.
+    pub ballot: coppice_ordering::Ballot,
+    /// Decided and executed up to here.
+    pub decided: Instance,
+    /// Forgotten up to here.
+    pub trimmed: Instance,
+    /// Keys at the tip.
+    pub keys: u64,
+    /// Bytes of keys and values at the tip.
+    pub bytes: u64,
+    /// Replies behind the gate.
+    pub held: usize,
+    /// Instances executed and not decided.
+    pub speculative: u64,
+    /// Undecided instances of a leader, and their limit.
+    pub window: (u64, u64),
+    /// Sessions at the tip.
+    pub sessions: u64,
+    /// Batches and commands decided so far, for rates and the average batch.
+    pub instances_decided: u64,
+    /// Commands decided so far.
+    pub commands_decided: u64,
+    /// The last digest and its instance.
+    pub digest: Option<(Instance, u64)>,
+    /// How far the other replicas have durably got, as a leader knows it.
+    pub peers: BTreeMap<NodeId, Instance>,
+}
+
+impl Group {
+    /// The node of the leader, if one is known.
+    pub fn leader_node(&self) -> Option<NodeId> {
+        self.replica.leader().and_then(|leader| self.nodes.get(&leader).copied())
+    }
+
+    /// What `status` shows.
+    pub fn status(&self) -> GroupStatus {
+        let paxos = self.replica.paxos();
+        let executor = self.replica.executor();
+        let counters = paxos.counters();
+        let (keys, bytes) = self.size();
+        let peers = self.nodes.iter().filter(|(id, _)| **id != self.me);
+        let progress = peers.filter_map(|(&id, &node)| Some((node, paxos.durable_upto(id)?)));
+        GroupStatus {
+            me: self.me,
+            leads: self.replica.is_leading(),
+            leader: self.leader_node(),
+            ballot: paxos.ballot(),
+            decided: executor.decided(),
+            trimmed: paxos.trimmed_upto(),
+            keys,
+            bytes,
+            held: self.replica.held(),
+            speculative: executor.tip().ahead_of(executor.decided()),
+            window: (paxos.in_flight().0 as u64, u64::from(paxos.settings().window)),
+            sessions: executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64),
+            instances_decided: counters.instances_decided,
+            commands_decided: counters.commands_decided,
+            digest: executor.digest(),
+            peers: progress.collect(),
+        }
+    }
+
+    fn size(&self) -> (u64, u64) {
+        match self.replica.executor().machine().shard() {
+            Some(shard) => (shard.tree().len(), shard.tree().bytes()),
+            None => (0, 0),
+        }
+    }
+
+    /// Publishes the values of `/metrics`.
+    pub fn publish(&self) {
+        let paxos = self.replica.paxos();
+        let executor = self.replica.executor();
+        let counters = paxos.counters();
+        let (keys, bytes) = self.size();
+        let sessions = executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64);
+        self.metrics.publish(&PartitionSample {
+            commands_decided: counters.commands_decided,
+            instances_decided: counters.instances_decided,
+            window_instances: paxos.in_flight().0 as u64,
+            window_limit: u64::from(paxos.settings().window),
+            window_instance_nanos: counters.window_instance_ns,
+            speculation_rollbacks: executor.counters().rollbacks,
+            speculation_undone_commands: executor.counters().undone_commands,
+            speculative_instances: executor.tip().ahead_of(executor.decided()),
+            leader_changes: self.replica.leader_changes(),
+            keys,
+            bytes,
+            leads: self.replica.is_leading(),
+            decided_instance: executor.decided().0,
+            sessions,
+        });
+    }
+}

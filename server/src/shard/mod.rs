@@ -1,0 +1,389 @@
+//! A shard thread: owns some of the node's replicas and the sockets that it was given, and steps the one from the other.
+//!
+//! Each shard runs on a current-thread runtime of its own, so a message needs no hop between the thread that reads the
+//! socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a durable put. What
+//! belongs to another shard, and what the log writer made durable, comes through the bounded mailbox.
+//!
+//! Inputs are stepped as they come; all their effects leave together at the end of the turn: one append to the log, one
+//! write per link, one write per connection.
+
+mod effects;
+mod group;
+pub mod ranges;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::net::TcpStream as StdTcpStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+use bytes::BytesMut;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::control::encode_control;
+use coppice_client::wire::{AdminRequest, Kind, NodeId, PartitionId, Refusal as Refused, StatusGet};
+use coppice_ordering::{Lsn, Time};
+use serde::Serialize;
+use tokio::sync::{Notify, oneshot};
+
+pub use group::{Group, GroupStatus};
+
+use crate::control::ToControl;
+use crate::log::{Append, Log};
+use crate::mailbox::{Lane, Receiver};
+use crate::metrics;
+use crate::net::link::Link;
+use crate::net::peer::Envelope;
+use crate::net::public::Connection;
+use crate::replica::{Effect, Input};
+use crate::request::{Origin, Refusal, Reply, Request};
+use crate::shared::Shared;
+
+/// Inputs taken from the mailbox in one turn: more than a flush makes durable, few enough to look at the sockets again
+/// within a fraction of a millisecond.
+const TURN_INPUTS_MAX: usize = 256;
+
+/// What other threads send to a shard.
+pub enum ToShard {
+    /// Records of these groups are durable up to here.
+    Durable(Vec<(PartitionId, Lsn)>),
+    /// Messages for groups of this shard that arrived at another one.
+    Peers(Vec<Envelope>),
+    /// A client connected.
+    Client(StdTcpStream),
+    /// A node connected, said who it is, and perhaps more already.
+    Peer { node: NodeId, stream: StdTcpStream, received: BytesMut },
+    /// A request for a group of this shard that arrived at another one.
+    Request { group: PartitionId, origin: Origin, request: Request },
+    /// The answer to one that was sent to another shard.
+    Reply { group: PartitionId, origin: Origin, reply: Reply },
+    /// Control work: runs on the shard thread, between inputs.
+    Call(Box<dyn FnOnce(&mut Shard) + Send>),
+}
+
+/// What a shard thread owns. One thread only ever touches it.
+pub struct Shard {
+    /// Number of this shard; a group belongs to shard `group % shards`.
+    pub index: usize,
+    pub(crate) shared: Arc<Shared>,
+    started: Clock,
+    pub(crate) groups: BTreeMap<PartitionId, Group>,
+    pub(crate) connections: HashMap<u64, Rc<Connection>>,
+    next_connection: u64,
+    pub(crate) links: BTreeMap<NodeId, Rc<Link>>,
+    log: Option<Log>,
+    appends: Vec<Append>,
+    /// Groups that got requests in this turn.
+    touched: Vec<PartitionId>,
+    /// Connections with something to write.
+    dirty: Vec<u64>,
+    pub(crate) map: Arc<PartitionMap>,
+    effects: Vec<Effect>,
+    turn: Rc<Notify>,
+    timer: Rc<Notify>,
+    pub(crate) metrics: metrics::Shard,
+    /// Requests of the node itself, by stream.
+    own: HashMap<u32, tokio::sync::oneshot::Sender<Reply>>,
+    next_own: u32,
+    this: std::rc::Weak<RefCell<Shard>>,
+}
+
+impl Shard {
+    fn new(index: usize, shared: Arc<Shared>, started: Clock) -> Rc<RefCell<Shard>> {
+        let metrics = shared.metrics.shard(index);
+        Rc::new_cyclic(|this| {
+            RefCell::new(Shard {
+                index,
+                shared,
+                started,
+                groups: BTreeMap::new(),
+                connections: HashMap::new(),
+                next_connection: 0,
+                links: BTreeMap::new(),
+                log: None,
+                appends: Vec::new(),
+                touched: Vec::new(),
+                dirty: Vec::new(),
+                map: Arc::default(),
+                effects: Vec::new(),
+                turn: Rc::new(Notify::new()),
+                timer: Rc::new(Notify::new()),
+                metrics,
+                own: HashMap::new(),
+                next_own: 0,
+                this: this.clone(),
+            })
+        })
+    }
+
+    /// The shard's own reference, for the tasks that it starts.
+    pub fn this(&self) -> Rc<RefCell<Shard>> {
+        self.this.upgrade().expect("a shard that runs is referred to by its thread")
+    }
+
+    /// Now, on the clock of this node.
+    pub fn now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Uses this log from now on.
+    pub fn set_log(&mut self, log: Log) {
+        self.log = Some(log);
+    }
+
+    /// The shard that owns `group`.
+    pub fn owner(&self, group: PartitionId) -> usize {
+        group.0 as usize % self.shared.shards()
+    }
+
+    fn take(&mut self, input: ToShard) {
+        match input {
+            ToShard::Durable(durable) => {
+                for (group, lsn) in durable {
+                    self.step(group, Input::Persisted(lsn));
+                }
+            }
+            ToShard::Peers(envelopes) => self.on_peers(envelopes),
+            ToShard::Client(stream) => self.add_client(stream),
+            ToShard::Peer { node, stream, received } => self.add_peer(node, stream, received),
+            ToShard::Request { group, origin, request } => self.request(group, origin, request),
+            ToShard::Reply { group, origin, reply } => self.reply(group, origin, reply),
+            ToShard::Call(call) => call(self),
+        }
+    }
+
+    /// Steps one group and carries out what that asks for; sockets and log are written at the end of the turn.
+    pub fn step(&mut self, id: PartitionId, input: Input) {
+        let now = self.now();
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let mut effects = std::mem::take(&mut self.effects);
+        group.replica.step(now, input, &mut effects);
+        self.carry_out(id, &mut effects);
+        self.effects = effects;
+        self.turn.notify_one();
+    }
+
+    /// Messages of other nodes; those for groups of another shard are passed on.
+    pub fn on_peers(&mut self, envelopes: Vec<Envelope>) {
+        let mut elsewhere: BTreeMap<usize, Vec<Envelope>> = BTreeMap::new();
+        for envelope in envelopes {
+            let id = PartitionId(envelope.group);
+            let owner = self.owner(id);
+            if owner != self.index {
+                elsewhere.entry(owner).or_default().push(envelope);
+            } else if self.groups.get(&id).is_some_and(|group| group.me == envelope.to) {
+                self.step(id, Input::Peer { from: envelope.from, message: envelope.message });
+            }
+        }
+        for (owner, envelopes) in elsewhere {
+            // A full mailbox loses them, as a network may.
+            _ = self.shared.sender(owner).push(Lane::Consensus, ToShard::Peers(envelopes));
+        }
+    }
+
+    /// A client's request, wherever its group lives.
+    pub fn request(&mut self, id: PartitionId, origin: Origin, request: Request) {
+        let owner = self.owner(id);
+        if owner != self.index {
+            let input = ToShard::Request { group: id, origin, request };
+            if self.shared.sender(owner).push(Lane::Client, input).is_err() {
+                self.metrics.busy(metrics::Queue::Mailbox);
+                self.reply(id, origin, Reply::Refused(Refusal::Busy));
+            }
+            return;
+        }
+        if !self.groups.contains_key(&id) {
+            return self.reply(id, origin, Reply::Refused(self.not_here(id)));
+        }
+        if self.refuses_growth(&request) {
+            return self.reply(id, origin, Reply::Refused(Refusal::Full));
+        }
+        if self.touched.last() != Some(&id) {
+            self.touched.push(id);
+        }
+        self.step(id, Input::Request { origin, request });
+    }
+
+    /// No replica of `group` is here: somebody else leads it, or there is no such partition.
+    fn not_here(&self, group: PartitionId) -> Refusal {
+        match self.map.entry(group) {
+            Some(_) => Refusal::NotLeader { hint: None },
+            None => Refusal::WrongPartition,
+        }
+    }
+
+    fn add_client(&mut self, stream: StdTcpStream) {
+        let Some(stream) = adopt(stream) else { return self.shared.connection_closed() };
+        self.next_connection += 1;
+        let id = Origin::connection(self.index, self.next_connection);
+        let connection = Connection::new(id, stream);
+        self.connections.insert(id, Rc::clone(&connection));
+        tokio::task::spawn_local(crate::net::public::serve(self.this(), connection));
+    }
+
+    fn add_peer(&mut self, node: NodeId, stream: StdTcpStream, received: BytesMut) {
+        let Some(stream) = adopt(stream) else { return };
+        tokio::task::spawn_local(crate::net::peer_in::serve(self.this(), node, stream, received));
+    }
+
+    /// Uses this map from now on.
+    pub fn set_map(&mut self, map: Arc<PartitionMap>) {
+        for (id, group) in &mut self.groups {
+            let Some(entry) = map.entry(*id) else { continue };
+            for info in &entry.replicas {
+                group.nodes.insert(crate::net::translate::replica(info.replica), info.node);
+            }
+        }
+        self.map = map;
+    }
+
+    /// Hosts this group no more.
+    pub fn drop_group(&mut self, id: PartitionId) {
+        self.groups.remove(&id);
+    }
+
+    /// Has the control task answer a client's question about the cluster.
+    pub(crate) fn ask_status(&self, connection: &Rc<Connection>, stream: u32, get: StatusGet) {
+        let (sender, receiver) = oneshot::channel();
+        self.shared.tell_control(ToControl::Status { get, reply: sender });
+        self.answer_later(connection, stream, Kind::StatusReply, receiver);
+    }
+
+    /// Has the control task carry out an operator's verb.
+    pub(crate) fn ask_admin(&self, connection: &Rc<Connection>, stream: u32, request: AdminRequest) {
+        let (sender, receiver) = oneshot::channel();
+        self.shared.tell_control(ToControl::Admin { request, reply: sender });
+        self.answer_later(connection, stream, Kind::AdminReply, receiver);
+    }
+
+    fn answer_later<T: Serialize + 'static>(
+        &self,
+        connection: &Rc<Connection>,
+        stream: u32,
+        kind: Kind,
+        answer: oneshot::Receiver<T>,
+    ) {
+        let (shard, connection) = (self.this(), Rc::clone(connection));
+        tokio::task::spawn_local(async move {
+            match answer.await {
+                Ok(answer) => connection.append(|out| encode_control(out, kind, stream, &answer)),
+                Err(_) => connection.append(|out| Refused::ShuttingDown.encode(out, stream)),
+            }
+            shard.borrow_mut().touch_connection(&connection);
+        });
+    }
+
+    /// Below the disk's reserve nothing that grows is taken; deletes and reads go on (experience.md 4).
+    fn refuses_growth(&self, request: &Request) -> bool {
+        let full = self.log.as_ref().is_some_and(|log| log.space().full) || self.shared.memory_is_full();
+        full && request.grows()
+    }
+
+    fn end_turn(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for id in touched.drain(..) {
+            self.step(id, Input::TurnEnd);
+        }
+        self.touched = touched;
+        if !self.appends.is_empty() {
+            let appends = std::mem::take(&mut self.appends);
+            if let Some(log) = &self.log {
+                // Blocks while the writer's queue is full: a shard that waits here reads no socket.
+                _ = log.append(appends);
+            }
+        }
+        self.links.values().for_each(|link| link.flush());
+        for id in std::mem::take(&mut self.dirty) {
+            if let Some(connection) = self.connections.get(&id) {
+                connection.flush();
+            }
+        }
+        self.metrics.turn();
+        self.timer.notify_one();
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        let due = |group: &Group| group.replica.deadline().is_some_and(|deadline| deadline <= now);
+        let ids: Vec<PartitionId> = self.groups.iter().filter(|(_, group)| due(group)).map(|(&id, _)| id).collect();
+        for id in ids {
+            self.step(id, Input::Tick);
+        }
+        self.turn.notify_one();
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let now = self.now();
+        let deadlines = self.groups.values().filter_map(|group| group.replica.deadline());
+        deadlines.min().map(|deadline| deadline.since(now))
+    }
+}
+
+/// Pins this thread to a core, if there is one for it.
+pub fn pin(index: usize) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if let Some(core) = cores.get(index % cores.len().max(1)) {
+        core_affinity::set_for_current(*core);
+    }
+}
+
+fn adopt(stream: StdTcpStream) -> Option<tokio::net::TcpStream> {
+    stream.set_nonblocking(true).ok()?;
+    tokio::net::TcpStream::from_std(stream).ok()
+}
+
+/// Runs a shard on this thread until `stop` rings.
+pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, started: Clock, stop: Arc<Notify>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else {
+        tracing::error!("the system gives no event loop to a shard thread");
+        std::process::exit(1);
+    };
+    let shard = Shard::new(index, shared, started);
+    let tasks = tokio::task::LocalSet::new();
+    tasks.spawn_local(turns(Rc::clone(&shard)));
+    tasks.spawn_local(timers(Rc::clone(&shard)));
+    tasks.spawn_local(inputs(Rc::clone(&shard), receiver));
+    tasks.block_on(&runtime, stop.notified());
+}
+
+/// Ends turns: woken by the first input of a turn, it runs after the tasks that were ready with it.
+async fn turns(shard: Rc<RefCell<Shard>>) {
+    let turn = Rc::clone(&shard.borrow().turn);
+    loop {
+        turn.notified().await;
+        shard.borrow_mut().end_turn();
+    }
+}
+
+/// An idle shard turns at least this often, so that `/livez` sees it alive.
+const IDLE_TURN: Duration = Duration::from_millis(500);
+
+async fn timers(shard: Rc<RefCell<Shard>>) {
+    let timer = Rc::clone(&shard.borrow().timer);
+    loop {
+        let wait = shard.borrow().next_deadline().unwrap_or(IDLE_TURN).min(IDLE_TURN);
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(wait) => shard.borrow_mut().tick(),
+            () = timer.notified() => {}
+        }
+    }
+}
+
+async fn inputs(shard: Rc<RefCell<Shard>>, receiver: Receiver<ToShard>) {
+    loop {
+        let mut taken = 0;
+        while let Some(input) = receiver.pop() {
+            shard.borrow_mut().take(input);
+            taken += 1;
+            if taken == TURN_INPUTS_MAX {
+                tokio::task::yield_now().await;
+                taken = 0;
+            }
+        }
+        receiver.wait().await;
+    }
+}

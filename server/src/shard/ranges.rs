@@ -1,0 +1,134 @@
+//! A range on its way to a client: chunks straight from the leaves of a snapshot, as far as the client's credit reaches.
+
+use bytes::BytesMut;
+use coppice_btree::Cursor;
+use coppice_client::wire::part::PartHead;
+use coppice_client::wire::{PartEnd, PartWriter, PartitionId, Position, RangeRequest};
+use coppice_ordering::Instance;
+
+/// Pairs counted without sending, per turn: about a millisecond of walking.
+const COUNT_PAIRS: u64 = 65_536;
+
+/// One range being streamed.
+pub struct RangeJob {
+    cursor: Box<Cursor>,
+    range: Box<RangeRequest>,
+    position: Position,
+    credit: i64,
+    number: u32,
+    pairs: u64,
+    bytes: u64,
+    eight: bool,
+    /// A pair that did not fit the chunk before.
+    carried: Option<(Vec<u8>, Vec<u8>)>,
+    limited: bool,
+}
+
+impl RangeJob {
+    /// A range of `partition`, read at `instance`.
+    pub fn new(partition: PartitionId, instance: Instance, cursor: Box<Cursor>, range: Box<RangeRequest>) -> RangeJob {
+        let position = Position { partition, instance: instance.0, index: 0 };
+        let credit = i64::from(range.credit);
+        RangeJob {
+            cursor,
+            range,
+            position,
+            credit,
+            number: 0,
+            pairs: 0,
+            bytes: 0,
+            eight: true,
+            carried: None,
+            limited: false,
+        }
+    }
+
+    /// The client makes room for more.
+    pub fn add_credit(&mut self, bytes: u32) {
+        self.credit = self.credit.saturating_add(i64::from(bytes));
+    }
+
+    /// Whether the next chunk may be sent.
+    pub fn may_send(&self) -> bool {
+        self.credit > 0
+    }
+
+    /// Appends the next chunk as a frame; `true`: it was the last one.
+    pub fn send(&mut self, stream: u32, out: &mut BytesMut) -> bool {
+        if self.range.count_only {
+            return self.count(stream, out);
+        }
+        let head = PartHead { stream, position: self.position, ticket: None, keys_only: self.range.keys_only };
+        let start = out.len();
+        let mut part = PartWriter::new(out, &head, self.number, self.eight);
+        let before = self.pairs;
+        self.fill(&mut part);
+        if part.count() == 0 && self.carried.is_some() && part.is_eight() {
+            // The first pair is not of 8 bytes: begin the chunk again, in the general form.
+            out.truncate(start);
+            self.eight = false;
+            return self.send(stream, out);
+        }
+        let done = self.limited || (self.cursor.is_done() && self.carried.is_none());
+        let end = done.then_some(if self.limited { PartEnd::Limited } else { PartEnd::Complete });
+        self.credit -= part.finish(before, end) as i64;
+        self.number += 1;
+        done
+    }
+
+    fn fill(&mut self, part: &mut PartWriter<'_>) {
+        if let Some((key, value)) = self.carried.take() {
+            if !part.push(&key, &value) {
+                self.carried = Some((key, value));
+                return;
+            }
+            self.note(&key, &value);
+        }
+        if self.limited {
+            return;
+        }
+        let RangeJob { cursor, range, pairs, bytes, carried, limited, .. } = self;
+        cursor.walk(|key, value| {
+            if !part.push(&key, value) {
+                *carried = Some((key.to_vec(), value.to_vec()));
+                return false;
+            }
+            *pairs += 1;
+            *bytes += (key.len() + value.len()) as u64;
+            *limited = reached(range, *pairs, *bytes);
+            !*limited
+        });
+        if self.carried.is_some() && part.is_eight() && part.count() > 0 {
+            let (key, value) = self.carried.as_ref().map_or((8, 8), |(key, value)| (key.len(), value.len()));
+            self.eight = key == 8 && (value == 8 || self.range.keys_only);
+        }
+    }
+
+    fn note(&mut self, key: &[u8], value: &[u8]) {
+        self.pairs += 1;
+        self.bytes += (key.len() + value.len()) as u64;
+        self.limited = reached(&self.range, self.pairs, self.bytes);
+    }
+
+    fn count(&mut self, stream: u32, out: &mut BytesMut) -> bool {
+        let until = self.pairs + COUNT_PAIRS;
+        let RangeJob { cursor, range, pairs, bytes, limited, .. } = self;
+        cursor.walk(|key, value| {
+            *pairs += 1;
+            *bytes += (key.len() + value.len()) as u64;
+            *limited = reached(range, *pairs, *bytes);
+            !*limited && *pairs < until
+        });
+        let done = self.limited || self.cursor.is_done();
+        if done {
+            let head = PartHead { stream, position: self.position, ticket: None, keys_only: self.range.keys_only };
+            let part = PartWriter::new(out, &head, 0, true);
+            part.finish(self.pairs, Some(if self.limited { PartEnd::Limited } else { PartEnd::Complete }));
+        }
+        done
+    }
+}
+
+fn reached(range: &RangeRequest, pairs: u64, bytes: u64) -> bool {
+    (range.pairs_max > 0 && pairs >= range.pairs_max) || (range.bytes_max > 0 && bytes >= range.bytes_max)
+}

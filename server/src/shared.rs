@@ -1,0 +1,197 @@
+//! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{NodeId, PartitionId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::config::NodeConfig;
+use crate::control::ToControl;
+use crate::datadir::Identity;
+use crate::logging::Logging;
+use crate::mailbox::Sender;
+use crate::metrics;
+use crate::shard::ToShard;
+
+/// Shared by all threads of a node.
+pub struct Shared {
+    /// This node's settings.
+    pub config: NodeConfig,
+    /// Its metrics.
+    pub metrics: metrics::Node,
+    senders: Vec<Sender<ToShard>>,
+    control: UnboundedSender<ToControl>,
+    identity: RwLock<Option<Identity>>,
+    map: RwLock<Arc<PartitionMap>>,
+    /// Leaders as this node knows them.
+    leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
+    /// The latest life of each node that was seen; an older one is an old copy of its directory (reliability.md PX12).
+    incarnations: Mutex<BTreeMap<NodeId, u64>>,
+    /// Peer addresses of the other nodes.
+    peers: Mutex<BTreeMap<NodeId, String>>,
+    connections: AtomicUsize,
+    memory_full: AtomicBool,
+    draining: AtomicBool,
+    logging: Option<Logging>,
+}
+
+impl Shared {
+    /// Shared state of a node with these shard mailboxes.
+    pub fn new(
+        config: NodeConfig,
+        metrics: metrics::Node,
+        senders: Vec<Sender<ToShard>>,
+        control: UnboundedSender<ToControl>,
+        logging: Option<Logging>,
+    ) -> Arc<Shared> {
+        Arc::new(Shared {
+            config,
+            metrics,
+            senders,
+            control,
+            identity: RwLock::default(),
+            map: RwLock::default(),
+            leaders: Mutex::default(),
+            incarnations: Mutex::default(),
+            peers: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            memory_full: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            logging,
+        })
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.senders.len()
+    }
+
+    /// The mailbox of a shard.
+    pub fn sender(&self, shard: usize) -> &Sender<ToShard> {
+        &self.senders[shard]
+    }
+
+    /// The mailbox of the shard that owns `group`.
+    pub fn owner(&self, group: PartitionId) -> &Sender<ToShard> {
+        &self.senders[group.0 as usize % self.senders.len()]
+    }
+
+    /// Tells the control thread; it bounds itself, since shards speak to it only on rare events.
+    pub fn tell_control(&self, message: ToControl) {
+        _ = self.control.send(message);
+    }
+
+    /// Who this node is.
+    pub fn identity(&self) -> Option<Identity> {
+        *self.identity.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Set once, by `init` or at start.
+    pub fn set_identity(&self, identity: Identity) {
+        *self.identity.write().unwrap_or_else(PoisonError::into_inner) = Some(identity);
+    }
+
+    /// The newest map that this node knows; version 0 before there is one.
+    pub fn map(&self) -> Arc<PartitionMap> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Uses `map` from now on if it is newer.
+    pub fn set_map(&self, map: Arc<PartitionMap>) -> bool {
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let newer = map.version > current.version;
+        if newer {
+            *current = map;
+        }
+        newer
+    }
+
+    /// The leader of `group`, as this node knows it.
+    pub fn leader(&self, group: PartitionId) -> Option<NodeId> {
+        self.leaders.lock().unwrap_or_else(PoisonError::into_inner).get(&group).copied()
+    }
+
+    /// All leaders that this node knows.
+    pub fn leaders(&self) -> BTreeMap<PartitionId, NodeId> {
+        self.leaders.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes who leads `group`.
+    pub fn set_leader(&self, group: PartitionId, leader: Option<NodeId>) {
+        let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+        match leader {
+            Some(leader) => leaders.insert(group, leader),
+            None => leaders.remove(&group),
+        };
+    }
+
+    /// Whether growing writes are refused for lack of memory.
+    pub fn memory_is_full(&self) -> bool {
+        self.memory_full.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether growing writes are refused for lack of memory.
+    pub fn set_memory_full(&self, full: bool) {
+        self.memory_full.store(full, Ordering::Relaxed);
+    }
+
+    /// Whether the node is about to stop.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// The node is about to stop.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Where other nodes reach `node`.
+    pub fn peer_address(&self, node: NodeId) -> Option<String> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
+    }
+
+    /// Other nodes reach `node` there: told by `init`, later by the map.
+    pub fn set_peer_address(&self, node: NodeId, address: &str) {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(node, address.to_owned());
+    }
+
+    /// Whether `node` may talk in this life: not if it was seen in a later one.
+    pub fn admit_incarnation(&self, node: NodeId, incarnation: u64) -> bool {
+        let mut seen = self.incarnations.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = seen.entry(node).or_insert(incarnation);
+        if incarnation < *latest && !crate::mutant!(no_incarnation) {
+            return false;
+        }
+        *latest = incarnation;
+        true
+    }
+
+    /// Changes what this node logs.
+    ///
+    /// # Errors
+    /// In words: the specification cannot be read, or the program set no log up.
+    pub fn set_log_level(&self, spec: &str) -> Result<(), String> {
+        match &self.logging {
+            Some(logging) => logging.set_level(spec).map_err(|error| error.to_string()),
+            None => Err("this process logs nothing".into()),
+        }
+    }
+
+    /// Client connections now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// A client connected.
+    pub fn connection_opened(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client's connection ended.
+    pub fn connection_closed(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
