@@ -159,7 +159,7 @@ impl Executor {
             let Some(batch) = self.waiting.remove(&next) else { return };
             let mark = self.machine.execute(next, &batch, answers);
             self.counters.executed_commands += u64::from(batch.count());
-            let due = self.digest_interval > 0 && next.0 % self.digest_interval == 0;
+            let due = self.digest_interval > 0 && next.0.is_multiple_of(self.digest_interval);
             let digest = due.then(|| self.machine.digest());
             self.executed.push_back(Executed { batch, mark, digest });
         }

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::{AdminReply, AdminRequest, ClientId, FrameDecoder, Hello, InitRequest, Kind, PROTOCOL};
 
-use crate::config::{Address, NodeConfig};
+use crate::config::{Address, Listen, NodeConfig};
 use crate::node::{Node, StartError};
 
 /// What a local cluster is made of.
@@ -111,14 +111,13 @@ fn start(config: &NodeConfig) -> Result<Node, StartError> {
 
 fn local_config(directory: &Path, peers: &[u16], native: u16, at: usize) -> NodeConfig {
     let local = |port: u16| Address::new("127.0.0.1", port);
-    let mut config = NodeConfig::default();
-    config.name = format!("n{}", at + 1);
-    config.data_dir = directory.to_owned();
-    config.seeds = peers.iter().map(|&port| local(port)).collect();
-    config.listen.native = local(native);
-    config.listen.peer = local(peers[at]);
-    config.listen.admin = None;
-    config
+    NodeConfig {
+        name: format!("n{}", at + 1),
+        data_dir: directory.to_owned(),
+        seeds: peers.iter().map(|&port| local(port)).collect(),
+        listen: Listen { native: local(native), peer: local(peers[at]), admin: None },
+        ..NodeConfig::default()
+    }
 }
 
 /// The ports of the cluster in the directory, or free ones: first for clients, then for nodes.

@@ -33,7 +33,14 @@ pub enum Known<'a> {
     /// Never seen: execute it.
     New,
     /// Executed before, at this instance and index, with this encoded result.
-    Answered { instance: u64, index: u32, result: &'a [u8] },
+    Answered {
+        /// Where.
+        instance: u64,
+        /// Index in its batch.
+        index: u32,
+        /// What came of it.
+        result: &'a [u8],
+    },
     /// Acknowledged by the client before: a late copy, dropped without an answer.
     Acknowledged,
     /// Executed or not, its answer is no longer kept: it must not execute, and its outcome stays unknown.
@@ -44,7 +51,12 @@ pub enum Known<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Numbers {
     /// `count` numbers from `first`, without gaps.
-    Run { first: u64, count: u32 },
+    Run {
+        /// The first one.
+        first: u64,
+        /// How many.
+        count: u32,
+    },
     /// Any ascending numbers.
     List(Box<[u64]>),
 }
@@ -178,11 +190,14 @@ impl Row {
 
 /// Takes back what one entry did to the table; apply in reverse order (ordering.md 2.3).
 #[derive(Clone, Debug)]
-pub enum SessionUndo {
-    /// The session was opened, and these were ended to make room.
+pub struct SessionUndo(Taken);
+
+#[derive(Clone, Debug)]
+enum Taken {
+    /// The session was opened.
     Opened { session: SessionId, digest: u64 },
     /// The session was ended by log order.
-    Ended { session: SessionId, row: Box<SavedRow>, digest: u64 },
+    Ended { session: SessionId, row: Box<Row>, digest: u64 },
     /// A pack of it was executed.
     Used {
         session: SessionId,
@@ -196,10 +211,6 @@ pub enum SessionUndo {
         digest: u64,
     },
 }
-
-/// The row of an ended session, kept by its undo record.
-#[derive(Clone, Debug)]
-pub struct SavedRow(Row);
 
 /// The sessions of one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -241,7 +252,7 @@ impl Sessions {
             }
             self.end(oldest, undo);
         }
-        undo.push(SessionUndo::Opened { session, digest: self.digest });
+        undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
         let last_used = now - now % USE_STEP;
         let row = Row {
             client,
@@ -263,7 +274,7 @@ impl Sessions {
     fn end(&mut self, session: SessionId, undo: &mut Vec<SessionUndo>) {
         let Some(row) = self.rows.remove(&session) else { return };
         self.by_use.remove(&(row.last_used, session));
-        undo.push(SessionUndo::Ended { session, digest: self.digest, row: Box::new(SavedRow(row.clone())) });
+        undo.push(SessionUndo(Taken::Ended { session, digest: self.digest, row: Box::new(row.clone()) }));
         let kept = row.kept().map(Answers::digest).fold(row_digest(session, &row), u64::wrapping_add);
         self.digest = self.digest.wrapping_sub(kept);
     }
@@ -293,7 +304,7 @@ impl Sessions {
     /// Notes that a pack of `session` was ordered at `instance`: raises what is acknowledged and drops those answers.
     pub fn acknowledge(&mut self, session: SessionId, lowest: u64, instance: u64, undo: &mut Vec<SessionUndo>) {
         let Some(row) = self.rows.get_mut(&session) else { return };
-        undo.push(SessionUndo::Used {
+        undo.push(SessionUndo(Taken::Used {
             session,
             lowest_unacknowledged: row.lowest_unacknowledged,
             highest: row.highest,
@@ -303,7 +314,7 @@ impl Sessions {
             dropped: row.dropped,
             stored: row.stored,
             digest: self.digest,
-        });
+        }));
         let used = instance - instance % USE_STEP;
         if used > row.last_used {
             self.by_use.remove(&(row.last_used, session));
@@ -346,19 +357,19 @@ impl Sessions {
 
     /// Takes back one record; records go in the reverse of the order in which they were made.
     pub fn undo(&mut self, record: &SessionUndo) {
-        match record.clone() {
-            SessionUndo::Opened { session, digest } => {
+        match record.0.clone() {
+            Taken::Opened { session, digest } => {
                 if let Some(row) = self.rows.remove(&session) {
                     self.by_use.remove(&(row.last_used, session));
                 }
                 self.digest = digest;
             }
-            SessionUndo::Ended { session, row, digest } => {
-                self.by_use.insert((row.0.last_used, session));
-                self.rows.insert(session, row.0);
+            Taken::Ended { session, row, digest } => {
+                self.by_use.insert((row.last_used, session));
+                self.rows.insert(session, *row);
                 self.digest = digest;
             }
-            SessionUndo::Used {
+            Taken::Used {
                 session,
                 lowest_unacknowledged,
                 highest,
@@ -390,7 +401,7 @@ impl Sessions {
     /// Frees what was dropped before a decided record: it can no longer be taken back. Records come in the order they
     /// were made; what the last one dropped itself waits for the next.
     pub fn confirm(&mut self, record: &SessionUndo) {
-        let SessionUndo::Used { session, dropped, .. } = record else { return };
+        let Taken::Used { session, dropped, .. } = &record.0 else { return };
         if let Some(row) = self.rows.get_mut(session) {
             row.free_to(*dropped);
         }

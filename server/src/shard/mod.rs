@@ -52,11 +52,32 @@ pub enum ToShard {
     /// A client connected.
     Client(StdTcpStream),
     /// A node connected, said who it is, and perhaps more already.
-    Peer { node: NodeId, stream: StdTcpStream, received: BytesMut },
+    Peer {
+        /// Who.
+        node: NodeId,
+        /// Its connection.
+        stream: StdTcpStream,
+        /// What came behind the greeting.
+        received: BytesMut,
+    },
     /// A request for a group of this shard that arrived at another one.
-    Request { group: PartitionId, origin: Origin, request: Request },
+    Request {
+        /// Whose.
+        group: PartitionId,
+        /// Who waits.
+        origin: Origin,
+        /// For what.
+        request: Request,
+    },
     /// The answer to one that was sent to another shard.
-    Reply { group: PartitionId, origin: Origin, reply: Reply },
+    Reply {
+        /// Of which group.
+        group: PartitionId,
+        /// Who waits.
+        origin: Origin,
+        /// What came of it.
+        reply: Reply,
+    },
     /// Control work: runs on the shard thread, between inputs.
     Call(Box<dyn FnOnce(&mut Shard) + Send>),
 }
