@@ -10,6 +10,7 @@ use coppice_ordering::{Config, Configuration, Instance, RecoveredGroup, ReplicaI
 use serde::{Deserialize, Serialize};
 
 use super::Control;
+use super::snapshots::Loaded;
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
 use crate::log::{Append, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
@@ -99,6 +100,7 @@ impl Control {
             disk_reserve_bytes: config.log.disk_reserve,
             ..LogOptions::default()
         };
+        self.open_checkpoints()?;
         let hooks = self.hooks();
         let opened = self.home.open_log(options, hooks).map_err(|error| error.to_string())?;
         if let Some(cut) = &opened.cut {
@@ -163,10 +165,11 @@ impl Control {
         }
         let Some((me, birth)) = replay.created else { return Ok(()) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|_| format!("{group}: its birth record is unknown"))?;
-        let (mut recovered, machine, snapshot) = match self.load_checkpoint(group, me, replay.trimmed)? {
-            Some((machine, instance, configuration, configured_at)) => {
+        let (mut recovered, machine, snapshot) = match self.load_checkpoint(group)? {
+            Some(Loaded { machine, instance, configuration, configured_at }) => {
                 (RecoveredGroup::from_snapshot(instance, configuration, configured_at), machine, instance)
             }
+            // Without a good checkpoint and with a trimmed log only a peer's snapshot helps; Paxos asks for it.
             None => (RecoveredGroup::new(), birth.machine(group), Instance::ZERO),
         };
         for (at, record) in replay.records.into_iter().enumerate() {

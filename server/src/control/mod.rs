@@ -20,6 +20,8 @@ use coppice_ordering::Instance;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin_http;
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::background::Checkpointer;
 use crate::config::ClusterSettings;
 use crate::datadir::DataDir;
 use crate::log::LogWriter;
@@ -88,6 +90,7 @@ pub struct Control {
     pub(super) shared: Arc<Shared>,
     pub(super) home: DataDir,
     pub(super) log: Option<LogWriter>,
+    pub(super) checkpoints: Option<(Checkpoints, Arc<Checkpointer>)>,
     /// Replicas that run here, by group.
     pub(super) running: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
     /// Replicas that were removed here: not started again (ordering.md 8).
@@ -113,6 +116,7 @@ impl Control {
             shared,
             home,
             log: None,
+            checkpoints: None,
             running: BTreeMap::new(),
             removed: BTreeMap::new(),
             settings: ClusterSettings::default(),
@@ -264,6 +268,7 @@ impl Control {
     async fn stop(&mut self) {
         self.shared.drain();
         self.hand_over_all().await;
+        drop(self.checkpoints.take());
         if let Some(log) = self.log.take() {
             log.close();
         }

@@ -1,32 +1,345 @@
-//! Checkpoints and snapshots: written in the background, sent to a replica that is too far behind, loaded at start.
+//! Checkpoints in the background, and snapshots between nodes: for a replica that is too far behind, or whose own
+//! checkpoints are damaged (ordering.md 1.6).
+//!
+//! Both are the same value: the decided state of a group at one instance, as a stream of checksummed chunks. Sending and
+//! receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
 
+use std::io::{self, Read, Write};
+use std::net::TcpStream as StdTcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 
-use coppice_client::wire::{Frame, NodeId, PartitionId};
-use coppice_ordering::{Configuration, Instance, ReplicaId};
+use bytes::{BufMut, Bytes, BytesMut};
+use coppice_btree::Tree;
+use coppice_client::wire::{Frame, FrameDecoder, NodeId, PartitionId};
+use coppice_ordering::{Configuration, Instance};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
-use super::Control;
+use super::{Control, ask_shard};
+use crate::checkpoint::background::{Checkpointer, Job};
+use crate::checkpoint::stream::Encoder;
+use crate::checkpoint::{
+    Blobs, Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Written,
+};
+use crate::log::{Append, Entry as LogEntry, GroupId};
 use crate::machine::Machine;
+use crate::machine::directory::Directory;
+use crate::machine::shard::Shard as Data;
+use crate::net::peer_frame;
+use crate::replica::Input;
+use crate::sessions::Sessions;
+use crate::shard::{Group, Shard};
 use crate::shared::Shared;
 
-/// A state read from disk: machine, instance, configuration and the instance that decided it.
-pub(super) type Loaded = (Machine, Instance, Configuration, Instance);
-
-impl Control {
-    pub(super) fn start_checkpoints(&mut self) {}
-
-    pub(super) fn load_checkpoint(
-        &self,
-        _group: PartitionId,
-        _me: ReplicaId,
-        _trimmed: Option<Instance>,
-    ) -> Result<Option<Loaded>, String> {
-        Ok(None)
-    }
-
-    pub(super) fn fetch_snapshot(&mut self, _group: PartitionId, _from: NodeId, _instance: Instance) {}
+/// A state read from disk or from a peer.
+pub(super) struct Loaded {
+    pub machine: Machine,
+    pub instance: Instance,
+    pub configuration: Configuration,
+    pub configured_at: Instance,
 }
 
-/// Sends a snapshot to another node.
-pub(super) async fn send(_shared: &Arc<Shared>, _stream: TcpStream, _frame: &Frame) {}
+/// The decided state of a group, ready to be written or sent.
+struct Taken {
+    head: Head,
+    blobs: Blobs,
+    tree: Tree,
+}
+
+/// Asks for a snapshot of a group.
+#[derive(Debug, Serialize, Deserialize)]
+struct SnapshotGet {
+    group: PartitionId,
+    /// At or above it.
+    instance: Instance,
+}
+
+/// A connection that carries a snapshot may be silent for so long; then the receiver asks again.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+// First byte of a snapshot's frames.
+const HEAD: u8 = 1;
+const CHUNK: u8 = 2;
+const MANIFEST: u8 = 3;
+
+impl Control {
+    /// Opens the checkpoints of the data directory and starts the thread that writes them.
+    pub(super) fn open_checkpoints(&mut self) -> Result<(), String> {
+        let config = &self.shared.config;
+        let options = CheckpointOptions {
+            rate_bytes: config.checkpoint.rate,
+            cache_bytes: config.checkpoint.cache,
+            space_floor_bytes: config.log.disk_reserve / 2,
+        };
+        let checkpoints = Checkpoints::open(&self.home.checkpoints(), options).map_err(|error| error.to_string())?;
+        let writer = Checkpointer::start(checkpoints.clone()).map_err(|error| error.to_string())?;
+        self.checkpoints = Some((checkpoints, Arc::new(writer)));
+        Ok(())
+    }
+
+    /// Has every group that logged enough since its last checkpoint write a new one.
+    pub(super) fn start_checkpoints(&mut self) {
+        let Some((_, writer)) = &self.checkpoints else { return };
+        let log_bytes = self.shared.config.checkpoint.log_bytes;
+        for shard in 0..self.shared.shards() {
+            let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
+            self.on_shard_index(shard, move |shard| {
+                for (&id, group) in &mut shard.groups {
+                    if group.logged_bytes > log_bytes.max(group.checkpoint_bytes) && !group.checkpointing {
+                        group.checkpointing = true;
+                        group.logged_bytes = 0;
+                        submit(&shared, &writer, id, take(id, group));
+                    }
+                }
+            });
+        }
+    }
+
+    /// The newest good checkpoint of a group, if there is any.
+    pub(super) fn load_checkpoint(&self, group: PartitionId) -> Result<Option<Loaded>, String> {
+        let Some((checkpoints, _)) = &self.checkpoints else { return Ok(None) };
+        let loaded = checkpoints.load(group).map_err(|error| error.to_string())?;
+        for bad in &loaded.bad {
+            tracing::warn!(partition = %group, %bad, "a checkpoint is damaged; an older one or a peer's takes its place");
+        }
+        loaded.checkpoint.as_ref().map(machine_of).transpose().map_err(|error| error.to_string())
+    }
+
+    /// Fetches a snapshot for a replica that can go on in no other way, and installs it.
+    pub(super) fn fetch_snapshot(&mut self, group: PartitionId, from: NodeId, instance: Instance) {
+        let Some((checkpoints, _)) = &self.checkpoints else { return };
+        let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
+        let Some(address) = self.shared.peer_address(from) else { return };
+        let runtime = tokio::runtime::Handle::current();
+        let fetching = std::thread::Builder::new().name(format!("snapshot-{group}"));
+        let spawned = fetching.spawn(move || {
+            let _inside = runtime.enter();
+            let fetched = fetch(&checkpoints, &address, group, instance);
+            let owner = group.0 as usize % shared.shards();
+            let install = move |shard: &mut Shard| {
+                if let Some(group) = shard.groups.get_mut(&group) {
+                    group.installing = false;
+                }
+                match fetched {
+                    Ok(Loaded { machine, instance, configuration, configured_at }) => {
+                        tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
+                        let machine = Box::new(machine);
+                        let input = Input::Installed { machine, instance, configuration, configured_at };
+                        shard.step(group, input);
+                    }
+                    Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
+                }
+            };
+            let mut input = crate::shard::ToShard::Call(Box::new(install));
+            while let Err(back) = shared.sender(owner).push(crate::mailbox::Lane::Consensus, input) {
+                input = back;
+                std::thread::yield_now();
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; asking again");
+            self.on_shard(group, move |shard| {
+                if let Some(group) = shard.groups.get_mut(&group) {
+                    group.installing = false;
+                }
+            });
+        }
+    }
+}
+
+fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, taken: Taken) {
+    let instance = taken.head.instance;
+    let done_shared = Arc::clone(shared);
+    let done = move |written: Result<Written, CheckpointError>| {
+        let owner = id.0 as usize % done_shared.shards();
+        let finish = move |shard: &mut Shard| checkpointed(shard, id, instance, written);
+        let mut input = crate::shard::ToShard::Call(Box::new(finish));
+        while let Err(back) = done_shared.sender(owner).push(crate::mailbox::Lane::Consensus, input) {
+            input = back;
+            std::thread::yield_now();
+        }
+    };
+    let Taken { head, blobs, tree } = taken;
+    let job = Job { head, blobs, tree: tree.snapshot(), done: Box::new(done) };
+    if let Err(job) = writer.submit(job) {
+        (job.done)(Err(CheckpointError::Busy(id)));
+    }
+}
+
+/// A checkpoint was written, or not: only then may batches be forgotten (reliability.md ST4).
+fn checkpointed(shard: &mut Shard, id: PartitionId, instance: Instance, written: Result<Written, CheckpointError>) {
+    let Some(group) = shard.groups.get_mut(&id) else { return };
+    group.checkpointing = false;
+    match written {
+        Ok(Written { manifest, older }) => {
+            group.checkpoint_bytes = manifest.bytes;
+            // The log keeps what lies above the older generation, in case the newer one turns out to be damaged.
+            if let Some(upto) = older {
+                let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };
+                shard.append(Append { entry, lsn: None, lazy: true });
+            }
+            shard.step(id, Input::Checkpointed(instance));
+            tracing::debug!(partition = %id, %instance, bytes = manifest.bytes, "checkpoint written");
+        }
+        Err(error) => tracing::warn!(partition = %id, %error, "no checkpoint; the log keeps growing until there is one"),
+    }
+}
+
+/// The decided state of a group: O(1) for the tree, linear in the sessions.
+fn take(id: PartitionId, group: &Group) -> Taken {
+    let executor = group.replica.executor();
+    let state = executor.decided_state();
+    let (configuration, configured_at) = group.replica.paxos().configuration();
+    let plain = "replicated state is plain data";
+    let mut blobs = Blobs {
+        configuration: postcard::to_stdvec(&(configuration, configured_at)).expect(plain).into(),
+        ..Blobs::default()
+    };
+    let mut head = Head { partition: id, instance: executor.decided(), ..Head::default() };
+    let tree = match state {
+        Machine::Directory(directory) => {
+            blobs.directory = postcard::to_stdvec(&**directory.state()).expect(plain).into();
+            Tree::new()
+        }
+        Machine::Shard(data) => {
+            head.low = Bytes::copy_from_slice(&data.range().low);
+            head.high = data.range().high.as_ref().map(|high| Bytes::copy_from_slice(high));
+            head.map_version = data.map_version();
+            head.last_ticket = data.last_ticket();
+            blobs.sessions = postcard::to_stdvec(&data.sessions().export()).expect(plain).into();
+            data.into_tree()
+        }
+    };
+    Taken { head, blobs, tree }
+}
+
+fn machine_of(checkpoint: &Checkpoint) -> Result<Loaded, CheckpointError> {
+    let damaged = |_| CheckpointError::Stream(crate::checkpoint::StreamError::Incomplete);
+    let (blobs, mut pairs) = checkpoint.contents()?;
+    let tree = Tree::from_sorted(pairs.by_ref());
+    pairs.finish()?;
+    let Head { partition, instance, low, high, map_version, last_ticket } = checkpoint.manifest().head.clone();
+    let tree = tree.map_err(|_| CheckpointError::Stream(crate::checkpoint::StreamError::Incomplete))?;
+    let (configuration, configured_at) = postcard::from_bytes(&blobs.configuration).map_err(damaged)?;
+    let machine = if partition == PartitionId::DIRECTORY {
+        Machine::Directory(Directory::new(postcard::from_bytes(&blobs.directory).map_err(damaged)?))
+    } else {
+        let range = coppice_btree::KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
+        let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(damaged)?);
+        Machine::Shard(Box::new(Data::restored(partition, range, map_version, tree, sessions, last_ticket)))
+    };
+    Ok(Loaded { machine, instance, configuration, configured_at })
+}
+
+/// Sends a snapshot of the group that `frame` names.
+pub(super) async fn send(shared: &Arc<Shared>, stream: TcpStream, frame: &Frame) {
+    let Ok(get) = postcard::from_bytes::<SnapshotGet>(&frame.body) else { return };
+    let owner = get.group.0 as usize % shared.shards();
+    let taken = ask_shard(shared, owner, SILENCE_MAX, move |shard| {
+        shard.groups.get(&get.group).map(|group| take(get.group, group))
+    });
+    let Some(Some(taken)) = taken.await else { return };
+    let Ok(stream) = stream.into_std() else { return };
+    if stream.set_nonblocking(false).is_err() || taken.head.instance < get.instance {
+        return;
+    }
+    let thread = std::thread::Builder::new().name(format!("send-{}", get.group));
+    _ = thread.spawn(move || {
+        if let Err(error) = send_all(stream, &taken) {
+            tracing::debug!(partition = %taken.head.partition, %error, "a snapshot was not sent to its end");
+        }
+    });
+}
+
+fn send_all(mut stream: StdTcpStream, taken: &Taken) -> io::Result<()> {
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    let mut put = |tag: u8, content: &[u8]| {
+        let mut body = BytesMut::with_capacity(content.len() + 1);
+        body.put_u8(tag);
+        body.put_slice(content);
+        stream.write_all(&peer_frame::frame(peer_frame::SNAPSHOT_CHUNK, &body))
+    };
+    let head = Manifest { head: taken.head.clone(), ..Manifest::default() };
+    put(HEAD, &head.encode())?;
+    let snapshot = taken.tree.snapshot();
+    let mut encoder = Encoder::new(taken.head.clone(), &taken.blobs, snapshot.iter());
+    for Chunk { number, bytes, crc } in encoder.by_ref() {
+        let mut content = BytesMut::with_capacity(12 + bytes.len());
+        content.put_u64_le(number);
+        content.put_u32_le(crc);
+        content.put_slice(&bytes);
+        put(CHUNK, &content)?;
+    }
+    put(MANIFEST, &encoder.finish().encode())
+}
+
+/// Why no snapshot came.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("the connection failed: {0}")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("what came is no snapshot")]
+    Garbage,
+}
+
+/// Receives a snapshot into a checkpoint of this node, whole or not at all, and loads it.
+fn fetch(
+    checkpoints: &Checkpoints,
+    address: &str,
+    group: PartitionId,
+    instance: Instance,
+) -> Result<Loaded, FetchError> {
+    let mut stream = StdTcpStream::connect(address)?;
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    let get = postcard::to_stdvec(&SnapshotGet { group, instance }).map_err(|_| FetchError::Garbage)?;
+    stream.write_all(&peer_frame::frame(peer_frame::SNAPSHOT_GET, &get))?;
+    let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+    let (tag, head) = next_piece(&mut stream, &mut decoder)?;
+    let head = Manifest::decode(&head).filter(|_| tag == HEAD).ok_or(FetchError::Garbage)?.head;
+    if head.partition != group {
+        return Err(FetchError::Garbage);
+    }
+    let mut writer = match checkpoints.receive(head, Box::new(|_| true)) {
+        Err(CheckpointError::Present(..)) => return load(checkpoints, group),
+        writer => writer?,
+    };
+    loop {
+        let (tag, content) = next_piece(&mut stream, &mut decoder)?;
+        match tag {
+            CHUNK if content.len() >= 12 => {
+                let number = u64::from_le_bytes(*content.first_chunk().ok_or(FetchError::Garbage)?);
+                let crc = u32::from_le_bytes(*content[8..].first_chunk().ok_or(FetchError::Garbage)?);
+                writer.push(&Chunk { number, bytes: content.slice(12..), crc })?;
+            }
+            MANIFEST => {
+                let manifest = Manifest::decode(&content).ok_or(FetchError::Garbage)?;
+                writer.finish(&manifest)?;
+                return load(checkpoints, group);
+            }
+            _ => return Err(FetchError::Garbage),
+        }
+    }
+}
+
+fn load(checkpoints: &Checkpoints, group: PartitionId) -> Result<Loaded, FetchError> {
+    let loaded = checkpoints.load(group)?;
+    let checkpoint = loaded.checkpoint.ok_or(FetchError::Garbage)?;
+    Ok(machine_of(&checkpoint)?)
+}
+
+fn next_piece(stream: &mut StdTcpStream, decoder: &mut FrameDecoder) -> Result<(u8, Bytes), FetchError> {
+    let mut buffer = [0; 64 << 10];
+    loop {
+        if let Some(frame) = decoder.next_frame().map_err(|_| FetchError::Garbage)? {
+            let tag = *frame.body.first().ok_or(FetchError::Garbage)?;
+            return Ok((tag, frame.body.slice(1..)));
+        }
+        match stream.read(&mut buffer)? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            count => decoder.feed(&buffer[..count]),
+        }
+    }
+}

@@ -91,6 +91,11 @@ impl Shard {
         &self.tree
     }
 
+    /// Gives the tree away.
+    pub fn into_tree(self) -> Tree {
+        self.tree
+    }
+
     /// The sessions at the tip.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions

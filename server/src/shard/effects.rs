@@ -125,6 +125,12 @@ impl Shard {
         group.logged_bytes += bytes;
     }
 
+    /// Appends something of the driver's own to the log, at the end of the turn.
+    pub(crate) fn append(&mut self, append: Append) {
+        self.appends.push(append);
+        self.turn.notify_one();
+    }
+
     /// The effects of a replica's start.
     pub(crate) fn carry_out_start(&mut self, id: PartitionId, effects: &mut Vec<Effect>) {
         self.carry_out(id, effects);
