@@ -182,7 +182,9 @@ fn checkpointed(shard: &mut Shard, id: PartitionId, instance: Instance, written:
             shard.step(id, Input::Checkpointed(instance));
             tracing::debug!(partition = %id, %instance, bytes = manifest.bytes, "checkpoint written");
         }
-        Err(error) => tracing::warn!(partition = %id, %error, "no checkpoint; the log keeps growing until there is one"),
+        Err(error) => {
+            tracing::warn!(partition = %id, %error, "no checkpoint; the log keeps growing until there is one")
+        }
     }
 }
 
