@@ -149,6 +149,31 @@ struct Work {
     answers: Vec<Answer>,
 }
 
+/// A batch that this replica proposed, for the metrics (papers.md A12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proposed {
+    /// Where.
+    pub instance: Instance,
+    /// Payload.
+    pub bytes: u64,
+    /// Commands in it.
+    pub commands: u64,
+    /// When.
+    at: Time,
+}
+
+/// What became known of batches since it was last asked for.
+#[derive(Debug, Default)]
+pub struct Samples {
+    /// Batches proposed.
+    pub proposed: Vec<Proposed>,
+    /// Times from proposing to deciding.
+    pub decided: Vec<std::time::Duration>,
+}
+
+/// Samples kept for a driver that is slow to ask for them.
+const SAMPLES_MAX: usize = 1_024;
+
 /// Reads that one replica holds at most. Beyond: `Busy`.
 pub const READS_MAX: usize = 16_384;
 
@@ -172,6 +197,12 @@ pub struct Replica {
     leading: bool,
     leader: Option<ReplicaId>,
     leader_changes: u64,
+    /// Proposed and not decided, ascending.
+    undecided: VecDeque<Proposed>,
+    /// The batch accepted last: instance, bytes, commands.
+    newest: (Instance, u64, u64),
+    samples: Samples,
+    now: Time,
     ordered: Vec<Ordered>,
     answers: Vec<Answer>,
 }
@@ -195,9 +226,20 @@ impl Replica {
             leading: false,
             leader: None,
             leader_changes: 0,
+            undecided: VecDeque::new(),
+            newest: (Instance::ZERO, 0, 0),
+            samples: Samples::default(),
+            now: Time::ZERO,
             ordered: Vec::new(),
             answers: Vec::new(),
         }
+    }
+
+    /// Hands over the samples taken since the last call; a driver that never calls gets no more than a window of them.
+    pub fn take_samples(&mut self, samples: &mut Samples) {
+        samples.proposed.clear();
+        samples.decided.clear();
+        std::mem::swap(&mut self.samples, samples);
     }
 
     /// A replica that goes on where its log and its newest checkpoint stand: `machine` holds the state of `snapshot`.
@@ -272,6 +314,7 @@ impl Replica {
 
     /// The only way in.
     pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
+        self.now = now;
         match input {
             Input::Tick => self.order(now, Order::Tick, effects),
             Input::TurnEnd => self.on_turn_end(now, effects),
@@ -393,10 +436,14 @@ impl Replica {
         match effect {
             Ordered::Persist { lsn, record } => effects.push(Effect::Persist { lsn, record }),
             Ordered::Send { to, message } => effects.push(Effect::Send { to, message }),
-            Ordered::Accepted { instance, batch, .. } => self.on_accepted(instance, batch, effects),
+            Ordered::Accepted { instance, batch, .. } => {
+                self.newest = (instance, batch.len_bytes() as u64, u64::from(batch.count()));
+                self.on_accepted(instance, batch, effects);
+            }
             Ordered::Proposed { instance, submissions } => {
                 let origins = self.queued.drain(..submissions as usize).collect();
                 self.work.entry(instance).or_default().origins = origins;
+                self.note_proposed(instance);
             }
             Ordered::Refused { submissions } => {
                 let hint = self.leader;
@@ -424,6 +471,26 @@ impl Replica {
             // The log knows by the trim positions of checkpoints what may go.
             Ordered::Forget { .. } => {}
             Ordered::Decided { .. } => unreachable!("handled by drain"),
+        }
+    }
+
+    /// `Proposed` follows the `Accepted` of its instance.
+    fn note_proposed(&mut self, instance: Instance) {
+        let (accepted, bytes, commands) = self.newest;
+        if accepted != instance || self.samples.proposed.len() >= SAMPLES_MAX {
+            return;
+        }
+        let proposed = Proposed { instance, bytes, commands, at: self.now };
+        self.samples.proposed.push(proposed);
+        self.undecided.push_back(proposed);
+    }
+
+    fn note_decided(&mut self, upto: Instance) {
+        while self.undecided.front().is_some_and(|proposed| proposed.instance <= upto) {
+            let Some(proposed) = self.undecided.pop_front() else { return };
+            if self.samples.decided.len() < SAMPLES_MAX {
+                self.samples.decided.push(self.now.since(proposed.at));
+            }
         }
     }
 
@@ -481,6 +548,7 @@ impl Replica {
         for (instance, work) in std::mem::replace(&mut self.work, later) {
             self.pair(instance, work);
         }
+        self.note_decided(upto);
         self.gate.decided(upto);
         self.serve_asked();
         upto
@@ -542,6 +610,7 @@ impl Replica {
 
     fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
         let led = std::mem::take(&mut self.leading);
+        self.undecided.clear();
         self.note_leader(leader);
         if led {
             for work in self.work.values_mut() {

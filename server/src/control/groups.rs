@@ -259,6 +259,7 @@ impl Control {
                 checkpoint_bytes: 0,
                 checkpointing: false,
                 installing: false,
+                closed: [0; 3],
                 metrics,
             };
             shard.host(group, hosted, effects);

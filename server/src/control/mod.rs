@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::admin_http;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::background::Checkpointer;
-use crate::config::ClusterSettings;
+use crate::config::{ClusterSettings, NODE_SETTINGS};
 use crate::datadir::DataDir;
 use crate::log::LogWriter;
 use crate::machine::directory::DirectoryState;
@@ -162,7 +162,7 @@ pub fn run(
 
 /// What admin HTTP may ask of the node.
 pub fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
-    let (for_status, for_readiness) = (Arc::clone(shared), Arc::clone(shared));
+    let (for_status, for_readiness, for_config) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     admin_http::Admin {
         metrics: shared.metrics.clone(),
         status: Arc::new(move || {
@@ -173,7 +173,11 @@ pub fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
             })
         }),
         readiness: admin_http::ask(move || readiness(&for_readiness)),
-        config: admin_http::ask(serde_json::Value::default),
+        config: admin_http::ask(move || {
+            let rows =
+                NODE_SETTINGS.iter().map(|setting| (setting.key.to_owned(), setting.show(&for_config.config).into()));
+            serde_json::Value::Object(rows.collect())
+        }),
     }
 }
 

@@ -81,8 +81,9 @@ impl Control {
             let shared = Arc::clone(&self.shared);
             self.on_shard_index(shard, move |shard| {
                 let mut samples = Vec::new();
-                for (&id, group) in &shard.groups {
-                    group.publish();
+                let metrics = shard.metrics.clone();
+                for (&id, group) in &mut shard.groups {
+                    group.publish(&metrics);
                     let status = group.status();
                     samples.push((id, status.commands_decided, status.instances_decided));
                 }

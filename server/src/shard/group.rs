@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use coppice_client::wire::NodeId;
 use coppice_ordering::{Instance, ReplicaId};
 
-use crate::metrics::{Partition, PartitionSample};
+use crate::metrics::{CloseReason, Partition, PartitionSample};
 use crate::replica::Replica;
 
 /// One hosted replica.
@@ -26,9 +26,13 @@ pub struct Group {
     pub checkpointing: bool,
     /// A snapshot is being fetched.
     pub installing: bool,
+    /// Closed batches as they were last published: full, idle, due.
+    pub closed: [u64; 3],
     /// Where its values are published.
     pub metrics: Partition,
 }
+
+const CLOSE_REASONS: [CloseReason; 3] = [CloseReason::Bytes, CloseReason::Idle, CloseReason::Delay];
 
 /// What `status` shows of one replica.
 #[derive(Clone, Debug)]
@@ -109,7 +113,13 @@ impl Group {
     }
 
     /// Publishes the values of `/metrics`.
-    pub fn publish(&self) {
+    pub fn publish(&mut self, shard: &crate::metrics::Shard) {
+        let counters = self.replica.paxos().counters();
+        let closed = [counters.batches_closed_full, counters.batches_closed_idle, counters.batches_closed_due];
+        for ((reason, now), before) in CLOSE_REASONS.into_iter().zip(closed).zip(self.closed) {
+            shard.batches_closed(reason, now - before);
+        }
+        self.closed = closed;
         let paxos = self.replica.paxos();
         let executor = self.replica.executor();
         let counters = paxos.counters();

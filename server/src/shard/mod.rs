@@ -31,11 +31,11 @@ pub use group::{Group, GroupStatus};
 use crate::control::ToControl;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
-use crate::metrics;
+use crate::metrics::{self, Stage};
 use crate::net::link::Link;
 use crate::net::peer::Envelope;
 use crate::net::public::Connection;
-use crate::replica::{Effect, Input};
+use crate::replica::{Effect, Input, Samples};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shared::Shared;
 
@@ -100,6 +100,7 @@ pub struct Shard {
     dirty: Vec<u64>,
     pub(crate) map: Arc<PartitionMap>,
     effects: Vec<Effect>,
+    samples: Samples,
     turn: Rc<Notify>,
     timer: Rc<Notify>,
     pub(crate) metrics: metrics::Shard,
@@ -127,6 +128,7 @@ impl Shard {
                 dirty: Vec::new(),
                 map: Arc::default(),
                 effects: Vec::new(),
+                samples: Samples::default(),
                 turn: Rc::new(Notify::new()),
                 timer: Rc::new(Notify::new()),
                 metrics,
@@ -179,6 +181,11 @@ impl Shard {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut effects = std::mem::take(&mut self.effects);
         group.replica.step(now, input, &mut effects);
+        group.replica.take_samples(&mut self.samples);
+        for batch in &self.samples.proposed {
+            self.metrics.batch_proposed(batch.bytes, batch.commands);
+        }
+        self.samples.decided.iter().for_each(|took| self.metrics.instance_decided(*took));
         self.carry_out(id, &mut effects);
         self.effects = effects;
         self.turn.notify_one();
@@ -315,12 +322,14 @@ impl Shard {
                 _ = log.append(appends);
             }
         }
+        let respond = Clock::now();
         self.links.values().for_each(|link| link.flush());
         for id in std::mem::take(&mut self.dirty) {
             if let Some(connection) = self.connections.get(&id) {
                 connection.flush();
             }
         }
+        self.metrics.stage_busy(Stage::Respond, respond.elapsed());
         self.metrics.turn();
         self.timer.notify_one();
     }
