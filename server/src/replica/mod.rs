@@ -4,143 +4,24 @@
 //! to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It knows
 //! neither frames nor sockets nor files.
 
+mod reads;
+mod step;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use coppice_client::wire::PartitionId;
 use coppice_ordering::{
-    Ballot, Batch, Config, Configuration, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Message, Paxos,
-    ReadToken, Record, RecoveredGroup, ReplicaId, SubmitError, Time,
+    Ballot, Batch, Config, Effect as Ordered, Gate, Input as Order, Instance, Paxos, ReadToken, RecoveredGroup,
+    ReplicaId, SubmitError, Time,
 };
+
+use reads::{AskedRead, HeldRead};
+pub use step::{Effect, Input};
 
 use crate::entry;
 use crate::executor::Executor;
 use crate::machine::{Answer, Machine, Outcome};
 use crate::request::{Origin, Refusal, Reply, Request};
-
-/// What [`Replica::step`] takes.
-#[derive(Debug)]
-pub enum Input {
-    /// Time passed; wanted at [`Replica::deadline`].
-    Tick,
-    /// All inputs that arrived together were given: what was collected (reads to confirm) goes on now.
-    TurnEnd,
-    /// A peer's message.
-    Peer {
-        /// Who sent it.
-        from: ReplicaId,
-        /// What.
-        message: Message,
-    },
-    /// Records of this group up to here are durable.
-    Persisted(Lsn),
-    /// A client's request.
-    Request {
-        /// Who waits.
-        origin: Origin,
-        /// For what.
-        request: Request,
-    },
-    /// A snapshot of this replica, taken at this instance, is durable.
-    Checkpointed(Instance),
-    /// A peer's snapshot is durable and loaded.
-    Installed {
-        /// Its state.
-        machine: Box<Machine>,
-        /// Where it was taken.
-        instance: Instance,
-        /// What governs the next instance.
-        configuration: Configuration,
-        /// The instance that decided that.
-        configured_at: Instance,
-    },
-    /// Propose this configuration.
-    Change(Configuration),
-    /// Hand leadership to this voter before the deadline.
-    Transfer {
-        /// Who shall lead.
-        to: ReplicaId,
-        /// When to give up.
-        deadline: Time,
-    },
-}
-
-/// What the driver is to do, in any order.
-pub enum Effect {
-    /// Append to the log; answer `Persisted`.
-    Persist {
-        /// Its number.
-        lsn: Lsn,
-        /// What.
-        record: Record,
-    },
-    /// Send to another replica of the group.
-    Send {
-        /// Whom.
-        to: ReplicaId,
-        /// What.
-        message: Message,
-    },
-    /// Answer a client.
-    Reply {
-        /// Who waits.
-        origin: Origin,
-        /// What came of it.
-        reply: Reply,
-    },
-    /// This replica leads and serves.
-    Leading {
-        /// In this one.
-        ballot: Ballot,
-    },
-    /// This replica follows.
-    Following {
-        /// Whom, if anybody was heard.
-        leader: Option<ReplicaId>,
-        /// The highest ballot known.
-        ballot: Ballot,
-    },
-    /// A decided batch changed the directory.
-    DirectoryChanged,
-    /// Fetch a snapshot from this replica.
-    NeedSnapshot {
-        /// Who offered one.
-        from: ReplicaId,
-        /// At or above this instance.
-        instance: Instance,
-    },
-    /// The group's configuration from the next instance on.
-    Configured {
-        /// Its entry.
-        instance: Instance,
-        /// Who replicates.
-        configuration: Configuration,
-    },
-    /// This replica was removed and may be deleted.
-    Dismissed,
-    /// The handover did not happen in time.
-    HandoverFailed {
-        /// Who was to lead.
-        to: ReplicaId,
-    },
-}
-
-/// A read that was executed and waits for its confirmation.
-struct HeldRead {
-    token: ReadToken,
-    position: Instance,
-    origin: Origin,
-    request: Request,
-    reply: Reply,
-}
-
-/// A follower's read that waits for a position.
-struct AskedRead {
-    token: ReadToken,
-    /// Told by the leader; none yet.
-    position: Option<Instance>,
-    origin: Origin,
-    request: Request,
-}
 
 /// What this replica proposed at one instance: who waits, and what came out.
 #[derive(Default)]
@@ -355,41 +236,6 @@ impl Replica {
         self.drain(now, effects);
     }
 
-    fn on_read(&mut self, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
-        let (stale, anywhere) = request.read_rules();
-        if self.reads.len() + self.asked.len() >= READS_MAX {
-            return refuse(effects, origin, Refusal::Busy);
-        }
-        if stale {
-            return self.read_stale(origin, &request, effects);
-        }
-        if self.leading {
-            let reply = self.execute_read(&request);
-            let (token, position) = (self.read_token, self.executor.tip());
-            self.reads.push_back(HeldRead { token, position, origin, request, reply });
-            self.unconfirmed_reads = true;
-        } else if anywhere && self.leader.is_some() {
-            // Any replica serves reads: it asks the leader how far it must have decided (ordering.md 7).
-            self.asked.push_back(AskedRead { token: self.ask_token, position: None, origin, request });
-            self.unasked_reads = true;
-        } else {
-            refuse(effects, origin, Refusal::NotLeader { hint: self.leader });
-        }
-    }
-
-    fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
-        let decided = self.executor.decided();
-        let reply = match self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
-            true => read_from(self.executor.machine(), decided, request),
-            false => read_from(&self.executor.decided_view(), decided, request),
-        };
-        effects.push(Effect::Reply { origin, reply });
-    }
-
-    fn execute_read(&self, request: &Request) -> Reply {
-        read_from(self.executor.machine(), self.executor.tip(), request)
-    }
-
     /// Confirms the reads of this turn with one round for all of them.
     fn on_turn_end(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if std::mem::take(&mut self.unconfirmed_reads) {
@@ -516,25 +362,6 @@ impl Replica {
         }
     }
 
-    /// Reads that saw what was taken back are read again; their leadership was confirmed for the same moment.
-    fn redo_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
-        if crate::mutant!(read_survives_undo) {
-            return;
-        }
-        let tip = self.executor.tip();
-        for at in 0..self.reads.len() {
-            if self.reads[at].position >= from {
-                self.reads[at].reply = self.execute_read(&self.reads[at].request);
-                self.reads[at].position = tip;
-            }
-        }
-        // Only reads stand in the gate above the decided instance: their request is gone, but nothing was done.
-        let hint = self.leader;
-        for (origin, _) in self.gate.undo_from(from) {
-            refuse(effects, origin, Refusal::NotLeader { hint });
-        }
-    }
-
     fn on_decided(&mut self, upto: Instance, effects: &mut Vec<Effect>) -> Instance {
         let mut answers = std::mem::take(&mut self.answers);
         let from = self.executor.decided();
@@ -568,34 +395,6 @@ impl Replica {
                 Outcome::Nothing => continue,
             };
             self.gate.hold(instance, answer.last_ticket, (origin, reply));
-        }
-    }
-
-    fn on_confirmed(&mut self, upto: ReadToken) {
-        while self.reads.front().is_some_and(|read| read.token <= upto) {
-            let Some(read) = self.reads.pop_front() else { return };
-            let ticket = self.executor.last_ticket();
-            self.gate.hold(read.position, ticket, (read.origin, read.reply));
-        }
-    }
-
-    fn on_unconfirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
-        let hint = self.leader;
-        while self.reads.front().is_some_and(|read| read.token <= upto) {
-            let Some(read) = self.reads.pop_front() else { return };
-            refuse(effects, read.origin, Refusal::NotLeader { hint });
-        }
-    }
-
-    /// Serves the reads whose position is decided here, from the tip, as of the tip: the gate holds them until that is
-    /// decided too.
-    fn serve_asked(&mut self) {
-        let decided = self.executor.decided();
-        let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided);
-        while self.asked.front().is_some_and(|read| ready(read) || crate::mutant!(follower_no_wait)) {
-            let Some(read) = self.asked.pop_front() else { return };
-            let reply = self.execute_read(&read.request);
-            self.gate.hold(self.executor.tip(), self.executor.last_ticket(), (read.origin, reply));
         }
     }
 
@@ -643,20 +442,4 @@ impl Replica {
 
 fn refuse(effects: &mut Vec<Effect>, origin: Origin, refusal: Refusal) {
     effects.push(Effect::Reply { origin, reply: Reply::Refused(refusal) });
-}
-
-fn read_from(machine: &Machine, instance: Instance, request: &Request) -> Reply {
-    let wrong = Reply::Refused(Refusal::WrongPartition);
-    let Some(shard) = machine.shard() else { return wrong };
-    match request {
-        Request::Read(read) => match shard.get_all(read.keys()) {
-            Some(values) => Reply::Read { instance, values },
-            None => wrong,
-        },
-        Request::Range(range) => match shard.cursor(range) {
-            Some(cursor) => Reply::Range { instance, cursor: Box::new(cursor), range: range.clone() },
-            None => wrong,
-        },
-        Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => unreachable!("not a read"),
-    }
 }

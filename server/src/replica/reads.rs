@@ -1,0 +1,126 @@
+//! Reads: executed where they arrive, answered when leadership was confirmed after that and what they saw is decided
+//! (ordering.md 7). A replica that follows asks the leader how far it must have decided.
+
+use coppice_ordering::{Instance, ReadToken};
+
+use super::{Effect, READS_MAX, Replica, refuse};
+use crate::machine::Machine;
+use crate::request::{Origin, Refusal, Reply, Request};
+
+/// A read that was executed and waits for its confirmation.
+pub(super) struct HeldRead {
+    pub(super) token: ReadToken,
+    pub(super) position: Instance,
+    pub(super) origin: Origin,
+    pub(super) request: Request,
+    pub(super) reply: Reply,
+}
+
+/// A follower's read that waits for a position.
+pub(super) struct AskedRead {
+    pub(super) token: ReadToken,
+    /// Told by the leader; none yet.
+    pub(super) position: Option<Instance>,
+    pub(super) origin: Origin,
+    pub(super) request: Request,
+}
+
+impl Replica {
+    pub(super) fn on_read(&mut self, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
+        let (stale, anywhere) = request.read_rules();
+        if self.reads.len() + self.asked.len() >= READS_MAX {
+            return refuse(effects, origin, Refusal::Busy);
+        }
+        if stale {
+            return self.read_stale(origin, &request, effects);
+        }
+        if self.leading {
+            let reply = self.execute_read(&request);
+            let (token, position) = (self.read_token, self.executor.tip());
+            self.reads.push_back(HeldRead { token, position, origin, request, reply });
+            self.unconfirmed_reads = true;
+        } else if anywhere && self.leader.is_some() {
+            // Any replica serves reads: it asks the leader how far it must have decided (ordering.md 7).
+            self.asked.push_back(AskedRead { token: self.ask_token, position: None, origin, request });
+            self.unasked_reads = true;
+        } else {
+            refuse(effects, origin, Refusal::NotLeader { hint: self.leader });
+        }
+    }
+
+    pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
+        let decided = self.executor.decided();
+        let reply = match self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
+            true => read_from(self.executor.machine(), decided, request),
+            false => read_from(&self.executor.decided_view(), decided, request),
+        };
+        effects.push(Effect::Reply { origin, reply });
+    }
+
+    pub(super) fn execute_read(&self, request: &Request) -> Reply {
+        read_from(self.executor.machine(), self.executor.tip(), request)
+    }
+
+    /// Reads that saw what was taken back are read again; their leadership was confirmed for the same moment.
+    pub(super) fn redo_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        if crate::mutant!(read_survives_undo) {
+            return;
+        }
+        let tip = self.executor.tip();
+        for at in 0..self.reads.len() {
+            if self.reads[at].position >= from {
+                self.reads[at].reply = self.execute_read(&self.reads[at].request);
+                self.reads[at].position = tip;
+            }
+        }
+        // Only reads stand in the gate above the decided instance: their request is gone, but nothing was done.
+        let hint = self.leader;
+        for (origin, _) in self.gate.undo_from(from) {
+            refuse(effects, origin, Refusal::NotLeader { hint });
+        }
+    }
+
+    pub(super) fn on_confirmed(&mut self, upto: ReadToken) {
+        while self.reads.front().is_some_and(|read| read.token <= upto) {
+            let Some(read) = self.reads.pop_front() else { return };
+            let ticket = self.executor.last_ticket();
+            self.gate.hold(read.position, ticket, (read.origin, read.reply));
+        }
+    }
+
+    pub(super) fn on_unconfirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
+        let hint = self.leader;
+        while self.reads.front().is_some_and(|read| read.token <= upto) {
+            let Some(read) = self.reads.pop_front() else { return };
+            refuse(effects, read.origin, Refusal::NotLeader { hint });
+        }
+    }
+
+    /// Serves the reads whose position is decided here, from the tip, as of the tip: the gate holds them until that is
+    /// decided too.
+    pub(super) fn serve_asked(&mut self) {
+        let decided = self.executor.decided();
+        let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided);
+        while self.asked.front().is_some_and(|read| ready(read) || crate::mutant!(follower_no_wait)) {
+            let Some(read) = self.asked.pop_front() else { return };
+            let reply = self.execute_read(&read.request);
+            self.gate.hold(self.executor.tip(), self.executor.last_ticket(), (read.origin, reply));
+        }
+    }
+}
+
+fn read_from(machine: &Machine, instance: Instance, request: &Request) -> Reply {
+    let wrong = Reply::Refused(Refusal::WrongPartition);
+    let Some(shard) = machine.shard() else { return wrong };
+    match request {
+        Request::Read(read) => match shard.get_all(read.keys()) {
+            Some(values) => Reply::Read { instance, values },
+            None => wrong,
+        },
+        Request::Range(range) => match shard.cursor(range) {
+            Some(cursor) => Reply::Range { instance, cursor: Box::new(cursor), range: range.clone() },
+            None => wrong,
+        },
+        Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => unreachable!("not a read"),
+    }
+}

@@ -1,0 +1,113 @@
+//! What goes into a replica and what comes out.
+
+use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Message, Record, ReplicaId, Time};
+
+use crate::machine::Machine;
+use crate::request::{Origin, Reply, Request};
+
+/// What [`Replica::step`] takes.
+#[derive(Debug)]
+pub enum Input {
+    /// Time passed; wanted at [`Replica::deadline`].
+    Tick,
+    /// All inputs that arrived together were given: what was collected (reads to confirm) goes on now.
+    TurnEnd,
+    /// A peer's message.
+    Peer {
+        /// Who sent it.
+        from: ReplicaId,
+        /// What.
+        message: Message,
+    },
+    /// Records of this group up to here are durable.
+    Persisted(Lsn),
+    /// A client's request.
+    Request {
+        /// Who waits.
+        origin: Origin,
+        /// For what.
+        request: Request,
+    },
+    /// A snapshot of this replica, taken at this instance, is durable.
+    Checkpointed(Instance),
+    /// A peer's snapshot is durable and loaded.
+    Installed {
+        /// Its state.
+        machine: Box<Machine>,
+        /// Where it was taken.
+        instance: Instance,
+        /// What governs the next instance.
+        configuration: Configuration,
+        /// The instance that decided that.
+        configured_at: Instance,
+    },
+    /// Propose this configuration.
+    Change(Configuration),
+    /// Hand leadership to this voter before the deadline.
+    Transfer {
+        /// Who shall lead.
+        to: ReplicaId,
+        /// When to give up.
+        deadline: Time,
+    },
+}
+
+/// What the driver is to do, in any order.
+pub enum Effect {
+    /// Append to the log; answer `Persisted`.
+    Persist {
+        /// Its number.
+        lsn: Lsn,
+        /// What.
+        record: Record,
+    },
+    /// Send to another replica of the group.
+    Send {
+        /// Whom.
+        to: ReplicaId,
+        /// What.
+        message: Message,
+    },
+    /// Answer a client.
+    Reply {
+        /// Who waits.
+        origin: Origin,
+        /// What came of it.
+        reply: Reply,
+    },
+    /// This replica leads and serves.
+    Leading {
+        /// In this one.
+        ballot: Ballot,
+    },
+    /// This replica follows.
+    Following {
+        /// Whom, if anybody was heard.
+        leader: Option<ReplicaId>,
+        /// The highest ballot known.
+        ballot: Ballot,
+    },
+    /// A decided batch changed the directory.
+    DirectoryChanged,
+    /// Fetch a snapshot from this replica.
+    NeedSnapshot {
+        /// Who offered one.
+        from: ReplicaId,
+        /// At or above this instance.
+        instance: Instance,
+    },
+    /// The group's configuration from the next instance on.
+    Configured {
+        /// Its entry.
+        instance: Instance,
+        /// Who replicates.
+        configuration: Configuration,
+    },
+    /// This replica was removed and may be deleted.
+    Dismissed,
+    /// The handover did not happen in time.
+    HandoverFailed {
+        /// Who was to lead.
+        to: ReplicaId,
+    },
+}
