@@ -148,7 +148,7 @@ impl Hash for Commands {
 impl fmt::Display for Commands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Tests submit short words; anything else prints as its size.
-        let text = |part: &Bytes| std::str::from_utf8(part).ok().filter(|s| s.len() <= 12).map(str::to_owned);
+        let text = |part: &Bytes| std::str::from_utf8(part).ok().filter(|s| s.len() <= 12).map(|s| s.trim().to_owned());
         match self.parts().iter().map(text).collect::<Option<Vec<String>>>() {
             Some(words) if words.len() <= 8 => write!(f, "[{}]", words.join(" ")),
             _ => write!(f, "[{} commands, {} B]", self.count, self.len_bytes),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::batch::{Batch, Configuration};
-use crate::ids::{Instance, ReplicaId, Time};
+use crate::ids::{Ballot, Instance, ReplicaId, Time};
 use crate::quorum::Quorum;
 use crate::step::Effect;
 
@@ -24,6 +24,8 @@ pub(crate) struct Behind {
     pub asked: Option<ReplicaId>,
     /// How many were asked since the last progress.
     pub attempts: u32,
+    /// How many of the last ones did not answer.
+    pub silences: u32,
     /// Only a snapshot helps: offered by whom, and above which trim point.
     pub snapshot: Option<(ReplicaId, Instance)>,
 }
@@ -32,6 +34,8 @@ pub(crate) struct Behind {
 pub(crate) struct Learner {
     /// Everything up to here is decided, and its decided value is in the slots or below the trim point.
     pub decided_upto: Instance,
+    /// The leader of this ballot has decided so far: true of every batch accepted in that ballot, above a gap too.
+    pub heard: (Ballot, Instance),
     /// Everything up to here is executed as decided. At most `decided_upto`.
     pub executed_upto: Instance,
     /// The newest decided configuration. It governs every instance above `decided_upto`.
@@ -55,6 +59,7 @@ impl Learner {
         let quorum = Quorum::of(&configuration);
         Learner {
             decided_upto,
+            heard: (Ballot::ZERO, Instance::ZERO),
             executed_upto: decided_upto,
             configuration,
             configured_at,
@@ -64,6 +69,11 @@ impl Learner {
             contacts,
             dismissed: false,
         }
+    }
+
+    /// Whether the batch accepted at `instance` in `ballot` is decided (ordering.md 1.4).
+    pub fn knows_decided(&self, instance: Instance, ballot: Ballot) -> bool {
+        instance <= self.decided_upto || (ballot == self.heard.0 && instance <= self.heard.1)
     }
 
     /// More replicas that may be asked for news.
@@ -105,10 +115,14 @@ impl Learner {
                     behind.upto = upto;
                     behind.informant = informant;
                 }
+                if behind.asked.is_none() && behind.snapshot.is_none() {
+                    behind.due = behind.due.min(now + grace);
+                }
             }
             None => {
                 let due = now + grace;
-                self.behind = Some(Behind { upto, informant, due, asked: None, attempts: 0, snapshot: None });
+                self.behind =
+                    Some(Behind { upto, informant, due, asked: None, attempts: 0, silences: 0, snapshot: None });
             }
         }
     }
@@ -131,9 +145,9 @@ impl Learner {
             if Some(*replica) == leader { 2 } else { u8::from(strange) * 3 }
         };
         order.sort_by_key(class);
-        // Every other attempt goes to the one that is known to have it, from the second on.
-        match informant.filter(|informant| *informant != me) {
-            Some(informant) if attempts % 2 == 1 => Some(informant),
+        // Every other attempt goes to somebody who has it for sure, from the second on.
+        match leader.or(informant).filter(|sure| *sure != me) {
+            Some(sure) if attempts % 2 == 1 => Some(sure),
             _ => order.get(attempts as usize / 2 % order.len().max(1)).copied(),
         }
     }

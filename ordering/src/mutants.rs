@@ -16,5 +16,33 @@ pub fn active(name: &str) -> bool {
     ACTIVE.get_or_init(|| std::env::var("COPPICE_MUTANT").unwrap_or_default()) == name
 }
 
-/// Every mutant of this crate.
-pub const ALL: &[&str] = &[];
+/// Every mutant of this crate, in the order of reliability.md 6.
+pub const ALL: &[&str] = &[
+    "vote_before_flush",
+    "round_in_memory",
+    "one_ballot_field",
+    "first_value_wins",
+    "noop_early",
+    "ignore_trimmed_upto",
+    "decided_by_number",
+    "ack_over_gap",
+    "conf_in_pipe",
+    "old_quorum",
+    "learner_votes",
+    "removed_votes",
+    "deaf_leader_stays",
+    "conf_one_phase1",
+    "removed_deleted_early",
+    "reply_at_execute",
+    "gate_off",
+    "read_unconfirmed",
+    "round_reused",
+    "late_ack_counts",
+    "any_decision_confirms",
+    "read_before_takeover",
+    "lease_no_margin",
+    "foreign_decision_confirms",
+    "lease_forgotten",
+    // Ours: an answer to an earlier run of the asking process counts.
+    "late_position_counts",
+];

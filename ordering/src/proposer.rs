@@ -21,6 +21,7 @@ pub(crate) struct Phase1 {
     pub configured_at: Instance,
     pub answered: VoteSet,
     pub replies: Vec<(ReplicaId, Phase1b)>,
+    pub begun_at: Time,
     pub retry_at: Time,
     /// A candidate gives up then. A leader that repeats Phase 1 resigns when it hears no quorum.
     pub give_up_at: Time,

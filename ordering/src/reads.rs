@@ -45,7 +45,7 @@ impl Confirmations {
     /// A read arrived when `begun` was the newest round and `proposed` the newest instance.
     pub fn push(&mut self, reader: Reader, begun: Beat, proposed: Instance) {
         // Only a round begun after the read counts (reliability.md RD2), and only an instance proposed after it (RD3).
-        let beat = if mutant!(late_ack_counts) { begun } else { Beat(begun.0 + 1) };
+        let beat = if mutant!(late_ack_counts) || mutant!(round_reused) { begun } else { Beat(begun.0 + 1) };
         let after = if mutant!(any_decision_confirms) { Instance(self.decided_own.0) } else { proposed };
         let full = self.waiting.len() >= READS_WAITING_MAX;
         match &reader {
@@ -77,11 +77,11 @@ impl Confirmations {
         self.waiting.push_back(Waiting { reader, beat, after });
     }
 
-    /// The oldest reader, if it is confirmed; `by_lease`: a lease was valid when this was called, so all are.
-    pub fn pop(&mut self, by_lease: bool) -> Option<Reader> {
+    /// The oldest reader, if it is confirmed; `alone`: nobody else can lead when this is called, so all are.
+    pub fn pop(&mut self, alone: bool) -> Option<Reader> {
         let (acked, decided_own) = (self.acked, self.decided_own);
         let confirmed =
-            |w: &mut Waiting| by_lease || acked >= w.beat || decided_own > w.after || mutant!(read_unconfirmed);
+            |w: &mut Waiting| alone || acked >= w.beat || decided_own > w.after || mutant!(read_unconfirmed);
         Some(self.waiting.pop_front_if(confirmed)?.reader)
     }
 

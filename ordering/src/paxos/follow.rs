@@ -58,6 +58,22 @@ impl Paxos {
     /// 1.4, reliability.md PX7).
     pub(super) fn hear_decided(&mut self, ballot: Ballot, upto: Instance, effects: &mut Vec<Effect>) {
         let before = self.learner.decided_upto;
+        self.learner.heard = self.learner.heard.max((ballot, upto));
+        let configured = self.decide_heard(effects);
+        self.announce_decided(before, effects);
+        if configured {
+            self.after_configuration(effects);
+        }
+        // What is missing may be on its way, unless it is too much for that.
+        let missing = upto.ahead_of(self.learner.decided_upto);
+        let on_its_way = missing <= 2 * u64::from(self.settings.window);
+        let grace = if on_its_way { self.settings.retransmit_min } else { Duration::ZERO };
+        self.learner.note_behind(upto, ballot.replica, self.now, grace);
+    }
+
+    /// Decides what is next as long as the newest leader heard said so, and true of what is held.
+    fn decide_heard(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let (ballot, upto) = self.learner.heard;
         let mut configured = false;
         while self.learner.decided_upto < upto {
             let Some(slot) = self.acceptor.slots.get(self.learner.decided_upto.next()) else { break };
@@ -68,15 +84,7 @@ impl Paxos {
             configured |= self.learner.decide(&slot.batch, effects);
             self.acceptor.decided_bytes(bytes);
         }
-        self.announce_decided(before, effects);
-        if configured {
-            self.after_configuration(effects);
-        }
-        // What is missing may be on its way, unless it is too much for that.
-        let missing = upto.ahead_of(self.learner.decided_upto);
-        let on_its_way = missing <= 2 * u64::from(self.settings.window);
-        let grace = if on_its_way { self.settings.retransmit_min } else { Duration::ZERO };
-        self.learner.note_behind(upto, ballot.replica, self.now, grace);
+        configured
     }
 
     pub(super) fn hear_released(&mut self, released: Option<Ticket>, effects: &mut Vec<Effect>) {
@@ -97,10 +105,11 @@ impl Paxos {
         }
         let Some(behind) = self.learner.behind.as_mut().filter(|behind| behind.due <= now) else { return };
         if behind.asked.is_some() || behind.snapshot.take().is_some() {
-            // Silence: somebody else.
+            // Silence: somebody else, more and more patiently, for an answer may take its time on a slow link.
             behind.attempts += 1;
+            behind.silences = (behind.silences + 1).min(6);
         }
-        behind.due = now + self.settings.retransmit_max;
+        behind.due = now + self.settings.heartbeat_interval * (1 << behind.silences);
         let attempts = behind.attempts;
         let source = self.learner.source(self.id, self.election.leader, attempts);
         if let Some(behind) = self.learner.behind.as_mut() {
@@ -132,8 +141,9 @@ impl Paxos {
         let mut bytes = 0;
         let bytes_max = m.bytes_max.min(self.settings.catch_up_bytes_max) as usize;
         if m.from > slots.trimmed_upto() {
-            let known = slots.iter_from(m.from).take_while(|(i, _)| *i <= self.learner.decided_upto);
-            for (instance, slot) in known.take(CATCH_UP_BATCHES_MAX) {
+            let known = slots.iter_from(m.from).take(CATCH_UP_BATCHES_MAX).zip(m.from.0..);
+            let known = known.take_while(|((i, slot), at)| i.0 == *at && self.learner.knows_decided(*i, slot.ballot));
+            for ((instance, slot), _) in known {
                 bytes += slot.batch.len_bytes();
                 if bytes > bytes_max && !decided.is_empty() {
                     break;
@@ -162,18 +172,20 @@ impl Paxos {
         self.learner.held_upto = self.learner.held_upto.max(m.held_upto);
         let before = self.learner.decided_upto;
         let mut configured = false;
+        let source_upto = m.decided.last().map_or(m.decided_upto, |last| last.instance.max(m.decided_upto));
         for decided in m.decided {
             if decided.instance == self.learner.decided_upto.next() {
                 configured |= self.learn(decided, effects);
             }
         }
+        configured |= self.decide_heard(effects);
         self.announce_decided(before, effects);
         if configured {
             self.after_configuration(effects);
         }
         self.learner.note_behind(m.decided_upto, from, self.now, Duration::ZERO);
         let progress = self.learner.decided_upto > before;
-        self.after_catch_up_reply(from, (m.decided_upto, m.trimmed_upto), progress, effects);
+        self.after_catch_up_reply(from, (source_upto, m.trimmed_upto), progress, effects);
     }
 
     fn after_catch_up_reply(
@@ -195,9 +207,11 @@ impl Paxos {
             return;
         }
         behind.asked = None;
+        behind.silences = 0;
         if progress {
-            // The rest at once, from the same one if it has it.
-            behind.attempts += u32::from(source_upto < behind.upto);
+            // The rest at once, from the same one if it has it; not from the leader if others may.
+            let other = source_upto < behind.upto || self.election.leader == Some(from);
+            behind.attempts += u32::from(other);
             behind.due = self.now;
         } else if trimmed_upto > decided_upto {
             behind.snapshot = Some((from, trimmed_upto));

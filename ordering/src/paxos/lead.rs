@@ -60,12 +60,12 @@ impl Paxos {
         }
     }
 
-    /// Whether a lease says that nobody else leads now.
-    fn has_lease(&self) -> bool {
-        let lease = self.settings.reads == Reads::Lease;
-        let leads = |p: &crate::proposer::Proposer| p.may_propose() && p.serving && !p.lease_void;
-        let valid = |p: &crate::proposer::Proposer| p.lease_until(&self.learner.quorum, self.id) > self.now;
-        lease && self.proposer.as_deref().is_some_and(|p| leads(p) && valid(p))
+    /// Whether nobody else can lead now: a lease says so, or there is no other voter.
+    fn leads_alone(&self) -> bool {
+        let Some(proposer) = self.proposer.as_deref().filter(|p| p.may_propose() && p.serving) else { return false };
+        let quorum = &self.learner.quorum;
+        let lease = self.settings.reads == Reads::Lease && !proposer.lease_void;
+        quorum.voters() == [self.id] || lease && proposer.lease_until(quorum, self.id) > self.now
     }
 
     pub(super) fn on_confirm(&mut self, token: ReadToken, effects: &mut Vec<Effect>) {
@@ -101,7 +101,7 @@ impl Paxos {
 
     /// Answers the reads that are confirmed, and begins a round for those that are not.
     pub(super) fn confirm_reads(&mut self, effects: &mut Vec<Effect>) {
-        let by_lease = self.has_lease();
+        let alone = self.leads_alone();
         let (me, now) = (self.id, self.now);
         // Under a new configuration nothing is confirmed before its quorum answered Phase 1 (ordering.md 1.1).
         let serving = |p: &&mut Box<crate::proposer::Proposer>| p.serving && p.may_propose();
@@ -112,7 +112,7 @@ impl Paxos {
         let acked = proposer.acked_by(&self.learner.quorum, me);
         proposer.confirmations.acked = proposer.confirmations.acked.max(acked);
         let mut upto = None;
-        while let Some(reader) = proposer.confirmations.pop(by_lease) {
+        while let Some(reader) = proposer.confirmations.pop(alone) {
             self.counters.confirmations += 1;
             match reader {
                 Reader::Local(token) => upto = Some(token),
@@ -129,10 +129,6 @@ impl Paxos {
         let proposed = proposer.window.next().previous();
         if proposer.confirmations.wants_round(proposer.beat, proposed) && proposer.round_at <= now {
             self.begin_round(false, effects);
-            // A group of one has its quorum at once.
-            if self.learner.quorum.majority() == 1 {
-                self.confirm_reads(effects);
-            }
         }
     }
 

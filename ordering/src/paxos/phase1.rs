@@ -124,6 +124,7 @@ impl Paxos {
             configured_at: self.learner.configured_at,
             answered: Default::default(),
             replies: Vec::new(),
+            begun_at: self.now,
             retry_at: self.now + proposer.round_trip.timeout(&self.settings),
             give_up_at: self.now + self.settings.election_timeout,
         });
@@ -159,7 +160,7 @@ impl Paxos {
             return;
         }
         phase1.replies.push((from, m));
-        if self.learner.quorum.is_reached_by(phase1.answered) || mutant!(noop_early) && phase1.replies.len() > 1 {
+        if self.learner.quorum.is_reached_by(phase1.answered) || mutant!(noop_early) {
             let phase1 = proposer.phase1.take().expect("it was there");
             self.finish_phase1(phase1, effects);
         }
@@ -179,6 +180,8 @@ impl Paxos {
         let decided_upto = self.learner.decided_upto;
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         proposer.elected = true;
+        // The first guess at a round trip, flush included.
+        proposer.round_trip.sample(self.now - phase1.begun_at);
         proposer.found = adopt(&phase1.replies, decided_upto);
         proposer.window = Window::starting_at(decided_upto.next());
         proposer.takeover_upto = Instance(decided_upto.0 + proposer.found.len() as u64);

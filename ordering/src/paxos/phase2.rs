@@ -68,6 +68,7 @@ impl Paxos {
         let instance = proposer.window.push(bytes, batch.count(), self.now);
         let (decided_upto, released) = (self.learner.decided_upto, self.released);
         proposer.carried = (decided_upto, released);
+        proposer.announce_at = None;
         self.acceptor.accept(ballot, instance, batch.clone(), decided_upto, effects);
         if submissions > 0 {
             effects.push(Effect::Proposed { instance, submissions });
@@ -182,8 +183,8 @@ impl Paxos {
         if m.ballot.replica == self.id || !self.listen(m.ballot, effects) {
             return;
         }
-        self.consider(&m, effects);
         self.hear_decided(m.ballot, m.decided_upto, effects);
+        self.consider(&m, effects);
         self.hear_released(m.released, effects);
     }
 

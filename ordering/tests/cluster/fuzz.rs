@@ -2,6 +2,7 @@
 //! and executors, snapshots, membership changes, handovers, reads. The judge watches every step; then the faults stop, and
 //! the group must serve again.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use super::Cluster;
 use super::node::Clock;
 
 const MS: u64 = 1_000_000;
+
+/// A seed takes a few thousand; more than this means that somebody wants a tick over and over.
+const STEPS_MAX: u64 = 1_000_000;
 
 /// SplitMix64, as the core has it; a stream of its own for each purpose would be the simulator's.
 pub struct Random(u64);
@@ -49,13 +53,19 @@ impl Random {
 pub struct Plan {
     pub voters: u32,
     pub settings: Settings,
+    /// One way, in nanoseconds.
+    pub delay_min: u64,
     pub delay_max: u64,
     pub flush_max: u64,
+    /// Submissions in a burst, and nanoseconds between two bursts.
+    pub burst: u64,
+    pub burst_every: u64,
     pub loss: u64,
     pub duplication: u64,
     pub late: u64,
     pub crashes: u64,
     pub cuts: u64,
+    pub pauses: u64,
     pub changes: u64,
     pub transfers: u64,
     pub checkpoints: u64,
@@ -65,10 +75,35 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// No faults: the default settings, 0.1 ms one way, flushes of up to 0.5 ms.
+    pub fn calm(voters: u32) -> Plan {
+        Plan {
+            voters,
+            settings: Settings::default(),
+            delay_min: 100_000,
+            delay_max: 110_000,
+            flush_max: 500_000,
+            burst: 6,
+            burst_every: MS,
+            duration: 1_000 * MS,
+            rates: false,
+            loss: 0,
+            duplication: 0,
+            late: 0,
+            crashes: 0,
+            cuts: 0,
+            pauses: 0,
+            changes: 0,
+            transfers: 0,
+            checkpoints: 0,
+            slow_executors: 0,
+        }
+    }
+
     pub fn draw(random: &mut Random) -> Plan {
         let mut some = |percent: u64, max: u64| if random.chance(percent) { 1 + random.below(max) } else { 0 };
         let (loss, duplication, late) = (some(50, 30), some(50, 30), some(30, 10));
-        let (crashes, cuts, changes) = (some(60, 12), some(50, 12), some(40, 8));
+        let (crashes, cuts, changes, pauses) = (some(60, 12), some(50, 12), some(40, 8), some(50, 12));
         let (transfers, checkpoints, slow_executors) = (some(30, 8), some(50, 25), some(30, 60));
         let lease = random.chance(25);
         let settings = Settings {
@@ -96,19 +131,40 @@ impl Plan {
         Plan {
             voters: [1, 3, 3, 3, 3, 5, 5][random.below(7) as usize],
             settings,
+            delay_min: 20_000,
             delay_max: 100_000 + random.below(6 * MS),
             flush_max: 50_000 + random.below(4 * MS),
+            burst: 6,
+            burst_every: 3 * MS,
             loss,
             duplication,
             late,
             crashes,
             cuts,
+            pauses,
             changes,
             transfers,
             checkpoints,
             slow_executors,
             rates: lease && random.chance(60),
             duration: 250 * MS + random.below(400 * MS),
+        }
+    }
+}
+
+fn kind(message: &Message) -> &'static str {
+    match message {
+        Message::PreVote(_) | Message::PreVoteReply(_) => "PreVote",
+        Message::Phase1a(_) => "Phase1a",
+        Message::Phase1b(_) => "Phase1b",
+        Message::Phase2a(_) => "Phase2a",
+        Message::Phase2b(_) => "Phase2b",
+        Message::Heartbeat(_) => "Heartbeat",
+        Message::HeartbeatAck(_) => "HeartbeatAck",
+        Message::CatchUp(_) => "CatchUp",
+        Message::CatchUpReply(_) => "CatchUpReply",
+        Message::Preempted(_) | Message::ReadPosition(_) | Message::ReadPositionReply(_) | Message::TakeOver(_) => {
+            "other"
         }
     }
 }
@@ -120,6 +176,7 @@ enum Event {
     Heal { from: ReplicaId, to: ReplicaId },
     Execute { id: ReplicaId },
     Snapshot { from: ReplicaId, to: ReplicaId, incarnation: u64, at_least: Instance },
+    Resume { id: ReplicaId },
     Act,
 }
 
@@ -132,6 +189,7 @@ impl fmt::Display for Event {
             Event::Heal { from, to } => write!(f, "heal {from} -> {to}"),
             Event::Execute { id } => write!(f, "execute {id}"),
             Event::Snapshot { from, to, .. } => write!(f, "snapshot {from} -> {to}"),
+            Event::Resume { id } => write!(f, "resume {id}"),
             Event::Act => write!(f, "act"),
         }
     }
@@ -145,12 +203,17 @@ pub struct Fuzz {
     sequence: u64,
     cut: BTreeSet<(ReplicaId, ReplicaId)>,
     flushing: BTreeSet<ReplicaId>,
+    /// Stopped processes, and what waits for them.
+    paused: BTreeMap<ReplicaId, Vec<Event>>,
     next_replica: u32,
     submitted: u64,
     faults: bool,
-    load: bool,
+    pub load: bool,
+    pub reading: bool,
     ticket: u64,
     pub steps: u64,
+    /// Messages sent, by kind and addressee; counted on request.
+    pub carried: Option<BTreeMap<(&'static str, ReplicaId), u64>>,
     tracing: bool,
 }
 
@@ -173,12 +236,15 @@ impl Fuzz {
             sequence: 0,
             cut: BTreeSet::new(),
             flushing: BTreeSet::new(),
+            paused: BTreeMap::new(),
             next_replica,
             submitted: 0,
             faults: true,
             load: true,
+            reading: true,
             ticket: 0,
             steps: 0,
+            carried: None,
             tracing: std::env::var("FUZZ_TRACE").is_ok(),
         };
         for id in 0..fuzz.plan.voters {
@@ -258,6 +324,9 @@ impl Fuzz {
     fn heal(&mut self) {
         self.faults = false;
         self.cut.clear();
+        for id in self.paused.keys().copied().collect::<Vec<_>>() {
+            self.resume(id);
+        }
         let down: Vec<ReplicaId> =
             self.cluster.nodes.values().filter(|n| !n.is_up() && !n.gone).map(|n| n.id).collect();
         for id in down {
@@ -268,10 +337,11 @@ impl Fuzz {
         }
     }
 
-    fn run_until(&mut self, end: u64) {
+    pub fn run_until(&mut self, end: u64) {
         while self.cluster.now < end {
             self.collect();
-            let due = self.cluster.nodes.values().filter_map(|n| Some((n.deadline()?, n.id))).min();
+            let awake = self.cluster.nodes.values().filter(|node| !self.paused.contains_key(&node.id));
+            let due = awake.filter_map(|n| Some((n.deadline()?, n.id))).min();
             let event = self.events.keys().next().copied();
             let next = [due.map(|(at, _)| at), event.map(|(at, _)| at)].into_iter().flatten().min();
             let next = next.unwrap_or(end).max(self.cluster.now);
@@ -280,6 +350,7 @@ impl Fuzz {
                 return;
             }
             self.steps += 1;
+            assert!(self.steps < STEPS_MAX, "time stands still: {}", self.summary());
             self.cluster.now = next;
             match event.filter(|(at, _)| *at <= next).and_then(|key| self.events.remove(&key)) {
                 Some(event) => {
@@ -325,12 +396,15 @@ impl Fuzz {
     }
 
     fn carry(&mut self, from: ReplicaId, to: ReplicaId, message: Message) {
+        if let Some(carried) = self.carried.as_mut() {
+            *carried.entry((kind(&message), to)).or_default() += 1;
+        }
         if self.cut.contains(&(from, to)) || self.faults && self.random.chance(self.plan.loss) {
             return;
         }
         let copies = 1 + u64::from(self.faults && self.random.chance(self.plan.duplication));
         for _ in 0..copies {
-            let mut after = 20_000 + self.random.below(self.plan.delay_max);
+            let mut after = self.plan.delay_min + self.random.below(self.plan.delay_max - self.plan.delay_min);
             if self.faults && self.random.chance(self.plan.late) {
                 after += self.random.below(100 * MS);
             }
@@ -352,8 +426,30 @@ impl Fuzz {
         }
     }
 
+    /// The process goes on: what it finds first is a read, then what waited, in any order. The clock has gone on too.
+    fn resume(&mut self, id: ReplicaId) {
+        let Some(waiting) = self.paused.remove(&id) else { return };
+        let Cluster { nodes, truth, now } = &mut self.cluster;
+        let node = nodes.get_mut(&id).expect("a replica");
+        if node.is_leader() {
+            node.read(*now, truth);
+        }
+        for event in waiting {
+            let after = self.random.below(MS);
+            self.schedule(after, event);
+        }
+    }
+
     fn happen(&mut self, event: Event) {
         let now = self.cluster.now;
+        let to = match &event {
+            Event::Deliver { to: id, .. } | Event::Flush { id, .. } | Event::Snapshot { to: id, .. } => Some(id),
+            _ => None,
+        };
+        if let Some(waiting) = to.and_then(|id| self.paused.get_mut(id)) {
+            waiting.push(event);
+            return;
+        }
         let Cluster { nodes, truth, .. } = &mut self.cluster;
         match event {
             Event::Deliver { from, to, message } => self.cluster.deliver(from, to, message),
@@ -384,19 +480,30 @@ impl Fuzz {
                     nodes.get_mut(&to).expect("a replica").install(snapshot, now, truth);
                 }
             }
+            Event::Resume { id } => self.resume(id),
             Event::Act => self.act(),
         }
     }
 
     fn act(&mut self) {
-        let after = 50_000 + self.random.below(3 * MS);
+        let after = 50_000 + self.random.below(self.plan.burst_every);
         self.schedule(after, Event::Act);
         if !self.load {
             return;
         }
         self.submit_some();
-        let ids: Vec<ReplicaId> = self.cluster.nodes.values().filter(|node| node.is_up()).map(|node| node.id).collect();
+        let awake = self.cluster.nodes.values().filter(|node| node.is_up() && !self.paused.contains_key(&node.id));
+        let ids: Vec<ReplicaId> = awake.map(|node| node.id).collect();
         let Some(id) = self.random.pick(&ids) else { return };
+        if self.reading {
+            self.read_some(id);
+        }
+        if self.faults {
+            self.fault(id);
+        }
+    }
+
+    fn read_some(&mut self, id: ReplicaId) {
         let now = self.cluster.now;
         let Cluster { nodes, truth, .. } = &mut self.cluster;
         let node = nodes.get_mut(&id).expect("a replica");
@@ -405,22 +512,25 @@ impl Fuzz {
             0 => node.ask(now, truth),
             1 if !node.is_leader() => node.ask(now, truth),
             _ => {
-                for node in nodes.values_mut().filter(|node| node.is_leader()) {
+                let paused = &self.paused;
+                for node in nodes.values_mut().filter(|node| node.is_leader() && !paused.contains_key(&node.id)) {
                     node.read(now, truth);
                 }
             }
-        }
-        if self.faults {
-            self.fault(id);
         }
     }
 
     fn submit_some(&mut self) {
         let Some(leader) = self.cluster.leader() else { return };
         // Now and then a deposed leader gets some too.
-        let leaders: Vec<ReplicaId> = self.cluster.nodes.values().filter(|n| n.is_leader()).map(|n| n.id).collect();
+        let paused = |id: &ReplicaId| self.paused.contains_key(id);
+        let leaders = self.cluster.nodes.values().filter(|node| node.is_leader()).map(|node| node.id);
+        let leaders: Vec<ReplicaId> = leaders.filter(|id| !paused(id)).collect();
         let to = if self.random.chance(70) { leader } else { self.random.pick(&leaders).unwrap_or(leader) };
-        for _ in 0..self.random.below(6) {
+        if self.paused.contains_key(&to) {
+            return;
+        }
+        for _ in 0..self.random.below(self.plan.burst) {
             self.submitted += 1;
             let padding = if self.random.chance(5) { 60 } else { 0 };
             let word = format!("{}{} ", self.submitted, "x".repeat(padding));
@@ -452,6 +562,15 @@ impl Fuzz {
         if self.random.chance(self.plan.cuts) {
             self.cut_some(id);
         }
+        if self.random.chance(self.plan.pauses) {
+            let leader = self.cluster.leader().filter(|_| self.random.chance(70));
+            let id = leader.unwrap_or(id);
+            let after = self.random.below(150 * MS);
+            if let Entry::Vacant(entry) = self.paused.entry(id) {
+                entry.insert(Vec::new());
+                self.schedule(after, Event::Resume { id });
+            }
+        }
         if self.random.chance(self.plan.checkpoints) {
             let keep = self.random.below(6);
             let Cluster { nodes, truth, .. } = &mut self.cluster;
@@ -462,7 +581,7 @@ impl Fuzz {
             let after = self.random.below(20 * MS);
             self.schedule(after, Event::Execute { id });
         }
-        let Some(leader) = self.cluster.leader() else { return };
+        let Some(leader) = self.cluster.leader().filter(|id| !self.paused.contains_key(id)) else { return };
         if self.random.chance(self.plan.transfers) {
             let ids: Vec<ReplicaId> = self.cluster.nodes.keys().copied().collect();
             let to = self.random.pick(&ids).expect("a replica");

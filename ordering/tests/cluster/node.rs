@@ -262,6 +262,7 @@ impl Node {
             self.disk.records.insert(lsn, record);
             last = Some(lsn);
         }
+        truth.held.insert(self.id, self.disk.decided_upto);
         last
     }
 
@@ -298,6 +299,7 @@ impl Node {
         let Snapshot { instance, configuration, configured_at } = snapshot.clone();
         self.disk.snapshot = Some(snapshot);
         self.disk.decided_upto = self.disk.decided_upto.max(instance);
+        truth.held.insert(self.id, self.disk.decided_upto);
         self.accepted = self.accepted.split_off(&instance.next());
         (self.decided_upto, self.executed_upto) = (instance, instance);
         self.step(now, Input::Installed { instance, configuration, configured_at }, truth);
@@ -362,8 +364,7 @@ impl Node {
             Effect::Leading { ballot, .. } => truth.used(ballot, self.id, self.incarnation),
             Effect::NeedSnapshot { from, instance } => self.need_snapshot = Some((from, instance)),
             Effect::Dismissed { instance } => {
-                let (configuration, at) = truth.governing(instance.next());
-                assert!(at == instance && configuration.leaving.contains(&self.id));
+                truth.dismissed(instance, self.id);
                 self.gone = true;
             }
             Effect::Released { watermark } => {

@@ -22,6 +22,8 @@ pub struct Truth {
     /// Submissions that were refused: they must never be decided.
     pub refused: HashSet<Bytes>,
     pub decided_upto: Instance,
+    /// What each replica's disk knows to be decided, and holds.
+    pub held: BTreeMap<ReplicaId, Instance>,
 }
 
 impl Truth {
@@ -34,6 +36,7 @@ impl Truth {
             ballots: HashMap::new(),
             refused: HashSet::new(),
             decided_upto: Instance::ZERO,
+            held: BTreeMap::new(),
         }
     }
 
@@ -41,6 +44,18 @@ impl Truth {
     pub fn governing(&self, instance: Instance) -> (&Configuration, Instance) {
         let (at, configuration) = self.configurations.range(..instance).next_back().expect("there is a first one");
         (configuration, *at)
+    }
+
+    /// A removed replica deletes its state: its successors must hold everything up to `instance` (ordering.md 1.5).
+    pub fn dismissed(&self, instance: Instance, id: ReplicaId) {
+        let configuration = &self.configurations[&instance];
+        assert!(configuration.leaving.contains(&id), "{id} was not removed by {instance}");
+        // A later configuration may have replaced that one's voters: then its quorum holds it.
+        let held = self.configurations.range(instance..).any(|(_, configuration)| {
+            let holds = |id: &&ReplicaId| self.held.get(id).is_some_and(|upto| *upto >= instance);
+            2 * configuration.voters.iter().filter(holds).count() > configuration.voters.len()
+        });
+        assert!(held, "I4: {id} deletes its state, but no quorum of its successors holds {instance}");
     }
 
     /// A ballot is used on the wire.
