@@ -121,8 +121,14 @@ impl PartitionMap {
     /// The partition of `key`; none: the map is empty or has a hole there. O(log partitions).
     #[inline]
     pub fn route(&self, key: &[u8]) -> Option<&Entry> {
-        let above = self.partitions.partition_point(|entry| &*entry.low <= key);
-        self.partitions[..above].last().filter(|entry| entry.contains(key))
+        self.position(key).map(|at| &self.partitions[at])
+    }
+
+    /// Place in `partitions` of the partition of `key`. O(log partitions).
+    #[inline]
+    pub fn position(&self, key: &[u8]) -> Option<usize> {
+        let at = self.partitions.partition_point(|entry| &*entry.low <= key).checked_sub(1)?;
+        self.partitions[at].contains(key).then_some(at)
     }
 
     /// The partitions that hold keys of `[low, high)`, ascending; `high` none: unbounded. O(log partitions).
@@ -151,8 +157,8 @@ impl PartitionMap {
         self.nodes.iter().find(|info| info.id == node)
     }
 
-    /// What is wrong with the map, if anything: partitions must tile the key space, ids must be unique, replicas must be
-    /// on known nodes. A map from the network is checked before it is used.
+    /// What is wrong with the map, if anything: partitions must tile the key space, ids must be unique, replicas must
+    /// be on known nodes. A map from the network is checked before it is used.
     pub fn check(&self) -> Result<(), MapError> {
         let mut low: Option<&[u8]> = Some(&[]);
         let mut ids = Vec::with_capacity(self.partitions.len());

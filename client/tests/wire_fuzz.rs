@@ -103,7 +103,7 @@ fn samples() -> Vec<Bytes> {
     reply.opened();
     reply.refused(CommandRefusal::Forgotten);
     reply.loaded(7);
-    reply.repeated(4, 4, &[4]);
+    reply.repeated(Position { partition: PartitionId(1), instance: 4, index: 4 }, &[4]);
     reply.finish();
     let mut replies = RepliesWriter::new(&mut out);
     replies.answer(1, &answer).unwrap();

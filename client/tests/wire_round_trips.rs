@@ -370,14 +370,14 @@ fn push_result(reply: &mut PackReply<'_>, result: &AnyResult) {
             let mut original = PackReply::new(&mut before, PartitionId(3), 1, 1);
             original.result(result);
             let stored = original.last_result().to_vec();
-            reply.repeated(*instance, *index, &stored);
+            reply.repeated(Position { partition: PartitionId(8), instance: *instance, index: *index }, &stored);
         }
     }
 }
 
 fn expected_position(own: Position, result: &AnyResult) -> Position {
     match *result {
-        AnyResult::Repeated(instance, index, _) => Position { instance, index, ..own },
+        AnyResult::Repeated(instance, index, _) => Position { partition: PartitionId(8), instance, index },
         _ => own,
     }
 }

@@ -19,11 +19,13 @@
 //! | `Part` | back | [`Part`]: a chunk of a range |
 //! | `Refused` | back | [`Refusal`]: why nothing was done |
 
+mod answer;
 pub mod control;
 pub mod entry;
 pub mod frame;
 pub mod ids;
 pub mod pack;
+mod pack_writer;
 pub mod part;
 pub mod refusal;
 pub mod reply;

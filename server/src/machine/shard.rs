@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use coppice_btree::{Cursor, Direction, KeyRange, LoadError, OpResult, Tree, Undo, UndoMark, Value};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
-use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, RangeRequest, SessionId};
+use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, Position, RangeRequest, SessionId};
 use coppice_ordering::{Batch, Commands, Instance, Ticket};
 
 use super::{Answer, Outcome};
@@ -282,7 +282,10 @@ impl Shard {
 fn repeat(sessions: &Sessions, session: SessionId, number: u64, reply: &mut PackReply<'_>) -> bool {
     match sessions.find(session, number) {
         Known::New => return false,
-        Known::Answered { instance, index, result } => reply.repeated(instance, index, result),
+        Known::Answered { instance, index, result } => {
+            // In the log of this partition: none of its answers comes from a parent yet (ordering.md 8).
+            reply.repeated(Position { partition: reply.partition(), instance, index }, result);
+        }
         Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
     }
     true

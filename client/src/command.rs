@@ -1,0 +1,312 @@
+//! What a caller asks for, and what it is told: commands and results that own their bytes. Knows nothing of sessions.
+
+use bytes::Bytes;
+use coppice_btree::{Op, OpResult, Value};
+
+use crate::wire::pack::{PackWriter, PushError, is_eight};
+use crate::wire::{KEY_BYTES_MAX, Position, ResultRef, VALUE_BYTES_MAX};
+
+/// One operation on one key. Strings of up to 15 bytes need no allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Writes, whether or not the key was there.
+    Put {
+        /// Where.
+        key: Value,
+        /// What.
+        value: Value,
+    },
+    /// Writes only if the key is absent.
+    Insert {
+        /// Where.
+        key: Value,
+        /// What.
+        value: Value,
+    },
+    /// Removes.
+    Delete {
+        /// What.
+        key: Value,
+    },
+    /// Writes only if the key holds exactly `expected`.
+    Cas {
+        /// Where.
+        key: Value,
+        /// What must be there.
+        expected: Value,
+        /// What to write.
+        value: Value,
+    },
+    /// Reads.
+    Get {
+        /// What.
+        key: Value,
+    },
+}
+
+impl Operation {
+    /// A put.
+    pub fn put(key: impl Into<Value>, value: impl Into<Value>) -> Operation {
+        Operation::Put { key: key.into(), value: value.into() }
+    }
+
+    /// An insert.
+    pub fn insert(key: impl Into<Value>, value: impl Into<Value>) -> Operation {
+        Operation::Insert { key: key.into(), value: value.into() }
+    }
+
+    /// A delete.
+    pub fn delete(key: impl Into<Value>) -> Operation {
+        Operation::Delete { key: key.into() }
+    }
+
+    /// A compare-and-set.
+    pub fn cas(key: impl Into<Value>, expected: impl Into<Value>, value: impl Into<Value>) -> Operation {
+        Operation::Cas { key: key.into(), expected: expected.into(), value: value.into() }
+    }
+
+    /// A get.
+    pub fn get(key: impl Into<Value>) -> Operation {
+        Operation::Get { key: key.into() }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Operation::Put { key, .. }
+            | Operation::Insert { key, .. }
+            | Operation::Delete { key }
+            | Operation::Cas { key, .. }
+            | Operation::Get { key } => key,
+        }
+    }
+
+    /// The same, borrowed.
+    #[inline]
+    pub fn op(&self) -> Op<'_> {
+        match self {
+            Operation::Put { key, value } => Op::Put { key, value },
+            Operation::Insert { key, value } => Op::Insert { key, value },
+            Operation::Delete { key } => Op::Delete { key },
+            Operation::Cas { key, expected, value } => Op::Cas { key, expected, value },
+            Operation::Get { key } => Op::Get { key },
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Operation::Put { key, value } | Operation::Insert { key, value } => key.len() + value.len(),
+            Operation::Delete { key } | Operation::Get { key } => key.len(),
+            Operation::Cas { key, expected, value } => key.len() + expected.len() + value.len(),
+        }
+    }
+
+    fn is_legal(&self) -> bool {
+        self.key().len() <= KEY_BYTES_MAX
+            && match self {
+                Operation::Put { value, .. } | Operation::Insert { value, .. } => value.len() <= VALUE_BYTES_MAX,
+                Operation::Cas { expected, value, .. } => {
+                    expected.len() <= VALUE_BYTES_MAX && value.len() <= VALUE_BYTES_MAX
+                }
+                Operation::Delete { .. } | Operation::Get { .. } => true,
+            }
+    }
+}
+
+/// A command: what is executed under one number, at most once, at one position.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// One operation.
+    One(Operation),
+    /// Several operations of one partition that take effect together.
+    Many(Box<[Operation]>),
+    /// Pairs of one partition, ascending by key, all of them new; else nothing is changed.
+    Load(Box<[(Value, Value)]>),
+}
+
+impl From<Operation> for Command {
+    fn from(operation: Operation) -> Command {
+        Command::One(operation)
+    }
+}
+
+impl Command {
+    /// The first key; none only if there are no operations.
+    pub fn first_key(&self) -> Option<&[u8]> {
+        match self {
+            Command::One(operation) => Some(operation.key()),
+            Command::Many(operations) => operations.first().map(Operation::key),
+            Command::Load(pairs) => pairs.first().map(|(key, _)| &**key),
+        }
+    }
+
+    /// Whether `test` holds for all keys.
+    pub(crate) fn all_keys(&self, mut test: impl FnMut(&[u8]) -> bool) -> bool {
+        match self {
+            Command::One(operation) => test(operation.key()),
+            Command::Many(operations) => operations.iter().all(|operation| test(operation.key())),
+            Command::Load(pairs) => pairs.iter().all(|(key, _)| test(key)),
+        }
+    }
+
+    /// Whether every key and value is 8 bytes long.
+    pub(crate) fn is_eight(&self) -> bool {
+        match self {
+            Command::One(operation) => is_eight(&operation.op()),
+            Command::Many(operations) => operations.iter().all(|operation| is_eight(&operation.op())),
+            Command::Load(pairs) => pairs.iter().all(|(key, value)| is_eight(&Op::Put { key, value })),
+        }
+    }
+
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Command::One(operation) => operation.bytes(),
+            Command::Many(operations) => operations.iter().map(Operation::bytes).sum(),
+            Command::Load(pairs) => pairs.iter().map(|(key, value)| key.len() + value.len()).sum(),
+        }
+    }
+
+    /// Whether a pack takes it: checked when it is submitted, so that packing cannot fail later.
+    pub(crate) fn check(&self) -> Result<(), PushError> {
+        if let Command::One(operation) = self {
+            return if operation.is_legal() { Ok(()) } else { Err(PushError::TooLarge) };
+        }
+        let mut writer = PackWriter::new(Default::default(), Default::default(), 0, false, usize::MAX);
+        self.push(&mut writer, 0)
+    }
+
+    /// Appends it to a pack.
+    #[inline]
+    pub(crate) fn push(&self, writer: &mut PackWriter, number: u64) -> Result<(), PushError> {
+        match self {
+            Command::One(operation) => writer.push(number, operation.op()),
+            Command::Many(operations) => writer.push_many(number, operations.iter().map(Operation::op)),
+            Command::Load(pairs) => writer.push_load(number, pairs.iter().map(|(key, value)| (&**key, &**value))),
+        }
+    }
+
+    /// A checksum by which a resumed command is recognized.
+    pub(crate) fn checksum(&self) -> u32 {
+        let mut writer = PackWriter::new(Default::default(), Default::default(), 0, false, usize::MAX);
+        match self.push(&mut writer, 0).ok().and_then(|()| writer.finish(Default::default(), 0)) {
+            Some(frame) => crc32c::crc32c(&frame),
+            None => 0,
+        }
+    }
+}
+
+/// What a command came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Of one operation.
+    One(OpResult),
+    /// Of several, in their order.
+    Many(Vec<OpResult>),
+    /// Of a load: so many pairs.
+    Loaded(u64),
+    /// Of a load: the key of this pair (from 0) was there, nothing was changed.
+    NotLoaded(u64),
+    /// Executed, but the results were more than an answer can hold.
+    Omitted,
+}
+
+/// An output and where in the order of its partition it belongs (ordering.md 3). A read: the last position it observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer<T> {
+    /// The result.
+    pub output: T,
+    /// The position; of the first execution if the command was repeated.
+    pub position: Position,
+}
+
+impl<T> Answer<T> {
+    /// The same position with another output.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
+        Answer { output: change(self.output), position: self.position }
+    }
+}
+
+pub(crate) fn owned(bytes: &[u8]) -> Value {
+    Value::from(bytes)
+}
+
+fn owned_result(result: &ResultRef<'_>) -> Option<OpResult> {
+    Some(match *result {
+        ResultRef::Put { previous } => OpResult::Put { previous: previous.map(owned) },
+        ResultRef::Insert { present } => OpResult::Insert { present: present.map(owned) },
+        ResultRef::Delete { previous } => OpResult::Delete { previous: previous.map(owned) },
+        ResultRef::Cas { done, current } => OpResult::Cas { done, current: current.map(owned) },
+        ResultRef::Get { value } => OpResult::Get { value: value.map(owned) },
+        _ => return None,
+    })
+}
+
+fn answers(operation: &Operation, result: &ResultRef<'_>) -> bool {
+    matches!(
+        (operation, result),
+        (Operation::Put { .. }, ResultRef::Put { .. })
+            | (Operation::Insert { .. }, ResultRef::Insert { .. })
+            | (Operation::Delete { .. }, ResultRef::Delete { .. })
+            | (Operation::Cas { .. }, ResultRef::Cas { .. })
+            | (Operation::Get { .. }, ResultRef::Get { .. })
+    )
+}
+
+impl Command {
+    /// The output in `result`, if it is one that this command can have: an answer to something else is never believed.
+    pub(crate) fn output(&self, result: &ResultRef<'_>) -> Option<Output> {
+        match (self, result) {
+            (Command::One(operation), result) if answers(operation, result) => owned_result(result).map(Output::One),
+            (Command::Many(operations), ResultRef::Many(many)) => {
+                let fits = many.len() == operations.len()
+                    && operations.iter().zip(many.iter()).all(|(operation, result)| answers(operation, &result));
+                if !fits {
+                    return None;
+                }
+                many.iter().map(|result| owned_result(&result)).collect::<Option<Vec<_>>>().map(Output::Many)
+            }
+            (Command::Many(_), ResultRef::Omitted) => Some(Output::Omitted),
+            (Command::Load(all), ResultRef::Loaded { pairs }) if *pairs == all.len() as u64 => {
+                Some(Output::Loaded(*pairs))
+            }
+            (Command::Load(all), ResultRef::NotLoaded { present }) if *present < all.len() as u64 => {
+                Some(Output::NotLoaded(*present))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How a read is served (ordering.md 7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ReadMode {
+    /// Linearizable, by the leader.
+    #[default]
+    Leader,
+    /// Linearizable, by a replica drawn at random, which asks the leader for a position.
+    AnyReplica,
+    /// The decided state of a replica drawn at random. No real-time order.
+    Stale,
+}
+
+/// A range inside one partition, as the session takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeCall {
+    /// First key.
+    pub low: Bytes,
+    /// First key beyond; none: the end of the key space.
+    pub high: Option<Bytes>,
+    /// From the high end down.
+    pub reverse: bool,
+    /// Leaves values out.
+    pub keys_only: bool,
+    /// Only counts.
+    pub count_only: bool,
+    /// Pairs at most; 0: no limit.
+    pub pairs_max: u64,
+    /// Bytes at most, though at least one pair; 0: no limit.
+    pub bytes_max: u64,
+    /// How it is served.
+    pub mode: ReadMode,
+}

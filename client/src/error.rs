@@ -1,0 +1,194 @@
+//! How a call can end without an answer. Two kinds only, because a caller acts on the difference: certainly not
+//! executed, or not known.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::resume::ResumeToken;
+use crate::wire::{NodeId, PartitionId};
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Certainly not executed, now or later. For a read: no answer.
+    #[error("{0}")]
+    Failed(Box<Failure>),
+    /// May have been executed, once at most. Writes only.
+    #[error("{0}")]
+    Unknown(Box<Unknown>),
+}
+
+/// What every call returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// A failure without a place.
+    pub(crate) fn failed(reason: Reason) -> Error {
+        Error::Failed(Box::new(Failure { reason, place: Place::default() }))
+    }
+
+    /// Whether it is certain that nothing was executed.
+    pub fn is_sure(&self) -> bool {
+        matches!(self, Error::Failed(_))
+    }
+
+    /// The reason, if the call certainly had no effect.
+    pub fn reason(&self) -> Option<&Reason> {
+        match self {
+            Error::Failed(failure) => Some(&failure.reason),
+            Error::Unknown(_) => None,
+        }
+    }
+
+    /// Where it happened.
+    pub fn place(&self) -> &Place {
+        match self {
+            Error::Failed(failure) => &failure.place,
+            Error::Unknown(unknown) => &unknown.place,
+        }
+    }
+
+    /// What repeats the same command under the same number, if the outcome is unknown and may still be learned.
+    pub fn resume_token(&self) -> Option<&ResumeToken> {
+        match self {
+            Error::Unknown(unknown) => unknown.resume.as_ref(),
+            Error::Failed(_) => None,
+        }
+    }
+}
+
+/// A call that certainly had no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why.
+    pub reason: Reason,
+    /// Where.
+    pub place: Place,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place.partition {
+            Some(partition) => write!(f, "{} ({partition})", self.reason),
+            None => write!(f, "{}", self.reason),
+        }
+    }
+}
+
+/// Why a call certainly had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// No replica of the partition said that it leads, until the deadline.
+    #[error("no leader")]
+    NoLeader,
+    /// No node that could serve it was reached, until the deadline.
+    #[error("unreachable")]
+    Unreachable,
+    /// The nodes answered `Busy` until the deadline.
+    #[error("the servers are busy")]
+    Busy,
+    /// Disk or memory of the partition is full; deletes are still taken.
+    #[error("the partition's disk or memory is full")]
+    Full,
+    /// The deadline passed before it was sent, or (a read) before it was answered.
+    #[error("timed out")]
+    TimedOut,
+    /// This client has too many calls waiting.
+    #[error("too many calls are waiting in this client")]
+    QueueFull,
+    /// A key, a value or the command is above its limit.
+    #[error("too large")]
+    TooLarge,
+    /// A command without operations, or a load whose keys do not ascend.
+    #[error("not a valid command")]
+    Invalid,
+    /// The keys belong to more than one partition.
+    #[error("the keys belong to more than one partition")]
+    SpansPartitions,
+    /// The role of this client does not allow it.
+    #[error("denied: {0}")]
+    Denied(String),
+    /// The nodes wait for `init`.
+    #[error("the cluster is not initialized")]
+    NotInitialized,
+    /// The nodes speak another protocol version, belong to another cluster, or did not understand the request.
+    #[error("{0}")]
+    Incompatible(String),
+    /// A range was interrupted after some of it was given out: go on behind this key, at another moment, or start anew.
+    #[error("the range was interrupted")]
+    Interrupted {
+        /// The last key that was given out.
+        last: Option<Bytes>,
+    },
+    /// A resumed command is not the one that the token was made for.
+    #[error("the token belongs to another command")]
+    OtherCommand,
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// A write whose outcome is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Why.
+    pub cause: Cause,
+    /// Repeats the same command under the same number: executed at most once.
+    pub resume: Option<ResumeToken>,
+    /// Where.
+    pub place: Place,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "outcome unknown: {}", self.cause)
+    }
+}
+
+/// Why an outcome is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Cause {
+    /// Sent, and no answer before the deadline.
+    #[error("sent, no answer before the deadline")]
+    NoAnswer,
+    /// Sent without an answer; when it was repeated, the session was gone.
+    #[error("the session expired")]
+    SessionExpired,
+    /// Its answer is no longer kept.
+    #[error("the answer is no longer kept")]
+    Forgotten,
+    /// Sent without an answer; when it was repeated, its keys had come to lie in several partitions.
+    #[error("the keys came to lie in several partitions")]
+    SpansPartitions,
+    /// Sent without an answer; when it was repeated, it was refused for good.
+    #[error("refused when it was repeated")]
+    Refused,
+    /// The client was closed.
+    #[error("the client was closed")]
+    Closed,
+}
+
+/// Where a call ended: what an operator wants to know next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The partition, if it was found.
+    pub partition: Option<PartitionId>,
+    /// Its first key.
+    pub low: Bytes,
+    /// Its first key beyond.
+    pub high: Option<Bytes>,
+    /// The nodes that could have served it and what became of them.
+    pub nodes: Vec<NodeTrouble>,
+}
+
+/// A node and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeTrouble {
+    /// Which node, if it was known.
+    pub node: Option<NodeId>,
+    /// Where it was tried.
+    pub address: String,
+    /// In words; empty: reached.
+    pub trouble: String,
+}

@@ -1,0 +1,479 @@
+//! What the nodes say: answers, refusals, parts. Anything that does not fit its question closes the connection: it is
+//! then as if it had never been answered.
+
+use bytes::BytesMut;
+use std::time::Duration;
+
+use crate::command::{Answer, Output};
+use crate::error::{Cause, Reason};
+use crate::time::Time;
+use crate::wire::control::decode_control;
+use crate::wire::frame::encode_frame;
+use crate::wire::{
+    CommandRefusal, Frame, Kind, MapReply, NodeId, Part, PartEnd, Position, RangeRequest, Refusal, Replies, ResultRef,
+    Section, SessionId,
+};
+
+use super::calls::CallKey;
+use super::lane::Trouble;
+use super::peers::{ConnectionId, Flight, PeerState, Sent, pause};
+use super::rows::RowKey;
+use super::{Effect, Session};
+
+/// The answer is not one to the question.
+struct Nonsense(&'static str);
+
+impl Session {
+    pub(super) fn on_frame(&mut self, now: Time, connection: ConnectionId, frame: Frame, effects: &mut Vec<Effect>) {
+        let Some(at) = self.live(connection) else { return };
+        self.peers[at].heard = now;
+        self.peers[at].suspect_until = now;
+        if let PeerState::Opening { .. } = self.peers[at].state {
+            return self.on_greeting(now, at, &frame, effects);
+        }
+        let done = match Kind::from_u8(frame.kind) {
+            Some(Kind::Replies) => self.on_replies(now, at, &frame, effects),
+            Some(Kind::Part) => self.on_part(now, at, &frame, effects),
+            Some(Kind::Refused) => self.on_refused(now, at, &frame, effects),
+            Some(Kind::Map) => self.on_map_frame(now, at, &frame, effects),
+            Some(Kind::Pong) => Ok(()),
+            _ => Err(Nonsense("a frame that nobody asked for")),
+        };
+        if let Err(Nonsense(what)) = done {
+            self.hang_up(now, at, format!("sent {what}"), effects);
+        }
+    }
+
+    fn on_map_frame(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
+        let reply = decode_control::<MapReply>(&frame.body, "map").map_err(|_| Nonsense("a map that is none"))?;
+        self.peers[at].take(frame.stream);
+        self.on_map(now, reply, effects);
+        Ok(())
+    }
+
+    fn on_replies(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
+        for section in Replies::new(&frame.body) {
+            let section = section.map_err(|_| Nonsense("an answer that is none"))?;
+            self.on_section(now, at, &section, effects)?;
+        }
+        Ok(())
+    }
+
+    fn on_section(
+        &mut self,
+        now: Time,
+        at: usize,
+        section: &Section<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Nonsense> {
+        // A late answer to what was given up.
+        let Some(sent) = self.peers[at].flight(section.stream) else { return Ok(()) };
+        let (lane, abandoned) = (sent.lane, sent.abandoned);
+        if self.lanes.get(lane).is_none_or(|lane| section.position.partition != lane.partition) {
+            return Err(Nonsense("an answer of another partition"));
+        }
+        let (calls, left, row) = match &mut sent.flight {
+            Flight::Pack { calls, left, row } if !section.read => (calls, left, Some(*row)),
+            Flight::Read { calls, left } if section.read => (calls, left, None),
+            Flight::Open if !section.read => return self.on_opened(at, section),
+            _ => return Err(Nonsense("an answer to another question")),
+        };
+        let (first, count) = (section.first as usize, usize::from(section.count));
+        if first != calls.len() - *left as usize || count > *left as usize {
+            return Err(Nonsense("answers out of order"));
+        }
+        let calls = std::mem::take(calls);
+        let mut done = Ok(());
+        for (&key, (position, result)) in calls[first..].iter().zip(section.results()) {
+            if abandoned && matches!(result, ResultRef::Refused(_)) {
+                continue;
+            }
+            done = self.on_result(now, lane, key, position, &result, effects);
+            if done.is_err() {
+                break;
+            }
+        }
+        let over = {
+            let Some(sent) = self.peers[at].flight(section.stream) else { return Ok(()) };
+            let (Flight::Pack { calls: empty, left, .. } | Flight::Read { calls: empty, left }) = &mut sent.flight
+            else {
+                return Ok(());
+            };
+            *empty = calls;
+            if done.is_ok() {
+                *left -= count as u32;
+            }
+            *left == 0
+        };
+        done?;
+        if over {
+            self.peers[at].take(section.stream);
+            match row {
+                _ if abandoned => {}
+                Some(_) => self.lanes[lane].packs_out -= 1,
+                None => self.lanes[lane].reads_out -= 1,
+            }
+            self.list(lane);
+        }
+        self.confirm(at, lane, row.is_some());
+        Ok(())
+    }
+
+    /// A replica answered as only a leader does: it is the leader.
+    fn confirm(&mut self, at: usize, lane: usize, wrote: bool) {
+        let node = self.peers[at].node;
+        if self.lanes[lane].leader == node && node.is_some() {
+            self.lanes[lane].answered();
+        } else if wrote && self.lanes[lane].leader.is_none() {
+            self.lanes[lane].follow(node);
+            self.lanes[lane].answered();
+        }
+    }
+
+    fn on_opened(&mut self, at: usize, section: &Section<'_>) -> Result<(), Nonsense> {
+        let Some((position, ResultRef::Opened)) = section.results().next() else {
+            return Err(Nonsense("an answer to another question"));
+        };
+        let Some(sent) = self.peers[at].take(section.stream) else { return Ok(()) };
+        let row = self.rows.insert(SessionId::at(position));
+        let lane = &mut self.lanes[sent.lane];
+        lane.row = Some(row);
+        lane.opening = false;
+        self.confirm(at, sent.lane, true);
+        self.list(sent.lane);
+        Ok(())
+    }
+
+    fn on_result(
+        &mut self,
+        now: Time,
+        lane: usize,
+        key: CallKey,
+        position: Position,
+        result: &ResultRef<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Nonsense> {
+        // Over already: the deadline passed, or an earlier sending was answered.
+        let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
+        if let ResultRef::Refused(refusal) = *result {
+            call.in_flight = false;
+            self.on_command_refused(now, lane, key, refusal, effects);
+            return Ok(());
+        }
+        let output = match (call.request.command(), result) {
+            (Some(command), result) => command.output(result),
+            (None, ResultRef::Get { value }) => {
+                let value = value.map(crate::command::owned);
+                Some(Output::One(coppice_btree::OpResult::Get { value }))
+            }
+            (None, _) => None,
+        };
+        let output = output.ok_or(Nonsense("an answer to another question"))?;
+        self.complete(key, Answer { output, position }, effects);
+        Ok(())
+    }
+
+    /// One command of an executed pack was not executed.
+    fn on_command_refused(
+        &mut self,
+        now: Time,
+        lane: usize,
+        key: CallKey,
+        refusal: CommandRefusal,
+        effects: &mut Vec<Effect>,
+    ) {
+        match refusal {
+            CommandRefusal::WrongPartition { version } => {
+                if self.map.as_ref().is_none_or(|map| map.version < version) {
+                    self.want_map();
+                }
+                self.reroute_elsewhere(now, lane, key, effects);
+            }
+            CommandRefusal::Full => {
+                self.lanes[lane].trouble = Trouble::Full;
+                self.rest(now, lane, Duration::ZERO);
+                self.reroute(now, key, effects);
+            }
+            CommandRefusal::Forgotten => {
+                if let Some(call) = self.calls.get_mut(key) {
+                    call.maybe = true;
+                }
+                self.end(now, key, Reason::TimedOut, Cause::Forgotten, effects);
+            }
+            CommandRefusal::TooLarge => self.end(now, key, Reason::TooLarge, Cause::Refused, effects),
+        }
+    }
+
+    /// Queues a call again; if the map still sends it where it was refused, a newer map must come first.
+    fn reroute_elsewhere(&mut self, now: Time, lane: usize, key: CallKey, effects: &mut Vec<Effect>) {
+        let same = self.calls.get(key).is_some_and(|call| self.lane_of(call.request.routing_key()) == Some(lane));
+        if same {
+            self.want_map();
+            self.rest(now, lane, Duration::ZERO);
+        }
+        self.reroute(now, key, effects);
+    }
+
+    fn on_refused(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
+        let refusal = Refusal::decode(&frame.body).map_err(|_| Nonsense("a refusal that is none"))?;
+        if frame.stream == 0 {
+            self.hang_up(now, at, format!("refused the connection: {refusal:?}"), effects);
+            return Ok(());
+        }
+        let Some(sent) = self.peers[at].take(frame.stream) else { return Ok(()) };
+        if sent.abandoned {
+            return Ok(());
+        }
+        if let Flight::Map = sent.flight {
+            if refusal == Refusal::NotInitialized {
+                self.map_search.trouble = Trouble::NotInitialized;
+            }
+            return Ok(());
+        }
+        self.refused(now, at, sent, refusal, effects);
+        Ok(())
+    }
+
+    fn refused(&mut self, now: Time, at: usize, sent: Sent, refusal: Refusal, effects: &mut Vec<Effect>) {
+        let lane = sent.lane;
+        match refusal {
+            Refusal::NotLeader { hint, .. } => {
+                self.on_not_leader(now, at, &sent, hint);
+                self.send_again(now, sent, effects);
+            }
+            Refusal::Deposed { hint, .. } => {
+                self.on_not_leader(now, at, &sent, hint);
+                self.unanswered(now, sent, effects);
+            }
+            Refusal::ShuttingDown => {
+                self.peers[at].suspect_until = now + Duration::from_secs(1);
+                self.on_not_leader(now, at, &sent, None);
+                self.send_again(now, sent, effects);
+            }
+            Refusal::WrongPartition { entries, .. } => {
+                self.want_map();
+                if !self.patch(now, entries, effects) {
+                    // This node knows no more than we do, or what it told does not fit our map.
+                    self.rest(now, lane, Duration::ZERO);
+                }
+                self.send_again(now, sent, effects);
+            }
+            Refusal::Busy { retry_after } => {
+                self.lanes[lane].trouble = Trouble::Busy;
+                self.rest(now, lane, retry_after);
+                self.send_again(now, sent, effects);
+            }
+            Refusal::Full => {
+                self.lanes[lane].trouble = Trouble::Full;
+                self.rest(now, lane, Duration::ZERO);
+                self.send_again(now, sent, effects);
+            }
+            Refusal::NotInitialized => {
+                self.lanes[lane].trouble = Trouble::NotInitialized;
+                self.rest(now, lane, Duration::ZERO);
+                self.send_again(now, sent, effects);
+            }
+            Refusal::SessionExpired => self.on_session_expired(now, sent, effects),
+            Refusal::SnapshotExpired => self.give_up(now, sent, Reason::Interrupted { last: None }, effects),
+            Refusal::TooLarge => self.give_up(now, sent, Reason::TooLarge, effects),
+            Refusal::Denied { text } => self.give_up(now, sent, Reason::Denied(text), effects),
+            Refusal::BadRequest { text } | Refusal::Unavailable { text } => {
+                self.give_up(now, sent, Reason::Incompatible(text), effects);
+            }
+        }
+    }
+
+    /// The node does not lead. Follow the hint at once; without one ask the next replica, with a pause after each
+    /// round.
+    fn on_not_leader(&mut self, now: Time, at: usize, sent: &Sent, hint: Option<NodeId>) {
+        let node = self.peers[at].node;
+        let draw = self.draws.next();
+        let lane = &mut self.lanes[sent.lane];
+        if sent.anywhere {
+            // It could not get a position from the leader; that says nothing about who leads.
+            let rest = pause(self.config.backoff, self.config.search_pause_max, 0, draw);
+            lane.not_before = lane.not_before.max(now + rest);
+            return;
+        }
+        if lane.epoch != sent.epoch {
+            // Said of a leader that is not followed any more.
+            return;
+        }
+        lane.trouble = Trouble::NoLeader;
+        lane.misses = lane.misses.saturating_add(1);
+        let hint = hint.filter(|&hint| Some(hint) != node && lane.replicas.contains(&hint));
+        lane.follow(hint);
+        if hint.is_none() {
+            lane.rotation += 1;
+        }
+        // Hints may go round in a circle too.
+        let round = lane.replicas.len().max(1) as u32 * if hint.is_some() { 2 } else { 1 };
+        if lane.misses >= round {
+            let rest = pause(self.config.backoff, self.config.search_pause_max, lane.misses / round, draw);
+            lane.not_before = lane.not_before.max(now + rest);
+        }
+    }
+
+    /// A sending was refused for sure: its calls are queued again as they were.
+    fn send_again(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
+        for key in self.landed(&sent) {
+            let Some(call) = self.calls.get_mut(key) else { continue };
+            call.in_flight = false;
+            if call.streaming {
+                self.end(now, key, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
+            } else {
+                self.reroute(now, key, effects);
+            }
+        }
+        self.list(sent.lane);
+    }
+
+    /// A sending was refused for sure, and would be again.
+    fn give_up(&mut self, now: Time, sent: Sent, reason: Reason, effects: &mut Vec<Effect>) {
+        if let Flight::Open = sent.flight {
+            // No session, so nothing of what waits can be done.
+            for key in self.lanes[sent.lane].fresh.drain(..).collect::<Vec<_>>() {
+                self.end(now, key, reason.clone(), Cause::Refused, effects);
+            }
+        }
+        for key in self.landed(&sent) {
+            if let Some(call) = self.calls.get_mut(key) {
+                call.in_flight = false;
+            }
+            self.end(now, key, reason.clone(), Cause::Refused, effects);
+        }
+        self.list(sent.lane);
+    }
+
+    /// Books a sending as over and returns its calls.
+    fn landed(&mut self, sent: &Sent) -> Vec<CallKey> {
+        let lane = &mut self.lanes[sent.lane];
+        match &sent.flight {
+            Flight::Pack { calls, left, .. } => {
+                lane.packs_out -= 1;
+                calls[calls.len() - *left as usize..].to_vec()
+            }
+            Flight::Read { calls, left } => {
+                lane.reads_out -= 1;
+                calls[calls.len() - *left as usize..].to_vec()
+            }
+            Flight::Range(range) => vec![range.call],
+            Flight::Open => {
+                lane.opening = false;
+                Vec::new()
+            }
+            Flight::Map => Vec::new(),
+        }
+    }
+
+    /// The session is gone. What may have been executed under it stays unknown; what certainly was not goes into a new
+    /// session under a new number (reliability.md SE5: never in silence).
+    fn on_session_expired(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
+        if let Flight::Pack { row, .. } = sent.flight {
+            self.rows.expire(row);
+            for lane in self.lanes.iter_mut().filter(|lane| lane.row == Some(row)) {
+                lane.row = None;
+            }
+        }
+        for key in self.landed(&sent) {
+            let Some(call) = self.calls.get_mut(key) else { continue };
+            call.in_flight = false;
+            if call.maybe && !mutant!(client_session_reopened) {
+                self.end(now, key, Reason::TimedOut, Cause::SessionExpired, effects);
+                continue;
+            }
+            self.renumber(key);
+            self.reroute(now, key, effects);
+        }
+        self.list(sent.lane);
+    }
+
+    fn renumber(&mut self, key: CallKey) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let old: Option<(RowKey, u64)> = call.row.take().zip(call.number.take());
+        if let Some((row, number)) = old {
+            self.rows.done(row, number);
+        }
+    }
+
+    fn on_part(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
+        let part = Part::decode(&frame.body).map_err(|_| Nonsense("a part that is none"))?;
+        let Some(sent) = self.peers[at].flight(frame.stream) else { return Ok(()) };
+        let lane = sent.lane;
+        let Flight::Range(range) = &mut sent.flight else { return Err(Nonsense("an answer to another question")) };
+        let read_at = (part.position.instance, part.position.index);
+        let counted = part.is_empty() && part.end.is_some();
+        let in_sequence = part.number == range.next || mutant!(chunk_unnumbered);
+        let adds_up = counted || part.pairs_so_far == range.pairs + part.len() as u64 || mutant!(chunk_unnumbered);
+        if !in_sequence
+            || !adds_up
+            || part.ticket.is_some()
+            || self.lanes.get(lane).is_none_or(|lane| part.position.partition != lane.partition)
+            || range.position.is_some_and(|position| position != read_at)
+        {
+            return Err(Nonsense("a part out of sequence"));
+        }
+        range.next += 1;
+        range.pairs = part.pairs_so_far;
+        range.position = Some(read_at);
+        range.credit -= frame.body.len() as i64;
+        let (key, credit, pairs) = (range.call, range.credit, range.pairs);
+        // From here on the call's deadline watches over the range, not the request's.
+        sent.until = Time::NEVER;
+        let timeout = self.config.timeout;
+        let (position, end) = (part.position, part.end);
+        let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
+        call.streaming = true;
+        let deadline = if credit > 0 { now + timeout } else { Time::NEVER };
+        call.deadline = deadline;
+        effects.push(Effect::Part { token: call.token, part: frame.body.clone() });
+        self.calls.note_deadline(deadline);
+        self.confirm(at, lane, false);
+        if let Some(PartEnd::Complete | PartEnd::Limited) = end {
+            self.peers[at].take(frame.stream);
+            self.complete(key, Answer { output: Output::Loaded(pairs), position }, effects);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_credit(&mut self, now: Time, key: CallKey, bytes: u32, effects: &mut Vec<Effect>) {
+        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
+        let Some(sent) = self.peers[at as usize].flight(stream) else { return };
+        let Flight::Range(range) = &mut sent.flight else { return };
+        if range.call != key {
+            return;
+        }
+        range.credit += i64::from(bytes);
+        let deadline = if range.credit > 0 { now + self.config.timeout } else { Time::NEVER };
+        if let Some(call) = self.calls.get_mut(key).filter(|call| call.streaming) {
+            call.deadline = deadline;
+            self.calls.note_deadline(deadline);
+        }
+        let mut out = BytesMut::new();
+        RangeRequest::encode_credit(&mut out, stream, bytes);
+        self.send(at as usize, out.freeze(), effects);
+    }
+
+    pub(super) fn on_cancel(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
+        self.cancel_range(key, effects);
+        let Some(call) = self.calls.get(key) else { return };
+        // A command that was sent goes on: whether anybody waits or not, its number must be answered.
+        let sent = call.in_flight || call.maybe || call.number.is_some();
+        if call.request.command().is_none() || !sent {
+            self.forget(key);
+        }
+    }
+
+    /// Tells the server that no more of a range is wanted, if one is under way.
+    pub(super) fn cancel_range(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
+        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
+        let at = at as usize;
+        let is_it = |sent: &mut Sent| matches!(&sent.flight, Flight::Range(range) if range.call == key);
+        if self.peers[at].flight(stream).is_some_and(is_it) {
+            self.peers[at].take(stream);
+            let mut out = BytesMut::new();
+            encode_frame(&mut out, Kind::Cancel, stream, &[]);
+            self.send(at, out.freeze(), effects);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Connections: opening, greeting, losing them, and noticing that one went silent.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::{Cause, Reason};
+use crate::time::Time;
+use crate::wire::control::{decode_control, encode_control};
+use crate::wire::frame::encode_frame;
+use crate::wire::{Frame, Hello, HelloOk, Kind, NodeId, PROTOCOL, Refusal};
+
+use super::lane::Trouble;
+use super::peers::{ConnectionId, Flight, Peer, PeerState, Sent, pause};
+use super::{Effect, Session};
+
+/// How long a silent peer is avoided while there are others.
+const SUSPECT: std::time::Duration = std::time::Duration::from_secs(1);
+/// A live node may be so many times slower than a silent one before another replica is asked.
+const SLOW: u32 = 4;
+
+impl Session {
+    /// Where a node is dialled.
+    pub(super) fn address_of(&self, node: NodeId) -> Option<String> {
+        let overridden = self.config.dial_override.iter().find(|(id, _)| *id == node);
+        if let Some((_, address)) = overridden {
+            return Some(address.clone());
+        }
+        let info = self.map.as_ref()?.node(node)?;
+        (!info.addresses.native.is_empty()).then(|| info.addresses.native.clone())
+    }
+
+    /// The peer of a node; it is added when it is first needed.
+    pub(super) fn peer_of(&mut self, node: NodeId) -> Option<usize> {
+        let address = self.address_of(node)?;
+        if let Some(at) = self.peers.iter().position(|peer| peer.node == Some(node)) {
+            // A node that moved to another address is dialled there when its connection ends.
+            if !self.peers[at].is_open() && self.peers[at].address != address {
+                self.peers[at].address = address;
+            }
+            return Some(at);
+        }
+        if let Some(at) = self.peers.iter().position(|peer| peer.node.is_none() && peer.address == address) {
+            self.peers[at].node = Some(node);
+            return Some(at);
+        }
+        self.peers.push(Peer::new(address, Some(node)));
+        Some(self.peers.len() - 1)
+    }
+
+    /// Starts to connect, if the peer is neither open nor resting.
+    pub(super) fn connect(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
+        let until = now + self.config.connect_timeout;
+        let peer = &mut self.peers[at];
+        if peer.is_open() || !peer.is_usable(now) {
+            return;
+        }
+        peer.state = PeerState::Opening { until };
+        peer.life = peer.life.wrapping_add(1);
+        let connection = ConnectionId { peer: at as u32, life: peer.life };
+        effects.push(Effect::Connect { connection, address: peer.address.clone() });
+    }
+
+    /// The peer of a live connection; events of ended ones are ignored.
+    pub(super) fn live(&self, connection: ConnectionId) -> Option<usize> {
+        let at = connection.peer as usize;
+        let peer = self.peers.get(at)?;
+        (peer.life == connection.life && peer.is_open()).then_some(at)
+    }
+
+    pub(super) fn connection(&self, at: usize) -> ConnectionId {
+        ConnectionId { peer: at as u32, life: self.peers[at].life }
+    }
+
+    pub(super) fn send(&self, at: usize, bytes: Bytes, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Send { connection: self.connection(at), bytes });
+    }
+
+    pub(super) fn on_connected(&mut self, now: Time, connection: ConnectionId, effects: &mut Vec<Effect>) {
+        let Some(at) = self.live(connection) else { return };
+        self.peers[at].heard = now;
+        let hello = Hello {
+            protocol_min: *PROTOCOL.start(),
+            protocol_max: *PROTOCOL.end(),
+            features: 0,
+            client: self.client,
+            cluster: self.cluster,
+            node: None,
+            token: self.config.token.clone(),
+        };
+        let mut out = BytesMut::new();
+        encode_control(&mut out, Kind::Hello, 0, &hello);
+        self.send(at, out.freeze(), effects);
+    }
+
+    pub(super) fn on_disconnected(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        trouble: String,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(at) = self.live(connection) {
+            self.lose(now, at, trouble, effects);
+        }
+    }
+
+    /// Gives a connection up from this side.
+    pub(super) fn hang_up(&mut self, now: Time, at: usize, trouble: String, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Close { connection: self.connection(at) });
+        self.lose(now, at, trouble, effects);
+    }
+
+    /// The connection is gone: whatever waited on it may or may not have been executed.
+    fn lose(&mut self, now: Time, at: usize, trouble: String, effects: &mut Vec<Effect>) {
+        let draw = self.draws.next();
+        let peer = &mut self.peers[at];
+        let was_ready = peer.is_ready();
+        // The first loss of a connection that worked is no reason to wait.
+        peer.failures = if was_ready { 0 } else { peer.failures.saturating_add(1) };
+        let rest = pause(self.config.backoff, self.config.backoff_max, peer.failures, draw);
+        peer.state = PeerState::Down { until: now + rest };
+        peer.trouble = trouble;
+        let node = peer.node;
+        for sent in peer.take_all() {
+            self.unanswered(now, sent, effects);
+        }
+        for lane in &mut self.lanes {
+            if node.is_some() && lane.leader == node {
+                lane.follow(None);
+            }
+        }
+        if !was_ready && self.map.is_none() {
+            self.map_search.trouble = Trouble::Unreachable;
+            self.map_search.again(now);
+        }
+        self.list_all();
+    }
+
+    /// A sending ended without an answer: by a lost connection, by silence, by a leader's fall.
+    pub(super) fn unanswered(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
+        let lane = sent.lane;
+        match sent.flight {
+            Flight::Pack { calls, .. } => {
+                self.lanes[sent.lane].packs_out -= 1;
+                for key in calls {
+                    if let Some(call) = self.calls.get_mut(key) {
+                        call.in_flight = false;
+                        call.maybe = true;
+                        call.attempts = call.attempts.saturating_add(1);
+                        self.reroute(now, key, effects);
+                    }
+                }
+            }
+            Flight::Read { calls, .. } => {
+                self.lanes[sent.lane].reads_out -= 1;
+                for key in calls {
+                    self.again(now, key, effects);
+                }
+            }
+            Flight::Range(range) => {
+                let streaming = self.calls.get(range.call).is_some_and(|call| call.streaming);
+                if streaming {
+                    self.end(now, range.call, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
+                } else {
+                    self.again(now, range.call, effects);
+                }
+            }
+            Flight::Open => self.lanes[lane].opening = false,
+            Flight::Map => return self.map_search.again(now),
+        }
+        self.list(lane);
+    }
+
+    /// A read or a range that gave nothing out yet is asked again.
+    fn again(&mut self, now: Time, key: super::CallKey, effects: &mut Vec<Effect>) {
+        if let Some(call) = self.calls.get_mut(key) {
+            call.in_flight = false;
+            call.attempts = call.attempts.saturating_add(1);
+            self.reroute(now, key, effects);
+        }
+    }
+
+    /// Greeted, or refused.
+    pub(super) fn on_greeting(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) {
+        match Kind::from_u8(frame.kind) {
+            Some(Kind::HelloOk) => match decode_control::<HelloOk>(&frame.body, "hello") {
+                Ok(hello) => self.greeted(now, at, &hello, effects),
+                Err(error) => self.hang_up(now, at, error.to_string(), effects),
+            },
+            Some(Kind::Refused) => {
+                let trouble = match Refusal::decode(&frame.body) {
+                    Ok(Refusal::BadRequest { text } | Refusal::Denied { text } | Refusal::Unavailable { text }) => text,
+                    Ok(refusal) => format!("refused: {refusal:?}"),
+                    Err(error) => error.to_string(),
+                };
+                self.hang_up(now, at, trouble, effects);
+            }
+            _ => self.hang_up(now, at, "did not greet".into(), effects),
+        }
+    }
+
+    fn greeted(&mut self, now: Time, at: usize, hello: &HelloOk, effects: &mut Vec<Effect>) {
+        if !PROTOCOL.contains(&hello.protocol) {
+            let text = format!("speaks protocol {}, this client {}", hello.protocol, PROTOCOL.end());
+            return self.hang_up(now, at, text, effects);
+        }
+        if let (Some(wanted), Some(found)) = (self.cluster, hello.cluster)
+            && wanted != found
+        {
+            return self.hang_up(now, at, format!("belongs to cluster {found}, wanted is {wanted}"), effects);
+        }
+        let identity = hello.node.map(|node| node.node);
+        let expected = self.peers[at].node;
+        if let (Some(expected), Some(found)) = (expected, identity)
+            && expected != found
+            && !self.config.dial_override.iter().any(|(node, _)| *node == expected)
+        {
+            // Another node answers at this address: what the map says of it is old.
+            self.peers[at].node = None;
+        }
+        if self.peers[at].node.is_none() && identity.is_some() {
+            // The same node may have been met under another address; one connection each is enough.
+            if self.peers.iter().any(|peer| peer.node == identity && peer.is_ready()) {
+                return self.hang_up(now, at, "met under another address".into(), effects);
+            }
+            self.peers.iter_mut().filter(|peer| peer.node == identity).for_each(|peer| peer.node = None);
+            self.peers[at].node = identity;
+        }
+        let peer = &mut self.peers[at];
+        peer.state = PeerState::Ready;
+        peer.failures = 0;
+        peer.trouble.clear();
+        self.cluster = self.cluster.or(hello.cluster);
+        if hello.cluster.is_none() {
+            self.map_search.trouble = Trouble::NotInitialized;
+        }
+        let version = self.map.as_ref().map_or(0, |map| map.version.0);
+        if version == 0 || hello.map_version.0 > version {
+            self.ask_for_map(now, at, effects);
+        }
+        self.list_all();
+    }
+
+    /// Looks for connections that open too slowly and requests that are unanswered for too long.
+    pub(super) fn check_peers(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        for at in 0..self.peers.len() {
+            if self.peers[at].deadline() > now {
+                continue;
+            }
+            if matches!(self.peers[at].state, PeerState::Opening { until } if until <= now) {
+                self.hang_up(now, at, "timed out".into(), effects);
+                continue;
+            }
+            for stream in self.peers[at].silent(now) {
+                self.on_silence(now, at, stream, effects);
+            }
+            let silence_max = self.config.silence_max;
+            if self.peers[at].is_ready() && now - self.peers[at].heard > silence_max {
+                self.hang_up(now, at, format!("silent for {silence_max:?}"), effects);
+            }
+        }
+    }
+
+    /// A request is unanswered for a while. A node that is alive is only slow, and asking it or another one again would
+    /// make it slower: so it is asked whether it lives, and only a silent node, or one that is slow beyond measure, is
+    /// given up.
+    fn on_silence(&mut self, now: Time, at: usize, stream: u32, effects: &mut Vec<Effect>) {
+        let connection = self.connection(at);
+        let peer = &mut self.peers[at];
+        let heard = peer.heard;
+        let Some(sent) = peer.flight(stream) else { return };
+        let alive = heard > sent.at && now - heard <= sent.patience;
+        let wait = match (alive, sent.pinged) {
+            (false, false) => Some(sent.patience / 2),
+            (true, _) if now - sent.at < sent.patience * SLOW => Some(sent.patience),
+            _ => None,
+        };
+        if let Some(wait) = wait {
+            sent.until = now + wait;
+            sent.pinged = true;
+            peer.note_until(now + wait);
+            let mut out = BytesMut::new();
+            encode_frame(&mut out, Kind::Ping, 0, &[]);
+            effects.push(Effect::Send { connection, bytes: out.freeze() });
+            return;
+        }
+        sent.until = Time::NEVER;
+        sent.abandoned = true;
+        let (sent, epoch) = (sent.clone(), sent.epoch);
+        if !alive {
+            peer.suspect_until = now + SUSPECT;
+            peer.trouble = "timed out".into();
+        }
+        if let Flight::Range(_) | Flight::Open | Flight::Map = sent.flight {
+            // Nothing that a late answer could still bring.
+            self.peers[at].take(stream);
+        }
+        if let Some(lane) = self.lanes.get_mut(sent.lane)
+            && !sent.anywhere
+            && !matches!(sent.flight, Flight::Map)
+            && lane.epoch == epoch
+        {
+            lane.rotation += 1;
+            lane.follow(None);
+        }
+        self.unanswered(now, sent, effects);
+    }
+}

@@ -1,0 +1,317 @@
+//! The client's side of the protocol, pure: numbers, packs, retries, hints, deadlines.
+//!
+//! It knows which node to ask for which key, repeats a command under the same number until it is answered
+//! (ordering.md 6), and tells a failure that is sure from an outcome that is not known. It does not know sockets,
+//! threads or clocks: a driver carries out [`Effect`]s and reports [`Input`]s.
+//!
+//! | room | what |
+//! |---|---|
+//! | `calls` | what callers wait for |
+//! | `rows` | the sessions of this client and the numbers in use |
+//! | `lane`, `pump` | what waits for one partition; packing and sending it |
+//! | `peers`, `connect` | nodes, connections, streams, silence |
+//! | `answers` | replies and refusals |
+//! | `routing` | the map: first contact, changes, re-routing |
+//!
+//! A command's life: *fresh* (no number, never sent), *packed* (numbered, in flight), perhaps *retry* (to be repeated
+//! under its number; `maybe` once a sending ended without a sure refusal), then answered, failed or unknown.
+
+mod answers;
+mod calls;
+mod connect;
+mod lane;
+mod outcome;
+mod peers;
+mod pump;
+mod routing;
+mod rows;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::{Answer, Command, Output};
+use crate::config::Config;
+use crate::error::{Error, Reason};
+use crate::map::PartitionMap;
+use crate::time::Time;
+use crate::wire::pack::PushError;
+use crate::wire::{ClientId, ClusterId, Frame, KEY_BYTES_MAX};
+
+pub use calls::{CallKey, Request};
+pub use peers::ConnectionId;
+
+use calls::{Call, Calls};
+use lane::Lane;
+use peers::{Draws, Peer};
+use rows::Rows;
+
+/// What [`Session::step`] takes.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Time passed; wanted at [`Session::deadline`].
+    Tick,
+    /// Everything that arrived together was given: what waits is packed and sent now.
+    TurnEnd,
+    /// The connection is open; nothing was sent on it.
+    Connected(ConnectionId),
+    /// The connection could not be opened, or ended.
+    Disconnected {
+        /// Which one.
+        connection: ConnectionId,
+        /// Why, in words.
+        trouble: String,
+    },
+    /// A frame arrived.
+    Frame {
+        /// On which connection.
+        connection: ConnectionId,
+        /// The frame.
+        frame: Frame,
+    },
+    /// The reader of a range has consumed so many bytes of its parts.
+    Credit {
+        /// Which range.
+        call: CallKey,
+        /// How many bytes more may come.
+        bytes: u32,
+    },
+    /// Nobody waits for this call any more. A command that was sent may still be executed.
+    Cancel(CallKey),
+}
+
+/// What the driver is to do, in order per connection.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Open a connection and report it.
+    Connect {
+        /// Its name from now on.
+        connection: ConnectionId,
+        /// `host:port`.
+        address: String,
+    },
+    /// Write these bytes.
+    Send {
+        /// Where.
+        connection: ConnectionId,
+        /// Whole frames.
+        bytes: Bytes,
+    },
+    /// Close the connection; nothing need be reported.
+    Close {
+        /// Which one.
+        connection: ConnectionId,
+    },
+    /// A call is over.
+    Complete {
+        /// The caller's token.
+        token: u64,
+        /// How it ended. A range that ended well has an [`Output::Loaded`] with the number of its pairs.
+        result: Result<Answer<Output>, Error>,
+    },
+    /// A chunk of a range: the body of a `Part` frame, checked and in sequence.
+    Part {
+        /// The caller's token.
+        token: u64,
+        /// See [`crate::wire::Part`].
+        part: Bytes,
+    },
+}
+
+/// Why a call was not taken.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SubmitError {
+    /// Too many calls or bytes wait: take it up again when some are answered.
+    Full(Box<Request>),
+    /// It can never succeed.
+    Refused(Error),
+}
+
+/// The client's side of the protocol. See the module.
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    client: ClientId,
+    draws: Draws,
+    calls: Calls,
+    rows: Rows,
+    map: Option<Arc<PartitionMap>>,
+    cluster: Option<ClusterId>,
+    /// Lane of each entry of the map.
+    routes: Vec<usize>,
+    lanes: Vec<Lane>,
+    /// Lanes to look at in the next pump.
+    listed: Vec<usize>,
+    /// Calls that wait for a map.
+    unrouted: Vec<CallKey>,
+    peers: Vec<Peer>,
+    map_search: routing::MapSearch,
+    /// Distinguishes the sessions that this client opens.
+    nonce: u64,
+}
+
+impl Session {
+    /// A session that finds its cluster through `endpoints` (`host:port`). `seed` decides its draws.
+    pub fn new(config: Config, client: ClientId, seed: u64, endpoints: Vec<String>) -> Session {
+        let cluster = config.cluster;
+        Session {
+            config,
+            client,
+            draws: Draws(seed),
+            calls: Calls::default(),
+            rows: Rows::default(),
+            map: None,
+            cluster,
+            routes: Vec::new(),
+            lanes: Vec::new(),
+            listed: Vec::new(),
+            unrouted: Vec::new(),
+            peers: endpoints.into_iter().map(|address| Peer::new(address, None)).collect(),
+            map_search: routing::MapSearch::default(),
+            nonce: 0,
+        }
+    }
+
+    /// The map that it routes by, once it has one.
+    pub fn map(&self) -> Option<&Arc<PartitionMap>> {
+        self.map.as_ref()
+    }
+
+    /// The cluster, once known.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
+    }
+
+    /// Which client this is.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// Calls that wait.
+    pub fn calls_waiting(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Takes a call; [`Effect::Complete`] with its token tells how it ended, not later than a little after `deadline`.
+    /// It is sent at the next [`Input::TurnEnd`].
+    pub fn submit(&mut self, token: u64, deadline: Time, request: Request) -> Result<CallKey, SubmitError> {
+        let room = self.calls.len() < self.config.calls_max && self.calls.bytes() < self.config.bytes_max;
+        if !room {
+            return Err(SubmitError::Full(Box::new(request)));
+        }
+        check(&request).map_err(|reason| SubmitError::Refused(Error::failed(reason)))?;
+        let eight = request.command().is_some_and(Command::is_eight);
+        let resume = match &request {
+            Request::Resume(_, resume) => Some(*resume),
+            _ => None,
+        };
+        let key = self.calls.insert(token, deadline, request, eight);
+        if let (Some(resume), Some(call)) = (resume, self.calls.get_mut(key)) {
+            let row = self.rows.insert(resume.session);
+            self.rows.resume_number(row, resume.number);
+            call.row = Some(row);
+            call.number = Some(resume.number);
+            call.maybe = true;
+        }
+        // A call that spans partitions is refused here if the map is known, else when it comes.
+        match self.route(key) {
+            Ok(()) => Ok(key),
+            Err(error) => {
+                self.forget(key);
+                Err(SubmitError::Refused(error))
+            }
+        }
+    }
+
+    /// The only way in. No I/O, no clock; randomness only from the seed.
+    pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Tick => self.tick(now, effects),
+            Input::TurnEnd => {}
+            Input::Connected(connection) => return self.on_connected(now, connection, effects),
+            Input::Disconnected { connection, trouble } => {
+                return self.on_disconnected(now, connection, trouble, effects);
+            }
+            Input::Frame { connection, frame } => return self.on_frame(now, connection, frame, effects),
+            Input::Credit { call, bytes } => return self.on_credit(now, call, bytes, effects),
+            Input::Cancel(call) => return self.on_cancel(call, effects),
+        }
+        self.pump(now, effects);
+    }
+
+    /// When `step(.., Input::Tick, ..)` is next wanted.
+    pub fn deadline(&self) -> Option<Time> {
+        let lanes = self.lanes.iter().filter(|lane| lane.has_work() && lane.not_before > Time::default());
+        let lanes = lanes.map(|lane| lane.not_before);
+        let peers = self.peers.iter().map(Peer::deadline);
+        let search = self.map_search.deadline(self.map.is_none() && self.calls.len() > 0);
+        let first = lanes.chain(peers).chain(self.calls.deadline()).chain(search).min();
+        first.filter(|&first| first != Time::NEVER)
+    }
+
+    /// Ends all calls, as certainly or as unknown as they are.
+    pub fn close(&mut self, effects: &mut Vec<Effect>) {
+        for key in self.calls.keys() {
+            self.end_closed(key, effects);
+        }
+    }
+
+    fn tick(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        self.check_peers(now, effects);
+        let overdue = self.calls.overdue(now);
+        if !overdue.is_empty() {
+            for key in overdue {
+                self.end_overdue(now, key, effects);
+            }
+            let Session { lanes, calls, unrouted, .. } = self;
+            lanes.iter_mut().for_each(|lane| lane.forget_done(calls));
+            unrouted.retain(|key| calls.is_waiting(*key));
+        }
+        self.rows.forget_kept(now);
+    }
+
+    /// Marks a lane to be looked at by the next pump.
+    fn list(&mut self, lane: usize) {
+        if !std::mem::replace(&mut self.lanes[lane].listed, true) {
+            self.listed.push(lane);
+        }
+    }
+
+    fn list_all(&mut self) {
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].has_work() {
+                self.list(lane);
+            }
+        }
+    }
+
+    /// Takes a call out that was never given to the caller.
+    fn forget(&mut self, key: CallKey) -> Option<Call> {
+        let call = self.calls.remove(key)?;
+        if let (Some(row), Some(number)) = (call.row, call.number) {
+            self.rows.done(row, number);
+        }
+        Some(call)
+    }
+}
+
+/// What can never succeed is not sent.
+fn check(request: &Request) -> Result<(), Reason> {
+    let command = match request {
+        Request::Command(command) => command,
+        Request::Resume(command, token) if command.checksum() != token.checksum => return Err(Reason::OtherCommand),
+        Request::Resume(command, _) => command,
+        Request::Get { key, .. } if key.len() > KEY_BYTES_MAX => return Err(Reason::TooLarge),
+        Request::Get { .. } => return Ok(()),
+        Request::Range(range) => {
+            let bounds = std::iter::once(&range.low).chain(&range.high);
+            let legal = bounds.into_iter().all(|bound| bound.len() <= KEY_BYTES_MAX + 1);
+            return if legal { Ok(()) } else { Err(Reason::TooLarge) };
+        }
+    };
+    match command.check() {
+        Ok(()) => Ok(()),
+        Err(PushError::Invalid) => Err(Reason::Invalid),
+        Err(PushError::TooLarge | PushError::Full | PushError::NotEight | PushError::Order) => Err(Reason::TooLarge),
+    }
+}

@@ -1,0 +1,99 @@
+//! How calls end, and what their callers are told. The rule (reliability.md 1): a command failed for sure only if no
+//! sending of it can have been executed; else its outcome is unknown.
+
+use crate::command::{Answer, Output};
+use crate::error::{Cause, Error, Failure, NodeTrouble, Place, Reason, Unknown};
+use crate::resume::ResumeToken;
+use crate::time::Time;
+
+use super::calls::{Call, CallKey};
+use super::lane::Trouble;
+use super::peers::PeerState;
+use super::{Effect, Session};
+
+impl Session {
+    /// The call is answered.
+    pub(super) fn complete(&mut self, key: CallKey, answer: Answer<Output>, effects: &mut Vec<Effect>) {
+        if let Some(call) = self.forget(key) {
+            effects.push(Effect::Complete { token: call.token, result: Ok(answer) });
+        }
+    }
+
+    /// The call cannot go on: failed if that is sure, else unknown.
+    pub(super) fn end(&mut self, now: Time, key: CallKey, reason: Reason, cause: Cause, effects: &mut Vec<Effect>) {
+        let Some(call) = self.calls.remove(key) else { return };
+        let place = self.place(&call);
+        let may_have_run = call.request.command().is_some() && (call.maybe || call.in_flight);
+        if !may_have_run || mutant!(client_unsure_is_sure) {
+            if let (Some(row), Some(number)) = (call.row, call.number) {
+                self.rows.done(row, number);
+            }
+            let failure = Box::new(Failure { reason, place });
+            effects.push(Effect::Complete { token: call.token, result: Err(Error::Failed(failure)) });
+            return;
+        }
+        let mut resume = None;
+        if let (Some(row), Some(number), Some(command)) = (call.row, call.number, call.request.command()) {
+            let session = self.rows.id(row);
+            if cause == Cause::NoAnswer {
+                resume = Some(ResumeToken { session, number, checksum: command.checksum() });
+                self.rows.keep(row, number, now + self.config.resume_keep);
+            } else {
+                self.rows.done(row, number);
+            }
+        }
+        let unknown = Box::new(Unknown { cause, resume, place });
+        effects.push(Effect::Complete { token: call.token, result: Err(Error::Unknown(unknown)) });
+    }
+
+    /// The deadline passed.
+    pub(super) fn end_overdue(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
+        let Some(call) = self.calls.get(key) else { return };
+        if call.streaming {
+            self.cancel_range(key, effects);
+            return self.end(now, key, Reason::TimedOut, Cause::NoAnswer, effects);
+        }
+        let lane = self.lane_of(call.request.routing_key());
+        let trouble = lane.map_or(self.map_search.trouble, |lane| self.lanes[lane].trouble);
+        let trouble = match trouble {
+            // Nothing was heard of a leader, and nobody can be asked: say that.
+            Trouble::None | Trouble::NoLeader if !call.in_flight && self.peers.iter().all(|peer| !peer.is_ready()) => {
+                Trouble::Unreachable
+            }
+            trouble => trouble,
+        };
+        self.cancel_range(key, effects);
+        self.end(now, key, trouble.reason(), Cause::NoAnswer, effects);
+    }
+
+    /// The client closes.
+    pub(super) fn end_closed(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
+        self.end(Time::default(), key, Reason::Closed, Cause::Closed, effects);
+    }
+
+    /// Where a call stood when it ended.
+    fn place(&self, call: &Call) -> Place {
+        let key = call.request.routing_key();
+        let entry = self.map.as_ref().and_then(|map| map.route(key));
+        let Some(entry) = entry else {
+            return Place { nodes: self.peers.iter().map(trouble_of).collect(), ..Place::default() };
+        };
+        let nodes = entry.replicas.iter().map(|replica| {
+            let peer = self.peers.iter().find(|peer| peer.node == Some(replica.node));
+            let address = self.address_of(replica.node).unwrap_or_default();
+            peer.map_or(NodeTrouble { node: Some(replica.node), address, trouble: "not tried".into() }, trouble_of)
+        });
+        let nodes = nodes.collect();
+        Place { partition: Some(entry.partition), low: entry.low.clone(), high: entry.high.clone(), nodes }
+    }
+}
+
+fn trouble_of(peer: &super::peers::Peer) -> NodeTrouble {
+    let trouble = match peer.state {
+        PeerState::Idle => "not tried".into(),
+        PeerState::Opening { .. } => "no answer to the connection attempt".into(),
+        PeerState::Ready => String::new(),
+        PeerState::Down { .. } => peer.trouble.clone(),
+    };
+    NodeTrouble { node: peer.node, address: peer.address.clone(), trouble }
+}

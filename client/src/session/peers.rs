@@ -1,0 +1,222 @@
+//! The nodes that this client talks to: one connection each, its life, and the requests that wait on it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::time::Time;
+use crate::wire::NodeId;
+
+use super::calls::CallKey;
+use super::rows::RowKey;
+
+/// A connection: which peer, and which life of it. Events of an earlier life are ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId {
+    /// Place in the session's table of peers.
+    pub peer: u32,
+    /// Counts the peer's connections.
+    pub life: u32,
+}
+
+/// What a stream waits for.
+#[derive(Clone, Debug)]
+pub(super) enum Flight {
+    /// Commands of one session; the last `left` are not answered yet.
+    Pack { calls: Vec<CallKey>, left: u32, row: RowKey },
+    /// A session's opening.
+    Open,
+    /// Gets; the last `left` are not answered yet.
+    Read { calls: Vec<CallKey>, left: u32 },
+    /// A range.
+    Range(RangeFlight),
+    /// The map.
+    Map,
+}
+
+/// A range that is arriving.
+#[derive(Clone, Debug)]
+pub(super) struct RangeFlight {
+    pub call: CallKey,
+    /// Number of the next chunk.
+    pub next: u32,
+    /// Pairs so far.
+    pub pairs: u64,
+    /// Instance and index that it is read at; none before the first chunk.
+    pub position: Option<(u64, u32)>,
+    /// Bytes that the server may still send.
+    pub credit: i64,
+}
+
+/// A request that was sent.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub flight: Flight,
+    pub lane: usize,
+    /// The lane's epoch when it was sent: a refusal of an older one says nothing about the present leader.
+    pub epoch: u32,
+    /// A replica that need not lead was asked.
+    pub anywhere: bool,
+    pub at: Time,
+    /// When silence is looked at next.
+    pub until: Time,
+    /// How long silence is borne.
+    pub patience: Duration,
+    /// Whether the node was asked if it lives.
+    pub pinged: bool,
+    /// Its calls were queued again; an answer that comes all the same is welcome, a refusal means nothing.
+    pub abandoned: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerState {
+    /// Not connected, nothing against it.
+    Idle,
+    /// The driver is connecting, or `Hello` was sent.
+    Opening { until: Time },
+    /// Greeted.
+    Ready,
+    /// Not to be tried before.
+    Down { until: Time },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub address: String,
+    pub node: Option<NodeId>,
+    pub state: PeerState,
+    pub life: u32,
+    /// Failed connections in a row.
+    pub failures: u32,
+    /// Others are preferred until then: it was silent lately.
+    pub suspect_until: Time,
+    pub heard: Time,
+    /// What went wrong last, in words.
+    pub trouble: String,
+    /// Stream of the first element of `sent`. Streams count up and are never used twice in one connection, so that a
+    /// late answer can only meet the request that it answers. 0 is the connection itself.
+    first_stream: u32,
+    sent: VecDeque<Option<Sent>>,
+    /// No request's `until` is before it.
+    earliest: Time,
+}
+
+impl Peer {
+    pub fn new(address: String, node: Option<NodeId>) -> Peer {
+        Peer {
+            address,
+            node,
+            state: PeerState::Idle,
+            life: 0,
+            failures: 0,
+            suspect_until: Time::default(),
+            heard: Time::default(),
+            trouble: String::new(),
+            first_stream: 1,
+            sent: VecDeque::new(),
+            earliest: Time::NEVER,
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.state == PeerState::Ready
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, PeerState::Ready | PeerState::Opening { .. })
+    }
+
+    /// Whether it may be tried now.
+    pub fn is_usable(&self, now: Time) -> bool {
+        !matches!(self.state, PeerState::Down { until } if until > now)
+    }
+
+    /// The stream that the next request gets; none: this connection has used all of them.
+    pub fn next_stream(&self) -> Option<u32> {
+        u32::try_from(self.sent.len()).ok().and_then(|waiting| self.first_stream.checked_add(waiting))
+    }
+
+    /// Notes that a request was sent on [`Peer::next_stream`].
+    pub fn push(&mut self, sent: Sent) {
+        self.note_until(sent.until);
+        self.sent.push_back(Some(sent));
+    }
+
+    pub fn flight(&mut self, stream: u32) -> Option<&mut Sent> {
+        let at = stream.checked_sub(self.first_stream)? as usize;
+        self.sent.get_mut(at)?.as_mut()
+    }
+
+    /// The request on `stream` is answered, or no answer is wanted any more.
+    pub fn take(&mut self, stream: u32) -> Option<Sent> {
+        let at = stream.checked_sub(self.first_stream)? as usize;
+        let sent = self.sent.get_mut(at)?.take();
+        self.drop_done();
+        sent
+    }
+
+    fn drop_done(&mut self) {
+        while let Some(None) = self.sent.front() {
+            self.sent.pop_front();
+            self.first_stream += 1;
+        }
+    }
+
+    /// Everything that waits, given up at the end of a connection; streams begin anew. What was queued again is left
+    /// out.
+    pub fn take_all(&mut self) -> Vec<Sent> {
+        self.first_stream = 1;
+        self.earliest = Time::NEVER;
+        self.sent.drain(..).flatten().filter(|sent| !sent.abandoned).collect()
+    }
+
+    /// A request's `until` was set.
+    pub fn note_until(&mut self, until: Time) {
+        self.earliest = self.earliest.min(until);
+    }
+
+    /// The streams whose silence lasts too long at `now`. Looks at all of them, but only when the earliest may be due.
+    pub fn silent(&mut self, now: Time) -> Vec<u32> {
+        let mut silent = Vec::new();
+        if self.earliest > now {
+            return silent;
+        }
+        self.earliest = Time::NEVER;
+        for (sent, stream) in self.sent.iter().zip(self.first_stream..) {
+            match sent {
+                Some(sent) if sent.until <= now => silent.push(stream),
+                Some(sent) => self.earliest = self.earliest.min(sent.until),
+                None => {}
+            }
+        }
+        silent
+    }
+
+    /// When [`Peer::silent`] may next have something.
+    pub fn deadline(&self) -> Time {
+        match self.state {
+            PeerState::Opening { until } => until.min(self.earliest),
+            _ => self.earliest,
+        }
+    }
+}
+
+/// Doubling pauses with jitter.
+pub(super) fn pause(first: Duration, max: Duration, failures: u32, draw: u64) -> Duration {
+    let whole = first.saturating_mul(1 << failures.min(16)).min(max);
+    // Between half of it and all of it: clients that failed together do not come back together.
+    whole / 2 + Duration::from_nanos((whole.as_nanos() as u64 / 2).checked_mul(draw % 1024).unwrap_or(0) / 1024)
+}
+
+/// Pseudo-random numbers from a seed (splitmix64).
+#[derive(Clone, Debug)]
+pub(super) struct Draws(pub u64);
+
+impl Draws {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

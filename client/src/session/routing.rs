@@ -1,0 +1,233 @@
+//! The map: first contact, refreshing it, and moving what waits when it changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use crate::command::Command;
+use crate::error::{Cause, Error, Reason};
+use crate::map::{Entry, PartitionMap, Role};
+use crate::time::Time;
+use crate::wire::control::encode_control;
+use crate::wire::{Kind, MapGet, MapReply, MapVersion};
+
+use super::calls::{CallKey, Request};
+use super::lane::{Lane, Trouble};
+use super::peers::{Flight, Sent};
+use super::{Effect, Session};
+
+/// Without a map, another endpoint is asked after this long, beside those that have not answered yet.
+const HEDGE: Duration = Duration::from_millis(100);
+/// Least time between two questions for the map of a cluster that works.
+const REFRESH: Duration = Duration::from_millis(20);
+
+/// The search for a (newer) map.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MapSearch {
+    /// A newer map is needed.
+    wanted: bool,
+    /// Who is asked next.
+    rotation: usize,
+    not_before: Time,
+    pub trouble: Trouble,
+}
+
+impl MapSearch {
+    pub fn deadline(&self, no_map: bool) -> Option<Time> {
+        (self.wanted || no_map).then_some(self.not_before)
+    }
+
+    /// An answer did not come: ask on.
+    pub fn again(&mut self, now: Time) {
+        self.not_before = self.not_before.min(now + Duration::from_millis(5));
+    }
+}
+
+impl Session {
+    /// The lane of a key by the present map.
+    pub(super) fn lane_of(&self, key: &[u8]) -> Option<usize> {
+        self.find(key).map(|(_, lane)| lane)
+    }
+
+    /// The entry and the lane of a key by the present map.
+    fn find(&self, key: &[u8]) -> Option<(&Entry, usize)> {
+        let map = self.map.as_ref()?;
+        let at = map.position(key)?;
+        Some((&map.partitions[at], self.routes[at]))
+    }
+
+    /// Queues a new call where it belongs, or says why there is no such place.
+    pub(super) fn route(&mut self, key: CallKey) -> Result<(), Error> {
+        let Some(call) = self.calls.get(key) else { return Ok(()) };
+        let Some((entry, at)) = self.find(call.request.routing_key()) else {
+            self.unrouted.push(key);
+            return Ok(());
+        };
+        if !is_within(entry, &call.request) {
+            return Err(Error::failed(Reason::SpansPartitions));
+        }
+        let lane = &mut self.lanes[at];
+        match &call.request {
+            Request::Command(_) | Request::Resume(..) => lane.queue_command(key, call.row.zip(call.number)),
+            Request::Get { .. } => lane.gets.push_back(key),
+            Request::Range(_) => lane.ranges.push_back(key),
+        }
+        self.list(at);
+        Ok(())
+    }
+
+    /// Queues a call again, by the present map, under its number if it has one.
+    pub(super) fn reroute(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
+        if self.route(key).is_err() {
+            self.end(now, key, Reason::SpansPartitions, Cause::SpansPartitions, effects);
+        }
+    }
+
+    /// A newer map is needed. It is asked for at the next pump, not more often than is good.
+    pub(super) fn want_map(&mut self) {
+        self.map_search.wanted = true;
+    }
+
+    /// Asks for the map if it is needed and time.
+    pub(super) fn search_map(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let none = self.map.is_none() && self.calls.len() > 0;
+        if !(none || self.map_search.wanted) || now < self.map_search.not_before || self.peers.is_empty() {
+            return;
+        }
+        self.map_search.not_before = now + if none { HEDGE } else { REFRESH };
+        // A connection that is open comes first; without one, the next address is tried.
+        let count = self.peers.len();
+        let order = (0..count).map(|step| (self.map_search.rotation + step) % count);
+        let ready = order.clone().find(|&at| self.peers[at].is_ready() && self.peers[at].suspect_until <= now);
+        let next = order.clone().find(|&at| !self.peers[at].is_open() && self.peers[at].is_usable(now));
+        if let Some(at) = ready {
+            self.map_search.rotation = at + 1;
+            self.ask_for_map(now, at, effects);
+        }
+        if let (true, Some(at)) = (none || ready.is_none(), next) {
+            self.map_search.rotation = at + 1;
+            self.connect(now, at, effects);
+        }
+    }
+
+    pub(super) fn ask_for_map(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
+        let Some(stream) = self.peers[at].next_stream() else { return };
+        let known = self.map.as_ref().map_or(MapVersion(0), |map| map.version);
+        let mut out = BytesMut::new();
+        encode_control(&mut out, Kind::MapGet, stream, &MapGet { known });
+        let patience = self.config.attempt_timeout;
+        let sent = Sent {
+            flight: Flight::Map,
+            lane: usize::MAX,
+            epoch: 0,
+            anywhere: true,
+            at: now,
+            until: now + patience,
+            patience,
+            pinged: true,
+            abandoned: false,
+        };
+        self.peers[at].push(sent);
+        self.send(at, out.freeze(), effects);
+    }
+
+    pub(super) fn on_map(&mut self, now: Time, reply: MapReply, effects: &mut Vec<Effect>) {
+        self.map_search.wanted = false;
+        let newer = |map: &PartitionMap| self.map.as_ref().is_none_or(|old| map.version > old.version);
+        if let Some(map) = reply.map.filter(newer)
+            && !map.partitions.is_empty()
+            && map.check().is_ok()
+        {
+            self.adopt(now, map, effects);
+        }
+        for (partition, node) in reply.leaders {
+            let lane = self.lanes.iter_mut().find(|lane| lane.partition == partition);
+            if let Some(lane) = lane.filter(|lane| lane.leader.is_none()) {
+                lane.follow(Some(node));
+            }
+        }
+        self.list_all();
+    }
+
+    /// Takes newer entries into the map: what they overlap goes. Returns whether a whole map came out. It keeps its
+    /// version, because nothing is known of the entries that were not told: the whole map is asked for too.
+    pub(super) fn patch(&mut self, now: Time, entries: Vec<Entry>, effects: &mut Vec<Effect>) -> bool {
+        let Some(map) = self.map.as_ref().filter(|_| !entries.is_empty()) else { return false };
+        let mut patched = PartitionMap::clone(map);
+        let mut newer = true;
+        patched.partitions.retain(|old| {
+            let mut over = entries.iter().filter(|new| new.overlaps(&old.low, old.high.as_deref())).peekable();
+            let kept = over.peek().is_none();
+            newer &= over.all(|new| new.version > old.version);
+            kept
+        });
+        patched.partitions.extend(entries);
+        patched.partitions.sort_by(|a, b| a.low.cmp(&b.low));
+        self.want_map();
+        let whole = newer && patched.check().is_ok();
+        if whole {
+            self.adopt(now, patched, effects);
+        }
+        whole
+    }
+
+    /// Routes by another map from now on; moves what waits.
+    fn adopt(&mut self, now: Time, map: PartitionMap, effects: &mut Vec<Effect>) {
+        let routes: Vec<usize> = map.partitions.iter().map(|entry| self.lane_for(entry)).collect();
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            lane.alive = routes.contains(&at);
+        }
+        let waiting: Vec<CallKey> =
+            std::mem::take(&mut self.unrouted).into_iter().chain(self.lanes.iter_mut().flat_map(Lane::drain)).collect();
+        self.routes = routes;
+        self.map = Some(Arc::new(map));
+        self.map_search.trouble = Trouble::None;
+        for key in waiting {
+            self.reroute(now, key, effects);
+        }
+        self.list_all();
+    }
+
+    /// The lane of a new map's entry: the partition's own, or a new one that inherits the session of the partition
+    /// which held these keys before. A split copies the sessions, so theirs is known there too (ordering.md 8), and
+    /// commands that may have been executed before the split find their replies.
+    fn lane_for(&mut self, entry: &Entry) -> usize {
+        let replicas = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
+        let replicas = replicas.map(|replica| replica.node).collect();
+        let lane = match self.lanes.iter().position(|lane| lane.partition == entry.partition) {
+            Some(lane) => lane,
+            None => {
+                let parent = self.lane_of(&entry.low);
+                let rotation = self.draws.next() as usize % 16;
+                let mut lane = Lane::new(entry.partition, rotation);
+                if let Some(parent) = parent {
+                    lane.row = self.lanes[parent].row;
+                    lane.leader = self.lanes[parent].leader;
+                }
+                self.lanes.push(lane);
+                self.lanes.len() - 1
+            }
+        };
+        let lane_at = lane;
+        let lane = &mut self.lanes[lane_at];
+        lane.replicas = replicas;
+        if lane.leader.is_some_and(|leader| !lane.replicas.contains(&leader)) {
+            lane.follow(None);
+        }
+        lane_at
+    }
+}
+
+/// Whether one partition can serve all of a request.
+fn is_within(entry: &Entry, request: &Request) -> bool {
+    match request {
+        Request::Command(Command::One(_)) | Request::Resume(Command::One(_), _) | Request::Get { .. } => true,
+        Request::Command(command) | Request::Resume(command, _) => command.all_keys(|key| entry.contains(key)),
+        Request::Range(range) => match (&range.high, &entry.high) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(high), Some(end)) => high <= end || high <= &range.low,
+        },
+    }
+}

@@ -1,0 +1,254 @@
+//! Writing packs (see `pack`): every byte is written once, into the frame that it is sent in.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use coppice_btree::Op;
+
+use super::entry::TAG_PACK;
+use super::frame::{HEADER_BYTES, Kind, end_frame};
+use super::pack::{CAS, DELETE, FLAG_EIGHT, GET, INSERT, LOAD, MANY, PUT};
+use super::varint::{put_varint, varint_bytes};
+use super::{
+    COMPOUND_BYTES_MAX, KEY_BYTES_MAX, MANY_OPERATIONS_MAX, PACK_BYTES_MAX, PartitionId, SessionId, VALUE_BYTES_MAX,
+};
+
+/// Why a command was not packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PushError {
+    /// This pack is full; an empty one takes it.
+    Full,
+    /// The pack is `eight` and the command is not.
+    NotEight,
+    /// A key, a value or the whole command is above its limit; no pack takes it.
+    TooLarge,
+    /// Not above the number before it, or below the lowest unacknowledged one.
+    Order,
+    /// A compound command without operations, or a load whose keys do not ascend.
+    Invalid,
+}
+
+/// Most bytes in front of the first command: frame header, partition, entry tag and length, pack header.
+const ROOM: usize = 64;
+
+/// Builds a pack inside its frame: every byte is written once, to where it is sent from.
+#[derive(Debug)]
+pub struct PackWriter {
+    /// [`ROOM`] bytes for what goes in front, then the commands.
+    buffer: BytesMut,
+    session: SessionId,
+    lowest_unacknowledged: u64,
+    last: u64,
+    count: u32,
+    eight: bool,
+    bytes_max: usize,
+}
+
+impl PackWriter {
+    /// An empty pack. `bytes_max` bounds the commands' bytes, as far as a single command allows, and is itself bounded
+    /// by [`PACK_BYTES_MAX`]. `buffer` may be one that was used before; it must be empty.
+    pub fn new(
+        mut buffer: BytesMut,
+        session: SessionId,
+        lowest_unacknowledged: u64,
+        eight: bool,
+        bytes_max: usize,
+    ) -> PackWriter {
+        buffer.clear();
+        buffer.resize(ROOM, 0);
+        let last = lowest_unacknowledged;
+        PackWriter { buffer, session, lowest_unacknowledged, last, count: 0, eight, bytes_max }
+    }
+
+    /// Commands so far.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes of the commands so far.
+    pub fn bytes(&self) -> usize {
+        self.buffer.len() - ROOM
+    }
+
+    /// Appends one operation.
+    #[inline]
+    pub fn push(&mut self, number: u64, op: Op<'_>) -> Result<(), PushError> {
+        let bytes = checked_op_bytes(&op, self.eight)? + 1;
+        let step = self.step(number)?;
+        self.admit(bytes + varint_bytes(step))?;
+        self.buffer.put_u8(code(&op));
+        put_varint(&mut self.buffer, step);
+        put_op(&mut self.buffer, &op, self.eight);
+        self.pushed(number);
+        Ok(())
+    }
+
+    /// Appends several operations as one command.
+    pub fn push_many<'o>(
+        &mut self,
+        number: u64,
+        operations: impl ExactSizeIterator<Item = Op<'o>> + Clone,
+    ) -> Result<(), PushError> {
+        let count = operations.len();
+        if count == 0 {
+            return Err(PushError::Invalid);
+        }
+        let mut content = varint_bytes(count as u64);
+        for op in operations.clone() {
+            content += checked_op_bytes(&op, self.eight)? + 1;
+        }
+        if count > MANY_OPERATIONS_MAX {
+            return Err(PushError::TooLarge);
+        }
+        self.begin_compound(number, MANY, count, content)?;
+        for op in operations {
+            self.buffer.put_u8(code(&op));
+            put_op(&mut self.buffer, &op, self.eight);
+        }
+        self.pushed(number);
+        Ok(())
+    }
+
+    /// Appends pairs, ascending by key, as one command.
+    pub fn push_load<'o>(
+        &mut self,
+        number: u64,
+        pairs: impl ExactSizeIterator<Item = (&'o [u8], &'o [u8])> + Clone,
+    ) -> Result<(), PushError> {
+        let count = pairs.len();
+        if count == 0 {
+            return Err(PushError::Invalid);
+        }
+        let mut content = varint_bytes(count as u64);
+        let mut last: Option<&[u8]> = None;
+        for (key, value) in pairs.clone() {
+            content += checked_op_bytes(&Op::Put { key, value }, self.eight)?;
+            if last.is_some_and(|last| last >= key) {
+                return Err(PushError::Invalid);
+            }
+            last = Some(key);
+        }
+        self.begin_compound(number, LOAD, count, content)?;
+        for (key, value) in pairs {
+            put_op(&mut self.buffer, &Op::Put { key, value }, self.eight);
+        }
+        self.pushed(number);
+        Ok(())
+    }
+
+    fn begin_compound(&mut self, number: u64, code: u8, count: usize, content: usize) -> Result<(), PushError> {
+        if content > COMPOUND_BYTES_MAX {
+            return Err(PushError::TooLarge);
+        }
+        let step = self.step(number)?;
+        self.admit(1 + varint_bytes(step) + varint_bytes(content as u64) + content)?;
+        self.buffer.put_u8(code);
+        put_varint(&mut self.buffer, step);
+        put_varint(&mut self.buffer, content as u64);
+        put_varint(&mut self.buffer, count as u64);
+        Ok(())
+    }
+
+    #[inline]
+    fn step(&self, number: u64) -> Result<u64, PushError> {
+        let step = number.checked_sub(self.last).ok_or(PushError::Order)?;
+        if step == 0 && self.count > 0 { Err(PushError::Order) } else { Ok(step) }
+    }
+
+    #[inline]
+    fn admit(&mut self, bytes: usize) -> Result<(), PushError> {
+        // An empty pack takes any legal command, so that a small `bytes_max` cannot starve one.
+        if self.count > 0 && self.bytes() + bytes > self.bytes_max.min(PACK_BYTES_MAX - ROOM) {
+            return Err(PushError::Full);
+        }
+        self.buffer.reserve(bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn pushed(&mut self, number: u64) {
+        self.last = number;
+        self.count += 1;
+    }
+
+    /// The whole `Commands` frame for `partition`, ready to send; nothing if no command was pushed.
+    pub fn finish(mut self, partition: PartitionId, stream: u32) -> Option<Bytes> {
+        if self.count == 0 {
+            return None;
+        }
+        let mut header = BytesMut::with_capacity(ROOM);
+        header.put_u8(if self.eight { FLAG_EIGHT } else { 0 });
+        put_varint(&mut header, u64::from(self.session.partition.0));
+        put_varint(&mut header, self.session.instance);
+        put_varint(&mut header, u64::from(self.session.index));
+        put_varint(&mut header, u64::from(self.count));
+        put_varint(&mut header, self.lowest_unacknowledged);
+        let pack_bytes = header.len() + self.bytes();
+        let mut front = BytesMut::with_capacity(ROOM);
+        front.resize(HEADER_BYTES, 0);
+        front[8] = Kind::Commands as u8;
+        front[12..16].copy_from_slice(&stream.to_le_bytes());
+        put_varint(&mut front, u64::from(partition.0));
+        front.put_u8(TAG_PACK);
+        put_varint(&mut front, pack_bytes as u64);
+        let start = ROOM - front.len() - header.len();
+        self.buffer[start..start + front.len()].copy_from_slice(&front);
+        self.buffer[start + front.len()..ROOM].copy_from_slice(&header);
+        end_frame(&mut self.buffer, start);
+        Some(self.buffer.freeze().slice(start..))
+    }
+}
+
+#[inline]
+fn code(op: &Op<'_>) -> u8 {
+    match op {
+        Op::Put { .. } => PUT,
+        Op::Insert { .. } => INSERT,
+        Op::Delete { .. } => DELETE,
+        Op::Cas { .. } => CAS,
+        Op::Get { .. } => GET,
+    }
+}
+
+/// Key, and up to two values, of an operation.
+#[inline]
+fn strings<'a>(op: &Op<'a>) -> (&'a [u8], [Option<&'a [u8]>; 2]) {
+    match *op {
+        Op::Put { key, value } | Op::Insert { key, value } => (key, [Some(value), None]),
+        Op::Delete { key } | Op::Get { key } => (key, [None, None]),
+        Op::Cas { key, expected, value } => (key, [Some(expected), Some(value)]),
+    }
+}
+
+/// Whether the operation fits an `eight` pack: its key and its values are 8 bytes long.
+#[inline]
+pub fn is_eight(op: &Op<'_>) -> bool {
+    let (key, values) = strings(op);
+    key.len() == 8 && values.iter().flatten().all(|value| value.len() == 8)
+}
+
+/// Bytes of an operation's content, without code and number, if it is within the limits.
+#[inline]
+fn checked_op_bytes(op: &Op<'_>, eight: bool) -> Result<usize, PushError> {
+    let (key, values) = strings(op);
+    if key.len() > KEY_BYTES_MAX || values.iter().flatten().any(|value| value.len() > VALUE_BYTES_MAX) {
+        return Err(PushError::TooLarge);
+    }
+    if eight {
+        if !is_eight(op) {
+            return Err(PushError::NotEight);
+        }
+        return Ok(8 + 8 * values.iter().flatten().count());
+    }
+    let with_length = |bytes: &[u8]| varint_bytes(bytes.len() as u64) + bytes.len();
+    Ok(with_length(key) + values.iter().flatten().map(|value| with_length(value)).sum::<usize>())
+}
+
+#[inline]
+fn put_op(out: &mut BytesMut, op: &Op<'_>, eight: bool) {
+    let (key, values) = strings(op);
+    for bytes in std::iter::once(key).chain(values.into_iter().flatten()) {
+        if !eight {
+            put_varint(out, bytes.len() as u64);
+        }
+        out.put_slice(bytes);
+    }
+}

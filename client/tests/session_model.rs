@@ -1,0 +1,393 @@
+//! The session against a world that loses, repeats, delays and reorders: at most once, and every outcome is the truth.
+
+mod model;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
+use coppice_client::config::Config;
+use coppice_client::error::{Error, Reason};
+use coppice_client::session::{Effect, Input, Request, Session, SubmitError};
+use coppice_client::time::Time;
+use coppice_client::wire::{ClientId, Kind, Part, Position};
+use model::{Chaos, World};
+
+const WILD: Chaos = Chaos {
+    cut: 8,
+    busy: 20,
+    repeat: 100,
+    lost_apply: 15,
+    deposed: 15,
+    leader_change: 3,
+    expire: 1,
+    split: 1,
+    pause: 1,
+    lost_part: 20,
+    connect_fails: 150,
+    delay_ms: 10,
+};
+
+fn config() -> Config {
+    Config { pack_bytes: 200, window: 3, calls_max: 64, range_credit: 300, ..Config::default() }
+}
+
+struct Run {
+    world: World,
+    session: Session,
+    effects: Vec<Effect>,
+}
+
+impl Run {
+    fn new(seed: u64, chaos: Chaos, splits: &[&'static str]) -> Run {
+        let world = World::new(seed, chaos, splits);
+        let session = Session::new(config(), ClientId(seed), seed, world.endpoints());
+        Run { world, session, effects: Vec::new() }
+    }
+
+    fn submit(&mut self, token: u64, timeout: Duration, request: Request) -> Result<(), SubmitError> {
+        self.session.submit(token, self.world.now + timeout, request).map(|_| ())
+    }
+
+    /// Lets the world go on until `until`, or until nothing can happen any more.
+    fn run_until(&mut self, until: Time) {
+        self.turn_end();
+        let mut same = 0;
+        loop {
+            let event = self.world.next_event();
+            let tick = self.session.deadline();
+            let Some(next) = event.into_iter().chain(tick).min().filter(|&next| next <= until) else { break };
+            same = if next <= self.world.now { same + 1 } else { 0 };
+            assert!(same < 10_000, "time stands still at {next:?}: {:#?}", self.session);
+            if event == Some(next) {
+                self.world.happen(&mut self.session, &mut self.effects);
+            } else {
+                self.world.now = self.world.now.max(next);
+                self.session.step(self.world.now, Input::Tick, &mut self.effects);
+            }
+            self.world.carry_out(&mut self.effects);
+            self.turn_end();
+        }
+        self.world.now = self.world.now.max(until);
+    }
+
+    fn turn_end(&mut self) {
+        self.session.step(self.world.now, Input::TurnEnd, &mut self.effects);
+        self.world.carry_out(&mut self.effects);
+    }
+
+    fn run_for(&mut self, duration: Duration) {
+        let until = self.world.now + duration;
+        self.run_until(until);
+    }
+
+    fn outcome(&self, token: u64) -> &Result<coppice_client::command::Answer<Output>, Error> {
+        &self.world.completed.iter().find(|done| done.1 == token).expect("completed").2
+    }
+}
+
+fn key(n: u64) -> String {
+    // Spread over a..z, so that every partition gets some.
+    format!("{}{:03}", (b'a' + (n % 26) as u8) as char, n / 26 % 20)
+}
+
+fn mark(token: u64) -> String {
+    format!("v{token}")
+}
+
+fn request(run: &mut Run, token: u64) -> Request {
+    let rng = &mut run.world.rng;
+    let (key, value) = (key(rng.below(400)), mark(token));
+    let operation = match rng.below(10) {
+        0..=3 => Operation::put(&*key, &*value),
+        4 => Operation::insert(&*key, &*value),
+        5 => Operation::cas(&*key, &*mark(rng.below(token + 1)), &*value),
+        6 => {
+            let pair = [Operation::put(&*key, &*value), Operation::delete(format!("{key}x").as_str())];
+            return Request::Command(Command::Many(Box::new(pair)));
+        }
+        7 => {
+            let pairs = [(format!("{key}{token}").as_str().into(), value.as_str().into())];
+            return Request::Command(Command::Load(Box::new(pairs)));
+        }
+        8 => {
+            let mode = [ReadMode::Leader, ReadMode::AnyReplica, ReadMode::Stale][rng.below(3) as usize];
+            return Request::Get { key: key.as_str().into(), mode };
+        }
+        _ => {
+            let low = Bytes::from(key.into_bytes());
+            // All keys of one letter, or the few that begin with this key.
+            let mut high = low.to_vec();
+            if rng.chance(500) {
+                high.truncate(1);
+                high[0] += 1;
+            } else {
+                high.push(0xff);
+            }
+            let high = Some(Bytes::from(high));
+            let reverse = rng.chance(500);
+            return Request::Range(range_call(low, high, reverse));
+        }
+    };
+    Request::Command(Command::One(operation))
+}
+
+fn range_call(low: Bytes, high: Option<Bytes>, reverse: bool) -> RangeCall {
+    RangeCall {
+        low,
+        high,
+        reverse,
+        keys_only: false,
+        count_only: false,
+        pairs_max: 0,
+        bytes_max: 0,
+        mode: ReadMode::Leader,
+    }
+}
+
+/// Position and encoded result of an output must be those of the one execution.
+fn assert_told_the_truth(run: &Run, token: u64, position: Position) {
+    let executions = run.world.executions.get(mark(token).as_bytes()).map_or(&[][..], |found| found);
+    assert_eq!(executions.len(), 1, "token {token} was answered and executed {} times", executions.len());
+    assert_eq!(executions[0].position, position, "token {token}");
+}
+
+/// One wild run: submits, lets time pass, resumes what is unknown, then compares what was told with what was done.
+fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
+    let mut run = Run::new(seed, chaos, &["g", "n", "t"]);
+    let mut counts = BTreeMap::new();
+    let mut writes: BTreeMap<u64, Command> = BTreeMap::new();
+    let mut deadlines: BTreeMap<u64, Time> = BTreeMap::new();
+    let mut token = 0;
+    for _ in 0..60 {
+        for _ in 0..run.world.rng.below(12) {
+            token += 1;
+            let timeout = Duration::from_millis(300 + run.world.rng.below(4000));
+            let request = request(&mut run, token);
+            if let Request::Command(command) = &request {
+                writes.insert(token, command.clone());
+            }
+            let is_range = matches!(request, Request::Range(_));
+            match run.submit(token, timeout, request) {
+                // A range's deadline moves as it goes on.
+                Ok(()) if is_range => drop(deadlines.insert(token, Time::NEVER)),
+                Ok(()) => drop(deadlines.insert(token, run.world.now + timeout)),
+                Err(SubmitError::Full(_)) => {
+                    writes.remove(&token);
+                    *counts.entry("full").or_default() += 1;
+                }
+                Err(SubmitError::Refused(error)) => {
+                    // Keys that a split has parted.
+                    assert_eq!(error.reason(), Some(&Reason::SpansPartitions));
+                    writes.remove(&token);
+                }
+            }
+        }
+        let pause = Duration::from_millis(run.world.rng.below(200));
+        run.run_for(pause);
+    }
+    // The world calms down; everything ends by its deadline.
+    run.world.chaos = Chaos { delay_ms: 2, ..Chaos::default() };
+    run.run_for(Duration::from_secs(12));
+    assert_eq!(run.session.calls_waiting(), 0, "seed {seed}: calls hang");
+    let resumed = resume_unknown(&mut run, &writes, token);
+    run.run_for(Duration::from_secs(60));
+    check(&run, seed, &deadlines, &writes, &resumed, &mut counts);
+    counts
+}
+
+fn resume_unknown(run: &mut Run, writes: &BTreeMap<u64, Command>, last: u64) -> BTreeMap<u64, u64> {
+    let mut resumed = BTreeMap::new();
+    let unknown: Vec<_> = run
+        .world
+        .completed
+        .iter()
+        .filter_map(|(_, token, result)| Some((*token, *result.as_ref().err()?.resume_token()?)))
+        .collect();
+    for (at, (token, resume)) in unknown.into_iter().enumerate() {
+        let again = last + 1 + at as u64;
+        let request = Request::Resume(writes[&token].clone(), resume);
+        match run.submit(again, Duration::from_secs(5), request) {
+            Ok(()) => drop(resumed.insert(again, token)),
+            Err(SubmitError::Refused(error)) => assert_eq!(error.reason(), Some(&Reason::SpansPartitions)),
+            Err(SubmitError::Full(_)) => {}
+        }
+    }
+    resumed
+}
+
+fn check(
+    run: &Run,
+    seed: u64,
+    deadlines: &BTreeMap<u64, Time>,
+    writes: &BTreeMap<u64, Command>,
+    resumed: &BTreeMap<u64, u64>,
+    counts: &mut BTreeMap<&'static str, u64>,
+) {
+    let mut ended = BTreeMap::new();
+    for (at, token, result) in &run.world.completed {
+        assert!(ended.insert(*token, ()).is_none(), "seed {seed}: token {token} completed twice");
+        if let Some(&deadline) = deadlines.get(token) {
+            assert!(*at <= deadline + Duration::from_millis(1), "seed {seed}: token {token} ended late");
+        }
+        let original = resumed.get(token).copied().unwrap_or(*token);
+        let executions = run.world.executions.get(mark(original).as_bytes()).map_or(0, Vec::len);
+        assert!(
+            executions <= 1,
+            "seed {seed}: token {original} executed {executions} times: {result:?}, {:?}",
+            run.world.executions[mark(original).as_bytes()]
+        );
+        let counted = match result {
+            Ok(answer) if writes.contains_key(&original) => {
+                assert_told_the_truth(run, original, answer.position);
+                if resumed.contains_key(token) { "resumed" } else { "ok" }
+            }
+            Ok(_) => "read",
+            // A resumed command was sent before: its failure says nothing about that.
+            Err(Error::Failed(_)) if !resumed.contains_key(token) => {
+                assert_eq!(executions, 0, "seed {seed}: token {token} failed for sure and was executed");
+                if writes.contains_key(token) { "failed" } else { "failed read" }
+            }
+            Err(_) => "unknown",
+        };
+        *counts.entry(counted).or_default() += 1;
+    }
+    for token in deadlines.keys() {
+        assert!(ended.contains_key(token), "seed {seed}: token {token} never ended");
+    }
+    check_ranges(run);
+}
+
+/// Chunks of a range come in order and complete, or the range fails.
+fn check_ranges(run: &Run) {
+    for (token, parts) in &run.world.parts {
+        let done = run.world.completed.iter().find(|done| done.1 == *token).map(|done| &done.2);
+        let parts: Vec<_> = parts.iter().map(|part| Part::decode(part).unwrap()).collect();
+        assert!(parts.iter().enumerate().all(|(at, part)| part.number == at as u32));
+        assert!(parts.windows(2).all(|pair| pair[0].position == pair[1].position));
+        if let Some(Ok(answer)) = done {
+            let pairs = parts.iter().map(Part::len).sum::<usize>() as u64;
+            assert_eq!(answer.output, Output::Loaded(pairs));
+            assert!(parts.last().unwrap().end.is_some());
+        }
+    }
+}
+
+#[test]
+fn whatever_the_world_does_a_command_runs_at_most_once_and_its_outcome_is_true() {
+    let seeds = std::env::var("COPPICE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(150);
+    let mut total: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in 0..seeds {
+        for (name, count) in wild_run(seed, WILD) {
+            *total.entry(name).or_default() += count;
+        }
+    }
+    println!("{total:?}");
+    for rare in ["ok", "read", "failed", "unknown", "resumed"] {
+        assert!(total.get(rare).is_some_and(|&count| count > 10), "{rare} hardly ever happened: {total:?}");
+    }
+}
+
+#[test]
+fn in_a_calm_world_everything_succeeds_with_one_sending_each() {
+    let mut run = Run::new(7, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);
+    for token in 1..=50 {
+        run.submit(token, Duration::from_secs(5), Request::Command(Operation::put(&*key(token), &*mark(token)).into()))
+            .unwrap();
+    }
+    run.run_for(Duration::from_secs(1));
+    for token in 1..=50 {
+        let position = run.outcome(token).as_ref().unwrap().position;
+        assert_told_the_truth(&run, token, position);
+    }
+    // 50 commands of about 12 bytes: they went in packs, and nothing was sent twice.
+    let packs = run.world.received[&(Kind::Commands as u8)];
+    assert!(packs <= 12, "{packs} frames for 50 commands");
+}
+
+#[test]
+fn commands_across_a_split_keep_their_session_and_number() {
+    for seed in 0..50 {
+        let chaos = Chaos { split: 30, leader_change: 5, cut: 5, repeat: 100, delay_ms: 5, ..Chaos::default() };
+        let counts = wild_run(seed, chaos);
+        assert!(counts["ok"] > 50, "seed {seed}: {counts:?}");
+        assert_eq!(counts.get("failed"), None, "seed {seed}: {counts:?}");
+    }
+}
+
+#[test]
+fn nobody_there_means_a_sure_failure_by_the_deadline() {
+    let mut run = Run::new(3, Chaos { connect_fails: 1000, delay_ms: 1, ..Chaos::default() }, &[]);
+    run.submit(1, Duration::from_secs(5), Request::Command(Operation::put("a", "v1").into())).unwrap();
+    run.run_for(Duration::from_secs(6));
+    let error = run.outcome(1).as_ref().unwrap_err();
+    assert_eq!(error.reason(), Some(&Reason::Unreachable));
+    assert_eq!(error.place().nodes.len(), 3);
+    assert!(error.place().nodes.iter().all(|node| !node.trouble.is_empty()), "{:?}", error.place());
+}
+
+#[test]
+fn a_cluster_that_waits_for_init_is_named_as_such() {
+    let mut run = Run::new(3, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
+    run.world.initialized = false;
+    run.submit(1, Duration::from_secs(1), Request::Command(Operation::put("a", "v1").into())).unwrap();
+    run.run_for(Duration::from_secs(2));
+    assert_eq!(run.outcome(1).as_ref().unwrap_err().reason(), Some(&Reason::NotInitialized));
+    run.world.initialized = true;
+    run.submit(2, Duration::from_secs(1), Request::Command(Operation::put("a", "v2").into())).unwrap();
+    run.run_for(Duration::from_secs(2));
+    assert!(run.outcome(2).is_ok());
+}
+
+#[test]
+fn what_can_never_succeed_is_refused_at_once() {
+    let mut run = Run::new(3, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);
+    run.submit(1, Duration::from_secs(1), Request::Get { key: "a".into(), mode: ReadMode::Leader }).unwrap();
+    run.run_for(Duration::from_secs(1));
+    let refused = |run: &mut Run, request| match run.submit(9, Duration::from_secs(1), request) {
+        Err(SubmitError::Refused(error)) => error.reason().cloned().unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let long = vec![0; coppice_client::wire::KEY_BYTES_MAX + 1];
+    let many = |keys: &[&str]| Command::Many(keys.iter().map(|key| Operation::delete(*key)).collect());
+    let range = |low: &'static str, high: Option<&'static str>| {
+        Request::Range(range_call(Bytes::from(low), high.map(Bytes::from), false))
+    };
+    assert_eq!(refused(&mut run, Request::Command(Operation::delete(long).into())), Reason::TooLarge);
+    assert_eq!(refused(&mut run, Request::Command(many(&[]))), Reason::Invalid);
+    assert_eq!(refused(&mut run, Request::Command(many(&["a", "z"]))), Reason::SpansPartitions);
+    assert_eq!(refused(&mut run, range("a", None)), Reason::SpansPartitions);
+    assert_eq!(refused(&mut run, range("a", Some("n"))), Reason::SpansPartitions);
+    assert!(run.submit(10, Duration::from_secs(1), range("a", Some("m"))).is_ok());
+    assert!(run.submit(11, Duration::from_secs(1), range("m", None)).is_ok());
+    run.run_for(Duration::from_secs(2));
+    assert!(run.outcome(10).is_ok() && run.outcome(11).is_ok());
+}
+
+#[test]
+fn one_seed_of_choice() {
+    // COPPICE_SEED=17 cargo test -p coppice-client --test session_model one_seed_of_choice -- --nocapture
+    let Some(seed) = std::env::var("COPPICE_SEED").ok().and_then(|seed| seed.parse().ok()) else { return };
+    println!("{seed}: {:?}", wild_run(seed, WILD));
+}
+
+/// Each planted bug makes the wild runs fail (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_are_caught() {
+    if std::env::var("COPPICE_MUTANT").is_ok() {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let run = |mutant: &str| {
+        let mut command = std::process::Command::new(&program);
+        command.env("COPPICE_MUTANT", mutant).env("COPPICE_SEEDS", "150");
+        command.args(["--exact", "whatever_the_world_does_a_command_runs_at_most_once_and_its_outcome_is_true"]);
+        command.output().unwrap().status.success()
+    };
+    assert!(run("none"), "the runs fail without a planted bug");
+    for mutant in ["client_unsure_is_sure", "client_retry_renumbered", "client_session_reopened", "chunk_unnumbered"] {
+        assert!(!run(mutant), "{mutant} was not caught");
+    }
+}
