@@ -23,6 +23,16 @@ pub struct LocalOptions {
     pub settings: Vec<(String, String)>,
     /// Where the nodes' directories go; it must exist.
     pub directory: PathBuf,
+    /// Settings of every node; names, directories, seeds and addresses are filled in.
+    pub node: NodeConfig,
+}
+
+impl LocalOptions {
+    /// Three nodes and one partition in `directory`, everything else at its default.
+    pub fn new(directory: &Path) -> LocalOptions {
+        let directory = directory.to_owned();
+        LocalOptions { nodes: 3, partitions: 1, settings: Vec::new(), directory, node: NodeConfig::default() }
+    }
 }
 
 /// Why a local cluster did not start.
@@ -55,7 +65,9 @@ impl Cluster {
         let ports = ports(options)?;
         let (natives, peers) = ports.split_at(options.nodes);
         let configs: Vec<NodeConfig> = (0..options.nodes)
-            .map(|at| local_config(&options.directory.join(format!("n{}", at + 1)), peers, natives[at], at))
+            .map(|at| {
+                local_config(&options.directory.join(format!("n{}", at + 1)), peers, natives[at], at, &options.node)
+            })
             .collect();
         let mut nodes = Vec::new();
         for config in &configs {
@@ -109,14 +121,14 @@ fn start(config: &NodeConfig) -> Result<Node, StartError> {
     })
 }
 
-fn local_config(directory: &Path, peers: &[u16], native: u16, at: usize) -> NodeConfig {
+fn local_config(directory: &Path, peers: &[u16], native: u16, at: usize, node: &NodeConfig) -> NodeConfig {
     let local = |port: u16| Address::new("127.0.0.1", port);
     NodeConfig {
         name: format!("n{}", at + 1),
         data_dir: directory.to_owned(),
         seeds: peers.iter().map(|&port| local(port)).collect(),
         listen: Listen { native: local(native), peer: local(peers[at]), admin: None },
-        ..NodeConfig::default()
+        ..node.clone()
     }
 }
 

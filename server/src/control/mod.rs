@@ -206,16 +206,20 @@ const LOOK_FIRST: Duration = Duration::from_millis(20);
 impl Control {
     /// Runs until `Stop`.
     pub async fn run(mut self, mut messages: mpsc::UnboundedReceiver<ToControl>) {
-        let mut look = LOOK_FIRST;
+        let mut next_look = tokio::time::Instant::now();
         loop {
             tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(next_look) => {
+                    self.look_around();
+                    let wait = if self.shared.map().version.0 == 0 { LOOK_FIRST } else { LOOK };
+                    next_look = tokio::time::Instant::now() + wait;
+                }
                 message = messages.recv() => match message {
                     None | Some(ToControl::Stop) => break,
                     Some(message) => self.take(message),
                 },
-                () = tokio::time::sleep(look) => self.look_around(),
             }
-            look = if self.shared.map().version.0 == 0 { LOOK_FIRST } else { LOOK };
         }
         self.stop().await;
     }
