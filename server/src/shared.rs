@@ -1,7 +1,7 @@
 //! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::config::NodeConfig;
 use crate::control::ToControl;
 use crate::datadir::Identity;
+use crate::datadir::claim::{Claim, ClaimError, Witness};
 use crate::logging::Logging;
 use crate::mailbox::Sender;
 use crate::metrics;
@@ -28,11 +29,14 @@ pub struct Shared {
     map: RwLock<Arc<PartitionMap>>,
     /// Leaders as this node knows them.
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
-    /// The latest life of each node that was seen; an older one is an old copy of its directory (reliability.md PX12).
-    incarnations: Mutex<BTreeMap<NodeId, u64>>,
+    /// What is remembered of each node that was met, to tell an old copy of its directory (reliability.md PX12).
+    witnesses: Mutex<BTreeMap<NodeId, Witness>>,
     /// Peer addresses of the other nodes.
     peers: Mutex<BTreeMap<NodeId, String>>,
     connections: AtomicUsize,
+    /// Bytes of requests in flight on the node.
+    request_bytes: AtomicU64,
+    recovered_lsn: AtomicU64,
     memory_full: AtomicBool,
     draining: AtomicBool,
     logging: Option<Logging>,
@@ -55,9 +59,11 @@ impl Shared {
             identity: RwLock::default(),
             map: RwLock::default(),
             leaders: Mutex::default(),
-            incarnations: Mutex::default(),
+            witnesses: Mutex::default(),
             peers: Mutex::default(),
             connections: AtomicUsize::new(0),
+            request_bytes: AtomicU64::new(0),
+            recovered_lsn: AtomicU64::new(0),
             memory_full: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             logging,
@@ -158,15 +164,23 @@ impl Shared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(node, address.to_owned());
     }
 
-    /// Whether `node` may talk in this life: not if it was seen in a later one.
-    pub fn admit_incarnation(&self, node: NodeId, incarnation: u64) -> bool {
-        let mut seen = self.incarnations.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = seen.entry(node).or_insert(incarnation);
-        if incarnation < *latest && !crate::mutant!(no_incarnation) {
-            return false;
-        }
-        *latest = incarnation;
-        true
+    /// Whether `node` may talk in this life.
+    ///
+    /// # Errors
+    /// Its claim contradicts what was met before: it runs on an old copy of its directory.
+    pub fn judge(&self, node: NodeId, claim: Claim) -> Result<(), ClaimError> {
+        let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
+        witnesses.entry(node).or_default().judge(claim)
+    }
+
+    /// The last lsn that this start recovered: part of what it claims to others.
+    pub fn recovered_lsn(&self) -> u64 {
+        self.recovered_lsn.load(Ordering::Relaxed)
+    }
+
+    /// Set once, when the log is open.
+    pub fn set_recovered_lsn(&self, lsn: u64) {
+        self.recovered_lsn.store(lsn, Ordering::Relaxed);
     }
 
     /// Changes what this node logs.
@@ -178,6 +192,21 @@ impl Shared {
             Some(logging) => logging.set_level(spec).map_err(|error| error.to_string()),
             None => Err("this process logs nothing".into()),
         }
+    }
+
+    /// Takes a request of so many bytes in; `false`: the node has as much as it may (`limits.node_bytes`).
+    pub fn admit_request(&self, bytes: usize) -> bool {
+        let before = self.request_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if before.saturating_add(bytes as u64) > self.config.limits.node_bytes {
+            self.request_done(bytes);
+            return false;
+        }
+        true
+    }
+
+    /// A request of so many bytes is answered.
+    pub fn request_done(&self, bytes: usize) {
+        self.request_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     /// Client connections now.

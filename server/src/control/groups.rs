@@ -110,6 +110,7 @@ impl Control {
             let log = opened.writer.log();
             self.on_shard_index(shard, move |shard| shard.set_log(log));
         }
+        self.shared.set_recovered_lsn(opened.recovered_lsn);
         self.shared.set_identity(opened.identity);
         self.log = Some(opened.writer);
         self.link_to_seeds();
@@ -392,6 +393,7 @@ impl Shard {
             cluster: identity.cluster,
             node: identity.node,
             incarnation: identity.incarnation,
+            recovered_lsn: self.shared.recovered_lsn(),
             to: node,
         };
         let body = postcard::to_stdvec(&hello).expect("a greeting is plain data");

@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::ToControl;
+use crate::datadir::claim::Claim;
 use crate::mailbox::Lane;
 use crate::metrics::Queue;
 use crate::net::peer_frame;
@@ -40,7 +41,7 @@ impl Listeners {
 pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
     let mut next = 0;
     loop {
-        let Some(stream) = accept(&listener).await else { continue };
+        let Some(stream) = accept(&listener, shared.config.keepalive).await else { continue };
         if shared.connections() >= shared.config.limits.connections {
             shared.metrics.shard(0).busy(Queue::Connections);
             continue;
@@ -60,7 +61,7 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
 pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
     let mut next = 0;
     loop {
-        let Some(stream) = accept(&listener).await else { continue };
+        let Some(stream) = accept(&listener, shared.config.keepalive).await else { continue };
         let shard = next % shared.shards();
         next += 1;
         let shared = Arc::clone(&shared);
@@ -82,10 +83,13 @@ pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-async fn accept(listener: &TcpListener) -> Option<TcpStream> {
+async fn accept(listener: &TcpListener, keepalive: Duration) -> Option<TcpStream> {
     match listener.accept().await {
         Ok((stream, _)) => {
             _ = stream.set_nodelay(true);
+            // Whoever is gone without a word is noticed after a few unanswered probes.
+            let probes = socket2::TcpKeepalive::new().with_time(keepalive).with_interval(keepalive / 3);
+            _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&probes);
             Some(stream)
         }
         Err(error) => {
@@ -115,13 +119,10 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream, frame: &Frame, decoder: 
     if hello.to != own.node {
         return refuse(stream, format!("you mean {}, this is {}", hello.to, own.node)).await;
     }
-    if !shared.admit_incarnation(hello.node, hello.incarnation) {
-        let text = format!(
-            "{} was seen in a later life than {}: is its directory an old copy?",
-            hello.node, hello.incarnation
-        );
-        tracing::warn!(node = %hello.node, incarnation = hello.incarnation, "a node came back as an older self; refused");
-        return refuse(stream, text).await;
+    let claim = Claim { incarnation: hello.incarnation, recovered_lsn: hello.recovered_lsn };
+    if let Err(error) = shared.judge(hello.node, claim) {
+        tracing::warn!(node = %hello.node, %error, "a node is refused");
+        return refuse(stream, error.to_string()).await;
     }
     let received = decoder.into_rest();
     let Ok(stream) = stream.into_std() else { return };

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use bytes::{Bytes, BytesMut};
@@ -19,10 +20,11 @@ use tokio::sync::Notify;
 
 use super::outbox::Outbox;
 use super::translate;
-use crate::metrics::{Op, Outcome};
+use crate::metrics::{Op, Queue};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shard::Shard;
 use crate::shard::ranges::RangeJob;
+use crate::shared::Shared;
 
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
@@ -51,7 +53,6 @@ pub struct Connection {
     bell: Notify,
 }
 
-#[derive(Default)]
 struct State {
     client: Option<ClientId>,
     outbox: Outbox,
@@ -62,12 +63,22 @@ struct State {
     ranges: BTreeMap<u32, RangeJob>,
     /// No more is read; what is queued is still written.
     closing: bool,
+    shared: Arc<Shared>,
 }
 
 impl Connection {
     /// A connection over `stream`.
-    pub fn new(id: u64, stream: TcpStream) -> Rc<Connection> {
-        let state = RefCell::new(State::default());
+    pub fn new(id: u64, stream: TcpStream, shared: Arc<Shared>) -> Rc<Connection> {
+        let state = RefCell::new(State {
+            client: None,
+            outbox: Outbox::default(),
+            answers: Vec::new(),
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            ranges: BTreeMap::new(),
+            closing: false,
+            shared,
+        });
         Rc::new(Connection { id, stream, state, dirty: Cell::new(false), bell: Notify::new() })
     }
 
@@ -152,6 +163,22 @@ impl Connection {
         }
     }
 
+    fn has_ranges(&self) -> bool {
+        !self.state.borrow().ranges.is_empty()
+    }
+
+    /// Ends ranges whose snapshot was pinned for too long by a slow reader; `true` if there were any.
+    fn expire_ranges(&self, pin: Duration) -> bool {
+        let mut state = self.state.borrow_mut();
+        let old: Vec<u32> = state.ranges.iter().filter(|(_, job)| job.age() > pin).map(|(&id, _)| id).collect();
+        for &stream in &old {
+            state.ranges.remove(&stream);
+            state.refuse(stream, &Refused::SnapshotExpired);
+            state.done(stream);
+        }
+        !old.is_empty()
+    }
+
     fn may_read(&self, limits: &crate::config::Limits) -> bool {
         let state = self.state.borrow();
         !state.closing
@@ -170,6 +197,7 @@ impl State {
     fn done(&mut self, stream: u32) -> bool {
         let Some(waiting) = self.waiting.remove(&stream) else { return false };
         self.waiting_bytes -= waiting.bytes;
+        self.shared.request_done(waiting.bytes);
         true
     }
 
@@ -221,7 +249,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     let deadline = tokio::time::sleep(handshake);
     tokio::pin!(deadline);
     let mut decoder = FrameDecoder::default();
-    let mut drained = tokio::time::interval(Duration::from_millis(200));
+    let mut look = tokio::time::interval(Duration::from_millis(200));
     loop {
         let (pending, finished, greeted) = {
             let state = connection.state.borrow();
@@ -241,23 +269,24 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
                 tokio::task::yield_now().await;
             }
             ready = connection.stream.readable(), if connection.may_read(&limits) => {
-                if ready.is_err() || !receive(&shard, &connection, &mut decoder, &limits) { break }
+                if ready.is_err() || !receive(&shard, &connection, &mut decoder) { break }
             }
             () = &mut deadline, if !greeted => break,
-            _ = drained.tick(), if draining.is_draining() => {}
+            _ = look.tick(), if draining.is_draining() || connection.has_ranges() => {
+                if connection.expire_ranges(limits.snapshot_pin) {
+                    shard.borrow_mut().touch_connection(&connection);
+                }
+            }
         }
     }
     shard.borrow_mut().connections.remove(&connection.id);
+    let left = connection.state.borrow().waiting_bytes;
+    draining.request_done(left);
     draining.connection_closed();
 }
 
 /// Reads what is there, up to one buffer, and hands on every whole frame. `false`: the connection is gone.
-fn receive(
-    shard: &RefCell<Shard>,
-    connection: &Rc<Connection>,
-    decoder: &mut FrameDecoder,
-    limits: &crate::config::Limits,
-) -> bool {
+fn receive(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut FrameDecoder) -> bool {
     match connection.stream.try_read_buf(decoder.space()) {
         Ok(0) => return false,
         Ok(_) => {}
@@ -277,7 +306,6 @@ fn receive(
             break;
         }
     }
-    _ = limits;
     true
 }
 
@@ -337,6 +365,13 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
     };
     {
         let mut state = connection.state.borrow_mut();
+        if !state.shared.admit_request(bytes) {
+            state.refuse(frame.stream, &translate::busy());
+            drop(state);
+            let mut shard = shard.borrow_mut();
+            shard.metrics.busy(Queue::NodeBytes);
+            return shard.touch_connection(connection);
+        }
         let waiting = Waiting { op, bytes, since: Clock::now() };
         if state.waiting.insert(frame.stream, waiting).is_some() {
             drop(state);
@@ -373,6 +408,3 @@ fn greet(shard: &RefCell<Shard>, connection: &Connection, stream: u32, hello: &c
         Err(refusal) => refuse_and_close(shard, connection, stream, refusal),
     }
 }
-
-/// How a request ended, for the metrics of a connection that went before its answers.
-pub const GONE: Outcome = Outcome::Gone;

@@ -25,6 +25,8 @@ pub struct PeerHello {
     pub node: NodeId,
     /// Its life.
     pub incarnation: u64,
+    /// The last lsn that this life recovered.
+    pub recovered_lsn: u64,
     /// Whom it means to reach.
     pub to: NodeId,
 }

@@ -244,7 +244,7 @@ impl Shard {
         let Some(stream) = adopt(stream) else { return self.shared.connection_closed() };
         self.next_connection += 1;
         let id = Origin::connection(self.index, self.next_connection);
-        let connection = Connection::new(id, stream);
+        let connection = Connection::new(id, stream, Arc::clone(&self.shared));
         self.connections.insert(id, Rc::clone(&connection));
         tokio::task::spawn_local(crate::net::public::serve(self.this(), connection));
     }

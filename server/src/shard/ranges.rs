@@ -1,5 +1,7 @@
 //! A range on its way to a client: chunks straight from the leaves of a snapshot, as far as the client's credit reaches.
 
+use std::time::{Duration, Instant as Clock};
+
 use bytes::BytesMut;
 use coppice_btree::Cursor;
 use coppice_client::wire::part::PartHead;
@@ -22,6 +24,7 @@ pub struct RangeJob {
     /// A pair that did not fit the chunk before.
     carried: Option<(Vec<u8>, Vec<u8>)>,
     limited: bool,
+    since: Clock,
 }
 
 impl RangeJob {
@@ -40,12 +43,18 @@ impl RangeJob {
             eight: true,
             carried: None,
             limited: false,
+            since: Clock::now(),
         }
     }
 
     /// The client makes room for more.
     pub fn add_credit(&mut self, bytes: u32) {
         self.credit = self.credit.saturating_add(i64::from(bytes));
+    }
+
+    /// How long the snapshot has been pinned.
+    pub fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 
     /// Whether the next chunk may be sent.
