@@ -183,7 +183,7 @@ impl Acceptor {
     /// How much of what is decided is on flushed records, and known there to be decided as far as configurations go.
     pub fn durable_upto(&mut self, decided_upto: Instance) -> Instance {
         let (configured, lsn) = self.configured;
-        if lsn > self.durable && decided_upto >= configured {
+        if lsn > self.durable && decided_upto >= configured && !mutant!(decision_held_in_memory) {
             // All of it or nothing: the configuration may be anywhere below.
             return self.durable_upto;
         }

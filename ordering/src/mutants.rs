@@ -43,6 +43,9 @@ pub const ALL: &[&str] = &[
     "lease_no_margin",
     "foreign_decision_confirms",
     "lease_forgotten",
-    // Ours: an answer to an earlier run of the asking process counts.
+    // Ours: a leader that asked another one to lead goes on reading by its lease; what is only in memory counts as held by
+    // a successor of removed replicas; an answer to an earlier run of the asking process counts.
+    "lease_survives_handover",
+    "decision_held_in_memory",
     "late_position_counts",
 ];

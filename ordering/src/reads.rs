@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use crate::ids::{Ballot, Beat, Instance, ReadToken, ReplicaId, Time};
 
-/// Entries of [`Confirmations`]. Beyond, local reads share the newest entry, and questions of followers are dropped (they
-/// ask again).
+/// Entries of [`Confirmations`]. Beyond, local reads share an entry, and questions of followers are dropped (they ask
+/// again).
 const READS_WAITING_MAX: usize = 1_024;
 
 /// Who waits.
@@ -48,31 +48,28 @@ impl Confirmations {
         let beat = if mutant!(late_ack_counts) || mutant!(round_reused) { begun } else { Beat(begun.0 + 1) };
         let after = if mutant!(any_decision_confirms) { Instance(self.decided_own.0) } else { proposed };
         let full = self.waiting.len() >= READS_WAITING_MAX;
-        match &reader {
-            Reader::Local(token) => {
-                if let Some(last) = self.waiting.back_mut()
-                    && let Reader::Local(upto) = &mut last.reader
-                    && (full || (last.beat, last.after) == (beat, after))
-                {
-                    // Waiting for more than needed is safe.
-                    (*upto, last.beat, last.after) = (*token, beat, after);
-                    return;
-                }
+        if let Reader::Remote { from, incarnation, ask, .. } = reader {
+            let same = |w: &Waiting| {
+                matches!(w.reader, Reader::Remote { from: f, incarnation: i, ask: a, .. }
+                if (f, i, a) == (from, incarnation, ask))
+            };
+            // A question repeated is answered once.
+            if full || self.waiting.iter().any(same) {
+                return;
             }
-            Reader::Remote { from, incarnation, ask, .. } => {
-                let same = |other: &Waiting| match &other.reader {
-                    Reader::Remote { from: f, incarnation: i, ask: a, .. } => f == from && i == incarnation && a == ask,
-                    Reader::Local(_) | Reader::LocalPosition(..) => false,
-                };
-                // A question repeated is answered once.
-                if full || self.waiting.iter().any(same) {
-                    return;
-                }
-                // A new question replaces the asker's old one, which it waits for no more.
-                let asker = *from;
-                self.waiting.retain(|w| !matches!(&w.reader, Reader::Remote { from, .. } if *from == asker));
+            // A new question replaces the asker's old one, which it waits for no more.
+            self.waiting.retain(|w| !matches!(w.reader, Reader::Remote { from: f, .. } if f == from));
+        } else {
+            // Tokens ascend, so one entry stands for all reads of a kind that wait for the same; when there are too many,
+            // for those that wait for less too. Waiting for more than needed is safe, and so is a later position.
+            let kind = std::mem::discriminant(&reader);
+            let of_kind = |w: &Waiting| std::mem::discriminant(&w.reader) == kind;
+            let alike = self.waiting.back().is_some_and(|w| of_kind(w) && (w.beat, w.after) == (beat, after));
+            if alike {
+                self.waiting.pop_back();
+            } else if full && let Some(at) = self.waiting.iter().rposition(of_kind) {
+                self.waiting.remove(at);
             }
-            Reader::LocalPosition(..) => {}
         }
         self.waiting.push_back(Waiting { reader, beat, after });
     }
@@ -101,7 +98,7 @@ impl Confirmations {
     }
 
     pub fn assert_invariants(&self) {
-        assert!(self.waiting.len() <= READS_WAITING_MAX + 1);
+        assert!(self.waiting.len() <= READS_WAITING_MAX + 2);
         let pairs = self.waiting.iter().zip(self.waiting.iter().skip(1));
         assert!(pairs.clone().all(|(a, b)| a.beat <= b.beat && a.after <= b.after), "{:?}", self.waiting);
     }
@@ -138,5 +135,44 @@ impl Asks {
     pub fn answered(&mut self, ask: u64) -> Option<ReadToken> {
         let asked = self.asked.take_if(|asked| asked.ask == ask)?;
         Some(asked.upto)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(confirmations: &mut Confirmations) -> Vec<Reader> {
+        std::iter::from_fn(|| confirmations.pop(false)).collect()
+    }
+
+    #[test]
+    fn a_read_waits_for_a_round_or_an_instance_that_came_after_it() {
+        let mut confirmations = Confirmations::default();
+        confirmations.push(Reader::Local(ReadToken(1)), Beat(4), Instance(10));
+        confirmations.push(Reader::Local(ReadToken(2)), Beat(4), Instance(10));
+        confirmations.push(Reader::Local(ReadToken(3)), Beat(5), Instance(11));
+        (confirmations.acked, confirmations.decided_own) = (Beat(4), Instance(10));
+        assert_eq!(drain(&mut confirmations), []);
+        confirmations.decided_own = Instance(11);
+        assert_eq!(drain(&mut confirmations), [Reader::Local(ReadToken(2))]);
+        confirmations.acked = Beat(6);
+        assert_eq!(drain(&mut confirmations), [Reader::Local(ReadToken(3))]);
+    }
+
+    #[test]
+    fn waiting_reads_are_bounded_and_none_is_forgotten() {
+        let mut confirmations = Confirmations::default();
+        for k in 1..10_000 {
+            confirmations.push(Reader::Local(ReadToken(k)), Beat(k), Instance(k));
+            confirmations.push(Reader::LocalPosition(ReadToken(k), Instance(k)), Beat(k), Instance(k));
+            let remote = Reader::Remote { from: ReplicaId(9), incarnation: 1, ask: k, position: Instance(k) };
+            confirmations.push(remote, Beat(k), Instance(k));
+            confirmations.assert_invariants();
+        }
+        confirmations.acked = Beat(10_000);
+        let readers = drain(&mut confirmations);
+        assert!(readers.contains(&Reader::Local(ReadToken(9_999))));
+        assert!(readers.contains(&Reader::LocalPosition(ReadToken(9_999), Instance(9_999))));
     }
 }

@@ -110,7 +110,7 @@ impl Paxos {
         if ready {
             handover.sent = true;
             // The message may arrive at any time from now on (ordering.md 7).
-            proposer.lease_void = true;
+            proposer.lease_void = !mutant!(lease_survives_handover);
             let message = TakeOver { ballot: proposer.ballot };
             effects.push(Effect::Send { to, message: message.into() });
         } else if proposer.announce_at.is_none() && proposer.acked_by(&self.learner.quorum, self.id) >= proposer.beat {

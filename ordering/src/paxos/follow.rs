@@ -18,7 +18,7 @@ impl Paxos {
     /// Takes notice of the leader of `ballot`; false, with an answer, if a higher ballot is known.
     pub(super) fn listen(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) -> bool {
         if ballot < self.ballot() {
-            self.preempt(ballot.replica, effects);
+            self.preempt(ballot.replica, ballot, effects);
             return false;
         }
         if ballot > self.election.leader_ballot || self.election.leader.is_none() {
@@ -103,7 +103,13 @@ impl Paxos {
         if self.proposer.is_some() {
             return;
         }
+        let lag = self.learner.decided_upto.ahead_of(self.learner.executed_upto);
         let Some(behind) = self.learner.behind.as_mut().filter(|behind| behind.due <= now) else { return };
+        if lag > 2 * self.settings.execute_lag_max {
+            // The executor first: what it has not taken yet piles up here (papers.md A11).
+            behind.due = now + self.settings.heartbeat_interval;
+            return;
+        }
         if behind.asked.is_some() || behind.snapshot.take().is_some() {
             // Silence: somebody else, more and more patiently, for an answer may take its time on a slow link.
             behind.attempts += 1;

@@ -48,6 +48,9 @@ impl Paxos {
         let now = self.now;
         let rate = 100 + self.settings.clock_rate_bound_percent;
         let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.begun && p.ballot == m.ballot) else { return };
+        if m.beat > proposer.beat {
+            return;
+        }
         let begun_at = proposer.begun_at(m.beat);
         let Some(peer) = proposer.peer_mut(from) else { return };
         peer.heard_at = now;

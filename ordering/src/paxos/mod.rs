@@ -176,11 +176,11 @@ impl Paxos {
         }
     }
 
-    /// Answers whoever used a lower ballot than this replica knows. A promise that is not flushed is not told.
-    fn preempt(&self, to: ReplicaId, effects: &mut Vec<Effect>) {
+    /// Answers whoever used `stale`, if this replica knows a higher ballot. A promise that is not flushed is not told.
+    fn preempt(&self, to: ReplicaId, stale: Ballot, effects: &mut Vec<Effect>) {
         let promised = if self.acceptor.promise_is_durable() { self.acceptor.promised() } else { Ballot::ZERO };
         let ballot = promised.max(self.election.leader_ballot);
-        if ballot > Ballot::ZERO && to != self.id {
+        if ballot > stale && to != self.id {
             effects.push(Effect::Send { to, message: Preempted { ballot }.into() });
         }
     }
@@ -206,6 +206,7 @@ impl Paxos {
         let newest = learner.decided_upto;
         assert!(newest == slots.trimmed_upto() || slots.get(newest).is_some(), "{newest} is decided, but not held");
         let Some(proposer) = self.proposer.as_deref() else { return };
+        assert!(self.election.leader.is_none(), "a candidate or leader that follows somebody");
         assert_eq!(proposer.ballot, self.acceptor.promised(), "a proposer's ballot is what it promised itself");
         assert_eq!(proposer.ballot.replica, self.id);
         if proposer.begun {

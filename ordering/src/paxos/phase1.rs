@@ -252,8 +252,9 @@ impl Paxos {
     pub(super) fn on_phase1a(&mut self, from: ReplicaId, m: Phase1a, effects: &mut Vec<Effect>) {
         self.election.saw(m.ballot);
         let promised = self.acceptor.promised();
-        if m.ballot < promised || m.ballot.replica != from {
-            self.preempt(from, effects);
+        // Nor a ballot whose successor leads already: it could win nothing.
+        if m.ballot < self.ballot() || m.ballot.replica != from {
+            self.preempt(from, m.ballot, effects);
             return;
         }
         if m.ballot > promised {

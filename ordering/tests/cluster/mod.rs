@@ -4,6 +4,7 @@
 
 pub mod fuzz;
 pub mod node;
+pub mod plan;
 pub mod script;
 pub mod truth;
 

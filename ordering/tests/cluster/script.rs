@@ -128,6 +128,9 @@ impl Script {
     }
 
     fn act(&mut self, verb: &str, words: &[&str]) -> String {
+        if self.move_messages(verb, words) || self.change_membership(verb, words) {
+            return String::new();
+        }
         match (verb, words) {
             ("group", words) => self.group(words),
             ("clock", [id, rate]) => {
@@ -136,6 +139,51 @@ impl Script {
             }
             ("elect", [id]) => return self.elect(replica(id)),
             ("submit", [id, words @ ..]) => return self.submit(replica(id), words),
+            ("pause", [id]) => {
+                self.paused.insert(replica(id));
+            }
+            ("resume", [id]) => {
+                self.paused.remove(&replica(id));
+            }
+            ("show", []) => return self.show(),
+            ("flush", ["all"]) => self.flush_all(),
+            ("flush", [id, count @ ..]) => {
+                let count = count.first().map_or(usize::MAX, |count| count.parse().expect("a count"));
+                self.on(replica(id), |node, now, truth| node.flush(count, now, truth));
+            }
+            ("run", []) => {
+                self.settle();
+                return self.outcome();
+            }
+            ("advance", [time]) => self.cluster().now += millis(time).as_nanos() as u64,
+            ("tick", [id]) => self.tick(replica(id)),
+            ("idle", [time]) => {
+                self.idle(millis(time));
+                return self.outcome();
+            }
+            ("crash", [id, kept @ ..]) => {
+                let kept = option(kept, "kept").map_or(0, |kept| kept.parse().expect("a count"));
+                self.on(replica(id), |node, _, truth| node.crash(kept, truth));
+            }
+            ("restart", [id]) => self.on(replica(id), |node, now, truth| node.start(now, truth)),
+            ("read", [id]) => return self.read(replica(id)),
+            ("ask", [id]) => self.on(replica(id), |node, now, truth| node.ask(now, truth)),
+            ("released", [id, ticket]) => {
+                let (round, n) = ticket.split_once('.').expect("round.n");
+                let ballot = Ballot::new(round.parse().expect("a round"), 0);
+                let ticket = Ticket { ballot, n: n.parse().expect("a number") };
+                self.on(replica(id), |node, now, truth| node.set_released(now, ticket, truth));
+            }
+            ("log", ["all"]) => return self.logs(None),
+            ("log", [id]) => return self.logs(Some(replica(id))),
+            _ => panic!("unknown command: {verb} {words:?}"),
+        }
+        String::new()
+    }
+
+    /// Commands about the wire; false if it is none of them.
+    fn move_messages(&mut self, verb: &str, words: &[&str]) -> bool {
+        match (verb, words) {
             ("deliver", ["all"]) => self.deliver_all(),
             ("deliver", [link_word, count @ ..]) => self.deliver(link(link_word), count.first().copied()),
             ("copy", [link_word]) => {
@@ -166,35 +214,14 @@ impl Script {
                     self.wire.entry(link).or_default().push_front(message);
                 }
             }
-            ("pause", [id]) => {
-                self.paused.insert(replica(id));
-            }
-            ("resume", [id]) => {
-                self.paused.remove(&replica(id));
-            }
-            ("show", []) => return self.show(),
-            ("flush", ["all"]) => self.flush_all(),
-            ("flush", [id, count @ ..]) => {
-                let count = count.first().map_or(usize::MAX, |count| count.parse().expect("a count"));
-                self.on(replica(id), |node, now, truth| node.flush(count, now, truth));
-            }
-            ("run", []) => {
-                self.settle();
-                return self.outcome();
-            }
-            ("advance", [time]) => self.cluster().now += millis(time).as_nanos() as u64,
-            ("tick", [id]) => self.tick(replica(id)),
-            ("idle", [time]) => {
-                self.idle(millis(time));
-                return self.outcome();
-            }
-            ("crash", [id, kept @ ..]) => {
-                let kept = option(kept, "kept").map_or(0, |kept| kept.parse().expect("a count"));
-                self.on(replica(id), |node, _, truth| node.crash(kept, truth));
-            }
-            ("restart", [id]) => self.on(replica(id), |node, now, truth| node.start(now, truth)),
-            ("read", [id]) => return self.read(replica(id)),
-            ("ask", [id]) => self.on(replica(id), |node, now, truth| node.ask(now, truth)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Commands about who replicates and what is kept; false if it is none of them.
+    fn change_membership(&mut self, verb: &str, words: &[&str]) -> bool {
+        match (verb, words) {
             ("change", [id, words @ ..]) => {
                 let mut configuration = Configuration::of_voters(list(option(words, "voters")));
                 configuration.learners = list(option(words, "learners")).collect();
@@ -220,17 +247,9 @@ impl Script {
                 let snapshot = cluster.nodes[&replica(from)].take_snapshot(&cluster.truth);
                 self.on(replica(id), |node, now, truth| node.install(snapshot, now, truth));
             }
-            ("released", [id, ticket]) => {
-                let (round, n) = ticket.split_once('.').expect("round.n");
-                let ballot = Ballot::new(round.parse().expect("a round"), 0);
-                let ticket = Ticket { ballot, n: n.parse().expect("a number") };
-                self.on(replica(id), |node, now, truth| node.set_released(now, ticket, truth));
-            }
-            ("log", ["all"]) => return self.logs(None),
-            ("log", [id]) => return self.logs(Some(replica(id))),
-            _ => panic!("unknown command: {verb} {words:?}"),
+            _ => return false,
         }
-        String::new()
+        true
     }
 
     fn on(&mut self, id: ReplicaId, f: impl FnOnce(&mut super::node::Node, u64, &mut super::truth::Truth)) {
