@@ -77,14 +77,16 @@ impl<T> Receiver<T> {
     }
 
     /// Waits until something may have been put in since the last time [`Receiver::pop`] returned `None`.
-    #[cfg(not(coppice_loom))]
     pub async fn wait(&self) {
+        #[cfg(not(coppice_loom))]
         self.0.bell.wait().await;
+        #[cfg(coppice_loom)]
+        self.wait_blocking();
     }
 
-    /// Waits until something may have been put in since the last time [`Receiver::pop`] returned `None`.
+    /// The same for loom's threads, which know no event loop.
     #[cfg(coppice_loom)]
-    pub fn wait(&self) {
+    pub fn wait_blocking(&self) {
         self.0.bell.wait();
     }
 }

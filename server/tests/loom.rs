@@ -15,7 +15,7 @@ fn a_waiting_shard_gets_every_input_of_two_senders() {
         while taken.len() < 2 {
             match receiver.pop() {
                 Some(input) => taken.push(input),
-                None => receiver.wait(),
+                None => receiver.wait_blocking(),
             }
         }
         taken.sort_unstable();
