@@ -1,1 +1,11 @@
-//! Coppice.
+//! Coppice's load generator: the papers' workloads, YCSB's, closed and open loops, honest percentiles (experience.md 10).
+//!
+//! It knows requests, time and what came back. It refuses to know how a store works inside: it uses the client library as
+//! any program would.
+#![forbid(unsafe_code)]
+
+pub mod random;
+pub mod runner;
+pub mod target;
+pub mod units;
+pub mod workload;
