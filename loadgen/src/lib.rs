@@ -4,7 +4,12 @@
 //! any program would.
 #![forbid(unsafe_code)]
 
+pub mod app;
+pub mod machine;
+pub mod metrics;
+pub mod plot;
 pub mod random;
+pub mod report;
 pub mod runner;
 pub mod target;
 pub mod units;

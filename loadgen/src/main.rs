@@ -1,2 +1,6 @@
-//! Coppice.
-fn main() {}
+//! `coppice-load`: see `coppice_loadgen::app`.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    coppice_loadgen::app::main()
+}

@@ -1,6 +1,8 @@
 //! What is under load, seen by one worker: requests go in with a slot number, ends come out. The clock belongs to the
 //! target, so that the simulated one runs in virtual time through the same loops as the real ones.
 
+pub mod clock;
+pub mod resp;
 pub mod simulated;
 
 use crate::workload::Request;

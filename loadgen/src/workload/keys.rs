@@ -214,7 +214,7 @@ mod tests {
         // 3 000 keys over 30 equal pieces of the space: 100 each, give or take the bits of the count.
         let mut counts = [0i64; 30];
         for i in 0..3_000 {
-            counts[(u128::from(space.key(i)) * 30 >> 64) as usize] += 1;
+            counts[((u128::from(space.key(i)) * 30) >> 64) as usize] += 1;
         }
         assert!(counts.iter().all(|&count| (count - 100).abs() <= 12), "{counts:?}");
     }

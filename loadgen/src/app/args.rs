@@ -1,0 +1,193 @@
+//! The command line (experience.md 10).
+
+use crate::units::{self, Bound, Think};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Load for Coppice and its peers: the papers' workloads, YCSB's, closed and open loops, honest percentiles.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "coppice-load", version, infer_long_args = true, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Flags that every command has.
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Flags that every command has.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Addresses of the store, separated by commas [native: 127.0.0.1:7400,127.0.0.1:7410,127.0.0.1:7420; resp: 127.0.0.1:6379]
+    #[arg(long, global = true, env = "COPPICE_ENDPOINTS", value_delimiter = ',')]
+    pub endpoints: Vec<String>,
+    /// Output on stdout
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// How long a request may take before its outcome counts as unknown
+    #[arg(long, global = true, value_parser = units::duration, default_value = "5s")]
+    pub timeout: Duration,
+    /// No progress bar
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// Output formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Table,
+    /// One compact object
+    Json,
+}
+
+/// Commands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Runs a workload and reports throughput and latency
+    Run(Box<RunArgs>),
+    /// Loads N keys in bulk, spread evenly over the partitions
+    Fill(FillArgs),
+    /// Draws the pictures of one or more `run --out` directories over each other
+    Plot(PlotArgs),
+}
+
+/// Which store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TargetName {
+    /// Coppice, through its client library
+    Native,
+    /// Anything that speaks RESP: Redis, or Coppice's own door
+    Resp,
+}
+
+impl TargetName {
+    /// The word in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TargetName::Native => "native",
+            TargetName::Resp => "resp",
+        }
+    }
+}
+
+/// `coppice-load run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// a, b, c (the papers': 1000-key ranges; single inserts and deletes; seven updates in one command), mixed, put, get,
+    /// ycsb-a to ycsb-f, or the path of a YCSB property file
+    #[arg(long, default_value = "mixed")]
+    pub workload: String,
+    /// Closed loop: clients, each with one request at a time [64]; with --rate: the most requests under way [10000]
+    #[arg(long, value_parser = units::count)]
+    pub clients: Option<u64>,
+    /// Closed loop: pause of a client between an answer and its next request: 5ms, or 0..10ms (even)
+    #[arg(long, value_parser = Think::parse, default_value = "0")]
+    pub think: Think,
+    /// Open loop: requests due per second; latency counts from the moment when a request was due
+    #[arg(long, value_parser = units::count)]
+    pub rate: Option<u64>,
+    /// Length of the run [20s; each step of --find-max: 6s]
+    #[arg(long, value_parser = units::duration)]
+    pub duration: Option<Duration>,
+    /// Dropped at each end of the run [a tenth of it]
+    #[arg(long, value_parser = units::duration)]
+    pub trim: Option<Duration>,
+    /// How many keys are in the store; the keys of a run follow from it [what the cluster reports, at least 100k]
+    #[arg(long, value_parser = units::count)]
+    pub entries: Option<u64>,
+    /// Load so many keys first, in bulk, unless they are there
+    #[arg(long, value_parser = units::count, conflicts_with = "entries")]
+    pub preload: Option<u64>,
+    /// Bytes of a written value [8; YCSB: 1000]
+    #[arg(long, value_parser = units::bytes)]
+    pub value_size: Option<u64>,
+    /// Keys that a range spans [a: 1000, mixed: 100]
+    #[arg(long, value_parser = units::count)]
+    pub range_keys: Option<u64>,
+    /// Of ranges, this percentage spans two partitions
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=100), default_value_t = 0)]
+    pub cross_percent: u8,
+    /// Split the key space evenly into so many partitions first
+    #[arg(long)]
+    pub partitions: Option<u32>,
+    /// Bytes that the client library packs into one frame; 0: one command per frame
+    #[arg(long, value_parser = units::bytes, default_value = "8k")]
+    pub pack: u64,
+    /// Reads from any replica's decided state, which may be old
+    #[arg(long)]
+    pub stale: bool,
+    /// Find the highest load below a bound on latency, like p99=4ms: clients, or with --rate requests per second, are doubled,
+    /// then halved in between
+    #[arg(long, value_parser = Bound::parse)]
+    pub find_max: Option<Bound>,
+    /// Threads that generate [1, or a quarter of the processors]
+    #[arg(long)]
+    pub threads: Option<u32>,
+    /// Connections of each thread; clients are spread over them
+    #[arg(long, default_value_t = 1)]
+    pub connections: u32,
+    /// All requests follow from it
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write run.json, latency.hlog and SVG plots into this directory
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Write a history for `coppice-check history` into this file
+    #[arg(long)]
+    pub record: Option<PathBuf>,
+    /// Admin addresses of the nodes, for the six numbers of the ordering [what the cluster says]
+    #[arg(long, value_delimiter = ',')]
+    pub metrics: Vec<String>,
+    /// Which store
+    #[arg(long, value_enum, default_value_t = TargetName::Native)]
+    pub target: TargetName,
+}
+
+/// `coppice-load fill`.
+#[derive(Clone, Debug, Args)]
+pub struct FillArgs {
+    /// How many keys
+    #[arg(long, value_parser = units::count)]
+    pub entries: u64,
+    /// Bytes of a value
+    #[arg(long, value_parser = units::bytes, default_value = "8")]
+    pub value_size: u64,
+    /// Which store
+    #[arg(long, value_enum, default_value_t = TargetName::Native)]
+    pub target: TargetName,
+}
+
+/// `coppice-load plot`.
+#[derive(Clone, Debug, Args)]
+pub struct PlotArgs {
+    /// Directories written by `run --out`
+    #[arg(required = true)]
+    pub directories: Vec<PathBuf>,
+    /// Where the pictures go
+    #[arg(long, default_value = ".")]
+    pub out: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_setup_and_shortened_flags_parse() {
+        let line =
+            "coppice-load run --workload c --preload 12M --think 0..10ms --dur 60s --trim 10s --pack 8k --find p99=4ms";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Command::Run(run) = cli.command else { panic!("it is a run") };
+        assert_eq!((run.preload, run.pack, run.duration), (Some(12_000_000), 8_192, Some(Duration::from_secs(60))));
+        assert_eq!(run.find_max.unwrap().percentile, 99.0);
+    }
+
+    #[test]
+    fn the_definitions_are_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,46 @@
+//! The program: commands, their output and their exit codes.
+
+pub mod args;
+pub mod failure;
+mod find_max;
+mod plot;
+mod progress;
+mod run;
+mod store;
+
+use args::{Cli, Command, Output};
+use clap::Parser;
+use failure::{Exit, Failure};
+use std::process::ExitCode;
+
+/// Runs the program on this process's command line.
+pub fn main() -> ExitCode {
+    let line: Vec<String> = std::env::args().collect();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // clap prints help on stdout with 0, errors on stderr with 2.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    let done = carry_out(&cli, &line.join(" "));
+    match done {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(failure) => {
+            match cli.global.output {
+                Output::Json => println!("{}", failure.json()),
+                Output::Table => eprint!("{}", failure.text()),
+            }
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+fn carry_out(cli: &Cli, line: &str) -> Result<Exit, Failure> {
+    match &cli.command {
+        Command::Run(args) => run::run(args, &cli.global, line),
+        Command::Fill(_) => Err(Failure::usage("fill", "not built", "coppice-load run")),
+        Command::Plot(args) => plot::plot(args),
+    }
+}

@@ -1,0 +1,355 @@
+//! `coppice-load run`: from flags to a report.
+
+use super::args::{Global, Output, RunArgs};
+use super::failure::{Exit, Failure};
+use super::find_max::Search;
+use super::progress::Progress;
+use super::store::{Description, Store, Wiring, config_of};
+use crate::machine::{self, Machine};
+use crate::metrics::{Ordering, Sample};
+use crate::report::files::{self, OrderingRow};
+use crate::report::{self, Point, RunFile, Setup, Summary, summary::FindMax};
+use crate::runner::{Orders, Pace, Tally, Timeline, Watch};
+use crate::target::Nanos;
+use crate::workload::mix::{NAMES, Scan, Size};
+use crate::workload::{Mix, Plan, ValueForm, ycsb};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The least number of keys that a run works on, unless told: fewer would be a test of contention.
+const ENTRIES_MIN: u64 = 100_000;
+
+/// After the end of a run, answers are awaited a little longer than requests may take.
+const DRAIN_EXTRA: Duration = Duration::from_millis(500);
+
+/// One load at one time, carried out.
+struct Step {
+    tally: Tally,
+    timeline: Timeline,
+    summary: Summary,
+    ordering: Vec<OrderingRow>,
+}
+
+/// Everything that is settled before the first request.
+struct Prepared<'a> {
+    args: &'a RunArgs,
+    global: &'a Global,
+    store: Store,
+    description: Description,
+    plan: Arc<Plan>,
+    admin: Vec<String>,
+    epoch: Instant,
+}
+
+/// Carries the command out; `command` is the command line, for the report.
+pub fn run(args: &RunArgs, global: &Global, command: &str) -> Result<Exit, Failure> {
+    let prepared = prepare(args, global)?;
+    let (step, points) = match args.find_max {
+        None => (prepared.step(prepared.load(), prepared.duration())?, Vec::new()),
+        Some(_) => prepared.search()?,
+    };
+    let exit = exit_of(&step.summary);
+    if let Some(directory) = &args.out {
+        let run = prepared.file(&step, points, command);
+        files::write(directory, &run, &step.tally, &step.timeline)
+            .map_err(|e| Failure::file("the report cannot be written", e, "coppice-load run --out ANOTHER"))?;
+    }
+    match global.output {
+        Output::Json => println!("{}", report::json(&step.summary)),
+        Output::Table => print!("{}", report::text::render(&step.summary)),
+    }
+    if exit == Exit::Unavailable {
+        let cause = step.summary.first_error.clone().unwrap_or_else(|| "no answer within the run".to_owned());
+        return Err(Failure::unavailable("no request was answered", prepared.store.place(), cause));
+    }
+    Ok(exit)
+}
+
+/// Some errors are part of a run (faults are injected while it goes on); a run without any answer is none.
+fn exit_of(summary: &Summary) -> Exit {
+    match &summary.find_max {
+        _ if summary.requests == 0 => Exit::Unavailable,
+        Some(found) if !found.held => Exit::Failed,
+        _ => Exit::Done,
+    }
+}
+
+fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<Prepared<'a>, Failure> {
+    let (mix, records) = mix_of(args)?;
+    let store = Store::new(args.target, global)?;
+    if let Some(&(kind, _)) = mix.weights.iter().find(|(kind, _)| !store.has(*kind)) {
+        return Err(Failure::usage(
+            format!("workload {} on target {}", mix.name, args.target.name()),
+            format!("it has no command for `{}`: several updates under one number, all or none", kind.name()),
+            "coppice-load run --workload b",
+        ));
+    }
+    let description = store.describe()?;
+    let reported = || description.stored.unwrap_or(0).max(ENTRIES_MIN);
+    let entries = args.preload.or(args.entries).or(records).unwrap_or_else(reported);
+    let plan = plan_of(args, mix, entries, &description)?;
+    let admin = if args.metrics.is_empty() { description.admin.clone() } else { args.metrics.clone() };
+    Ok(Prepared { args, global, store, description, plan: Arc::new(plan), admin, epoch: Instant::now() })
+}
+
+fn mix_of(args: &RunArgs) -> Result<(Mix, Option<u64>), Failure> {
+    if let Some(mix) = Mix::named(&args.workload) {
+        return Ok((mix, None));
+    }
+    let attempt = "coppice-load run --workload mixed";
+    let text = std::fs::read_to_string(&args.workload).map_err(|e| {
+        Failure::usage(format!("no workload `{}`", args.workload), format!("it is none of {NAMES} ({e})"), attempt)
+    })?;
+    let properties = ycsb::parse(&args.workload, &text)
+        .map_err(|e| Failure::usage(format!("the property file `{}`", args.workload), e, attempt))?;
+    if !properties.ignored.is_empty() {
+        eprintln!("{}: not known here, left out: {}", args.workload, properties.ignored.join(", "));
+    }
+    Ok((properties.mix, properties.records))
+}
+
+fn plan_of(args: &RunArgs, mut mix: Mix, entries: u64, description: &Description) -> Result<Plan, Failure> {
+    let keys = description.keys.clone();
+    if args.cross_percent > 0 && keys.parts() < 2 {
+        return Err(Failure::usage(
+            "--cross-percent needs two partitions",
+            "the key space is one partition",
+            "coppice partition split",
+        ));
+    }
+    if entries == 0 {
+        return Err(Failure::usage("a run needs keys", "--entries is 0", "coppice-load run --entries 100k"));
+    }
+    if let (Some(keys), Scan::Span { .. }) = (args.range_keys, mix.scan) {
+        mix.scan = Scan::Span { keys: keys.max(1) };
+    }
+    let value_bytes = args.value_size.unwrap_or(u64::from(mix.value_bytes));
+    let value_bytes = u32::try_from(value_bytes).ok().filter(|&bytes| bytes <= 1 << 20).ok_or_else(|| {
+        Failure::usage(
+            "--value-size",
+            "a value has at most 1 MiB (experience.md 4)",
+            "coppice-load run --value-size 1k",
+        )
+    })?;
+    Ok(Plan {
+        universe: match mix.size {
+            Size::TwiceEntries => entries.saturating_mul(2),
+            Size::Entries => entries,
+        },
+        entries,
+        keys,
+        value: if args.record.is_some() { ValueForm::Text } else { ValueForm::Bytes(value_bytes) },
+        range_keys: if let Scan::Span { keys } = mix.scan { keys } else { 0 },
+        cross_percent: args.cross_percent,
+        seed: args.seed,
+        mix,
+    })
+}
+
+impl Prepared<'_> {
+    /// Clients, or requests per second.
+    fn load(&self) -> f64 {
+        self.args.rate.map_or_else(|| self.args.clients.unwrap_or(64), |rate| rate).max(1) as f64
+    }
+
+    fn duration(&self) -> Duration {
+        let default = if self.args.find_max.is_some() { 6 } else { 20 };
+        self.args.duration.unwrap_or(Duration::from_secs(default))
+    }
+
+    fn workers(&self, load: f64) -> u32 {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let workers = self.args.threads.unwrap_or_else(|| (processors / 4).max(1)).max(1);
+        // A worker without a client would have nothing to do.
+        if self.args.rate.is_some() { workers } else { workers.min(load as u32).max(1) }
+    }
+
+    fn orders(&self, load: f64, timeline: &Timeline) -> Vec<Orders> {
+        let workers = u64::from(self.workers(load));
+        let slots = if self.args.rate.is_some() { self.args.clients.unwrap_or(10_000) } else { load as u64 };
+        let slots = slots.clamp(workers, u64::from(u32::MAX));
+        let mut first_client = 0;
+        let mut order = |worker: u64| {
+            let mine = (slots / workers + u64::from(worker < slots % workers)) as u32;
+            let pace = match self.args.rate {
+                None => Pace::Closed { clients: mine, think: self.args.think },
+                Some(_) => Pace::Open {
+                    rate: load / workers as f64,
+                    offset: (worker as f64 * 1e9 / load) as Nanos,
+                    slots: mine,
+                },
+            };
+            let orders = Orders {
+                timeline: timeline.clone(),
+                pace,
+                workers,
+                first_client,
+                seed: self.args.seed,
+                drain: (self.global.timeout + DRAIN_EXTRA).as_nanos() as Nanos,
+                start: 0,
+            };
+            first_client += mine;
+            orders
+        };
+        (0..workers).map(&mut order).collect()
+    }
+
+    fn setup(&self, load: f64, timeline: &Timeline) -> Setup {
+        let workers = self.workers(load);
+        let slots = if self.args.rate.is_some() { self.args.clients.unwrap_or(10_000) } else { load as u64 };
+        Setup {
+            target: self.args.target.name().to_owned(),
+            loop_kind: if self.args.rate.is_some() { "open" } else { "closed" }.to_owned(),
+            clients: slots.min(u64::from(u32::MAX)) as u32,
+            think: self.args.think.to_string(),
+            rate: self.args.rate.map(|_| load),
+            workers,
+            connections: workers * self.args.connections.max(1),
+            pack_bytes: self.args.pack,
+            duration_s: Duration::from_nanos(timeline.end()).as_secs_f64(),
+            trim_s: timeline.trim().as_secs_f64(),
+            ..Setup::of_plan(&self.plan)
+        }
+    }
+
+    fn wiring(&self) -> Wiring {
+        Wiring { connections: self.args.connections.max(1), pack_bytes: self.args.pack, stale: self.args.stale }
+    }
+
+    /// One load at one time.
+    fn step(&self, load: f64, duration: Duration) -> Result<Step, Failure> {
+        let trim = self.args.trim.unwrap_or(duration / 10);
+        let timeline = Timeline::new(duration, trim)
+            .map_err(|e| Failure::usage("the run has no middle", e, "coppice-load run --duration 20s --trim 2s"))?;
+        let orders = self.orders(load, &timeline);
+        let mut watcher = Watcher::new(self, &timeline, orders.len() as u32);
+        let tally = self.store.run(&self.plan, &orders, self.wiring(), self.epoch, |watch| watcher.see(watch))?;
+        watcher.progress.finish();
+        let (cpu, ordering, rows) = watcher.results();
+        let summary = Summary::new(self.setup(load, &timeline), &tally, &timeline, cpu, ordering);
+        Ok(Step { tally, timeline, summary, ordering: rows })
+    }
+
+    /// `--find-max`: the best step that held the bound, or the last one tried.
+    fn search(&self) -> Result<(Step, Vec<Point>), Failure> {
+        let bound = self.args.find_max.expect("the caller asked for a search");
+        let mut search = Search::new(self.load());
+        let (mut points, mut best, mut last) = (Vec::new(), None::<Step>, None);
+        while let Some(load) = search.load() {
+            let step = self.step(load, self.duration())?;
+            let at_bound = step.tally.latency().value_at_quantile(bound.percentile / 100.0);
+            let summary = &step.summary;
+            let errors = summary.failed + summary.busy + summary.unknown + summary.unsent;
+            let held = summary.requests > 0 && errors == 0 && Duration::from_nanos(at_bound) <= bound.latency;
+            let point = Point {
+                load,
+                throughput: summary.throughput,
+                commands_per_second: summary.commands_per_second,
+                good: held,
+                latency: summary.latency,
+            };
+            if !self.global.quiet {
+                eprintln!("{}", point.line(self.args.rate.is_some(), errors));
+            }
+            points.push(point);
+            search.tried(held);
+            if held && best.as_ref().is_none_or(|best| best.summary.throughput < step.summary.throughput) {
+                best = Some(step);
+            } else {
+                last = Some(step);
+            }
+        }
+        let held = best.is_some();
+        let mut step = best.or(last).expect("a search tries at least one load");
+        step.summary.find_max = Some(FindMax { bound: bound.to_string(), held, steps: points.clone() });
+        Ok((step, points))
+    }
+
+    fn file(&self, step: &Step, points: Vec<Point>, command: &str) -> RunFile {
+        let told = config_of(&self.admin);
+        let (server_config, flush) =
+            told.unwrap_or_else(|| (self.description.config.clone(), self.description.flush.clone()));
+        RunFile {
+            v: 1,
+            command: command.to_owned(),
+            machine: Machine::read(),
+            flush,
+            server_config,
+            summary: step.summary.clone(),
+            slices: files::slices(&step.tally, &step.timeline),
+            percentiles: files::percentiles(&step.tally.latency()),
+            ordering: step.ordering.clone(),
+            points,
+        }
+    }
+}
+
+/// Looks at a run from outside: draws the bar, samples the nodes and the generator's own processor time.
+struct Watcher<'a> {
+    progress: Progress,
+    admin: &'a [String],
+    workers: u32,
+    window: std::ops::Range<Nanos>,
+    cpu: [Option<Duration>; 2],
+    first: Option<Sample>,
+    last: Option<Sample>,
+    rows: Vec<OrderingRow>,
+}
+
+impl<'a> Watcher<'a> {
+    fn new(prepared: &'a Prepared<'a>, timeline: &Timeline, workers: u32) -> Watcher<'a> {
+        Watcher {
+            progress: Progress::new(timeline.end() / 1_000_000, prepared.global.quiet),
+            admin: &prepared.admin,
+            workers,
+            window: timeline.window(),
+            cpu: [None; 2],
+            first: None,
+            last: None,
+            rows: Vec::new(),
+        }
+    }
+
+    fn see(&mut self, watch: Watch) {
+        match watch {
+            Watch::Started(_) => {}
+            Watch::Live(live) => self.progress.live(&live, self.workers),
+            Watch::Tick(at) => {
+                self.progress.tick(Duration::from_nanos(at.min(self.window.end)));
+                self.sample(at);
+            }
+        }
+    }
+
+    /// At the window's two ends, and each second between.
+    fn sample(&mut self, at: Nanos) {
+        let (begun, over) = (at >= self.window.start, at >= self.window.end);
+        if begun && self.cpu[0].is_none() {
+            self.cpu[0] = Some(machine::cpu_time());
+            self.first = Some(Sample::take(self.admin)).filter(|sample| !sample.is_empty());
+            self.last = self.first.clone();
+            return;
+        }
+        if self.cpu[1].is_some() || !begun {
+            return;
+        }
+        if over {
+            self.cpu[1] = Some(machine::cpu_time());
+        }
+        let Some(last) = self.last.as_ref().filter(|last| over || last.age() >= Duration::from_secs(1)) else { return };
+        let sample = Sample::take(self.admin);
+        if let Some(ordering) = Ordering::between(last, &sample) {
+            self.rows.push(OrderingRow { at_s: at as f64 / 1e9, ordering });
+        }
+        if !sample.is_empty() {
+            self.last = Some(sample);
+        }
+    }
+
+    fn results(self) -> (Duration, Option<Ordering>, Vec<OrderingRow>) {
+        let [before, after] = self.cpu.map(|time| time.unwrap_or_else(machine::cpu_time));
+        let whole = self.first.as_ref().zip(self.last.as_ref());
+        let ordering = whole.and_then(|(first, last)| Ordering::between(first, last));
+        (after.saturating_sub(before), ordering, self.rows)
+    }
+}

@@ -1,0 +1,178 @@
+//! The store under load as the commands see it: what it is, and a target for each worker. Everything that differs between
+//! stores and is not on a request's way stands here.
+
+use super::args::{Global, TargetName};
+use super::failure::Failure;
+use crate::metrics;
+use crate::runner::{self, Orders, Tally, Watch};
+use crate::target::resp::{self, Resp};
+use crate::workload::{KeySpace, Kind, Plan};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a worker's connections are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Wiring {
+    /// Connections of each worker.
+    pub connections: u32,
+    /// Bytes packed into one frame; 0: one command per frame.
+    pub pack_bytes: u64,
+    /// Whether reads may be stale.
+    pub stale: bool,
+}
+
+/// What can be known of a store before the run.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The keys of the generator over its partitions.
+    pub keys: KeySpace,
+    /// How many keys it says it holds.
+    pub stored: Option<u64>,
+    /// Admin addresses of its nodes.
+    pub admin: Vec<String>,
+    /// When it answers a write, in its own words.
+    pub flush: String,
+    /// Its configuration, as far as it tells.
+    pub config: serde_json::Value,
+}
+
+/// A store that can be put under load.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// Something that speaks RESP.
+    Resp(resp::Options),
+}
+
+impl Store {
+    /// From the command line; connects to nothing yet.
+    pub fn new(target: TargetName, global: &Global) -> Result<Store, Failure> {
+        let endpoints = |default: &[&str]| match global.endpoints.is_empty() {
+            true => default.iter().map(|&e| e.to_owned()).collect(),
+            false => global.endpoints.clone(),
+        };
+        match target {
+            TargetName::Resp => Ok(Store::Resp(resp::Options {
+                endpoints: endpoints(&["127.0.0.1:6379"]),
+                connections: 1,
+                timeout: global.timeout,
+                pack: true,
+            })),
+            TargetName::Native => Err(Failure::usage("the native target", "not built", "--target resp")),
+        }
+    }
+
+    /// What it is; the first contact.
+    pub fn describe(&self) -> Result<Description, Failure> {
+        match self {
+            Store::Resp(options) => describe_resp(options),
+        }
+    }
+
+    /// Whether requests of this kind can be asked for.
+    pub fn has(&self, kind: Kind) -> bool {
+        match self {
+            Store::Resp(_) => kind != Kind::Many,
+        }
+    }
+
+    /// Runs the orders, one worker each.
+    pub fn run(
+        &self,
+        plan: &Arc<Plan>,
+        orders: &[Orders],
+        wiring: Wiring,
+        epoch: Instant,
+        watch: impl FnMut(Watch),
+    ) -> Result<Tally, Failure> {
+        let ran = match self {
+            Store::Resp(options) => {
+                let pack = wiring.pack_bytes > 0;
+                let options = resp::Options { connections: wiring.connections, pack, ..options.clone() };
+                runner::run(plan, orders, epoch, |_| Resp::connect(&options, epoch), watch)
+            }
+        };
+        ran.map_err(|cause| self.unavailable(cause))
+    }
+
+    /// The addresses, for errors.
+    pub fn place(&self) -> String {
+        match self {
+            Store::Resp(options) => options.endpoints.join(", "),
+        }
+    }
+
+    /// The failure of a first contact.
+    pub fn unavailable(&self, cause: impl Into<String>) -> Failure {
+        Failure::unavailable("the store does not answer", self.place(), cause)
+    }
+}
+
+fn describe_resp(options: &resp::Options) -> Result<Description, Failure> {
+    let place = &options.endpoints[0];
+    let unavailable = |cause| Failure {
+        attempt: format!("redis-cli -u redis://{place} ping"),
+        ..Failure::unavailable("the store does not answer", place.clone(), cause)
+    };
+    let size = resp::ask(place, &["DBSIZE"]).map_err(unavailable)?;
+    let stored = size.strip_prefix(':').and_then(|digits| digits.trim().parse().ok());
+    // A bulk string's value is the last line but one; servers without the command say nothing of their durability.
+    let setting = |name: &str| {
+        let answer = resp::ask(place, &["CONFIG", "GET", name]).ok()?;
+        answer.lines().rev().find(|line| !line.is_empty()).map(str::to_owned).filter(|line| !line.starts_with('*'))
+    };
+    let flush = match (setting("appendonly").as_deref(), setting("appendfsync")) {
+        (Some("yes"), Some(fsync)) => format!("appendonly, appendfsync {fsync}"),
+        (Some("no"), _) => "nothing is flushed (appendonly no)".to_owned(),
+        _ => "unknown".to_owned(),
+    };
+    let config = serde_json::json!({"appendonly": setting("appendonly"), "appendfsync": setting("appendfsync")});
+    Ok(Description { keys: KeySpace::even(1), stored, admin: Vec::new(), flush, config })
+}
+
+/// The configuration that the first node which answers tells at `/config`, and its flush mode.
+pub fn config_of(admin: &[String]) -> Option<(serde_json::Value, String)> {
+    let text = admin.iter().find_map(|address| metrics::get(address, "/config").ok())?;
+    let config: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let flush = find(&config, "log.flush").unwrap_or_else(|| "unknown".to_owned());
+    Some((config, flush))
+}
+
+/// The value of a setting by its full name, in an object of names, nested tables, or rows with `key` and `value`.
+fn find(config: &serde_json::Value, name: &str) -> Option<String> {
+    use serde_json::Value;
+    let plain = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(row) => row.get("value").and_then(Value::as_str).map(str::to_owned),
+        _ => None,
+    };
+    match config {
+        Value::Object(map) => map.get(name).and_then(plain).or_else(|| {
+            let nested = name.split_once('.').and_then(|(table, rest)| find(map.get(table)?, rest));
+            nested.or_else(|| map.values().find_map(|value| find(value, name)))
+        }),
+        Value::Array(rows) => rows.iter().find_map(|row| match row.get("key").and_then(Value::as_str) {
+            Some(key) if key == name => row.get("value").and_then(Value::as_str).map(str::to_owned),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_flush_mode_is_found_however_settings_are_laid_out() {
+        for config in [
+            json!({"log.flush": "fdatasync"}),
+            json!({"log": {"flush": "fdatasync"}}),
+            json!({"v": 1, "settings": {"log.flush": {"value": "fdatasync", "origin": "default"}}}),
+            json!({"v": 1, "settings": [{"key": "name", "value": "x"}, {"key": "log.flush", "value": "fdatasync"}]}),
+        ] {
+            assert_eq!(find(&config, "log.flush").as_deref(), Some("fdatasync"), "{config}");
+        }
+        assert_eq!(find(&json!({"v": 1}), "log.flush"), None);
+    }
+}

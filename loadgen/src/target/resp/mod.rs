@@ -1,0 +1,296 @@
+//! A store that speaks RESP: Redis, or our own door (experience.md 8). Pipelined over a few connections of one thread.
+
+pub mod codec;
+
+use super::clock::{Clock, runtime};
+use super::{Done, End, Nanos, Target};
+use crate::workload::Request;
+use codec::Reply;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+/// A connection that was lost is tried again this often.
+const RETRY: Nanos = 100_000_000;
+
+/// How long a connection may take to come up; it holds up the worker meanwhile.
+const CONNECT: Duration = Duration::from_millis(500);
+
+const READ_BYTES: usize = 256 * 1024;
+
+/// What to connect to.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `host:port`, one or more; connections go to them in turn.
+    pub endpoints: Vec<String>,
+    /// Connections of one worker.
+    pub connections: u32,
+    /// Silence that ends a request as unknown.
+    pub timeout: Duration,
+    /// Whether what is submitted together leaves together; else one system call per command.
+    pub pack: bool,
+}
+
+/// The target of one worker.
+#[derive(Debug)]
+pub struct Resp {
+    clock: Clock,
+    connections: Vec<Connection>,
+    first_error: Option<String>,
+    scratch: Vec<u8>,
+    runtime: Runtime,
+}
+
+#[derive(Debug)]
+struct Connection {
+    address: SocketAddr,
+    stream: Option<TcpStream>,
+    retry_at: Nanos,
+    timeout: Nanos,
+    out: Vec<u8>,
+    sent: usize,
+    /// Where commands in `out` end, if each leaves alone.
+    ends: VecDeque<usize>,
+    pack: bool,
+    read: Vec<u8>,
+    parsed: usize,
+    /// Requests in the order of their replies.
+    waiting: VecDeque<(u32, Nanos)>,
+    /// Requests that were never sent.
+    refused: Vec<u32>,
+}
+
+/// One command and its reply over a connection of its own, for setting up and for asking how a server is set.
+pub fn ask(endpoint: &str, words: &[&str]) -> Result<String, String> {
+    use std::io::{Read, Write};
+    let text = |e: std::io::Error| format!("{endpoint}: {e}");
+    let address = resolve(endpoint)?;
+    let mut stream = std::net::TcpStream::connect_timeout(&address, CONNECT).map_err(text)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(text)?;
+    let mut out = Vec::new();
+    codec::command(&mut out, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+    stream.write_all(&out).map_err(text)?;
+    let mut read = Vec::new();
+    loop {
+        let mut chunk = [0; 4_096];
+        let count = stream.read(&mut chunk).map_err(text)?;
+        read.extend_from_slice(&chunk[..count]);
+        match codec::reply(&read) {
+            Ok(Some((Reply::Error(error), _))) => return Err(format!("{endpoint}: {error}")),
+            Ok(Some((Reply::Ok { .. }, length))) => return Ok(String::from_utf8_lossy(&read[..length]).into_owned()),
+            Ok(None) if count > 0 => {}
+            _ => return Err(format!("{endpoint} does not speak RESP")),
+        }
+    }
+}
+
+fn resolve(endpoint: &str) -> Result<SocketAddr, String> {
+    let mut addresses = endpoint.to_socket_addrs().map_err(|e| format!("{endpoint}: {e}"))?;
+    addresses.next().ok_or_else(|| format!("{endpoint}: no such address"))
+}
+
+impl Resp {
+    /// Connects; times count from `epoch`.
+    pub fn connect(options: &Options, epoch: Instant) -> Result<Resp, String> {
+        let runtime = runtime().map_err(|e| e.to_string())?;
+        let guard = runtime.enter();
+        let clock = Clock::new(epoch).map_err(|e| e.to_string())?;
+        let mut connections = Vec::new();
+        for index in 0..options.connections.max(1) as usize {
+            let address = resolve(&options.endpoints[index % options.endpoints.len()])?;
+            let mut connection = Connection::new(address, options);
+            connection.open().map_err(|e| format!("{address}: {e}"))?;
+            connections.push(connection);
+        }
+        drop(guard);
+        Ok(Resp { clock, connections, first_error: None, scratch: Vec::new(), runtime })
+    }
+}
+
+impl Connection {
+    fn new(address: SocketAddr, options: &Options) -> Connection {
+        Connection {
+            address,
+            stream: None,
+            retry_at: 0,
+            timeout: options.timeout.as_nanos() as Nanos,
+            out: Vec::new(),
+            sent: 0,
+            ends: VecDeque::new(),
+            pack: options.pack,
+            read: Vec::new(),
+            parsed: 0,
+            waiting: VecDeque::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    fn open(&mut self) -> std::io::Result<()> {
+        let stream = std::net::TcpStream::connect_timeout(&self.address, CONNECT)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        self.stream = Some(TcpStream::from_std(stream)?);
+        Ok(())
+    }
+
+    fn submit(&mut self, slot: u32, request: &Request, scratch: &mut Vec<u8>, now: Nanos) {
+        if self.stream.is_none() && now >= self.retry_at {
+            self.retry_at = now + RETRY;
+            // Refused again: the request below is told so.
+            let _ = self.open();
+        }
+        if self.stream.is_none() {
+            return self.refused.push(slot);
+        }
+        codec::request(&mut self.out, scratch, request);
+        if !self.pack {
+            self.ends.push_back(self.out.len());
+        }
+        self.waiting.push_back((slot, now));
+    }
+
+    /// Sends and receives as far as it goes without waiting.
+    fn progress(&mut self, cx: &mut Context<'_>, now: Nanos, done: &mut Vec<Done>) -> Result<(), String> {
+        done.extend(self.refused.drain(..).map(|slot| Done { slot, end: End::Failed, at: now, found: 0 }));
+        if self.stream.is_none() {
+            return Ok(());
+        }
+        let mut error = None;
+        let moved = self.write(cx).and_then(|()| self.read(cx, now, done, &mut error));
+        let overdue = self.waiting.front().is_some_and(|&(_, since)| now >= since + self.timeout);
+        let broken = match moved {
+            Ok(()) if overdue => Some(format!("{}: no reply in {} ms", self.address, self.timeout / 1_000_000)),
+            Ok(()) => None,
+            Err(e) => Some(format!("{}: {e}", self.address)),
+        };
+        if let Some(broken) = broken {
+            self.lose(now, done);
+            return Err(broken);
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Replies on a connection come in order: with one missing, all behind it are unknown too.
+    fn lose(&mut self, now: Nanos, done: &mut Vec<Done>) {
+        self.stream = None;
+        self.retry_at = now + RETRY;
+        (self.sent, self.parsed) = (0, 0);
+        self.out.clear();
+        self.ends.clear();
+        self.read.clear();
+        done.extend(self.waiting.drain(..).map(|(slot, _)| Done { slot, end: End::Unknown, at: now, found: 0 }));
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
+        let Some(stream) = &self.stream else { return Ok(()) };
+        while self.sent < self.out.len() {
+            let end = if self.pack { self.out.len() } else { self.ends.front().copied().unwrap_or(self.out.len()) };
+            match stream.try_write(&self.out[self.sent..end]) {
+                Ok(count) => self.sent += count,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => match stream.poll_write_ready(cx) {
+                    Poll::Ready(ready) => ready?,
+                    Poll::Pending => return Ok(()),
+                },
+                Err(e) => return Err(e),
+            }
+            if self.ends.front() == Some(&self.sent) {
+                self.ends.pop_front();
+            }
+        }
+        self.sent = 0;
+        self.out.clear();
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Nanos,
+        done: &mut Vec<Done>,
+        error: &mut Option<String>,
+    ) -> std::io::Result<()> {
+        loop {
+            let Some(stream) = &self.stream else { return Ok(()) };
+            let have = self.read.len();
+            self.read.resize(have + READ_BYTES, 0);
+            let count = stream.try_read(&mut self.read[have..]);
+            self.read.truncate(have + *count.as_ref().unwrap_or(&0));
+            match count {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => self.parse(now, done, error)?,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => match stream.poll_read_ready(cx) {
+                    Poll::Ready(ready) => ready?,
+                    Poll::Pending => return Ok(()),
+                },
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn parse(&mut self, at: Nanos, done: &mut Vec<Done>, error: &mut Option<String>) -> std::io::Result<()> {
+        loop {
+            let reply = codec::reply(&self.read[self.parsed..]);
+            let Some((reply, length)) = reply.map_err(|_| std::io::Error::other("does not speak RESP"))? else { break };
+            self.parsed += length;
+            let (slot, _) = self.waiting.pop_front().ok_or_else(|| std::io::Error::other("a reply to nothing"))?;
+            let (end, found) = match reply {
+                Reply::Ok { found } => (End::Ok, found),
+                Reply::Error(text) => (end_of(&text, error), 0),
+            };
+            done.push(Done { slot, end, at, found });
+        }
+        self.read.drain(..self.parsed);
+        self.parsed = 0;
+        Ok(())
+    }
+}
+
+/// Our own door's words (experience.md 8); any other error is a sure one.
+fn end_of(text: &str, error: &mut Option<String>) -> End {
+    error.get_or_insert_with(|| text.to_owned());
+    match text.split_whitespace().next() {
+        Some("OVERLOADED" | "BUSY") => End::Busy,
+        Some("OUTCOMEUNKNOWN") => End::Unknown,
+        _ => End::Failed,
+    }
+}
+
+impl Target for Resp {
+    fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    fn submit(&mut self, slot: u32, request: &Request) {
+        let _guard = self.runtime.enter();
+        let now = self.clock.now();
+        let index = slot as usize % self.connections.len();
+        self.connections[index].submit(slot, request, &mut self.scratch, now);
+    }
+
+    fn poll(&mut self, until: Nanos, done: &mut Vec<Done>) {
+        let Resp { clock, connections, first_error, runtime, .. } = self;
+        let oldest = connections.iter().filter_map(|c| Some(c.waiting.front()?.1 + c.timeout)).min();
+        let until = until.min(oldest.unwrap_or(Nanos::MAX));
+        runtime.block_on(poll_fn(|cx| {
+            let now = clock.now();
+            for connection in connections.iter_mut() {
+                if let Err(error) = connection.progress(cx, now, done) {
+                    first_error.get_or_insert(error);
+                }
+            }
+            if done.is_empty() { clock.poll_until(cx, until) } else { Poll::Ready(()) }
+        }));
+    }
+
+    fn first_error(&mut self) -> Option<String> {
+        self.first_error.take()
+    }
+}
+
+#[cfg(test)]
+mod tests;

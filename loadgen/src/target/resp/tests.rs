@@ -1,0 +1,87 @@
+//! Against a small server in a thread.
+
+use super::*;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+/// Answers each command with the next of `replies`; an empty one closes the connection.
+fn server(replies: Vec<&'static [u8]>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut replies = replies.into_iter();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut buffer = [0; 4_096];
+            'connection: while let Ok(count) = stream.read(&mut buffer) {
+                let commands = buffer[..count].windows(4).filter(|w| *w == b"*2\r\n").count();
+                for _ in 0..commands {
+                    match replies.next() {
+                        None | Some(b"") => break 'connection,
+                        Some(reply) => stream.write_all(reply).unwrap(),
+                    }
+                }
+                if count == 0 {
+                    break;
+                }
+            }
+        }
+    });
+    address
+}
+
+fn connect(address: String) -> Resp {
+    let options =
+        Options { endpoints: vec![address], connections: 1, timeout: Duration::from_millis(300), pack: false };
+    Resp::connect(&options, Instant::now()).unwrap()
+}
+
+fn ends(target: &mut Resp, count: usize) -> Vec<(u32, End, u32)> {
+    let mut done = Vec::new();
+    let deadline = target.now() + 5_000_000_000;
+    while done.len() < count && target.now() < deadline {
+        target.poll(target.now() + 20_000_000, &mut done);
+    }
+    done.iter().map(|done| (done.slot, done.end, done.found)).collect()
+}
+
+#[test]
+fn replies_end_requests_in_order_and_by_kind() {
+    let address = server(vec![b"$1\r\nx\r\n", b"$-1\r\n", b"-ERR no\r\n", b"-OVERLOADED retry in 5 ms\r\n"]);
+    let mut target = connect(address);
+    (0..4).for_each(|slot| target.submit(slot, &Request::Get(u64::from(slot))));
+    let expected = [(0, End::Ok, 1), (1, End::Ok, 0), (2, End::Failed, 0), (3, End::Busy, 0)];
+    assert_eq!(ends(&mut target, 4), expected);
+    assert_eq!(target.first_error().as_deref(), Some("ERR no"));
+}
+
+#[test]
+fn a_lost_connection_leaves_outcomes_unknown_and_is_made_again() {
+    let address = server(vec![b"+OK\r\n", b"", b"+OK\r\n"]);
+    let mut target = connect(address);
+    (0..3).for_each(|slot| target.submit(slot, &Request::Delete(1)));
+    let expected = [(0, End::Ok, 0), (1, End::Unknown, 0), (2, End::Unknown, 0)];
+    assert_eq!(ends(&mut target, 3), expected);
+    target.submit(7, &Request::Delete(1));
+    assert_eq!(ends(&mut target, 1), [(7, End::Failed, 0)], "sooner than the next try: refused without sending");
+    std::thread::sleep(Duration::from_millis(120));
+    target.submit(8, &Request::Delete(1));
+    assert_eq!(ends(&mut target, 1), [(8, End::Ok, 0)]);
+}
+
+#[test]
+fn silence_ends_as_unknown() {
+    // The listener's backlog takes the connection; nobody answers.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut target = connect(listener.local_addr().unwrap().to_string());
+    target.submit(0, &Request::Get(1));
+    assert_eq!(ends(&mut target, 1), [(0, End::Unknown, 0)]);
+    assert!(target.first_error().unwrap().contains("no reply in 300 ms"));
+}
+
+#[test]
+fn nobody_there_is_an_error_at_once() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = Options { endpoints: vec![address.to_string()], connections: 1, timeout: CONNECT, pack: true };
+    assert!(Resp::connect(&options, Instant::now()).is_err());
+    assert!(ask(&address.to_string(), &["PING"]).is_err());
+}
