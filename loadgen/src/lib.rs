@@ -5,10 +5,12 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod fill;
 pub mod machine;
 pub mod metrics;
 pub mod plot;
 pub mod random;
+pub mod record;
 pub mod report;
 pub mod runner;
 pub mod target;

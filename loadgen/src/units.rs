@@ -130,7 +130,7 @@ impl std::fmt::Display for Bound {
 pub fn print_duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let (value, unit) = match seconds {
-        s if s == 0.0 => return "0".to_owned(),
+        0.0 => return "0".to_owned(),
         s if s < 1e-6 => (s * 1e9, "ns"),
         s if s < 1e-3 => (s * 1e6, "us"),
         s if s < 1.0 => (s * 1e3, "ms"),
@@ -147,7 +147,7 @@ pub fn print_ms(ms: f64) -> String {
 /// Three significant digits, never in exponent form.
 pub fn significant(value: f64) -> String {
     match value.abs() {
-        v if v == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         v if v >= 1.0 => format!("{value:.2}"),

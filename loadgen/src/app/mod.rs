@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod failure;
+mod fill;
 mod find_max;
 mod plot;
 mod progress;
@@ -40,7 +41,7 @@ pub fn main() -> ExitCode {
 fn carry_out(cli: &Cli, line: &str) -> Result<Exit, Failure> {
     match &cli.command {
         Command::Run(args) => run::run(args, &cli.global, line),
-        Command::Fill(_) => Err(Failure::usage("fill", "not built", "coppice-load run")),
+        Command::Fill(args) => fill::fill(args, &cli.global),
         Command::Plot(args) => plot::plot(args),
     }
 }

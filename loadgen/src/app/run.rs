@@ -2,6 +2,7 @@
 
 use super::args::{Global, Output, RunArgs};
 use super::failure::{Exit, Failure};
+use super::fill::{self, value_bytes_checked};
 use super::find_max::Search;
 use super::progress::Progress;
 use super::store::{Description, Store, Wiring, config_of};
@@ -11,6 +12,7 @@ use crate::report::files::{self, OrderingRow};
 use crate::report::{self, Point, RunFile, Setup, Summary, summary::FindMax};
 use crate::runner::{Orders, Pace, Tally, Timeline, Watch};
 use crate::target::Nanos;
+use crate::units::print_count;
 use crate::workload::mix::{NAMES, Scan, Size};
 use crate::workload::{Mix, Plan, ValueForm, ycsb};
 use std::sync::Arc;
@@ -88,8 +90,28 @@ fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<Prepared<'a>, Fa
     let reported = || description.stored.unwrap_or(0).max(ENTRIES_MIN);
     let entries = args.preload.or(args.entries).or(records).unwrap_or_else(reported);
     let plan = plan_of(args, mix, entries, &description)?;
+    if args.preload.is_some() {
+        preload(args, global, &store, &description, &plan)?;
+    }
     let admin = if args.metrics.is_empty() { description.admin.clone() } else { args.metrics.clone() };
     Ok(Prepared { args, global, store, description, plan: Arc::new(plan), admin, epoch: Instant::now() })
+}
+
+/// `--preload N`: the first N keys of the list, unless the store holds as many already.
+fn preload(
+    args: &RunArgs,
+    global: &Global,
+    store: &Store,
+    description: &Description,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    let stored = description.stored.unwrap_or(0);
+    if stored >= plan.entries {
+        eprintln!("preload: {} keys are there already", print_count(stored));
+        return Ok(());
+    }
+    let value_bytes = args.value_size.unwrap_or(u64::from(plan.mix.value_bytes));
+    fill::load(store, description, plan.entries, value_bytes, global.quiet).map(drop)
 }
 
 fn mix_of(args: &RunArgs) -> Result<(Mix, Option<u64>), Failure> {
@@ -123,14 +145,7 @@ fn plan_of(args: &RunArgs, mut mix: Mix, entries: u64, description: &Description
     if let (Some(keys), Scan::Span { .. }) = (args.range_keys, mix.scan) {
         mix.scan = Scan::Span { keys: keys.max(1) };
     }
-    let value_bytes = args.value_size.unwrap_or(u64::from(mix.value_bytes));
-    let value_bytes = u32::try_from(value_bytes).ok().filter(|&bytes| bytes <= 1 << 20).ok_or_else(|| {
-        Failure::usage(
-            "--value-size",
-            "a value has at most 1 MiB (experience.md 4)",
-            "coppice-load run --value-size 1k",
-        )
-    })?;
+    let value_bytes = value_bytes_checked(args.value_size.unwrap_or(u64::from(mix.value_bytes)))?;
     Ok(Plan {
         universe: match mix.size {
             Size::TwiceEntries => entries.saturating_mul(2),
@@ -149,7 +164,7 @@ fn plan_of(args: &RunArgs, mut mix: Mix, entries: u64, description: &Description
 impl Prepared<'_> {
     /// Clients, or requests per second.
     fn load(&self) -> f64 {
-        self.args.rate.map_or_else(|| self.args.clients.unwrap_or(64), |rate| rate).max(1) as f64
+        self.args.rate.unwrap_or_else(|| self.args.clients.unwrap_or(64)).max(1) as f64
     }
 
     fn duration(&self) -> Duration {

@@ -3,6 +3,7 @@
 
 use super::args::{Global, TargetName};
 use super::failure::Failure;
+use crate::fill::{self, Filled};
 use crate::metrics;
 use crate::runner::{self, Orders, Tally, Watch};
 use crate::target::resp::{self, Resp};
@@ -92,6 +93,21 @@ impl Store {
             }
         };
         ran.map_err(|cause| self.unavailable(cause))
+    }
+
+    /// Loads the first `entries` keys of the list; `told` hears how many are done.
+    pub fn fill(
+        &self,
+        keys: &KeySpace,
+        entries: u64,
+        value_bytes: u32,
+        told: impl FnMut(u64),
+    ) -> Result<Filled, Failure> {
+        let filled = match self {
+            Store::Resp(options) => Resp::connect(options, Instant::now())
+                .and_then(|mut target| fill::by_puts(&mut target, keys, entries, value_bytes, told)),
+        };
+        filled.map_err(|cause| Failure { what: "the load was not finished".into(), ..self.unavailable(cause) })
     }
 
     /// The addresses, for errors.

@@ -252,7 +252,8 @@ impl Connection {
 
 /// Our own door's words (experience.md 8); any other error is a sure one.
 fn end_of(text: &str, error: &mut Option<String>) -> End {
-    error.get_or_insert_with(|| text.to_owned());
+    // Servers quote what they were sent: keys are bytes, not text.
+    error.get_or_insert_with(|| text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect());
     match text.split_whitespace().next() {
         Some("OVERLOADED" | "BUSY") => End::Busy,
         Some("OUTCOMEUNKNOWN") => End::Unknown,

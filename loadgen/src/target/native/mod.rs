@@ -1,0 +1,269 @@
+//! Coppice, through the session of its client library: the same packs, numbers, retries and hints that programs get, driven
+//! by the worker's own thread so that a request costs no hop between threads.
+
+pub mod driver;
+mod recording;
+pub mod socket;
+
+use super::clock::{Clock, runtime};
+use super::{Done, End, Nanos, Target};
+use crate::record::Recorder;
+use crate::workload::{Request, Update, Value};
+use coppice_btree::{OpResult, Value as Bytes};
+use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
+use coppice_client::config::Config;
+use coppice_client::error::{Error, Reason};
+use coppice_client::session::{Request as Call, Session};
+use coppice_client::wire::ClientId;
+use driver::{Driver, Told};
+use recording::Recording;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// Packs of one partition under way when every command goes alone: the server takes 1024 requests of a connection
+/// (experience.md 4), and four partitions share one.
+const WINDOW_UNPACKED: usize = 256;
+
+/// How a worker talks to the cluster.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Any nodes of the cluster, `host:port`.
+    pub endpoints: Vec<String>,
+    /// Client instances of one worker, each with its own connections and sessions.
+    pub connections: u32,
+    /// Bytes packed into one frame; 0: one command per frame.
+    pub pack_bytes: u64,
+    /// When silence counts as unknown.
+    pub timeout: Duration,
+    /// Whether reads may be stale.
+    pub stale: bool,
+    /// The most requests under way: slots are below it.
+    pub slots: u32,
+}
+
+impl Options {
+    fn config(&self) -> Config {
+        let defaults = Config::default();
+        let packed = self.pack_bytes > 0;
+        Config {
+            timeout: self.timeout,
+            pack_bytes: self.pack_bytes.max(1) as usize,
+            window: if packed { defaults.window } else { WINDOW_UNPACKED },
+            read_window: if packed { defaults.read_window } else { WINDOW_UNPACKED },
+            // The loop bounds what is under way; the session must not refuse it.
+            calls_max: self.slots as usize + 1,
+            bytes_max: usize::MAX,
+            reads: self.reads(),
+            ..defaults
+        }
+    }
+
+    fn reads(&self) -> ReadMode {
+        if self.stale { ReadMode::Stale } else { ReadMode::Leader }
+    }
+
+    /// A session of its own; `seed` draws its identity.
+    pub fn session(&self, seed: u64) -> Session {
+        let client = ClientId(crate::random::Rng::new(seed, 0x636c_6965_6e74).next());
+        Session::new(self.config(), client, seed, self.endpoints.clone())
+    }
+}
+
+/// The target of one worker.
+#[derive(Debug)]
+pub struct Native {
+    clock: Clock,
+    drivers: Vec<Driver>,
+    reads: ReadMode,
+    timeout: Nanos,
+    told: Vec<Told>,
+    /// Ends of calls that were refused at submission.
+    refused: Vec<u32>,
+    /// Pairs so far of the range in a slot.
+    pairs: Vec<u32>,
+    recording: Option<Recording>,
+    scratch: Vec<u8>,
+    first_error: Option<String>,
+    runtime: Runtime,
+}
+
+impl Native {
+    /// Makes sessions; they connect when they are first used. Times count from `epoch`.
+    pub fn new(options: &Options, epoch: Instant, recorder: Option<Recorder>) -> Result<Native, String> {
+        let runtime = runtime().map_err(|e| e.to_string())?;
+        let guard = runtime.enter();
+        let clock = Clock::new(epoch).map_err(|e| e.to_string())?;
+        drop(guard);
+        let session = |_| Driver::new(options.session(unique_seed()));
+        Ok(Native {
+            clock,
+            drivers: (0..options.connections.max(1)).map(session).collect(),
+            reads: options.reads(),
+            timeout: options.timeout.as_nanos() as Nanos,
+            told: Vec::new(),
+            refused: Vec::new(),
+            pairs: vec![0; options.slots as usize],
+            recording: recorder.map(|recorder| Recording::new(recorder, options.slots, options.stale)),
+            scratch: Vec::new(),
+            first_error: None,
+            runtime,
+        })
+    }
+
+    fn call(&mut self, request: &Request) -> Call {
+        let key = |key: u64| Bytes::from(key.to_be_bytes());
+        let mut value = |value: &Value| {
+            self.scratch.clear();
+            value.write(&mut self.scratch);
+            Bytes::from(self.scratch.as_slice())
+        };
+        let operation = match request {
+            Request::Get(at) => return Call::Get { key: key(*at), mode: self.reads },
+            Request::Put(at, v) | Request::ReadModifyWrite(at, v) => Operation::Put { key: key(*at), value: value(v) },
+            Request::Insert(at, v) => Operation::Insert { key: key(*at), value: value(v) },
+            Request::Delete(at) => Operation::Delete { key: key(*at) },
+            Request::Many(updates) => {
+                let operation = |update| match update {
+                    Update::Insert(at, v) => Operation::Insert { key: key(at), value: value(&v) },
+                    Update::Delete(at) => Operation::Delete { key: key(at) },
+                };
+                return Call::Command(Command::Many(updates.iter().map(operation).collect()));
+            }
+            Request::Range { low, high, limit } => {
+                return Call::Range(RangeCall {
+                    low: bytes::Bytes::copy_from_slice(&low.to_be_bytes()),
+                    high: high.map(|high| bytes::Bytes::copy_from_slice(&high.to_be_bytes())),
+                    reverse: false,
+                    keys_only: false,
+                    count_only: false,
+                    pairs_max: u64::from(*limit),
+                    bytes_max: 0,
+                    mode: self.reads,
+                });
+            }
+        };
+        Call::Command(Command::One(operation))
+    }
+
+    /// Turns what the session told into ends.
+    fn hear(&mut self, at: Nanos, done: &mut Vec<Done>) {
+        for told in self.told.drain(..) {
+            match told {
+                Told::Part(slot, part) => {
+                    let pairs = driver::pairs(&part);
+                    match &mut self.recording {
+                        Some(recording) => self.pairs[slot as usize] += recording.part(slot as u32, pairs),
+                        None => self.pairs[slot as usize] += pairs.count() as u32,
+                    }
+                }
+                Told::Ended(slot, result) => {
+                    let slot = slot as u32;
+                    if let Some(recording) = &mut self.recording {
+                        recording.ended(slot, at, &result);
+                    }
+                    let (end, found) = match result {
+                        Ok(answer) => (End::Ok, found(&answer.output, self.pairs[slot as usize])),
+                        Err(error) => {
+                            let end = end_of(&error);
+                            self.first_error.get_or_insert_with(|| words(&error));
+                            (end, 0)
+                        }
+                    };
+                    done.push(Done { slot, end, at, found });
+                }
+            }
+        }
+    }
+}
+
+/// Sessions of two runs must never share an identity: their numbers would be taken for repetitions.
+fn unique_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library keys its hashers from the system's random source.
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+fn found(output: &Output, pairs: u32) -> u32 {
+    match output {
+        Output::One(OpResult::Get { value }) => u32::from(value.is_some()),
+        Output::Loaded(_) => pairs,
+        _ => 0,
+    }
+}
+
+fn end_of(error: &Error) -> End {
+    match error.reason() {
+        Some(Reason::Busy) => End::Busy,
+        Some(_) => End::Failed,
+        None => End::Unknown,
+    }
+}
+
+/// The error and the nodes that were tried.
+pub fn words(error: &Error) -> String {
+    let mut text = error.to_string();
+    for node in error.place().nodes.iter().filter(|node| !node.trouble.is_empty()) {
+        text += &format!("; {} {}", node.address, node.trouble);
+    }
+    text
+}
+
+impl Target for Native {
+    fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    fn submit(&mut self, slot: u32, request: &Request) {
+        let call = self.call(request);
+        let now = self.clock.now();
+        self.pairs[slot as usize] = 0;
+        let index = slot as usize % self.drivers.len();
+        let driver = &mut self.drivers[index];
+        let submitted = driver.submit(u64::from(slot), now + self.timeout, call);
+        match submitted {
+            Ok(call) => {
+                if let Some(recording) = &mut self.recording {
+                    recording.begun(slot, index, call, now, request);
+                }
+            }
+            Err(error) => {
+                self.first_error.get_or_insert_with(|| words(&error));
+                self.refused.push(slot);
+            }
+        }
+    }
+
+    fn poll(&mut self, until: Nanos, done: &mut Vec<Done>) {
+        let at = self.clock.now();
+        done.extend(self.refused.drain(..).map(|slot| Done { slot, end: End::Failed, at, found: 0 }));
+        let Native { clock, drivers, told, recording, runtime, .. } = self;
+        let none = done.is_empty();
+        let at = runtime.block_on(poll_fn(|cx| {
+            loop {
+                let now = clock.now();
+                for (index, driver) in drivers.iter_mut().enumerate() {
+                    driver.turn(cx, now, told);
+                    if let Some(recording) = recording {
+                        recording.numbered(index, driver.session());
+                    }
+                }
+                if !told.is_empty() || !none {
+                    return Poll::Ready(now);
+                }
+                let wake = drivers.iter().map(Driver::deadline).min().unwrap_or(Nanos::MAX);
+                match clock.poll_until(cx, wake.min(until)) {
+                    Poll::Ready(()) if clock.now() < until => {}
+                    Poll::Ready(()) => return Poll::Ready(now),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        }));
+        self.hear(at, done);
+    }
+
+    fn first_error(&mut self) -> Option<String> {
+        self.first_error.take()
+    }
+}

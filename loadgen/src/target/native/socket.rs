@@ -1,0 +1,138 @@
+//! One TCP connection of a session: opening, frames in, bytes out, never waiting.
+
+use bytes::Bytes;
+use coppice_client::wire::{Frame, FrameDecoder};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io::{ErrorKind, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+/// Buffers handed to one system call.
+const SLICES_MAX: usize = 64;
+
+/// What happened on a socket, besides frames.
+#[derive(Debug)]
+pub enum Event {
+    /// It is open.
+    Connected,
+    /// A frame came.
+    Frame(Frame),
+    /// It could not be opened, or ended; it is not to be used any more.
+    Ended(String),
+}
+
+type Opening = Pin<Box<dyn Future<Output = std::io::Result<TcpStream>>>>;
+
+enum State {
+    Opening(Opening),
+    Open(TcpStream),
+    Ended,
+}
+
+/// A connection.
+pub struct Socket {
+    state: State,
+    decoder: FrameDecoder,
+    out: VecDeque<Bytes>,
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Socket").field("out", &self.out.len()).finish_non_exhaustive()
+    }
+}
+
+async fn open(address: String) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+impl Socket {
+    /// Begins to connect to `host:port`.
+    pub fn open(address: String) -> Socket {
+        Socket { state: State::Opening(Box::pin(open(address))), decoder: FrameDecoder::default(), out: VecDeque::new() }
+    }
+
+    /// Queues whole frames.
+    pub fn send(&mut self, bytes: Bytes) {
+        self.out.push_back(bytes);
+    }
+
+    /// Writes and reads as far as it goes; returns what happened, in order.
+    pub fn progress(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
+        if let State::Opening(opening) = &mut self.state {
+            let Poll::Ready(opened) = opening.as_mut().poll(cx) else { return };
+            match opened {
+                Ok(stream) => {
+                    self.state = State::Open(stream);
+                    // The session greets first; what it says comes with the next turn.
+                    return events.push(Event::Connected);
+                }
+                Err(error) => return self.end(error.to_string(), events),
+            }
+        }
+        let moved = self.write(cx).and_then(|()| self.read(cx, events));
+        if let Err(error) = moved {
+            self.end(error.to_string(), events);
+        }
+    }
+
+    fn end(&mut self, trouble: String, events: &mut Vec<Event>) {
+        self.state = State::Ended;
+        self.out.clear();
+        events.push(Event::Ended(trouble));
+    }
+
+    /// Writes what is queued.
+    pub fn write(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
+        let State::Open(stream) = &self.state else { return Ok(()) };
+        while !self.out.is_empty() {
+            let written = match self.out.len() {
+                1 => stream.try_write(&self.out[0]),
+                _ => {
+                    let slices: Vec<IoSlice<'_>> = self.out.iter().take(SLICES_MAX).map(|b| IoSlice::new(b)).collect();
+                    stream.try_write_vectored(&slices)
+                }
+            };
+            match written {
+                Ok(count) => self.written(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => match stream.poll_write_ready(cx) {
+                    Poll::Ready(ready) => ready?,
+                    Poll::Pending => return Ok(()),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn written(&mut self, mut count: usize) {
+        while let Some(front) = self.out.front_mut() {
+            if count < front.len() {
+                bytes::Buf::advance(front, count);
+                return;
+            }
+            count -= front.len();
+            self.out.pop_front();
+        }
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) -> std::io::Result<()> {
+        let State::Open(stream) = &mut self.state else { return Ok(()) };
+        loop {
+            let poll = pin!(stream.read_buf(self.decoder.space())).poll(cx);
+            match poll {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => return Err(std::io::Error::other("the node closed the connection")),
+                Poll::Ready(read) => drop(read?),
+            }
+            while let Some(frame) = self.decoder.next_frame().map_err(std::io::Error::other)? {
+                events.push(Event::Frame(frame));
+            }
+        }
+    }
+}
