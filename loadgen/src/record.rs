@@ -2,7 +2,7 @@
 //! own lines; one thread puts them into the file. It knows the format, not what a legal history is.
 
 use crate::target::Nanos;
-use crate::workload::{Request, Update, Value, ValueForm};
+use crate::workload::{Request, Update, Value};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -213,7 +213,7 @@ fn call(out: &mut Vec<u8>, request: &Request) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Updates;
+    use crate::workload::{Updates, ValueForm};
 
     const KEY: u64 = u64::from_be_bytes(*b"abcdefgh");
 

@@ -8,6 +8,7 @@ use super::progress::Progress;
 use super::store::{Description, Store, Wiring, config_of};
 use crate::machine::{self, Machine};
 use crate::metrics::{Ordering, Sample};
+use crate::record::History;
 use crate::report::files::{self, OrderingRow};
 use crate::report::{self, Point, RunFile, Setup, Summary, summary::FindMax};
 use crate::runner::{Orders, Pace, Tally, Timeline, Watch};
@@ -90,11 +91,37 @@ fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<Prepared<'a>, Fa
     let reported = || description.stored.unwrap_or(0).max(ENTRIES_MIN);
     let entries = args.preload.or(args.entries).or(records).unwrap_or_else(reported);
     let plan = plan_of(args, mix, entries, &description)?;
+    check_partitions(args, &store, &description)?;
     if args.preload.is_some() {
         preload(args, global, &store, &description, &plan)?;
     }
     let admin = if args.metrics.is_empty() { description.admin.clone() } else { args.metrics.clone() };
     Ok(Prepared { args, global, store, description, plan: Arc::new(plan), admin, epoch: Instant::now() })
+}
+
+/// `--cross-percent` and `--partitions` are taken only where they work.
+fn check_partitions(args: &RunArgs, store: &Store, description: &Description) -> Result<(), Failure> {
+    let parts = description.borders.len() as u32 + 1;
+    if let Some(wanted) = args.partitions.filter(|&wanted| wanted != parts) {
+        return Err(Failure::usage(
+            format!("--partitions {wanted}"),
+            format!("the cluster has {parts}, and splitting them is not possible yet"),
+            format!("coppice demo --partitions {wanted}"),
+        ));
+    }
+    if args.cross_percent == 0 {
+        return Ok(());
+    }
+    let Some(border) = description.borders.first() else {
+        return Err(Failure::usage(
+            "--cross-percent needs two partitions",
+            "the key space is one partition",
+            "coppice demo --partitions 4",
+        ));
+    };
+    store.spans(border).map_err(|cause| {
+        Failure::usage("--cross-percent needs queries across partitions", cause, "coppice-load run --cross-percent 0")
+    })
 }
 
 /// `--preload N`: the first N keys of the list, unless the store holds as many already.
@@ -132,13 +159,6 @@ fn mix_of(args: &RunArgs) -> Result<(Mix, Option<u64>), Failure> {
 
 fn plan_of(args: &RunArgs, mut mix: Mix, entries: u64, description: &Description) -> Result<Plan, Failure> {
     let keys = description.keys.clone();
-    if args.cross_percent > 0 && keys.parts() < 2 {
-        return Err(Failure::usage(
-            "--cross-percent needs two partitions",
-            "the key space is one partition",
-            "coppice partition split",
-        ));
-    }
     if entries == 0 {
         return Err(Failure::usage("a run needs keys", "--entries is 0", "coppice-load run --entries 100k"));
     }
@@ -183,7 +203,8 @@ impl Prepared<'_> {
         let workers = u64::from(self.workers(load));
         let slots = if self.args.rate.is_some() { self.args.clients.unwrap_or(10_000) } else { load as u64 };
         let slots = slots.clamp(workers, u64::from(u32::MAX));
-        let mut first_client = 0;
+        // Values name their client and number; a recorded run must not write what an earlier one did.
+        let mut first_client = if self.args.record.is_some() { self.recorded_client() } else { 0 };
         let mut order = |worker: u64| {
             let mine = (slots / workers + u64::from(worker < slots % workers)) as u32;
             let pace = match self.args.rate {
@@ -209,6 +230,12 @@ impl Prepared<'_> {
         (0..workers).map(&mut order).collect()
     }
 
+    /// A number for the first client that no recorded run had in the last hundred days.
+    fn recorded_client(&self) -> u32 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        (since.as_secs() % 8_640_000) as u32 * 490
+    }
+
     fn setup(&self, load: f64, timeline: &Timeline) -> Setup {
         let workers = self.workers(load);
         let slots = if self.args.rate.is_some() { self.args.clients.unwrap_or(10_000) } else { load as u64 };
@@ -227,8 +254,8 @@ impl Prepared<'_> {
         }
     }
 
-    fn wiring(&self) -> Wiring {
-        Wiring { connections: self.args.connections.max(1), pack_bytes: self.args.pack, stale: self.args.stale }
+    fn wiring(&self, slots: u32) -> Wiring {
+        Wiring { connections: self.args.connections.max(1), pack_bytes: self.args.pack, stale: self.args.stale, slots }
     }
 
     /// One load at one time.
@@ -238,11 +265,34 @@ impl Prepared<'_> {
             .map_err(|e| Failure::usage("the run has no middle", e, "coppice-load run --duration 20s --trim 2s"))?;
         let orders = self.orders(load, &timeline);
         let mut watcher = Watcher::new(self, &timeline, orders.len() as u32);
-        let tally = self.store.run(&self.plan, &orders, self.wiring(), self.epoch, |watch| watcher.see(watch))?;
+        let slots = orders.iter().map(|order| order.pace.slots()).max().unwrap_or(0);
+        let history = self.history()?;
+        let shared = (self.epoch, history.as_ref());
+        let tally = self.store.run(&self.plan, &orders, self.wiring(slots), shared, |watch| watcher.see(watch))?;
+        if let Some(history) = history {
+            history.finish().map_err(|e| self.record_failure(&e))?;
+        }
         watcher.progress.finish();
         let (cpu, ordering, rows) = watcher.results();
         let summary = Summary::new(self.setup(load, &timeline), &tally, &timeline, cpu, ordering);
         Ok(Step { tally, timeline, summary, ordering: rows })
+    }
+
+    /// The file of `--record`, begun with what the store holds.
+    fn history(&self) -> Result<Option<History>, Failure> {
+        let Some(path) = &self.args.record else { return Ok(None) };
+        let state = self.store.state().ok_or_else(|| {
+            let cause = "only answers with positions can be checked";
+            Failure::usage("--record needs the native target", cause, "coppice-load run --target native")
+        })?;
+        let state = state.map_err(|cause| self.store.unavailable(cause))?;
+        let history = History::create(path, &Machine::read().commit, self.args.seed, &state);
+        history.map(Some).map_err(|e| self.record_failure(&e))
+    }
+
+    fn record_failure(&self, error: &std::io::Error) -> Failure {
+        let path = self.args.record.as_deref().unwrap_or(std::path::Path::new("")).display();
+        Failure::file("the history cannot be written", format!("{path}: {error}"), "coppice-load run --record ANOTHER")
     }
 
     /// `--find-max`: the best step that held the bound, or the last one tried.

@@ -4,8 +4,10 @@
 use super::args::{Global, TargetName};
 use super::failure::Failure;
 use crate::fill::{self, Filled};
-use crate::metrics;
+use crate::metrics::{self, Sample};
+use crate::record::History;
 use crate::runner::{self, Orders, Tally, Watch};
+use crate::target::native::{self, Native, contact};
 use crate::target::resp::{self, Resp};
 use crate::workload::{KeySpace, Kind, Plan};
 use std::sync::Arc;
@@ -20,6 +22,8 @@ pub struct Wiring {
     pub pack_bytes: u64,
     /// Whether reads may be stale.
     pub stale: bool,
+    /// The most requests of a worker under way.
+    pub slots: u32,
 }
 
 /// What can be known of a store before the run.
@@ -27,6 +31,8 @@ pub struct Wiring {
 pub struct Description {
     /// The keys of the generator over its partitions.
     pub keys: KeySpace,
+    /// First keys of all partitions but the first.
+    pub borders: Vec<Vec<u8>>,
     /// How many keys it says it holds.
     pub stored: Option<u64>,
     /// Admin addresses of its nodes.
@@ -40,6 +46,8 @@ pub struct Description {
 /// A store that can be put under load.
 #[derive(Clone, Debug)]
 pub enum Store {
+    /// Coppice, by its own protocol.
+    Native(native::Options),
     /// Something that speaks RESP.
     Resp(resp::Options),
 }
@@ -58,13 +66,21 @@ impl Store {
                 timeout: global.timeout,
                 pack: true,
             })),
-            TargetName::Native => Err(Failure::usage("the native target", "not built", "--target resp")),
+            TargetName::Native => Ok(Store::Native(native::Options {
+                endpoints: endpoints(&["127.0.0.1:7400", "127.0.0.1:7410", "127.0.0.1:7420"]),
+                connections: 1,
+                pack_bytes: 8 * 1024,
+                timeout: global.timeout,
+                stale: false,
+                slots: 1 << 20,
+            })),
         }
     }
 
     /// What it is; the first contact.
     pub fn describe(&self) -> Result<Description, Failure> {
         match self {
+            Store::Native(options) => describe_native(options).map_err(|cause| self.unavailable(cause)),
             Store::Resp(options) => describe_resp(options),
         }
     }
@@ -72,6 +88,7 @@ impl Store {
     /// Whether requests of this kind can be asked for.
     pub fn has(&self, kind: Kind) -> bool {
         match self {
+            Store::Native(_) => true,
             Store::Resp(_) => kind != Kind::Many,
         }
     }
@@ -82,10 +99,20 @@ impl Store {
         plan: &Arc<Plan>,
         orders: &[Orders],
         wiring: Wiring,
-        epoch: Instant,
+        (epoch, history): (Instant, Option<&History>),
         watch: impl FnMut(Watch),
     ) -> Result<Tally, Failure> {
         let ran = match self {
+            Store::Native(options) => {
+                let Wiring { connections, pack_bytes, stale, slots } = wiring;
+                let options = native::Options { connections, pack_bytes, stale, slots, ..options.clone() };
+                let workers = orders.len() as u64;
+                let connect = |worker: usize| {
+                    let recorder = history.map(|history| history.recorder(worker as u64, workers));
+                    Native::new(&options, epoch, recorder)
+                };
+                runner::run(plan, orders, epoch, connect, watch)
+            }
             Store::Resp(options) => {
                 let pack = wiring.pack_bytes > 0;
                 let options = resp::Options { connections: wiring.connections, pack, ..options.clone() };
@@ -104,15 +131,33 @@ impl Store {
         told: impl FnMut(u64),
     ) -> Result<Filled, Failure> {
         let filled = match self {
+            Store::Native(options) => contact::load(options, keys, entries, value_bytes, told),
             Store::Resp(options) => Resp::connect(options, Instant::now())
                 .and_then(|mut target| fill::by_puts(&mut target, keys, entries, value_bytes, told)),
         };
         filled.map_err(|cause| Failure { what: "the load was not finished".into(), ..self.unavailable(cause) })
     }
 
+    /// Whether a range over the border at `border` is answered; the error says why not.
+    pub fn spans(&self, border: &[u8]) -> Result<(), String> {
+        match self {
+            Store::Native(options) => contact::spans(options, border),
+            Store::Resp(_) => Ok(()),
+        }
+    }
+
+    /// Every pair, as a history begins with; `None`: this store's runs cannot be recorded.
+    pub fn state(&self) -> Option<Result<Vec<contact::Pair>, String>> {
+        match self {
+            Store::Native(options) => Some(contact::state(options)),
+            Store::Resp(_) => None,
+        }
+    }
+
     /// The addresses, for errors.
     pub fn place(&self) -> String {
         match self {
+            Store::Native(options) => options.endpoints.join(", "),
             Store::Resp(options) => options.endpoints.join(", "),
         }
     }
@@ -121,6 +166,17 @@ impl Store {
     pub fn unavailable(&self, cause: impl Into<String>) -> Failure {
         Failure::unavailable("the store does not answer", self.place(), cause)
     }
+}
+
+fn describe_native(options: &native::Options) -> Result<Description, String> {
+    let map = contact::map(options)?;
+    let ranges = map.partitions.iter().map(|entry| (&entry.low[..], entry.high.as_deref()));
+    let keys = KeySpace::new(ranges).ok_or("no partition has room for 8-byte keys")?;
+    let admin = map.nodes.iter().map(|node| node.addresses.admin.clone()).filter(|address| !address.is_empty());
+    let admin: Vec<String> = admin.collect();
+    let (config, flush) = config_of(&admin).unwrap_or((serde_json::Value::Null, "unknown".to_owned()));
+    let borders = map.partitions.iter().skip(1).map(|entry| entry.low.to_vec()).collect();
+    Ok(Description { keys, borders, stored: Sample::take(&admin).keys(), admin, flush, config })
 }
 
 fn describe_resp(options: &resp::Options) -> Result<Description, Failure> {
@@ -142,7 +198,7 @@ fn describe_resp(options: &resp::Options) -> Result<Description, Failure> {
         _ => "unknown".to_owned(),
     };
     let config = serde_json::json!({"appendonly": setting("appendonly"), "appendfsync": setting("appendfsync")});
-    Ok(Description { keys: KeySpace::even(1), stored, admin: Vec::new(), flush, config })
+    Ok(Description { keys: KeySpace::even(1), borders: Vec::new(), stored, admin: Vec::new(), flush, config })
 }
 
 /// The configuration that the first node which answers tells at `/config`, and its flush mode.

@@ -46,7 +46,7 @@ pub fn run<T: Target>(target: &mut T, source: &mut Source, orders: &Orders, live
     let open = matches!(orders.pace, Pace::Open { .. });
     let slot = || Slot { intended: 0, number: 0, request: None, then: None };
     let mut engine = Engine {
-        slots: (0..Pacing::slots(&orders.pace)).map(|_| slot()).collect(),
+        slots: (0..orders.pace.slots()).map(|_| slot()).collect(),
         pacing: Pacing::new(&orders.pace, orders.seed ^ u64::from(orders.first_client)),
         tally: Tally::new(&orders.timeline, open),
         under_way: 0,

@@ -40,6 +40,16 @@ pub enum Pace {
     },
 }
 
+impl Pace {
+    /// The most requests under way.
+    pub fn slots(&self) -> u32 {
+        match *self {
+            Pace::Closed { clients, .. } => clients,
+            Pace::Open { slots, .. } => slots,
+        }
+    }
+}
+
 /// The pacing of one worker.
 #[derive(Debug)]
 pub enum Pacing {
@@ -87,14 +97,6 @@ impl Pacing {
             Pace::Open { rate, offset, slots } => {
                 Pacing::Open { gap: 1e9 / rate, offset, taken: 0, free: (0..slots).rev().collect() }
             }
-        }
-    }
-
-    /// The most requests under way.
-    pub fn slots(pace: &Pace) -> u32 {
-        match *pace {
-            Pace::Closed { clients, .. } => clients,
-            Pace::Open { slots, .. } => slots,
         }
     }
 

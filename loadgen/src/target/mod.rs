@@ -2,6 +2,7 @@
 //! target, so that the simulated one runs in virtual time through the same loops as the real ones.
 
 pub mod clock;
+pub mod native;
 pub mod resp;
 pub mod simulated;
 

@@ -8,7 +8,7 @@ use crate::fill::{self, Filled};
 use crate::workload::{Key, KeySpace};
 use coppice_btree::Value as Bytes;
 use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
-use coppice_client::error::{Error, Reason};
+use coppice_client::error::Error;
 use coppice_client::map::PartitionMap;
 use coppice_client::session::Request as Call;
 use std::collections::BTreeMap;
@@ -23,6 +23,9 @@ const LOAD_BYTES: usize = 224 * 1024;
 
 /// Loads of one partition under way: one is executed while others are on their way.
 const LOADS_MAX: usize = 4;
+
+/// Calls under way: every pair of every load that can be.
+const CALLS_MAX: u32 = 1 << 24;
 
 /// A load may wait for an election or two.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -42,6 +45,8 @@ impl Contact {
         let guard = runtime.enter();
         let clock = Clock::new(Instant::now()).map_err(|e| e.to_string())?;
         drop(guard);
+        // A load that meets keys which are there asks for each pair of its own.
+        let options = Options { slots: CALLS_MAX, ..options.clone() };
         let driver = Driver::new(options.session(unique_seed()));
         Ok(Contact { clock, driver, told: Vec::new(), timeout: options.timeout, runtime })
     }
@@ -117,8 +122,11 @@ fn range(low: bytes::Bytes, high: Option<bytes::Bytes>, pairs_max: u64) -> Range
     }
 }
 
+/// A pair's bytes.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
 /// Every pair, partition by partition: the state that a recorded history starts from.
-pub fn state(options: &Options) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+pub fn state(options: &Options) -> Result<Vec<Pair>, String> {
     let mut contact = Contact::new(options)?;
     let mut pairs = Vec::new();
     for entry in &contact.greet()?.partitions {
@@ -180,10 +188,7 @@ pub fn load(
                 }
                 (Carried::Insert { part }, output) => {
                     filled.keys += 1;
-                    let present = matches!(
-                        output,
-                        Output::One(coppice_btree::OpResult::Insert { present: Some(_) })
-                    );
+                    let present = matches!(output, Output::One(coppice_btree::OpResult::Insert { present: Some(_) }));
                     filled.present += u64::from(present);
                     parts[part as usize].under_way -= 1;
                 }
@@ -204,9 +209,7 @@ struct Loading {
 impl Loading {
     fn submit(&mut self, command: Command, carried: Carried) -> Result<(), String> {
         self.token += 1;
-        self.contact
-            .submit(self.token, LOAD_TIMEOUT, Call::Command(command))
-            .map_err(|error| words(&error))?;
+        self.contact.submit(self.token, LOAD_TIMEOUT, Call::Command(command)).map_err(|error| words(&error))?;
         self.carried.insert(self.token, carried);
         Ok(())
     }
@@ -239,9 +242,4 @@ impl Loading {
         }
         Ok(count)
     }
-}
-
-/// Whether an error says that a range may not span partitions.
-pub fn is_spanning(error: &Error) -> bool {
-    matches!(error.reason(), Some(Reason::SpansPartitions))
 }

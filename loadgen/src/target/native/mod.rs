@@ -1,6 +1,7 @@
 //! Coppice, through the session of its client library: the same packs, numbers, retries and hints that programs get, driven
 //! by the worker's own thread so that a request costs no hop between threads.
 
+pub mod contact;
 pub mod driver;
 mod recording;
 pub mod socket;

@@ -75,8 +75,7 @@ impl Recording {
         let Some(id) = open.id else { return };
         match result {
             Ok(answer) => {
-                let position: Position =
-                    (answer.position.partition.0, answer.position.instance, answer.position.index);
+                let position: Position = (answer.position.partition.0, answer.position.instance, answer.position.index);
                 self.recorder.answered(id, at, &out(&answer.output, open.pairs), &[position], None);
             }
             Err(error) if error.is_sure() && is_write(&open.request) => self.recorder.refused(id, at),

@@ -54,7 +54,11 @@ async fn open(address: String) -> std::io::Result<TcpStream> {
 impl Socket {
     /// Begins to connect to `host:port`.
     pub fn open(address: String) -> Socket {
-        Socket { state: State::Opening(Box::pin(open(address))), decoder: FrameDecoder::default(), out: VecDeque::new() }
+        Socket {
+            state: State::Opening(Box::pin(open(address))),
+            decoder: FrameDecoder::default(),
+            out: VecDeque::new(),
+        }
     }
 
     /// Queues whole frames.
@@ -89,17 +93,17 @@ impl Socket {
 
     /// Writes what is queued.
     pub fn write(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
-        let State::Open(stream) = &self.state else { return Ok(()) };
-        while !self.out.is_empty() {
-            let written = match self.out.len() {
-                1 => stream.try_write(&self.out[0]),
+        let Socket { state: State::Open(stream), out, .. } = self else { return Ok(()) };
+        while !out.is_empty() {
+            let sent = match out.len() {
+                1 => stream.try_write(&out[0]),
                 _ => {
-                    let slices: Vec<IoSlice<'_>> = self.out.iter().take(SLICES_MAX).map(|b| IoSlice::new(b)).collect();
+                    let slices: Vec<IoSlice<'_>> = out.iter().take(SLICES_MAX).map(|b| IoSlice::new(b)).collect();
                     stream.try_write_vectored(&slices)
                 }
             };
-            match written {
-                Ok(count) => self.written(count),
+            match sent {
+                Ok(count) => written(out, count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => match stream.poll_write_ready(cx) {
                     Poll::Ready(ready) => ready?,
                     Poll::Pending => return Ok(()),
@@ -108,17 +112,6 @@ impl Socket {
             }
         }
         Ok(())
-    }
-
-    fn written(&mut self, mut count: usize) {
-        while let Some(front) = self.out.front_mut() {
-            if count < front.len() {
-                bytes::Buf::advance(front, count);
-                return;
-            }
-            count -= front.len();
-            self.out.pop_front();
-        }
     }
 
     fn read(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) -> std::io::Result<()> {
@@ -134,5 +127,17 @@ impl Socket {
                 events.push(Event::Frame(frame));
             }
         }
+    }
+}
+
+/// Drops the first `count` bytes of what is queued.
+fn written(out: &mut VecDeque<Bytes>, mut count: usize) {
+    while let Some(front) = out.front_mut() {
+        if count < front.len() {
+            bytes::Buf::advance(front, count);
+            return;
+        }
+        count -= front.len();
+        out.pop_front();
     }
 }
