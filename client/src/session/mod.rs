@@ -187,6 +187,11 @@ impl Session {
         self.client
     }
 
+    /// The number that a waiting command was packed under: with [`Session::client`] it names the command in the logs.
+    pub fn number(&self, call: CallKey) -> Option<u64> {
+        self.calls.get(call)?.number
+    }
+
     /// Calls that wait.
     pub fn calls_waiting(&self) -> usize {
         self.calls.len()

@@ -7,6 +7,7 @@ use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, R
 use coppice_client::wire::control::{HelloOk, Limits, MapReply, NodeIdentity, encode_control};
 use coppice_client::wire::part::PartHead;
 use coppice_client::wire::*;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,8 @@ pub struct State {
     trees: Vec<Tree>,
     instances: Vec<u64>,
     undo: Undo,
+    /// Results of numbered commands that may be repeated, with their positions (ordering.md 6).
+    answered: BTreeMap<(SessionId, u64), (Position, Vec<u8>)>,
     /// Packs and reads to leave unanswered, and to refuse as busy, from now on.
     pub silent: bool,
 }
@@ -58,6 +61,7 @@ impl Mini {
             trees: (0..count).map(|_| Tree::new()).collect(),
             instances: vec![0; count],
             undo: Undo::new(),
+            answered: BTreeMap::new(),
             silent: false,
         };
         let state = Arc::new(Mutex::new(state));
@@ -156,10 +160,19 @@ impl State {
 
     fn commands(&mut self, stream: u32, commands: &CommandsRequest, out: &mut BytesMut) {
         let position = self.next(commands.partition);
-        let (tree, undo) = (&mut self.trees[commands.partition.0 as usize - 1], &mut self.undo);
+        let State { trees, undo, answered, .. } = self;
+        let tree = &mut trees[commands.partition.0 as usize - 1];
+        let pack = commands.pack().unwrap();
+        let lowest = (commands.session, pack.lowest_unacknowledged());
+        answered.retain(|name, _| name.0 != lowest.0 || *name >= lowest);
         let mut answer = BytesMut::new();
         let mut writer = AnswerWriter::new(&mut answer, commands.partition, position.instance, 0);
-        for (_, command) in commands.pack().unwrap().commands() {
+        for (index, (number, command)) in (0..).zip(pack.commands()) {
+            let name = (commands.session, number);
+            if let Some((first, result)) = answered.get(&name) {
+                writer.repeated(*first, result);
+                continue;
+            }
             match command {
                 Command::Op(op) => writer.result(&tree.execute(op, undo)),
                 Command::Many(ops) => {
@@ -172,6 +185,7 @@ impl State {
                     Err(error) => panic!("{error}"),
                 },
             }
+            answered.insert(name, (Position { index, ..position }, writer.last_result().to_vec()));
         }
         writer.finish();
         undo.forget_all();
