@@ -11,12 +11,28 @@ macro_rules! mutant {
     };
 }
 
+pub mod admin;
+pub mod blocking;
+mod client;
 pub mod command;
 pub mod config;
+mod connection;
+mod driver;
 pub mod error;
 pub mod map;
 pub mod mutants;
+mod range;
 pub mod resume;
 pub mod session;
+mod shared;
 pub mod time;
 pub mod wire;
+
+pub use admin::Admin;
+pub use client::{Cas, Client, Load};
+pub use command::{Answer, Command, Operation, Output, ReadMode};
+pub use config::Config;
+pub use error::Error;
+pub use range::{Range, RangeStream};
+pub use resume::ResumeToken;
+pub use shared::{Callback, Outcome};

@@ -22,6 +22,8 @@ pub enum Request {
     },
     /// A range inside one partition.
     Range(RangeCall),
+    /// That a map is known: answered as soon as it is, with nothing.
+    Map,
 }
 
 impl Request {
@@ -31,21 +33,24 @@ impl Request {
             Request::Command(command) | Request::Resume(command, _) => command.first_key().unwrap_or(&[]),
             Request::Get { key, .. } => key,
             Request::Range(range) => &range.low,
+            Request::Map => &[],
         }
     }
 
     pub(super) fn command(&self) -> Option<&Command> {
         match self {
             Request::Command(command) | Request::Resume(command, _) => Some(command),
-            Request::Get { .. } | Request::Range(_) => None,
+            Request::Get { .. } | Request::Range(_) | Request::Map => None,
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> usize {
         match self {
             Request::Command(command) | Request::Resume(command, _) => command.bytes(),
             Request::Get { key, .. } => key.len(),
             Request::Range(range) => range.low.len() + range.high.as_ref().map_or(0, |high| high.len()),
+            Request::Map => 0,
         }
     }
 }
@@ -80,6 +85,13 @@ pub(super) struct Call {
     /// Where a range is under way: peer and stream.
     pub stream: Option<(u32, u32)>,
     bytes: u32,
+}
+
+impl Call {
+    /// [`Request::bytes`] of its request.
+    pub fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -106,6 +106,8 @@ pub enum Effect {
     Complete {
         /// The caller's token.
         token: u64,
+        /// [`Request::bytes`] of the call.
+        bytes: usize,
         /// How it ended. A range that ended well has an [`Output::Loaded`] with the number of its pairs.
         result: Result<Answer<Output>, Error>,
     },
@@ -195,6 +197,11 @@ impl Session {
     /// Calls that wait.
     pub fn calls_waiting(&self) -> usize {
         self.calls.len()
+    }
+
+    /// [`Request::bytes`] of a call that waits.
+    pub fn bytes_of(&self, call: CallKey) -> usize {
+        self.calls.get(call).map_or(0, Call::bytes)
     }
 
     /// Takes a call; [`Effect::Complete`] with its token tells how it ended, not later than a little after `deadline`.
@@ -307,7 +314,7 @@ fn check(request: &Request) -> Result<(), Reason> {
         Request::Resume(command, token) if command.checksum() != token.checksum => return Err(Reason::OtherCommand),
         Request::Resume(command, _) => command,
         Request::Get { key, .. } if key.len() > KEY_BYTES_MAX => return Err(Reason::TooLarge),
-        Request::Get { .. } => return Ok(()),
+        Request::Get { .. } | Request::Map => return Ok(()),
         Request::Range(range) => {
             let bounds = std::iter::once(&range.low).chain(&range.high);
             let legal = bounds.into_iter().all(|bound| bound.len() <= KEY_BYTES_MAX + 1);

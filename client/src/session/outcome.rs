@@ -15,7 +15,7 @@ impl Session {
     /// The call is answered.
     pub(super) fn complete(&mut self, key: CallKey, answer: Answer<Output>, effects: &mut Vec<Effect>) {
         if let Some(call) = self.forget(key) {
-            effects.push(Effect::Complete { token: call.token, result: Ok(answer) });
+            effects.push(Effect::Complete { token: call.token, bytes: call.bytes(), result: Ok(answer) });
         }
     }
 
@@ -29,7 +29,11 @@ impl Session {
                 self.rows.done(row, number);
             }
             let failure = Box::new(Failure { reason, place });
-            effects.push(Effect::Complete { token: call.token, result: Err(Error::Failed(failure)) });
+            effects.push(Effect::Complete {
+                token: call.token,
+                bytes: call.bytes(),
+                result: Err(Error::Failed(failure)),
+            });
             return;
         }
         let mut resume = None;
@@ -43,7 +47,7 @@ impl Session {
             }
         }
         let unknown = Box::new(Unknown { cause, resume, place });
-        effects.push(Effect::Complete { token: call.token, result: Err(Error::Unknown(unknown)) });
+        effects.push(Effect::Complete { token: call.token, bytes: call.bytes(), result: Err(Error::Unknown(unknown)) });
     }
 
     /// The deadline passed.

@@ -25,6 +25,7 @@ impl Session {
     /// Sends what waits and may go.
     pub(super) fn pump(&mut self, now: Time, effects: &mut Vec<Effect>) {
         self.search_map(now, effects);
+        self.route_waiting(now, effects);
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             if lane.not_before > Time::default() && lane.not_before <= now {

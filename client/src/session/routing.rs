@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::command::Command;
+use crate::command::{Answer, Command, Output};
 use crate::error::{Cause, Error, Reason};
 use crate::map::{Entry, PartitionMap, Role};
 use crate::time::Time;
 use crate::wire::control::encode_control;
-use crate::wire::{Kind, MapGet, MapReply, MapVersion};
+use crate::wire::{Kind, MapGet, MapReply, MapVersion, Position};
 
 use super::calls::{CallKey, Request};
 use super::lane::{Lane, Trouble};
@@ -60,7 +60,8 @@ impl Session {
     /// Queues a new call where it belongs, or says why there is no such place.
     pub(super) fn route(&mut self, key: CallKey) -> Result<(), Error> {
         let Some(call) = self.calls.get(key) else { return Ok(()) };
-        let Some((entry, at)) = self.find(call.request.routing_key()) else {
+        let found = if call.request == Request::Map { None } else { self.find(call.request.routing_key()) };
+        let Some((entry, at)) = found else {
             self.unrouted.push(key);
             return Ok(());
         };
@@ -72,6 +73,7 @@ impl Session {
             Request::Command(_) | Request::Resume(..) => lane.queue_command(key, call.row.zip(call.number)),
             Request::Get { .. } => lane.gets.push_back(key),
             Request::Range(_) => lane.ranges.push_back(key),
+            Request::Map => {}
         }
         self.list(at);
         Ok(())
@@ -81,6 +83,23 @@ impl Session {
     pub(super) fn reroute(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
         if self.route(key).is_err() {
             self.end(now, key, Reason::SpansPartitions, Cause::SpansPartitions, effects);
+        }
+    }
+
+    /// Calls that waited for a map go where it says.
+    pub(super) fn route_waiting(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        if self.unrouted.is_empty() || self.map.is_none() {
+            return;
+        }
+        for key in std::mem::take(&mut self.unrouted) {
+            match self.calls.get(key).map(|call| call.request == Request::Map) {
+                Some(true) => {
+                    let nothing = Answer { output: Output::Loaded(0), position: Position::default() };
+                    self.complete(key, nothing, effects);
+                }
+                Some(false) => self.reroute(now, key, effects),
+                None => {}
+            }
         }
     }
 
@@ -222,7 +241,10 @@ impl Session {
 /// Whether one partition can serve all of a request.
 fn is_within(entry: &Entry, request: &Request) -> bool {
     match request {
-        Request::Command(Command::One(_)) | Request::Resume(Command::One(_), _) | Request::Get { .. } => true,
+        Request::Command(Command::One(_))
+        | Request::Resume(Command::One(_), _)
+        | Request::Get { .. }
+        | Request::Map => true,
         Request::Command(command) | Request::Resume(command, _) => command.all_keys(|key| entry.contains(key)),
         Request::Range(range) => match (&range.high, &entry.high) {
             (_, None) => true,

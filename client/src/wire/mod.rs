@@ -41,7 +41,7 @@ pub use control::{
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
 pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket};
 pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
-pub use part::{Part, PartEnd, PartWriter};
+pub use part::{Part, PartCursor, PartEnd, PartWriter};
 pub use refusal::{CommandRefusal, Refusal};
 pub use reply::{AnswerWriter, ManyResults, PackReply, Replies, RepliesWriter, ResultRef, Section};
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};

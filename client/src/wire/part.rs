@@ -6,7 +6,7 @@
 //! pairs pair = key value | key; key, value = varint length, bytes; with `eight` 8 bytes and no length
 //! ```
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use super::frame::{Kind, begin_frame, end_frame};
 use super::varint::{Reader, WireError, put_varint, varint_bytes};
@@ -114,6 +114,48 @@ impl<'a> Part<'a> {
             let value: &[u8] = if keys_only { &[] } else { reader.array::<8>().ok()? };
             Some((key, value))
         })
+    }
+}
+
+/// A chunk and a place in it: for readers that keep the chunk and take its pairs one by one.
+#[derive(Clone, Debug)]
+pub struct PartCursor {
+    body: Bytes,
+    at: usize,
+    eight: bool,
+    keys_only: bool,
+}
+
+impl PartCursor {
+    /// Before the first pair of the body of a `Part` frame, which is checked here.
+    pub fn new(body: Bytes) -> Result<PartCursor, WireError> {
+        let part = Part::decode(&body)?;
+        let (at, eight, keys_only) = (body.len() - part.pairs.len(), part.eight, part.keys_only);
+        Ok(PartCursor { body, at, eight, keys_only })
+    }
+
+    /// Bytes of the whole chunk: what its reader gives back as credit.
+    pub fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// Whether all pairs were taken.
+    pub fn is_done(&self) -> bool {
+        self.at >= self.body.len()
+    }
+
+    /// The next pair.
+    pub fn next_pair(&mut self) -> Option<(&[u8], &[u8])> {
+        let mut reader = Reader::new(&self.body[self.at..]);
+        let pair = if self.eight {
+            let key: &[u8] = reader.array::<8>().ok()?;
+            let value: &[u8] = if self.keys_only { &[] } else { reader.array::<8>().ok()? };
+            (key, value)
+        } else {
+            read_pair(&mut reader, self.keys_only).ok()?
+        };
+        self.at = self.body.len() - reader.rest().len();
+        Some(pair)
     }
 }
 

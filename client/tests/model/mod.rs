@@ -256,7 +256,7 @@ impl World {
                         line.client_open = false;
                     }
                 }
-                Effect::Complete { token, result } => self.completed.push((self.now, token, result)),
+                Effect::Complete { token, result, .. } => self.completed.push((self.now, token, result)),
                 Effect::Part { token, part } => self.parts.entry(token).or_default().push(part),
             }
         }
@@ -606,12 +606,12 @@ impl World {
     }
 }
 
-fn contains(partition: &ModelPartition, key: &[u8]) -> bool {
+pub fn contains(partition: &ModelPartition, key: &[u8]) -> bool {
     key >= &partition.low[..] && partition.high.as_ref().is_none_or(|high| key < &high[..])
 }
 
 /// Executes a pack as ordering.md 6 says; `false`: its session is not open.
-fn execute_pack(
+pub fn execute_pack(
     partition: &mut ModelPartition,
     executions: &mut BTreeMap<Vec<u8>, Vec<Execution>>,
     instance: u64,

@@ -1,0 +1,301 @@
+//! Operators' verbs and the status: rare questions, each on a connection of its own, so that they work on a node that
+//! belongs to no cluster yet and beside a client that is stuck.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::Config;
+use crate::connection::describe;
+use crate::error::NodeTrouble;
+use crate::wire::control::{decode_control, encode_control};
+use crate::wire::{
+    AdminError, AdminReply, AdminRequest, ClientId, ConfigRow, Frame, FrameDecoder, Hello, HelloOk, InitRequest, Kind,
+    MapGet, MapReply, NodeId, PROTOCOL, PartitionId, Refusal, Status, StatusGet,
+};
+
+/// An endpoint that has not answered a question by then gets company: the next one is asked too.
+const HEDGE: Duration = Duration::from_millis(100);
+
+/// Asks any of several nodes; see the module.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    endpoints: Vec<String>,
+    config: Config,
+}
+
+/// Why there is no answer to an operator's question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No node answered; what became of each.
+    #[error("no node answered")]
+    Unreachable(Vec<NodeTrouble>),
+    /// A node answered, and refused.
+    #[error("refused: {0:?}")]
+    Refused(Refusal),
+    /// The verb was not carried out.
+    #[error("{0}")]
+    Failed(AdminError),
+    /// A node sent something else than an answer.
+    #[error("{0}")]
+    Incompatible(String),
+}
+
+/// What a question to one node came to.
+enum Attempt<T> {
+    Answered(T),
+    Refused(Refusal),
+    /// No answer, and why.
+    Silent(String),
+}
+
+impl Admin {
+    /// Asks the nodes at `endpoints` (`host:port`), the first one first. Of `config` the timeouts, the cluster and the
+    /// token count.
+    pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> Admin {
+        Admin { endpoints: endpoints.into_iter().map(Into::into).collect(), config }
+    }
+
+    /// The cluster's status as the first node that answers sees it; `local`: what it knows itself. Endpoints that do
+    /// not answer cost 100 ms each.
+    ///
+    /// # Errors
+    /// If no node answers within the timeout.
+    pub async fn status(&self, local: bool) -> Result<Status, Error> {
+        self.any(Kind::Status, &StatusGet { local }, Kind::StatusReply, "status").await
+    }
+
+    /// The map of the first node that answers, and who leads.
+    ///
+    /// # Errors
+    /// If no node answers within the timeout.
+    pub async fn map(&self) -> Result<MapReply, Error> {
+        self.any(Kind::MapGet, &MapGet::default(), Kind::Map, "map").await
+    }
+
+    /// Who the first node that answers is.
+    ///
+    /// # Errors
+    /// If no node answers within the timeout.
+    pub async fn hello(&self) -> Result<HelloOk, Error> {
+        let mut troubles = Vec::new();
+        let deadline = Instant::now() + self.config.timeout;
+        for address in &self.endpoints {
+            match connect(address, &self.config, deadline).await {
+                Ok((_, hello)) => return Ok(hello),
+                Err(Attempt::Refused(refusal)) => return Err(Error::Refused(refusal)),
+                Err(Attempt::Silent(trouble)) => troubles.push(trouble_of(address, trouble)),
+                Err(Attempt::Answered(())) => {}
+            }
+        }
+        Err(Error::Unreachable(troubles))
+    }
+
+    /// Forms the cluster: asks the first endpoint; others are asked only if it was not reached.
+    ///
+    /// # Errors
+    /// [`AdminError::Exists`] if there is a cluster (and `if_needed` is not set).
+    pub async fn init(&self, init: InitRequest) -> Result<AdminReply, Error> {
+        self.verb(AdminRequest::Init(init)).await
+    }
+
+    /// Effective settings.
+    ///
+    /// # Errors
+    /// If no node answers.
+    pub async fn config(&self) -> Result<Vec<ConfigRow>, Error> {
+        match self.verb(AdminRequest::ConfigGet).await? {
+            AdminReply::Config(rows) => Ok(rows),
+            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
+        }
+    }
+
+    /// Sets a cluster setting.
+    ///
+    /// # Errors
+    /// [`AdminError::NotFound`], [`AdminError::Invalid`].
+    pub async fn set_config(&self, key: &str, value: &str) -> Result<(), Error> {
+        self.verb(AdminRequest::ConfigSet { key: key.into(), value: value.into() }).await.map(|_| ())
+    }
+
+    /// Hands the leadership of a partition over; how long nobody led.
+    ///
+    /// # Errors
+    /// [`AdminError::TimedOut`]: the old leader goes on.
+    pub async fn transfer_leader(
+        &self,
+        partition: PartitionId,
+        to: NodeId,
+        deadline: Duration,
+    ) -> Result<Duration, Error> {
+        let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
+        match self.verb(AdminRequest::TransferLeader { partition, to, deadline_ms }).await? {
+            AdminReply::Transferred { pause_us } => Ok(Duration::from_micros(pause_us)),
+            AdminReply::Done => Ok(Duration::ZERO),
+            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
+        }
+    }
+
+    /// Any verb. Verbs are idempotent, so one that was sent without an answer is sent to the next node too; but never
+    /// to two at a time.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn verb(&self, request: AdminRequest) -> Result<AdminReply, Error> {
+        let deadline = Instant::now() + self.config.timeout;
+        let mut troubles = Vec::new();
+        let mut refused = None;
+        for address in &self.endpoints {
+            let asked = ask(address, &self.config, deadline, Kind::Admin, &request, Kind::AdminReply, "admin reply");
+            match asked.await {
+                Attempt::Answered(AdminReply::Failed(error)) => return Err(Error::Failed(error)),
+                Attempt::Answered(reply) => return Ok(reply),
+                // Another node may know better, or lead.
+                Attempt::Refused(refusal) => refused = Some(refusal),
+                Attempt::Silent(trouble) => troubles.push(trouble_of(address, trouble)),
+            }
+        }
+        Err(refused.map_or(Error::Unreachable(troubles), Error::Refused))
+    }
+
+    /// Asks one node after the other, each a little later than the one before, and takes the first answer.
+    async fn any<Q, A>(&self, kind: Kind, question: &Q, answer: Kind, what: &'static str) -> Result<A, Error>
+    where
+        Q: Serialize + Clone + Send + Sync + 'static,
+        A: DeserializeOwned + Send + 'static,
+    {
+        let deadline = Instant::now() + self.config.timeout;
+        let mut asked = JoinSet::new();
+        let mut left = self.endpoints.iter();
+        let (mut troubles, mut refused) = (Vec::new(), None);
+        loop {
+            if let Some(address) = left.next() {
+                let (address, config, question) = (address.clone(), self.config.clone(), question.clone());
+                asked.spawn(async move {
+                    let attempt = ask(&address, &config, deadline, kind, &question, answer, what).await;
+                    (address, attempt)
+                });
+            }
+            let patience = if left.len() > 0 { Instant::now() + HEDGE } else { deadline + HEDGE };
+            match timeout_at(patience, asked.join_next()).await {
+                Ok(Some(Ok((_, Attempt::Answered(answer))))) => return Ok(answer),
+                Ok(Some(Ok((_, Attempt::Refused(refusal))))) => refused = Some(refusal),
+                Ok(Some(Ok((address, Attempt::Silent(trouble))))) => {
+                    troubles.push(trouble_of(&address, trouble));
+                }
+                Ok(Some(Err(_))) | Err(_) => {}
+                Ok(None) if left.len() > 0 => {}
+                Ok(None) => return Err(refused.map_or(Error::Unreachable(troubles), Error::Refused)),
+            }
+        }
+    }
+}
+
+fn trouble_of(address: &str, trouble: String) -> NodeTrouble {
+    NodeTrouble { node: None, address: address.into(), trouble }
+}
+
+/// One question to one node, on a connection of its own.
+async fn ask<Q: Serialize, A: DeserializeOwned>(
+    address: &str,
+    config: &Config,
+    deadline: Instant,
+    kind: Kind,
+    question: &Q,
+    answer: Kind,
+    what: &'static str,
+) -> Attempt<A> {
+    let mut line = match connect(address, config, deadline).await {
+        Ok((line, _)) => line,
+        Err(Attempt::Refused(refusal)) => return Attempt::Refused(refusal),
+        Err(Attempt::Silent(trouble)) => return Attempt::Silent(trouble),
+        Err(Attempt::Answered(())) => return silent("did not greet"),
+    };
+    let mut out = BytesMut::new();
+    encode_control(&mut out, kind, 1, question);
+    match timeout_at(deadline, line.exchange(out)).await {
+        Err(_) => silent("timed out"),
+        Ok(Err(trouble)) => Attempt::Silent(trouble),
+        Ok(Ok(frame)) => match Kind::from_u8(frame.kind) {
+            Some(kind) if kind == answer => match decode_control(&frame.body, what) {
+                Ok(answer) => Attempt::Answered(answer),
+                Err(error) => Attempt::Silent(error.to_string()),
+            },
+            Some(Kind::Refused) => match Refusal::decode(&frame.body) {
+                Ok(refusal) => Attempt::Refused(refusal),
+                Err(error) => Attempt::Silent(error.to_string()),
+            },
+            _ => silent("answered something else"),
+        },
+    }
+}
+
+fn silent<T>(trouble: &str) -> Attempt<T> {
+    Attempt::Silent(trouble.into())
+}
+
+/// A connection with one question at a time.
+struct Line {
+    stream: TcpStream,
+    decoder: FrameDecoder,
+}
+
+impl Line {
+    async fn exchange(&mut self, question: BytesMut) -> Result<Frame, String> {
+        self.stream.write_all(&question).await.map_err(|error| describe(&error))?;
+        loop {
+            if let Some(frame) = self.decoder.next_frame().map_err(|error| error.to_string())? {
+                return Ok(frame);
+            }
+            match self.stream.read_buf(self.decoder.space()).await {
+                Ok(0) => return Err("closed the connection".into()),
+                Ok(_) => {}
+                Err(error) => return Err(describe(&error)),
+            }
+        }
+    }
+}
+
+/// Connects and greets, within the connect timeout.
+async fn connect(address: &str, config: &Config, deadline: Instant) -> Result<(Line, HelloOk), Attempt<()>> {
+    let until = deadline.min(Instant::now() + config.connect_timeout);
+    let greeting = async {
+        let stream = TcpStream::connect(address).await.map_err(|error| describe(&error))?;
+        stream.set_nodelay(true).map_err(|error| describe(&error))?;
+        let mut line = Line { stream, decoder: FrameDecoder::default() };
+        let hello = Hello {
+            protocol_min: *PROTOCOL.start(),
+            protocol_max: *PROTOCOL.end(),
+            features: 0,
+            client: ClientId::default(),
+            cluster: config.cluster,
+            node: None,
+            token: config.token.clone(),
+        };
+        let mut out = BytesMut::new();
+        encode_control(&mut out, Kind::Hello, 0, &hello);
+        let frame = line.exchange(out).await?;
+        Ok::<_, String>((line, frame))
+    };
+    match timeout_at(until, greeting).await {
+        Err(_) => Err(silent("timed out")),
+        Ok(Err(trouble)) => Err(Attempt::Silent(trouble)),
+        Ok(Ok((line, frame))) => match Kind::from_u8(frame.kind) {
+            Some(Kind::HelloOk) => match decode_control(&frame.body, "hello") {
+                Ok(hello) => Ok((line, hello)),
+                Err(error) => Err(Attempt::Silent(error.to_string())),
+            },
+            Some(Kind::Refused) => match Refusal::decode(&frame.body) {
+                Ok(refusal) => Err(Attempt::Refused(refusal)),
+                Err(error) => Err(Attempt::Silent(error.to_string())),
+            },
+            _ => Err(silent("did not greet")),
+        },
+    }
+}

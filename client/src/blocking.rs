@@ -1,0 +1,247 @@
+//! The same client for code that blocks: no runtime, no `async`. A thread of its own drives the connections.
+
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use coppice_btree::{OpResult, Value};
+use tokio::runtime::Handle;
+
+use crate::client::{Cas, Load};
+use crate::command::{Answer, Command, Operation, Output, ReadMode};
+use crate::config::Config;
+use crate::error::{Error, Reason, Result};
+use crate::map::PartitionMap;
+use crate::range::Range;
+use crate::resume::ResumeToken;
+use crate::wire::Position;
+
+/// A blocking client; see [`crate::Client`] for what the calls mean and how they fail. Clones share their connections
+/// and may be used by many threads at once.
+#[derive(Clone, Debug)]
+pub struct Client {
+    client: crate::Client,
+    runtime: Arc<Runtime>,
+}
+
+/// The thread that drives a client. It ends when the client's last handle is gone.
+#[derive(Debug)]
+struct Runtime {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Client {
+    /// Finds the cluster through any of `endpoints`, with the default settings.
+    ///
+    /// # Errors
+    /// If no endpoint gives a partition map within the timeout, or no thread can be started.
+    pub fn connect<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Result<Client> {
+        Client::connect_with(endpoints, Config::default())
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_with<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> Result<Client> {
+        let client = Client::start(endpoints, config)?;
+        client.map()?;
+        Ok(client)
+    }
+
+    /// A client that connects when it is first used.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> Result<Client> {
+        let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
+        let failed = |error: std::io::Error| Error::failed(Reason::Incompatible(format!("no thread: {error}")));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let body = move || {
+            runtime.block_on(async {
+                let (client, driver) = crate::Client::parts(endpoints, config);
+                if sender.send(client).is_ok() {
+                    driver.await;
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("coppice-client".into()).spawn(body).map_err(failed)?;
+        let client = receiver.recv().map_err(|_| Error::failed(Reason::Closed))?;
+        Ok(Client { client, runtime: Arc::new(Runtime { handle, thread: Some(thread) }) })
+    }
+
+    fn wait<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.handle.block_on(future)
+    }
+
+    /// The same client with another timeout for its calls.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Client {
+        Client { client: self.client.with_timeout(timeout), runtime: Arc::clone(&self.runtime) }
+    }
+
+    /// The asynchronous client behind this one.
+    pub fn as_async(&self) -> &crate::Client {
+        &self.client
+    }
+
+    /// See [`crate::Client::map`].
+    ///
+    /// # Errors
+    /// As there; all calls below likewise.
+    pub fn map(&self) -> Result<Arc<PartitionMap>> {
+        self.wait(self.client.map())
+    }
+
+    /// See [`crate::Client::put`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(&self, key: impl Into<Value>, value: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        self.wait(self.client.put(key, value))
+    }
+
+    /// See [`crate::Client::insert`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert(&self, key: impl Into<Value>, value: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        self.wait(self.client.insert(key, value))
+    }
+
+    /// See [`crate::Client::delete`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete(&self, key: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        self.wait(self.client.delete(key))
+    }
+
+    /// See [`crate::Client::cas`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cas(
+        &self,
+        key: impl Into<Value>,
+        expected: impl Into<Value>,
+        value: impl Into<Value>,
+    ) -> Result<Answer<Cas>> {
+        self.wait(self.client.cas(key, expected, value))
+    }
+
+    /// See [`crate::Client::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self, key: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        self.wait(self.client.get(key))
+    }
+
+    /// See [`crate::Client::get_as`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_as(&self, key: impl Into<Value>, mode: ReadMode) -> Result<Answer<Option<Value>>> {
+        self.wait(self.client.get_as(key, mode))
+    }
+
+    /// See [`crate::Client::many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn many(&self, operations: impl Into<Box<[Operation]>>) -> Result<Answer<Option<Vec<OpResult>>>> {
+        self.wait(self.client.many(operations))
+    }
+
+    /// See [`crate::Client::load`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(&self, pairs: impl Into<Box<[(Value, Value)]>>) -> Result<Answer<Load>> {
+        self.wait(self.client.load(pairs))
+    }
+
+    /// See [`crate::Client::execute`].
+    pub fn execute(&self, operations: Vec<Operation>) -> Vec<Result<Answer<OpResult>>> {
+        self.wait(self.client.execute(operations))
+    }
+
+    /// See [`crate::Client::command`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn command(&self, command: impl Into<Command>) -> Result<Answer<Output>> {
+        self.wait(self.client.command(command))
+    }
+
+    /// See [`crate::Client::resume`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume(&self, token: ResumeToken, command: impl Into<Command>) -> Result<Answer<Output>> {
+        self.wait(self.client.resume(token, command))
+    }
+
+    /// See [`crate::Client::range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn range(&self, range: impl Into<Range>) -> Result<RangeStream> {
+        let stream = self.wait(self.client.range(range))?;
+        Ok(RangeStream { stream, client: self.clone() })
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // The thread ends by itself once the client is closed, which its last handle does; it may be the one that drops
+        // us, so nobody waits for it here.
+        drop(self.thread.take());
+    }
+}
+
+/// A range that is being read; see [`crate::RangeStream`].
+#[derive(Debug)]
+pub struct RangeStream {
+    stream: crate::RangeStream,
+    client: Client,
+}
+
+impl RangeStream {
+    /// See [`crate::RangeStream::next`].
+    ///
+    /// # Errors
+    /// As there.
+    // Not an iterator: the pair is borrowed from the stream.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.client.runtime.handle.block_on(self.stream.next())
+    }
+
+    /// See [`crate::RangeStream::count`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn count(&mut self) -> Result<u64> {
+        self.client.runtime.handle.block_on(self.stream.count())
+    }
+
+    /// See [`crate::RangeStream::positions`].
+    pub fn positions(&self) -> &[Position] {
+        self.stream.positions()
+    }
+
+    /// See [`crate::RangeStream::is_limited`].
+    pub fn is_limited(&self) -> bool {
+        self.stream.is_limited()
+    }
+
+    /// See [`crate::RangeStream::last_key`].
+    pub fn last_key(&self) -> Option<&[u8]> {
+        self.stream.last_key()
+    }
+}

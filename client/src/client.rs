@@ -1,0 +1,346 @@
+//! The asynchronous client: a handle that any number of tasks share.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coppice_btree::{OpResult, Value};
+
+use crate::command::{Answer, Command, Operation, Output, ReadMode};
+use crate::config::Config;
+use crate::driver::Driver;
+use crate::error::{Error, Reason, Result};
+use crate::map::PartitionMap;
+use crate::range::{Range, RangeStream};
+use crate::resume::ResumeToken;
+use crate::session::Request;
+use crate::shared::{Callback, Outcome, Shared};
+use crate::wire::ClientId;
+
+/// A connection to a cluster. Cloning it is cheap; all clones share their connections, and what they ask for at the
+/// same time travels together. When the last clone is dropped, calls that wait end with [`Reason::Closed`] or unknown.
+///
+/// Every call ends within the timeout (5 s unless configured), in one of three ways: an answer, an error that is sure,
+/// or an outcome that is not known ([`Error::Unknown`]).
+///
+/// ```no_run
+/// # async fn example() -> coppice_client::error::Result<()> {
+/// use coppice_client::{Client, Range};
+///
+/// let client = Client::connect(["127.0.0.1:7400"]).await?;
+/// let put = client.put("apple", "red").await?;
+/// println!("apple is red since {}, it was {:?}", put.position, put.output);
+/// println!("{:?}", client.get("apple").await?.output);
+///
+/// let mut fruit = client.range(Range::new("a".."c").limit(10)).await?;
+/// while let Some((key, value)) = fruit.next().await? {
+///     println!("{} {}", String::from_utf8_lossy(key), String::from_utf8_lossy(value));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    handle: Arc<Handle>,
+    timeout: Duration,
+}
+
+/// Closes the client when the last clone is dropped.
+struct Handle {
+    shared: Arc<Shared>,
+    config: Config,
+    id: ClientId,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("id", &self.handle.id).field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Randomness without a crate for it: the standard library seeds its hash maps from the operating system.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+impl Client {
+    /// Finds the cluster through any of `endpoints` (`host:port`), with the default settings.
+    ///
+    /// # Errors
+    /// If no endpoint gives a partition map within the timeout.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time and net enabled.
+    pub async fn connect<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Result<Client> {
+        Client::connect_with(endpoints, Config::default()).await
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_with<E: Into<String>>(
+        endpoints: impl IntoIterator<Item = E>,
+        config: Config,
+    ) -> Result<Client> {
+        let client = Client::start(endpoints, config);
+        client.map().await?;
+        Ok(client)
+    }
+
+    /// A client that connects when it is first used.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time and net enabled.
+    pub fn start<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> Client {
+        let (client, driver) = Client::parts(endpoints, config);
+        tokio::spawn(driver);
+        client
+    }
+
+    /// A client and the task that it needs; for callers with a runtime of their own.
+    pub(crate) fn parts<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> (Client, Driver) {
+        let id = ClientId(random());
+        let shared = Arc::new(Shared::new(config.calls_max, config.bytes_max));
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        let driver = Driver::new(Arc::clone(&shared), config.clone(), id, random(), endpoints);
+        let timeout = config.timeout;
+        (Client { handle: Arc::new(Handle { shared, config, id }), timeout }, driver)
+    }
+
+    /// The same client with another timeout for its calls.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Client {
+        Client { timeout, ..self.clone() }
+    }
+
+    /// Which client this is, as sessions and histories name it.
+    pub fn id(&self) -> ClientId {
+        self.handle.id
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// How reads are served.
+    pub(crate) fn reads(&self) -> ReadMode {
+        self.handle.config.reads
+    }
+
+    /// The partition map that this client routes by; waits for one if there is none yet.
+    ///
+    /// # Errors
+    /// If no node gives one within the timeout.
+    pub async fn map(&self) -> Result<Arc<PartitionMap>> {
+        if let Some(map) = self.shared().map() {
+            return Ok(map);
+        }
+        self.shared().call(self.deadline(), Request::Map).await?;
+        self.shared().map().ok_or_else(|| Error::failed(Reason::Closed))
+    }
+
+    async fn one(&self, operation: Operation) -> Result<Answer<OpResult>> {
+        one(self.shared().call(self.deadline(), Request::Command(Command::One(operation))).await)
+    }
+
+    /// Writes, whether or not the key was there; the previous value.
+    ///
+    /// # Errors
+    /// See [`Error`]; all writes below likewise.
+    pub async fn put(&self, key: impl Into<Value>, value: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        previous(self.one(Operation::put(key, value)).await)
+    }
+
+    /// Writes only if the key is absent. `None`: inserted; else the value that was there and stays.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn insert(&self, key: impl Into<Value>, value: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        previous(self.one(Operation::insert(key, value)).await)
+    }
+
+    /// Removes; the removed value.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn delete(&self, key: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        previous(self.one(Operation::delete(key)).await)
+    }
+
+    /// Writes only if the key holds exactly `expected`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn cas(
+        &self,
+        key: impl Into<Value>,
+        expected: impl Into<Value>,
+        value: impl Into<Value>,
+    ) -> Result<Answer<Cas>> {
+        let answer = self.one(Operation::cas(key, expected, value)).await?;
+        match answer.output {
+            OpResult::Cas { done, current } => Ok(Answer { output: Cas { done, current }, position: answer.position }),
+            _ => Err(impossible()),
+        }
+    }
+
+    /// Reads, as the configuration says (linearizable, by the leader, unless changed).
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if there is no answer within the timeout.
+    pub async fn get(&self, key: impl Into<Value>) -> Result<Answer<Option<Value>>> {
+        self.get_as(key, self.reads()).await
+    }
+
+    /// Reads in a given way.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_as(&self, key: impl Into<Value>, mode: ReadMode) -> Result<Answer<Option<Value>>> {
+        let request = Request::Get { key: key.into(), mode };
+        previous(one(self.shared().call(self.deadline(), request).await))
+    }
+
+    /// Executes several operations of one partition as one command: together or not at all. `None` in the answer: they
+    /// were executed, but their results are more than an answer can hold.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
+    pub async fn many(&self, operations: impl Into<Box<[Operation]>>) -> Result<Answer<Option<Vec<OpResult>>>> {
+        let request = Request::Command(Command::Many(operations.into()));
+        let answer = self.shared().call(self.deadline(), request).await?;
+        let output = match answer.output {
+            Output::Many(results) => Some(results),
+            Output::Omitted => None,
+            _ => return Err(impossible()),
+        };
+        Ok(Answer { output, position: answer.position })
+    }
+
+    /// Loads ascending pairs of one partition, up to 1 MiB, as one command. All keys must be new, else nothing is
+    /// changed.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
+    pub async fn load(&self, pairs: impl Into<Box<[(Value, Value)]>>) -> Result<Answer<Load>> {
+        let request = Request::Command(Command::Load(pairs.into()));
+        let answer = self.shared().call(self.deadline(), request).await?;
+        let output = match answer.output {
+            Output::Loaded(pairs) => Load::Done { pairs },
+            Output::NotLoaded(pair) => Load::Present { pair },
+            _ => return Err(impossible()),
+        };
+        Ok(Answer { output, position: answer.position })
+    }
+
+    /// Executes operations, each for itself and in any order, as fast as packing allows; one outcome each, in the order
+    /// given. Gets are served as reads.
+    pub async fn execute(&self, operations: Vec<Operation>) -> Vec<Result<Answer<OpResult>>> {
+        let mode = self.reads();
+        let request = |operation| match operation {
+            Operation::Get { key } => Request::Get { key, mode },
+            operation => Request::Command(Command::One(operation)),
+        };
+        let requests = operations.into_iter().map(request).collect();
+        self.shared().batch(self.deadline(), requests).await.into_iter().map(one).collect()
+    }
+
+    /// Hands a command over without waiting; `callback` hears how it ends, with `tag`. It runs on the client's task and
+    /// must be quick. For load generators: no allocation per command.
+    ///
+    /// # Errors
+    /// [`Reason::QueueFull`] if too many calls wait, [`Reason::Closed`]. Then the callback is not called.
+    pub fn submit(&self, command: impl Into<Command>, callback: &Callback, tag: u64) -> Result<()> {
+        let request = match command.into() {
+            Command::One(Operation::Get { key }) => Request::Get { key, mode: self.reads() },
+            command => Request::Command(command),
+        };
+        self.shared().submit(self.deadline(), request, callback, tag)
+    }
+
+    /// Any command, with any output.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn command(&self, command: impl Into<Command>) -> Result<Answer<Output>> {
+        self.shared().call(self.deadline(), Request::Command(command.into())).await
+    }
+
+    /// Repeats a command whose outcome is not known, under the same number: it is executed at most once, however often
+    /// it is repeated, and answered as it was the first time.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Reason::OtherCommand`] if the token was made for another command. A sure error says only that
+    /// this repetition had no effect.
+    pub async fn resume(&self, token: ResumeToken, command: impl Into<Command>) -> Result<Answer<Output>> {
+        self.shared().call(self.deadline(), Request::Resume(command.into(), token)).await
+    }
+
+    /// Reads a range as a stream of pairs, in bounded memory.
+    ///
+    /// # Errors
+    /// [`Reason::SpansPartitions`] if it spans several partitions and is not stale.
+    pub async fn range(&self, range: impl Into<Range>) -> Result<RangeStream> {
+        RangeStream::begin(self.clone(), range.into()).await
+    }
+}
+
+/// What a compare-and-set came to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cas {
+    /// Whether the new value was written.
+    pub done: bool,
+    /// The value found before, written over or not.
+    pub current: Option<Value>,
+}
+
+/// What a load came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Load {
+    /// So many pairs are loaded.
+    Done {
+        /// How many.
+        pairs: u64,
+    },
+    /// Nothing was changed: the key of this pair (from 0) was there.
+    Present {
+        /// Which.
+        pair: u64,
+    },
+}
+
+/// The session gives each command an output of its kind.
+fn impossible() -> Error {
+    debug_assert!(false, "an output of another kind");
+    Error::failed(Reason::Incompatible("an answer of another kind".into()))
+}
+
+fn one(outcome: Outcome) -> Result<Answer<OpResult>> {
+    let answer = outcome?;
+    match answer.output {
+        Output::One(result) => Ok(Answer { output: result, position: answer.position }),
+        _ => Err(impossible()),
+    }
+}
+
+fn previous(answer: Result<Answer<OpResult>>) -> Result<Answer<Option<Value>>> {
+    let answer = answer?;
+    let output = match answer.output {
+        OpResult::Put { previous } | OpResult::Delete { previous } => previous,
+        OpResult::Insert { present } => present,
+        OpResult::Get { value } => value,
+        OpResult::Cas { .. } => return Err(impossible()),
+    };
+    Ok(Answer { output, position: answer.position })
+}

@@ -1,0 +1,427 @@
+//! Ranges: bounds, and the stream that reads them part by part.
+//!
+//! A range inside one partition is one moment (ordering.md 7). A stale one over several partitions is read partition by
+//! partition, each at its own position. What arrives is checked: inside the bounds, in order, in sequence.
+
+use std::future::poll_fn;
+use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+use bytes::Bytes;
+
+use crate::client::Client;
+use crate::command::{RangeCall, ReadMode};
+use crate::error::{Error, Reason, Result};
+use crate::session::Request;
+use crate::wire::{Part, PartCursor, PartEnd, Position};
+
+/// Which keys to read, and how. Made from any of Rust's ranges of byte strings: `"a".."c"`, `"a"..="c"`, `.."c"`, `..`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    low: Bytes,
+    high: Option<Bytes>,
+    reverse: bool,
+    keys_only: bool,
+    count_only: bool,
+    pairs_max: u64,
+    bytes_max: u64,
+    mode: Option<ReadMode>,
+}
+
+/// The first key behind `key`.
+fn behind(key: &[u8]) -> Bytes {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    Bytes::from(next)
+}
+
+impl Range {
+    /// A range with these bounds.
+    pub fn new(bounds: impl Into<Range>) -> Range {
+        bounds.into()
+    }
+
+    /// The keys from `low` to before `high`; none: to the end.
+    pub fn between(low: &[u8], high: Option<&[u8]>) -> Range {
+        let (low, high) = (Bytes::copy_from_slice(low), high.map(Bytes::copy_from_slice));
+        Range { low, high, reverse: false, keys_only: false, count_only: false, pairs_max: 0, bytes_max: 0, mode: None }
+    }
+
+    /// The keys that begin with `prefix`.
+    pub fn prefix(prefix: &[u8]) -> Range {
+        let mut high = prefix.to_vec();
+        // The first string that is above all of them: cut the trailing 0xff, count the last byte up.
+        while high.last() == Some(&0xff) {
+            high.pop();
+        }
+        match high.last_mut() {
+            None => Range::between(prefix, None),
+            Some(last) => {
+                *last += 1;
+                Range::between(prefix, Some(&high))
+            }
+        }
+    }
+
+    /// From the high end down.
+    #[must_use]
+    pub fn reverse(self) -> Range {
+        Range { reverse: true, ..self }
+    }
+
+    /// Leaves the values out.
+    #[must_use]
+    pub fn keys_only(self) -> Range {
+        Range { keys_only: true, ..self }
+    }
+
+    /// Reads no pairs, only how many there are: [`RangeStream::count`].
+    #[must_use]
+    pub fn count_only(self) -> Range {
+        Range { count_only: true, ..self }
+    }
+
+    /// So many pairs at most; 0: no limit.
+    #[must_use]
+    pub fn limit(self, pairs_max: u64) -> Range {
+        Range { pairs_max, ..self }
+    }
+
+    /// So many bytes of keys and values at most, though at least one pair; 0: no limit.
+    #[must_use]
+    pub fn limit_bytes(self, bytes_max: u64) -> Range {
+        Range { bytes_max, ..self }
+    }
+
+    /// The decided state of replicas drawn at random: no real-time order, none across partitions.
+    #[must_use]
+    pub fn stale(self) -> Range {
+        self.mode(ReadMode::Stale)
+    }
+
+    /// Served in this way instead of the client's.
+    #[must_use]
+    pub fn mode(self, mode: ReadMode) -> Range {
+        Range { mode: Some(mode), ..self }
+    }
+
+    /// The rest of the range behind `key`, in its direction: for pages. The pages are not one moment.
+    #[must_use]
+    pub fn after(self, key: &[u8]) -> Range {
+        if self.reverse {
+            let high = match &self.high {
+                Some(high) if &**high <= key => self.high.clone(),
+                _ => Some(Bytes::copy_from_slice(key)),
+            };
+            return Range { high, ..self };
+        }
+        let low = behind(key).max(self.low.clone());
+        Range { low, ..self }
+    }
+
+    /// First key.
+    pub fn low(&self) -> &[u8] {
+        &self.low
+    }
+
+    /// First key beyond; none: the end of the key space.
+    pub fn high(&self) -> Option<&[u8]> {
+        self.high.as_deref()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.high.as_ref().is_some_and(|high| *high <= self.low)
+    }
+}
+
+impl<K: AsRef<[u8]>> From<std::ops::Range<K>> for Range {
+    fn from(range: std::ops::Range<K>) -> Range {
+        Range::between(range.start.as_ref(), Some(range.end.as_ref()))
+    }
+}
+
+impl<K: AsRef<[u8]>> From<RangeInclusive<K>> for Range {
+    fn from(range: RangeInclusive<K>) -> Range {
+        Range::between(range.start().as_ref(), Some(&behind(range.end().as_ref())))
+    }
+}
+
+impl<K: AsRef<[u8]>> From<RangeFrom<K>> for Range {
+    fn from(range: RangeFrom<K>) -> Range {
+        Range::between(range.start.as_ref(), None)
+    }
+}
+
+impl<K: AsRef<[u8]>> From<RangeTo<K>> for Range {
+    fn from(range: RangeTo<K>) -> Range {
+        Range::between(&[], Some(range.end.as_ref()))
+    }
+}
+
+impl<K: AsRef<[u8]>> From<RangeToInclusive<K>> for Range {
+    fn from(range: RangeToInclusive<K>) -> Range {
+        Range::between(&[], Some(&behind(range.end.as_ref())))
+    }
+}
+
+impl From<RangeFull> for Range {
+    fn from(_: RangeFull) -> Range {
+        Range::between(&[], None)
+    }
+}
+
+/// A range that is being read. Dropping it ends the reading.
+pub struct RangeStream {
+    client: Client,
+    /// What is left to read, beyond what `slot` is reading.
+    rest: Option<Range>,
+    /// What `slot` is reading.
+    current: Range,
+    /// The reading that is under way.
+    slot: Option<u32>,
+    /// The chunk that pairs are taken from.
+    chunk: Option<PartCursor>,
+    /// The last key given out.
+    last: Vec<u8>,
+    any: bool,
+    pairs: u64,
+    bytes: u64,
+    positions: Vec<Position>,
+    limited: bool,
+}
+
+impl std::fmt::Debug for RangeStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RangeStream")
+            .field("current", &self.current)
+            .field("pairs", &self.pairs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RangeStream {
+    pub(crate) async fn begin(client: Client, range: Range) -> Result<RangeStream> {
+        let mut stream = RangeStream {
+            client,
+            rest: None,
+            current: range.clone(),
+            slot: None,
+            chunk: None,
+            last: Vec::new(),
+            any: false,
+            pairs: 0,
+            bytes: 0,
+            positions: Vec::new(),
+            limited: false,
+        };
+        if !range.is_empty() {
+            stream.rest = Some(range);
+            stream.ask().await?;
+        }
+        Ok(stream)
+    }
+
+    /// Begins to read the next piece of what is left.
+    async fn ask(&mut self) -> Result<()> {
+        let Some(rest) = self.rest.take() else { return Ok(()) };
+        let mode = rest.mode.unwrap_or(self.client.reads());
+        let map = self.client.map().await?;
+        let covers = map.cover(&rest.low, rest.high.as_deref());
+        if covers.len() > 1 && mode != ReadMode::Stale {
+            return Err(Error::failed(Reason::SpansPartitions));
+        }
+        let (mut piece, mut left) = (rest.clone(), None);
+        if let (true, Some(entry)) = (covers.len() > 1, if rest.reverse { covers.last() } else { covers.first() }) {
+            if rest.reverse {
+                piece.low = entry.low.clone();
+                left = Some(Range { high: Some(entry.low.clone()), ..rest });
+            } else if let Some(border) = &entry.high {
+                piece.high = Some(border.clone());
+                left = Some(Range { low: border.clone(), ..rest });
+            }
+        }
+        let call = RangeCall {
+            low: piece.low.clone(),
+            high: piece.high.clone(),
+            reverse: piece.reverse,
+            keys_only: piece.keys_only,
+            count_only: piece.count_only,
+            pairs_max: piece.pairs_max.saturating_sub(if piece.pairs_max > 0 { self.pairs } else { 0 }),
+            bytes_max: piece.bytes_max.saturating_sub(if piece.bytes_max > 0 { self.bytes } else { 0 }),
+            mode,
+        };
+        self.rest = left;
+        self.current = piece;
+        self.slot = Some(self.client.shared().range(self.client.deadline(), Request::Range(call)).await?);
+        Ok(())
+    }
+
+    /// The next pair, or none at the end. Without an answer from the server this ends within the timeout.
+    ///
+    /// # Errors
+    /// [`Reason::Interrupted`] if the connection was lost after something was given out; [`Range::after`] the last key
+    /// goes on, at another moment.
+    pub async fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        while self.chunk.as_ref().is_none_or(PartCursor::is_done) {
+            if !self.next_chunk().await? {
+                return Ok(None);
+            }
+        }
+        let (reverse, any) = (self.current.reverse, self.any);
+        let Some((key, value)) = self.chunk.as_mut().and_then(PartCursor::next_pair) else { return Ok(None) };
+        let in_order = !any || if reverse { *key < *self.last } else { *key > *self.last };
+        let inside = key >= &*self.current.low && self.current.high.as_ref().is_none_or(|high| key < &**high);
+        if !in_order || !inside {
+            return Err(Error::failed(Reason::Incompatible("a node sent keys out of order or bounds".into())));
+        }
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        self.any = true;
+        self.pairs += 1;
+        self.bytes += (key.len() + value.len()) as u64;
+        Ok(Some((key, value)))
+    }
+
+    /// Waits for the next chunk; `false` at the end of everything.
+    async fn next_chunk(&mut self) -> Result<bool> {
+        loop {
+            if let Some(chunk) = self.chunk.take()
+                && let Some(slot) = self.slot
+            {
+                self.client.shared().credit(slot, chunk.body_bytes() as u32);
+            }
+            let Some(slot) = self.slot else {
+                if self.rest.is_none() {
+                    return Ok(false);
+                }
+                self.ask().await?;
+                continue;
+            };
+            let shared = self.client.shared().clone();
+            match poll_fn(|cx| shared.next_part(slot, cx)).await {
+                Ok(part) => {
+                    self.take(part)?;
+                    return Ok(true);
+                }
+                Err(end) => {
+                    self.slot = None;
+                    self.end(end)?;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, body: Bytes) -> Result<()> {
+        let nonsense = |_| Error::failed(Reason::Incompatible("a node sent a part that is none".into()));
+        let part = Part::decode(&body).map_err(nonsense)?;
+        if part.number == 0 {
+            self.positions.push(part.position);
+        }
+        if part.end == Some(PartEnd::Limited) {
+            self.limited = true;
+        }
+        if self.current.count_only && part.end.is_some() {
+            self.pairs += part.pairs_so_far;
+        }
+        self.chunk = Some(PartCursor::new(body).map_err(nonsense)?);
+        Ok(())
+    }
+
+    /// One piece is over.
+    fn end(&mut self, end: crate::shared::Outcome) -> Result<()> {
+        match end {
+            Ok(_) => {
+                let full = |limit: u64, now: u64| limit > 0 && now >= limit;
+                if self.limited || full(self.current.pairs_max, self.pairs) || full(self.current.bytes_max, self.bytes)
+                {
+                    self.limited |= self.rest.is_some();
+                    self.rest = None;
+                }
+                Ok(())
+            }
+            Err(Error::Failed(mut failure)) => {
+                let stale = self.current.mode.unwrap_or(self.client.reads()) == ReadMode::Stale;
+                if failure.reason == Reason::SpansPartitions && stale {
+                    // A split came in between: cut anew.
+                    let (low, high) = (&self.current.low, &self.current.high);
+                    let rest = match (&self.rest, self.current.reverse) {
+                        (None, _) => self.current.clone(),
+                        (Some(rest), false) => Range { low: low.clone(), ..rest.clone() },
+                        (Some(rest), true) => Range { high: high.clone(), ..rest.clone() },
+                    };
+                    self.rest = Some(rest);
+                    return Ok(());
+                }
+                if let Reason::Interrupted { last } = &mut failure.reason {
+                    *last = self.any.then(|| Bytes::copy_from_slice(&self.last));
+                }
+                self.rest = None;
+                Err(Error::Failed(failure))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads to the end and returns the number of pairs: of those read, or of a [`Range::count_only`] those counted.
+    ///
+    /// # Errors
+    /// As [`RangeStream::next`].
+    pub async fn count(&mut self) -> Result<u64> {
+        while self.next().await?.is_some() {}
+        Ok(self.pairs)
+    }
+
+    /// Where it was read: one position per partition so far.
+    pub fn positions(&self) -> &[Position] {
+        &self.positions
+    }
+
+    /// Whether a limit ended it: there may be more [`Range::after`] [`RangeStream::last_key`].
+    pub fn is_limited(&self) -> bool {
+        self.limited
+    }
+
+    /// The last key given out.
+    pub fn last_key(&self) -> Option<&[u8]> {
+        self.any.then_some(&*self.last)
+    }
+}
+
+impl Drop for RangeStream {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.client.shared().drop_range(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(range: &Range) -> (&[u8], Option<&[u8]>) {
+        (range.low(), range.high())
+    }
+
+    #[test]
+    fn bounds_mean_what_rust_ranges_mean() {
+        assert_eq!(bounds(&Range::new("a".."c")), (&b"a"[..], Some(&b"c"[..])));
+        assert_eq!(bounds(&Range::new("a"..="c")), (&b"a"[..], Some(&b"c\0"[..])));
+        assert_eq!(bounds(&Range::new("a"..)), (&b"a"[..], None));
+        assert_eq!(bounds(&Range::new(.."c")), (&b""[..], Some(&b"c"[..])));
+        assert_eq!(bounds(&Range::new(..="c")), (&b""[..], Some(&b"c\0"[..])));
+        assert_eq!(bounds(&Range::new(..)), (&b""[..], None));
+        assert_eq!(bounds(&Range::prefix(b"ab")), (&b"ab"[..], Some(&b"ac"[..])));
+        assert_eq!(bounds(&Range::prefix(b"a\xff")), (&b"a\xff"[..], Some(&b"b"[..])));
+        assert_eq!(bounds(&Range::prefix(b"\xff\xff")), (&b"\xff\xff"[..], None));
+        assert_eq!(bounds(&Range::prefix(b"")), (&b""[..], None));
+    }
+
+    #[test]
+    fn a_page_goes_on_behind_the_last_key_in_its_direction() {
+        assert_eq!(bounds(&Range::new("a".."c").after(b"b")), (&b"b\0"[..], Some(&b"c"[..])));
+        assert_eq!(bounds(&Range::new("a".."c").reverse().after(b"b")), (&b"a"[..], Some(&b"b"[..])));
+        assert_eq!(bounds(&Range::new("b".."c").after(b"a")), (&b"b"[..], Some(&b"c"[..])));
+        assert_eq!(bounds(&Range::new("a".."c").reverse().after(b"d")), (&b"a"[..], Some(&b"c"[..])));
+    }
+}
