@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::{
-    Append, Ballot, Batch, Commands, Entry, Geometry, GroupId, Hooks, Instance, LogOptions, LogWriter, Lsn, Opened,
-    Record,
+    Append, Ballot, Batch, Commands, Entry, Geometry, GroupId, Hooks, Instance, Log, LogError, LogOptions, LogWriter,
+    Lsn, Opened, Record, reader,
 };
 
 const NODE: Identity = Identity { cluster: ClusterId(77), node: NodeId(2), incarnation: 1 };
@@ -79,4 +79,156 @@ fn what_was_completed_is_there_after_every_start() {
         assert!(log.append(vec![]).is_err(), "closed");
     }
     assert!(dir.0.join("00000006.seg").exists());
+}
+
+/// Waits until `done` holds.
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn write_one(log: &Log, completions: &mpsc::Receiver<(GroupId, Lsn)>, instance: u64, size: usize) {
+    let lsn = Some(Lsn(instance));
+    log.append(vec![Append { entry: accept(1, instance, size), lsn, lazy: false }]).expect("running");
+    let completed = completions.recv_timeout(Duration::from_secs(30)).expect("completed");
+    assert_eq!(completed, (GroupId(1), Lsn(instance)));
+}
+
+#[test]
+fn trimmed_segments_go_or_are_kept_aside() {
+    for keep_all in [false, true] {
+        let dir = TempDir::new(if keep_all { "log-keep" } else { "log-trim" });
+        LogWriter::create(&dir.0, NODE).expect("created");
+        let (opened, completions) = open(&dir.0, NODE, LogOptions { keep_all, ..options() });
+        let log = opened.writer.log();
+        for instance in 1..=200 {
+            write_one(&log, &completions, instance, 5_000);
+        }
+        assert!(dir.0.join("00000004.seg").exists(), "several segments");
+        let trim = Entry::Trimmed { group: GroupId(1), upto: Instance(200) };
+        log.append(vec![Append { entry: trim, lsn: Some(Lsn(201)), lazy: false }]).expect("running");
+        wait_until("the oldest segments go", || !dir.0.join("00000003.seg").exists());
+        assert_eq!(dir.0.join("old/00000003.seg").exists(), keep_all);
+        opened.writer.close();
+        let (opened, _) = open(&dir.0, opened.identity, options());
+        let group = &opened.replay.groups[&GroupId(1)];
+        assert_eq!((group.trimmed, group.promised), (Some(Instance(200)), Ballot::new(3, 1)));
+        assert!(group.records.is_empty(), "{} records", group.records.len());
+    }
+}
+
+#[test]
+fn the_reader_shows_every_record_and_changes_nothing() {
+    let dir = TempDir::new("log-reader");
+    LogWriter::create(&dir.0, NODE).expect("created");
+    let (opened, completions) = open(&dir.0, NODE, options());
+    for instance in 1..=50 {
+        write_one(&opened.writer.log(), &completions, instance, 3_000);
+    }
+    opened.writer.close();
+    let names = || {
+        let mut names: Vec<_> = std::fs::read_dir(&dir.0).expect("there").map(|e| e.expect("there").path()).collect();
+        names.sort();
+        names.into_iter().map(|name| (name.clone(), std::fs::read(name).expect("readable"))).collect::<Vec<_>>()
+    };
+    let before = names();
+    let mut lines = Vec::new();
+    let cut = reader::read(&dir.0, |line| lines.push(line)).expect("readable");
+    assert!(cut.is_none() && names() == before);
+    let entries: Vec<Entry> = (1..=50).map(|instance| accept(1, instance, 3_000)).collect();
+    assert!(lines.iter().map(|line| line.lsn).eq(1..=lines.len() as u64));
+    // What the log writes for itself is marked as carried.
+    assert!(lines.into_iter().filter(|line| !line.carried).map(|line| line.entry).eq(entries));
+    // The last record is followed by the mark of a closed log: damage to it is no torn tail.
+    let (name, mut bytes) = names().into_iter().next().expect("a segment");
+    bytes[9_000] ^= 1;
+    std::fs::write(name, bytes).expect("written");
+    let mut good = 0;
+    let refused = reader::read(&dir.0, |_| good += 1);
+    assert!(matches!(refused, Err(LogError::Damage(_))), "{refused:?}");
+}
+
+#[test]
+fn lazy_records_ride_along_in_order_and_are_written_when_the_log_rests() {
+    let dir = TempDir::new("log-lazy");
+    LogWriter::create(&dir.0, NODE).expect("created");
+    let (opened, completions) = open(&dir.0, NODE, options());
+    let log = opened.writer.log();
+    let lazy = |lsn| {
+        let entry = Entry::Group { group: GroupId(1), record: Record::Decided { upto: Instance(lsn) } };
+        Append { entry, lsn: Some(Lsn(lsn)), lazy: true }
+    };
+    log.append(vec![lazy(1), lazy(2)]).expect("running");
+    let entry = accept(1, 3, 10);
+    log.append(vec![Append { entry, lsn: Some(Lsn(3)), lazy: false }, lazy(4)]).expect("running");
+    log.append(vec![lazy(5)]).expect("running");
+    let completed = || completions.recv_timeout(Duration::from_secs(30)).expect("completed").1;
+    assert_eq!([completed(), completed(), completed(), completed(), completed()], [1, 2, 3, 4, 5].map(Lsn));
+}
+
+#[test]
+fn a_full_queue_gives_appends_back_and_then_takes_them() {
+    let dir = TempDir::new("log-queue");
+    LogWriter::create(&dir.0, NODE).expect("created");
+    let (go_on, wait) = mpsc::channel::<()>();
+    let hooks = Hooks { flushed: Box::new(move |_| _ = wait.recv()), failed: Box::new(|failure| panic!("{failure}")) };
+    let options = LogOptions { queue_submissions_max: 2, ..options() };
+    let opened = LogWriter::open(&dir.0, NODE, options, hooks).expect("opens");
+    let log = opened.writer.log();
+    let one = |instance| vec![Append { entry: accept(1, instance, 10), lsn: None, lazy: false }];
+    log.append(one(1)).expect("taken");
+    wait_until("the first is under way", || log.waiting() == 0);
+    log.try_append(one(2)).expect("taken");
+    log.try_append(one(3)).expect("taken");
+    assert_eq!(log.try_append(one(4)), Err(one(4)));
+    assert_eq!(log.waiting(), 2);
+    drop(go_on);
+    wait_until("the queue empties", || log.waiting() == 0);
+    log.try_append(one(4)).expect("taken");
+}
+
+#[test]
+fn below_the_reserve_the_log_is_full_and_still_writes() {
+    let dir = TempDir::new("log-reserve");
+    LogWriter::create(&dir.0, NODE).expect("created");
+    let (opened, completions) = open(&dir.0, NODE, LogOptions { disk_reserve_bytes: u64::MAX, ..options() });
+    let log = opened.writer.log();
+    assert!(log.space().full && log.space().free_bytes > 0);
+    write_one(&log, &completions, 1, 100);
+    drop(opened);
+    let (opened, _) = open(&dir.0, NODE, options());
+    assert!(!opened.writer.log().space().full);
+}
+
+/// reliability.md ST1, with threads: the hook hears of it once, and nothing is taken any more.
+#[test]
+fn a_failed_write_ends_the_log_for_good() {
+    let dir = TempDir::new("log-failed");
+    LogWriter::create(&dir.0, NODE).expect("created");
+    let (failed, failure) = mpsc::channel();
+    let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(move |why| failed.send(why).expect("heard")) };
+    let opened = LogWriter::open(&dir.0, NODE, options(), hooks).expect("opens");
+    let log = opened.writer.log();
+    let spare = dir.0.join("00000003.seg");
+    let one = |instance| vec![Append { entry: accept(1, instance, 5_000), lsn: None, lazy: false }];
+    let mut instance = 0;
+    // The next segment is prepared, then taken away: opening it fails.
+    while !spare.exists() {
+        instance += 1;
+        log.append(one(instance)).expect("running");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    wait_until("the segment is ready", || std::fs::metadata(&spare).is_ok_and(|file| file.len() == 256 << 10));
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::remove_file(&spare).expect("removed");
+    while log.append(one(instance)).is_ok() {
+        instance += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let failure = failure.recv_timeout(Duration::from_secs(30)).expect("heard");
+    assert_eq!(failure.path, spare);
+    assert!(log.try_append(one(1)).is_err());
 }

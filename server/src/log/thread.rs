@@ -1,5 +1,6 @@
 //! The two threads of an open log: the writer, and the keeper that prepares and removes segments meanwhile.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +27,8 @@ const FULL_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) stopped: AtomicBool,
+    /// Whoever waits for room must not wait any longer.
+    pub(super) closing: AtomicBool,
     /// A write waits for room.
     pub(super) stuck: AtomicBool,
     pub(super) free_bytes: AtomicU64,
@@ -71,6 +74,7 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
         orders: order_inbox,
         news,
         shared: Arc::clone(&shared),
+        waiting: VecDeque::new(),
     };
     let writer = Writer {
         dir: dir.to_owned(),
@@ -215,6 +219,10 @@ impl Writer {
         while self.engine.proceed()? == Progress::Full {
             // The reserve is used up. Votes wait, nothing is proposed, and room brings everything back (ST10).
             self.shared.stuck.store(true, Ordering::Relaxed);
+            if self.shared.closing.load(Ordering::Relaxed) {
+                let effect = FileEffect::FlushDir;
+                return Err(Failure { effect, error: io::ErrorKind::StorageFull.into() });
+            }
             thread::sleep(FULL_RETRY_INTERVAL);
         }
         self.shared.stuck.store(false, Ordering::Relaxed);
@@ -256,13 +264,15 @@ struct Keeper {
     orders: Receiver<Order>,
     news: Sender<News>,
     shared: Arc<Shared>,
+    /// Segments that are still to be prepared.
+    waiting: VecDeque<(SegmentNumber, u64)>,
 }
 
 impl Keeper {
     fn run(mut self) {
         loop {
             match self.orders.recv_timeout(KEEPER_INTERVAL) {
-                Ok(Order::Prepare(number, bytes)) => self.prepare(number, bytes),
+                Ok(Order::Prepare(number, bytes)) => self.waiting.push_back((number, bytes)),
                 Ok(Order::CarryOut(effects)) => {
                     let done = effects.iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
                     if let Err(failure) = done {
@@ -272,23 +282,25 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.prepare();
             if let Ok(free_bytes) = free_bytes(&self.dir) {
                 self.shared.free_bytes.store(free_bytes, Ordering::Relaxed);
             }
         }
     }
 
-    /// Prepares a segment; on a full disk again and again, while the active one grows.
-    fn prepare(&mut self, number: SegmentNumber, bytes: u64) {
-        while !self.shared.stopped.load(Ordering::Acquire) {
-            match engine::prepare(number, bytes).iter().try_for_each(|effect| carry_out(&mut self.disk, effect)) {
-                Err(failure) if is_full(&failure.error) => thread::sleep(KEEPER_INTERVAL),
-                done => {
-                    let news = done.map_or_else(News::Failed, |()| News::Prepared(number, bytes));
-                    _ = self.news.send(news);
-                    return;
-                }
+    /// Prepares what was ordered. On a full disk it is tried again later, behind the drops that make room, while the
+    /// newest segment grows.
+    fn prepare(&mut self) {
+        while let Some(&(number, bytes)) = self.waiting.front() {
+            let effects = engine::prepare(number, bytes);
+            let done = effects.iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
+            if done.as_ref().is_err_and(|failure| is_full(&failure.error)) {
+                return;
             }
+            self.waiting.pop_front();
+            let news = done.map_or_else(News::Failed, |()| News::Prepared(number, bytes));
+            _ = self.news.send(news);
         }
     }
 }

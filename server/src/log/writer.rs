@@ -257,6 +257,7 @@ impl LogWriter {
     }
 
     fn shut_down(&mut self) {
+        self.log.shared.closing.store(true, Ordering::Relaxed);
         _ = self.log.submissions.send(Submission::Close);
         for thread in self.threads.drain(..) {
             _ = thread.join();
