@@ -1,0 +1,107 @@
+//! The client library against a real cluster: every verb, reads anywhere, ranges both ways, a leader that stops.
+
+use std::time::{Duration, Instant};
+
+use coppice_btree::OpResult;
+use coppice_client::blocking::Client;
+use coppice_client::{Operation, Range, ReadMode};
+use coppice_server::local::{Cluster, LocalOptions};
+
+struct Directory(std::path::PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("coppice-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn connect(cluster: &Cluster) -> Client {
+    Client::connect(cluster.endpoints().iter().map(ToString::to_string)).unwrap()
+}
+
+#[test]
+fn every_verb_answers_what_was_there_before() {
+    let directory = Directory::new("verbs");
+    let options = LocalOptions { partitions: 3, ..LocalOptions::new(&directory.0) };
+    let cluster = Cluster::start_local(&options).unwrap();
+    let client = connect(&cluster);
+    let text = |value: Option<coppice_btree::Value>| value.map(|value| String::from_utf8(value.to_vec()).unwrap());
+    assert_eq!(text(client.put("apple", "red").unwrap().output), None);
+    assert_eq!(text(client.put("apple", "green").unwrap().output), Some("red".into()));
+    assert_eq!(text(client.insert("apple", "blue").unwrap().output), Some("green".into()));
+    assert_eq!(text(client.get("apple").unwrap().output), Some("green".into()));
+    assert!(!client.cas("apple", "red", "x").unwrap().output.done);
+    assert!(client.cas("apple", "green", "x").unwrap().output.done);
+    assert_eq!(text(client.delete("apple").unwrap().output), Some("x".into()));
+    assert_eq!(text(client.get("apple").unwrap().output), None);
+    for mode in [ReadMode::Leader, ReadMode::AnyReplica, ReadMode::Stale] {
+        client.put("k", "v").unwrap();
+        let read = text(client.get_as("k", mode).unwrap().output);
+        assert!(read == Some("v".into()) || mode == ReadMode::Stale, "{mode:?}: {read:?}");
+    }
+}
+
+#[test]
+fn a_range_streams_in_order_both_ways_and_stops_at_its_limits() {
+    let directory = Directory::new("ranges");
+    let cluster = Cluster::start_local(&LocalOptions::new(&directory.0)).unwrap();
+    let client = connect(&cluster);
+    let operations = (0..5_000u64)
+        .map(|n| Operation::Put { key: n.to_be_bytes().into(), value: (n * 3).to_be_bytes().into() })
+        .collect();
+    assert!(client.execute(operations).into_iter().all(|result| result.is_ok()));
+    // One value of another length in the middle, and a large one: chunks of both forms.
+    client.put(2_500u64.to_be_bytes(), vec![1; 300_000]).unwrap();
+    let read = |range: Range| {
+        let mut stream = client.range(range).unwrap();
+        let mut keys = Vec::new();
+        while let Some((key, _)) = stream.next().unwrap() {
+            keys.push(u64::from_be_bytes(key.try_into().unwrap()));
+        }
+        keys
+    };
+    assert_eq!(read(Range::between(&[], None)), (0..5_000).collect::<Vec<_>>());
+    assert_eq!(read(Range::between(&[], None).reverse()), (0..5_000).rev().collect::<Vec<_>>());
+    let (low, high) = (10u64.to_be_bytes(), 20u64.to_be_bytes());
+    assert_eq!(read(Range::between(&low, Some(&high))), (10..20).collect::<Vec<_>>());
+    assert_eq!(read(Range::between(&low, None).limit(3)), [10, 11, 12]);
+    assert_eq!(client.range(Range::between(&[], None).count_only()).unwrap().count().unwrap(), 5_000);
+}
+
+#[test]
+fn acknowledged_writes_survive_leaders_that_stop_and_none_is_executed_twice() {
+    let directory = Directory::new("stops");
+    let options = LocalOptions { partitions: 2, ..LocalOptions::new(&directory.0) };
+    let mut cluster = Cluster::start_local(&options).unwrap();
+    let client = connect(&cluster);
+    let mut longest = Duration::ZERO;
+    for n in 0..300u64 {
+        if n % 100 == 50 {
+            cluster.stop((n / 100) as usize);
+        }
+        if n % 100 == 80 {
+            cluster.restart((n / 100) as usize).unwrap();
+        }
+        let begun = Instant::now();
+        let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        // An insert that had been executed before would find its own value.
+        let present = client.insert(key, n.to_be_bytes()).unwrap().output;
+        assert_eq!(present, None, "insert {n} was executed twice");
+        longest = longest.max(begun.elapsed());
+    }
+    println!("longest write {longest:?}");
+    for n in 0..300u64 {
+        let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        assert_eq!(client.get(key).unwrap().output.as_deref(), Some(&n.to_be_bytes()[..]), "write {n} is lost");
+    }
+    let reads = client.execute(vec![Operation::Get { key: 0u64.to_be_bytes().into() }]);
+    assert!(matches!(reads[0].as_ref().unwrap().output, OpResult::Get { value: Some(_) }));
+}
