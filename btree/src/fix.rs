@@ -3,11 +3,10 @@
 //! Fill is a matter of memory, not of correctness: only a removal, a split of the tree and a join make nodes thin, and each
 //! puts right what it touched.
 
-use std::sync::Arc;
-
 use crate::capacity::Capacity;
 use crate::key::separator;
 use crate::node::{Inner, Link, Split};
+use crate::shared::Shared;
 use crate::value::Key;
 use crate::wide::Wide;
 use crate::words::Words;
@@ -44,7 +43,7 @@ pub(crate) fn fuse_children(inner: &mut Inner, at: usize, capacity: Capacity) {
 pub(crate) fn fuse(left: Link, separator: Key, right: Link, capacity: Capacity) -> (Link, Option<Split>) {
     match (left, right) {
         (Link::Inner(left), Link::Inner(right)) => {
-            let (left, right) = (Arc::unwrap_or_clone(left), Arc::unwrap_or_clone(right));
+            let (left, right) = (left.into_inner(), right.into_inner());
             fuse_inner(left, separator, right, capacity)
         }
         (Link::Words(left), Link::Words(right)) => fuse_words(left, right, capacity),
@@ -72,22 +71,22 @@ fn fuse_inner(mut left: Inner, separator: Key, mut right: Inner, capacity: Capac
     (Link::inner(left), Some(Split { separator, right: Link::inner(right) }))
 }
 
-fn fuse_words(mut left: Arc<Words>, mut right: Arc<Words>, capacity: Capacity) -> (Link, Option<Split>) {
+fn fuse_words(mut left: Shared<Words>, mut right: Shared<Words>, capacity: Capacity) -> (Link, Option<Split>) {
     let (count, half) = (left.len() + right.len(), (left.len() + right.len()) / 2);
-    let into = crate::node::own(&mut left);
+    let into = left.own();
     if count <= capacity.pairs_max() {
         into.append(&right);
         return (Link::Words(left), None);
     }
     if into.len() < half {
-        let from = crate::node::own(&mut right);
+        let from = right.own();
         let rest = from.split_off(half - into.len());
         into.append(from);
         *from = rest;
     } else {
         let mut moved = into.split_off(half);
         moved.append(&right);
-        right = Arc::new(moved);
+        right = Shared::new(moved);
     }
     let separator = Key::from(right.keys()[0].to_be_bytes());
     (Link::Words(left), Some(Split { separator, right: Link::Words(right) }))
@@ -106,7 +105,7 @@ fn fuse_wide(mut left: Wide, right: Wide, capacity: Capacity) -> (Link, Option<S
 fn into_wide(leaf: Link) -> Wide {
     match leaf {
         Link::Words(words) => Wide::from_words(&words),
-        Link::Wide(wide) => Arc::unwrap_or_clone(wide),
+        Link::Wide(wide) => wide.into_inner(),
         Link::Inner(_) => unreachable!("neighbours have the same height"),
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::capacity::Capacity;
 use crate::key::{Probe, separator};
-use crate::node::{Inner, Link, Split, Summary, own};
+use crate::node::{Inner, Link, Split, Summary};
+use crate::shared::Shared;
 use crate::value::{Key, Value};
 use crate::wide::Wide;
 use crate::words::Words;
 
-/// One write on its way down and up.
-pub(crate) struct Write<'a> {
+/// One write on its way down and up; `ALONE` as in [`search::find_block`](crate::search::find_block).
+pub(crate) struct Write<'a, const ALONE: bool> {
     probe: Probe<'a>,
     value: &'a [u8],
     /// Whether a present value gives way (`put`) or stays (`insert`).
@@ -24,7 +25,7 @@ pub(crate) struct Write<'a> {
     split: Option<Split>,
 }
 
-impl<'a> Write<'a> {
+impl<'a, const ALONE: bool> Write<'a, ALONE> {
     pub fn new(key: &'a [u8], value: &'a [u8], overwrite: bool, capacity: Capacity) -> Self {
         Self {
             probe: Probe::new(key),
@@ -64,15 +65,17 @@ impl<'a> Write<'a> {
 
     fn descend(&mut self, link: &mut Link) {
         match link {
-            Link::Inner(inner) => self.descend_inner(own(inner)),
+            Link::Inner(inner) => {
+                let at = Inner::search_ahead::<ALONE>(inner, self.probe);
+                self.descend_inner(inner.own(), at);
+            }
             Link::Words(_) => self.write_words(link),
             Link::Wide(_) => self.write_wide(link),
         }
     }
 
     #[inline]
-    fn descend_inner(&mut self, inner: &mut Inner) {
-        let at = inner.search(self.probe);
+    fn descend_inner(&mut self, inner: &mut Inner, at: usize) {
         self.rightmost &= at + 1 == inner.len();
         self.descend(inner.child_mut(at));
         inner.apply(self.change);
@@ -91,18 +94,18 @@ impl<'a> Write<'a> {
         let Link::Words(words) = link else { unreachable!("the caller saw a fast leaf") };
         if self.probe.is_word() {
             let value = <[u8; 8]>::try_from(self.value);
-            match (words.find(self.probe.head), value) {
+            match (words.find::<ALONE>(self.probe.head), value) {
                 (Ok(at), _) if !self.overwrite => {
                     self.previous = Some(Value::from(words.values()[at]));
                     return;
                 }
                 (Ok(at), Ok(value)) => {
                     self.previous = Some(Value::from(words.values()[at]));
-                    self.change.digest = own(words).replace(at, value);
+                    self.change.digest = words.own().replace(at, value);
                     return;
                 }
                 (Err(at), Ok(value)) => {
-                    let words = own(words);
+                    let words = words.own();
                     let digest = words.insert(at, self.probe.head, value);
                     self.change = Summary { len: 1, bytes: 16, digest };
                     if words.len() > self.capacity.pairs_max() {
@@ -116,7 +119,7 @@ impl<'a> Write<'a> {
             }
         }
         // The pair does not fit a fast leaf: from here on this leaf is a general one.
-        *link = Link::Wide(Wide::from_words(words).into());
+        *link = Link::Wide(Shared::new(Wide::from_words(words)));
         self.write_wide(link);
     }
 
@@ -125,12 +128,12 @@ impl<'a> Write<'a> {
         match wide.find(self.probe) {
             Ok(at) if !self.overwrite => self.previous = Some(wide.values()[at].clone()),
             Ok(at) => {
-                let (previous, change) = own(wide).replace(at, self.value);
+                let (previous, change) = wide.own().replace(at, self.value);
                 self.previous = Some(previous);
                 self.change = change;
             }
             Err(at) => {
-                let wide = own(wide);
+                let wide = wide.own();
                 let digest = wide.insert(at, self.probe.key, self.value);
                 let bytes = (self.probe.key.len() + self.value.len()) as u64;
                 self.change = Summary { len: 1, bytes, digest };

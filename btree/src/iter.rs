@@ -16,6 +16,9 @@ impl Snapshot {
         if let Some(root) = &self.root {
             let probe = Probe::new(&range.low);
             let leaf = iter.path.descend(root, |inner| inner.search(probe));
+            if let Some((inner, at)) = iter.path.last() {
+                (at + 1..=at + LEAVES_AHEAD).filter_map(|at| inner.get_child(at)).for_each(Link::prefetch_leaf);
+            }
             iter.run = leaf.from(leaf.lower_bound(probe));
             iter.clip();
         }
@@ -52,6 +55,9 @@ impl<'a> IntoIterator for &'a Snapshot {
         self.iter()
     }
 }
+
+/// How many leaves ahead of a walk are asked for: reading one takes less time than its memory takes to come.
+const LEAVES_AHEAD: usize = 3;
 
 /// Inner nodes from the root down, each with the child that the walk is in.
 type Path<'a> = Vec<(&'a Inner, usize)>;
@@ -217,6 +223,9 @@ impl<'a> Range<'a> {
             let (inner, at) = self.path.last_mut()?;
             if *at + 1 < inner.len() {
                 *at += 1;
+                if let Some(ahead) = inner.get_child(*at + LEAVES_AHEAD) {
+                    ahead.prefetch_leaf();
+                }
                 let child = inner.child(*at);
                 self.run = self.path.descend(child, |_| 0);
                 self.clip();

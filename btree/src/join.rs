@@ -2,7 +2,7 @@
 
 use crate::capacity::Capacity;
 use crate::fix::{fuse, fuse_children, is_thin};
-use crate::node::{Inner, Link, Split, own};
+use crate::node::{Inner, Link, Split};
 use crate::value::Key;
 
 /// A tree and its height; a leaf has height 0.
@@ -16,12 +16,12 @@ pub(crate) fn join(mut left: Tall, separator: &Key, mut right: Tall, capacity: C
     let mut grown;
     let split = if left.height > right.height {
         let Link::Inner(inner) = &mut left.link else { unreachable!("a node above leaves is an inner one") };
-        let split = append(own(inner), left.height, separator, right, capacity);
+        let split = append(inner.own(), left.height, separator, right, capacity);
         grown = left;
         split
     } else if left.height < right.height {
         let Link::Inner(inner) = &mut right.link else { unreachable!("a node above leaves is an inner one") };
-        let split = prepend(own(inner), right.height, separator, left, capacity);
+        let split = prepend(inner.own(), right.height, separator, left, capacity);
         grown = right;
         split
     } else {
@@ -49,7 +49,7 @@ fn append(inner: &mut Inner, height: usize, separator: &Key, right: Tall, capaci
     } else {
         let Link::Inner(below) = inner.child_mut(last) else { unreachable!("a node above leaves is an inner one") };
         let added = right.link.summary();
-        let split = append(own(below), height - 1, separator, right, capacity);
+        let split = append(below.own(), height - 1, separator, right, capacity);
         inner.apply(added);
         if let Some(Split { separator, right }) = split {
             inner.insert_child(last, separator, right);
@@ -66,7 +66,7 @@ fn prepend(inner: &mut Inner, height: usize, separator: &Key, left: Tall, capaci
     } else {
         let Link::Inner(below) = inner.child_mut(0) else { unreachable!("a node above leaves is an inner one") };
         let added = left.link.summary();
-        let split = prepend(own(below), height - 1, separator, left, capacity);
+        let split = prepend(below.own(), height - 1, separator, left, capacity);
         inner.apply(added);
         if let Some(Split { separator, right }) = split {
             inner.insert_child(0, separator, right);

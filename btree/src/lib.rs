@@ -25,12 +25,14 @@
 //! | `value`, `key` | owned byte strings; keys as integers, ranges |
 //! | `digest` | the content digest |
 //! | `search` | search in arrays of integers |
+//! | `shared`, `shared_safe` | counted references to nodes (unsafe), and their safe twin |
 //! | `node`, `words`, `wide` | links and inner nodes; the fast and the general leaf |
 //! | `snapshot`, `iter`, `cursor`, `rank` | reading |
 //! | `tree` | the tree; below it `insert`, `remove`, `fix`, `split`, `join`, `bulk` |
 //! | `op`, `undo`, `batch` | commands, taking them back, many at once |
 //! | `check`, `mutants` | every invariant; planted bugs |
-#![forbid(unsafe_code)]
+#![cfg_attr(feature = "safe", forbid(unsafe_code))]
+#![deny(unsafe_code)]
 
 #[macro_use]
 pub mod mutants;
@@ -51,6 +53,8 @@ mod op;
 mod rank;
 mod remove;
 mod search;
+#[cfg_attr(feature = "safe", path = "shared_safe.rs")]
+mod shared;
 mod snapshot;
 mod split;
 mod tree;

@@ -2,7 +2,8 @@
 //! process; without it the checks are constants and vanish.
 
 /// The mutants of this crate, by name.
-pub const NAMES: &[&str] = &["undo_insert", "undo_delete", "undo_put", "undo_forward", "range_no_snapshot"];
+pub const NAMES: &[&str] =
+    &["undo_insert", "undo_delete", "undo_put", "undo_forward", "cow_in_place", "range_no_snapshot"];
 
 #[cfg(feature = "mutants")]
 static ACTIVE: std::sync::OnceLock<String> = std::sync::OnceLock::new();

@@ -1,17 +1,18 @@
 //! Nodes and the links between them. A node that more than one link reaches never changes: who wants to change it
 //! copies it first (reliability.md ST12). Knows nothing of commands.
 
-use std::sync::Arc;
-
 use crate::digest::hash_pair;
-use crate::key::{KeyRef, Probe};
-use crate::search::count_below;
+use crate::key::{KeyRef, Probe, head};
+use crate::search::{
+    BLOCK, SAMPLE_OF_NONE, SLOTS, Sample, Slots, count_below, count_in_block, find_block, take_sample,
+};
+use crate::shared::Shared;
 use crate::value::Key;
 use crate::wide::Wide;
 use crate::words::Words;
 
 /// Child slots of an inner node; one more than it keeps, for the child that makes it split.
-pub(crate) const INNER_SLOTS: usize = 64;
+pub(crate) const INNER_SLOTS: usize = SLOTS;
 
 /// What a subtree holds. A change of a subtree is one too: its numbers wrap around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,9 +50,9 @@ impl Summary {
 /// kinds may be siblings.
 #[derive(Clone)]
 pub(crate) enum Link {
-    Inner(Arc<Inner>),
-    Words(Arc<Words>),
-    Wide(Arc<Wide>),
+    Inner(Shared<Inner>),
+    Words(Shared<Words>),
+    Wide(Shared<Wide>),
 }
 
 /// What a node that became too large gives to its parent.
@@ -60,26 +61,38 @@ pub(crate) struct Split {
     pub right: Link,
 }
 
-/// The node, to be changed: itself if nothing else reaches it, else a copy of it.
-#[inline]
-pub(crate) fn own<T: Clone>(node: &mut Arc<T>) -> &mut T {
-    Arc::make_mut(node)
-}
-
 impl Link {
     pub fn words(words: Words) -> Self {
-        Self::Words(Arc::new(words))
+        Self::Words(Shared::new(words))
     }
 
     pub fn inner(inner: Inner) -> Self {
-        Self::Inner(Arc::new(inner))
+        Self::Inner(Shared::new(inner))
     }
 
     /// A general leaf, in the fast form if possible.
     pub fn wide(wide: Wide) -> Self {
         match wide.to_words() {
             Some(words) => Self::words(words),
-            None => Self::Wide(Arc::new(wide)),
+            None => Self::Wide(Shared::new(wide)),
+        }
+    }
+
+    /// Asks for the first line of the node.
+    #[inline]
+    pub fn prefetch(&self) {
+        match self {
+            Self::Inner(inner) => inner.prefetch(0..1),
+            Self::Words(words) => words.prefetch(0..1),
+            Self::Wide(wide) => wide.prefetch(0..1),
+        }
+    }
+
+    /// Asks for a whole leaf.
+    #[inline]
+    pub fn prefetch_leaf(&self) {
+        if let Self::Words(words) = self {
+            words.prefetch(0..size_of::<Words>().div_ceil(64));
         }
     }
 
@@ -88,6 +101,16 @@ impl Link {
             Self::Inner(inner) => inner.summary,
             Self::Words(words) => words.summary(),
             Self::Wide(wide) => wide.summary(),
+        }
+    }
+
+    /// The value of the probe in this leaf.
+    #[inline]
+    pub fn get_in_leaf<const ALONE: bool>(&self, probe: Probe<'_>) -> Option<&[u8]> {
+        match self {
+            Self::Words(words) if probe.is_word() => Some(Words::get::<ALONE>(words, probe.head)?),
+            Self::Wide(wide) => Some(&wide.values()[wide.find(probe).ok()?]),
+            _ => None,
         }
     }
 
@@ -129,27 +152,61 @@ impl Link {
 
 /// Children and the separators between them: everything below `children[i]` is under separator `i`, everything below
 /// `children[i + 1]` is not.
-#[derive(Clone)]
+///
+/// The order of the fields counts: behind the owners' count (`shared`), the first three fill the first cache line.
+#[repr(C)]
 pub(crate) struct Inner {
-    /// Of everything below.
-    summary: Summary,
     /// The number of children; at least 2, but while a node is being built.
     len: u32,
+    /// Whether there are `tails`.
+    has_tails: bool,
+    sample: Sample,
     /// The heads of the separators, ascending; `u64::MAX` in slots at or above `len - 1`.
-    heads: [u64; INNER_SLOTS],
-    /// The separators themselves; `None` while all of them have eight bytes.
-    tails: Option<Vec<Key>>,
+    heads: Slots,
     /// `Some` in the first `len` slots.
     children: [Option<Link>; INNER_SLOTS],
+    /// Of everything below.
+    summary: Summary,
+    /// The separators themselves; empty while all of them have eight bytes.
+    tails: Vec<Key>,
+}
+
+/// The cache line where the children begin, and the lines of a block of them.
+const CHILDREN_LINE: usize = (std::mem::offset_of!(Inner, children) + 8) / 64;
+const BLOCK_LINES: usize = BLOCK * size_of::<Option<Link>>() / 64;
+const _: () = assert!(std::mem::offset_of!(Inner, heads) + 8 == 64);
+
+impl Clone for Inner {
+    fn clone(&self) -> Self {
+        // Each child gets one more owner; the lines that count them come together, not one after the other.
+        self.children().for_each(Link::prefetch);
+        Self {
+            sample: self.sample,
+            heads: self.heads,
+            children: self.children.clone(),
+            tails: self.tails.clone(),
+            ..*self
+        }
+    }
 }
 
 impl Inner {
+    const EMPTY: Self = Self {
+        len: 0,
+        has_tails: false,
+        sample: SAMPLE_OF_NONE,
+        heads: [u64::MAX; INNER_SLOTS],
+        children: [const { None }; INNER_SLOTS],
+        summary: Summary { len: 0, bytes: 0, digest: 0 },
+        tails: Vec::new(),
+    };
+
     /// A node of one child; more must follow.
     pub fn new(first: Link) -> Self {
         let mut children = [const { None }; INNER_SLOTS];
         let summary = first.summary();
         children[0] = Some(first);
-        Self { summary, len: 1, heads: [u64::MAX; INNER_SLOTS], tails: None, children }
+        Self { len: 1, summary, children, ..Self::EMPTY }
     }
 
     /// A node of two children.
@@ -175,6 +232,12 @@ impl Inner {
         self.children[at].as_ref().expect("a child in every slot below len")
     }
 
+    /// Child `at`, if there are so many.
+    #[inline]
+    pub fn get_child(&self, at: usize) -> Option<&Link> {
+        self.children.get(at)?.as_ref()
+    }
+
     #[inline]
     pub fn child_mut(&mut self, at: usize) -> &mut Link {
         self.children[at].as_mut().expect("a child in every slot below len")
@@ -185,32 +248,55 @@ impl Inner {
     }
 
     pub fn separator(&self, at: usize) -> Key {
-        match &self.tails {
-            Some(tails) => tails[at].clone(),
-            None => Key::from(self.heads[at].to_be_bytes()),
+        match self.has_tails {
+            true => self.tails[at].clone(),
+            false => Key::from(self.heads[at].to_be_bytes()),
         }
     }
 
     /// The child whose subtree the probe belongs to: the number of separators that are not above it.
     #[inline]
     pub fn search(&self, probe: Probe<'_>) -> usize {
-        match &self.tails {
-            None if probe.key.len() >= 8 => self.count_not_above(probe.head),
-            // A shorter key lies below every eight-byte separator with its head.
-            None => count_below(&self.heads, probe.head),
-            Some(tails) => {
-                let below = count_below(&self.heads, probe.head);
-                let end = self.count_not_above(probe.head);
-                below + tails[below..end].partition_point(|tail| tail.as_slice() <= probe.key)
-            }
+        if self.has_tails {
+            return self.search_tails(probe);
         }
+        match probe.key.len() >= 8 {
+            true => self.count_not_above(probe.head),
+            // A shorter key lies below every eight-byte separator with its head.
+            false => self.count_below(probe.head),
+        }
+    }
+
+    /// [`Inner::search`]; asks for the links of the block that the child is in while its heads are being compared.
+    #[inline]
+    pub fn search_ahead<const ALONE: bool>(this: &Shared<Self>, probe: Probe<'_>) -> usize {
+        if this.has_tails || probe.key.len() < 8 {
+            return this.search(probe);
+        }
+        let Some(bound) = probe.head.checked_add(1) else { return this.len() - 1 };
+        let block = find_block::<ALONE>(&this.sample, &this.heads, bound);
+        let line = CHILDREN_LINE + block * BLOCK_LINES;
+        // The block after it is reached by one key in nine only.
+        this.prefetch(line..line + BLOCK_LINES);
+        count_in_block(&this.heads, block, bound)
+    }
+
+    fn search_tails(&self, probe: Probe<'_>) -> usize {
+        let (below, end) = (self.count_below(probe.head), self.count_not_above(probe.head));
+        below + self.tails[below..end].partition_point(|tail| tail.as_slice() <= probe.key)
+    }
+
+    /// The number of separators whose heads are below `head`.
+    #[inline]
+    fn count_below(&self, head: u64) -> usize {
+        count_below(&self.sample, &self.heads, head)
     }
 
     /// The number of separators whose heads are not above `head`.
     #[inline]
     fn count_not_above(&self, head: u64) -> usize {
         match head.checked_add(1) {
-            Some(bound) => count_below(&self.heads, bound),
+            Some(bound) => self.count_below(bound),
             None => self.len() - 1,
         }
     }
@@ -231,22 +317,19 @@ impl Inner {
     /// Puts a child to the right of child `at`. The summary stays: what it holds was in this subtree already.
     pub fn insert_child(&mut self, at: usize, separator: Key, child: Link) {
         let len = self.len();
-        self.heads.copy_within(at..len - 1, at + 1);
-        self.heads[at] = crate::key::head(&separator);
-        if self.tails.is_none() && separator.len() != 8 {
-            self.tails = Some((0..len - 1).map(|i| self.separator_after_shift(i, at)).collect());
+        if !self.has_tails && separator.len() != 8 {
+            self.tails = (0..len - 1).map(|i| self.separator(i)).collect();
+            self.has_tails = true;
         }
-        if let Some(tails) = &mut self.tails {
-            tails.insert(at, separator);
+        self.heads.copy_within(at..len - 1, at + 1);
+        self.heads[at] = head(&separator);
+        take_sample(&mut self.sample, &self.heads, at, len);
+        if self.has_tails {
+            self.tails.insert(at, separator);
         }
         self.children[at + 1..=len].rotate_right(1);
         self.children[at + 1] = Some(child);
         self.len += 1;
-    }
-
-    /// Separator `at` of before, when the heads from `inserted` on have already moved up by one.
-    fn separator_after_shift(&self, at: usize, inserted: usize) -> Key {
-        Key::from(self.heads[at + usize::from(at >= inserted)].to_be_bytes())
     }
 
     /// Takes out the child to the right of child `at`. The summary stays.
@@ -255,8 +338,9 @@ impl Inner {
         let len = self.len();
         self.heads.copy_within(at + 1..len - 1, at);
         self.heads[len - 2] = u64::MAX;
-        if let Some(tails) = &mut self.tails {
-            tails.remove(at);
+        take_sample(&mut self.sample, &self.heads, at, len);
+        if self.has_tails {
+            self.tails.remove(at);
         }
         self.children[at + 1..len].rotate_left(1);
         let right = self.children[len - 1].take().expect("a child in every slot below len");
@@ -268,21 +352,18 @@ impl Inner {
     pub fn split_off(&mut self, at: usize) -> (Key, Self) {
         let separator = self.separator(at - 1);
         let len = self.len();
-        let mut right = Self {
-            summary: Summary::default(),
-            len: (len - at) as u32,
-            heads: [u64::MAX; INNER_SLOTS],
-            tails: None,
-            children: [const { None }; INNER_SLOTS],
-        };
+        let mut right = Self { len: (len - at) as u32, ..Self::EMPTY };
         right.heads[..len - 1 - at].copy_from_slice(&self.heads[at..len - 1]);
+        take_sample(&mut right.sample, &right.heads, 0, SLOTS);
         self.heads[at - 1..].fill(u64::MAX);
-        if let Some(tails) = &mut self.tails {
-            let kept = tails.split_off(at);
-            tails.pop();
-            right.tails = kept.iter().any(|tail| tail.len() != 8).then_some(kept);
+        take_sample(&mut self.sample, &self.heads, at - 1, SLOTS);
+        if self.has_tails {
+            right.tails = self.tails.split_off(at);
+            right.has_tails = true;
+            right.drop_needless_tails();
+            self.tails.pop();
+            self.drop_needless_tails();
         }
-        self.drop_needless_tails();
         for (from, to) in self.children[at..].iter_mut().zip(&mut right.children) {
             *to = from.take();
         }
@@ -314,8 +395,9 @@ impl Inner {
     }
 
     fn drop_needless_tails(&mut self) {
-        if self.tails.as_ref().is_some_and(|tails| tails.iter().all(|tail| tail.len() == 8)) {
-            self.tails = None;
+        if self.tails.iter().all(|tail| tail.len() == 8) {
+            self.has_tails = false;
+            self.tails = Vec::new();
         }
     }
 
@@ -328,9 +410,14 @@ impl Inner {
         if self.heads[seps..].iter().any(|head| *head != u64::MAX) {
             return Err("unused heads are not at the maximum");
         }
-        if let Some(tails) = &self.tails {
-            let same = |(tail, stored): (&Key, &u64)| crate::key::head(tail) == *stored;
-            if tails.len() != seps || !tails.iter().zip(&self.heads).all(same) {
+        let mut sample = SAMPLE_OF_NONE;
+        take_sample(&mut sample, &self.heads, 0, SLOTS);
+        if self.sample != sample {
+            return Err("the sample does not match the heads");
+        }
+        if self.has_tails {
+            let same = |(tail, stored): (&Key, &u64)| head(tail) == *stored;
+            if self.tails.len() != seps || !self.tails.iter().zip(&self.heads).all(same) {
                 return Err("separators do not match their heads");
             }
         }

@@ -5,8 +5,9 @@ use std::fmt;
 use crate::capacity::Capacity;
 use crate::digest::Digest;
 use crate::key::Probe;
-use crate::node::{Link, Summary};
+use crate::node::{Inner, Link, Summary};
 use crate::value::Value;
+use crate::words::Words;
 
 /// The state of a tree at one moment. It never changes, is cheap to clone (one reference count), may be read and
 /// dropped by any thread, and lives independent of the tree.
@@ -26,29 +27,28 @@ impl Snapshot {
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let probe = Probe::new(key);
         let mut link = self.root.as_ref()?;
-        loop {
-            match link {
-                Link::Inner(inner) => link = inner.child(inner.search(probe)),
-                Link::Words(words) => {
-                    let at = probe.is_word().then(|| words.find(probe.head).ok())??;
-                    return Some(&words.values()[at]);
-                }
-                Link::Wide(wide) => return Some(&wide.values()[wide.find(probe).ok()?]),
-            }
+        while let Link::Inner(inner) = link {
+            link = inner.child(Inner::search_ahead::<true>(inner, probe));
         }
+        link.get_in_leaf::<true>(probe)
     }
 
     /// The value at `key`, owned; long values are shared, not copied. O(log n).
     #[inline]
     pub fn get_value(&self, key: &[u8]) -> Option<Value> {
+        self.get_value_as::<true>(key)
+    }
+
+    #[inline]
+    pub(crate) fn get_value_as<const ALONE: bool>(&self, key: &[u8]) -> Option<Value> {
         let probe = Probe::new(key);
         let mut link = self.root.as_ref()?;
         loop {
             match link {
-                Link::Inner(inner) => link = inner.child(inner.search(probe)),
+                Link::Inner(inner) => link = inner.child(Inner::search_ahead::<ALONE>(inner, probe)),
                 Link::Words(words) => {
-                    let at = probe.is_word().then(|| words.find(probe.head).ok())??;
-                    return Some(Value::from(words.values()[at]));
+                    let value = probe.is_word().then(|| Words::get::<ALONE>(words, probe.head))??;
+                    return Some(Value::from(*value));
                 }
                 Link::Wide(wide) => return Some(wide.values()[wide.find(probe).ok()?].clone()),
             }

@@ -3,7 +3,7 @@
 use crate::capacity::Capacity;
 use crate::join::{Tall, join};
 use crate::key::Probe;
-use crate::node::{Inner, Link, own};
+use crate::node::{Inner, Link};
 use crate::value::Key;
 
 /// What lies below the probe, and what does not.
@@ -11,7 +11,7 @@ pub(crate) fn split(tree: Tall, probe: Probe<'_>, capacity: Capacity) -> (Option
     let height = tree.height;
     match tree.link {
         Link::Inner(mut inner) => {
-            let inner = own(&mut inner);
+            let inner = inner.own();
             let at = inner.search(probe);
             let right = (at + 1 < inner.len()).then(|| inner.split_off(at + 1));
             let left = (at > 0).then(|| {
@@ -29,7 +29,7 @@ pub(crate) fn split(tree: Tall, probe: Probe<'_>, capacity: Capacity) -> (Option
             if at == 0 || at == words.len() {
                 return one_side(Link::Words(words), at == 0);
             }
-            let right = own(&mut words).split_off(at);
+            let right = words.own().split_off(at);
             (leaf(Link::Words(words)), leaf(Link::words(right)))
         }
         Link::Wide(mut wide) => {
@@ -37,7 +37,7 @@ pub(crate) fn split(tree: Tall, probe: Probe<'_>, capacity: Capacity) -> (Option
             if at == 0 || at == wide.len() {
                 return one_side(Link::Wide(wide), at == 0);
             }
-            let right = own(&mut wide).split_off(at);
+            let right = wide.own().split_off(at);
             (leaf(Link::Wide(wide)), leaf(Link::wide(right)))
         }
     }

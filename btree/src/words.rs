@@ -3,25 +3,40 @@
 use crate::digest::hash_words;
 use crate::key::{KeyRef, Probe};
 use crate::node::Summary;
-use crate::search::count_below;
+use crate::search::{
+    BLOCK, SAMPLE_OF_NONE, SLOTS, Sample, Slots, block_of, count_below, count_in_block, find_block, take_sample,
+};
+use crate::shared::Shared;
 
-/// Slots of a fast leaf; one more than it keeps, for the pair that makes it split. 62 pairs and both headers are 1 KiB.
-pub(crate) const WORDS_SLOTS: usize = 62;
+/// Slots of a fast leaf; one more than it keeps, for the pair that makes it split. A leaf is just below 1 KiB.
+pub(crate) const WORDS_SLOTS: usize = SLOTS;
 
 /// Pairs in ascending order of keys.
+///
+/// The order of the fields counts: behind the owners' count (`shared`), `len` and `sample` fill the first cache line;
+/// every block of keys, and of values, is a line.
 #[derive(Clone)]
+#[repr(C)]
 pub(crate) struct Words {
     len: u32,
+    sample: Sample,
+    /// Big-endian keys as integers, ascending; `u64::MAX` in slots at or above `len`.
+    keys: Slots,
+    values: [[u8; 8]; WORDS_SLOTS],
     /// The sum of the pairs' hashes.
     digest: u64,
-    /// Big-endian keys as integers, ascending; `u64::MAX` in slots at or above `len`.
-    keys: [u64; WORDS_SLOTS],
-    values: [[u8; 8]; WORDS_SLOTS],
 }
+
+/// The cache line of the first block of keys.
+const KEYS_LINE: usize = 1;
+/// The cache line of the first block of values.
+const VALUES_LINE: usize = KEYS_LINE + SLOTS / BLOCK;
+const _: () = assert!(std::mem::offset_of!(Words, keys) + 8 == 64 * KEYS_LINE);
+const _: () = assert!(std::mem::offset_of!(Words, values) + 8 == 64 * VALUES_LINE);
 
 impl Words {
     pub fn new() -> Self {
-        Self { len: 0, digest: 0, keys: [u64::MAX; WORDS_SLOTS], values: [[0; 8]; WORDS_SLOTS] }
+        Self { len: 0, sample: SAMPLE_OF_NONE, keys: [u64::MAX; WORDS_SLOTS], values: [[0; 8]; WORDS_SLOTS], digest: 0 }
     }
 
     #[inline]
@@ -49,14 +64,41 @@ impl Words {
 
     /// The place of an eight-byte key, or where it belongs.
     #[inline]
-    pub fn find(&self, key: u64) -> Result<usize, usize> {
-        let at = count_below(&self.keys, key);
+    pub fn find<const ALONE: bool>(&self, key: u64) -> Result<usize, usize> {
+        let at = count_in_block(&self.keys, find_block::<ALONE>(&self.sample, &self.keys, key), key);
         if self.keys().get(at) == Some(&key) { Ok(at) } else { Err(at) }
+    }
+
+    /// The value of an eight-byte key.
+    #[inline]
+    pub fn get<const ALONE: bool>(this: &Shared<Self>, key: u64) -> Option<&[u8; 8]> {
+        let block = find_block::<ALONE>(&this.sample, &this.keys, key);
+        // The value is in a line of its own: it comes while the keys are being compared.
+        this.prefetch(VALUES_LINE + block..VALUES_LINE + block + 1);
+        let at = count_in_block(&this.keys, block, key);
+        if this.keys().get(at) == Some(&key) { Some(&this.values[at]) } else { None }
+    }
+
+    /// Asks for the lines in which the pair of `key` is found. Waits for the first line.
+    #[inline]
+    pub fn prefetch_pair(this: &Shared<Self>, key: u64) {
+        let block = block_of(&this.sample, key);
+        this.prefetch(KEYS_LINE + block..KEYS_LINE + block + 1);
+        this.prefetch(VALUES_LINE + block..VALUES_LINE + block + 1);
+    }
+
+    /// Asks for the lines that a change at `key` touches. Waits for the first line.
+    #[inline]
+    pub fn prefetch_change(this: &Shared<Self>, key: u64) {
+        let (block, end) = (block_of(&this.sample, key), this.len() / BLOCK + 1);
+        this.prefetch(KEYS_LINE + block..KEYS_LINE + end);
+        this.prefetch(VALUES_LINE + block..VALUES_LINE + end);
+        this.prefetch(VALUES_LINE + SLOTS / BLOCK..VALUES_LINE + SLOTS / BLOCK + 1);
     }
 
     /// How many keys are below the probe, which may have any length.
     pub fn lower_bound(&self, probe: Probe<'_>) -> usize {
-        let below = count_below(&self.keys, probe.head);
+        let below = count_below(&self.sample, &self.keys, probe.head);
         // A longer key with the same head comes after the eight-byte one, a shorter one before.
         let equal_is_below = probe.key.len() > 8 && self.keys().get(below) == Some(&probe.head);
         below + usize::from(equal_is_below)
@@ -69,6 +111,7 @@ impl Words {
         self.keys[at] = key;
         self.values.copy_within(at..len, at + 1);
         self.values[at] = value;
+        take_sample(&mut self.sample, &self.keys, at, len);
         self.len += 1;
         let hash = hash_words(key, value);
         self.digest = self.digest.wrapping_add(hash);
@@ -93,6 +136,7 @@ impl Words {
         let hash = hash_words(self.keys[at], value);
         self.keys.copy_within(at + 1..len, at);
         self.keys[len - 1] = u64::MAX;
+        take_sample(&mut self.sample, &self.keys, at, len);
         self.values.copy_within(at + 1..len, at);
         self.len -= 1;
         self.digest = self.digest.wrapping_sub(hash);
@@ -106,8 +150,10 @@ impl Words {
         right.keys[..len - at].copy_from_slice(&self.keys[at..len]);
         right.values[..len - at].copy_from_slice(&self.values[at..len]);
         right.len = (len - at) as u32;
+        take_sample(&mut right.sample, &right.keys, 0, SLOTS);
         right.digest = right.hash_all();
         self.keys[at..].fill(u64::MAX);
+        take_sample(&mut self.sample, &self.keys, at, SLOTS);
         self.len = at as u32;
         self.digest = self.digest.wrapping_sub(right.digest);
         right
@@ -117,6 +163,7 @@ impl Words {
     pub fn append(&mut self, right: &Self) {
         let (from, to) = (self.len(), self.len() + right.len());
         self.keys[from..to].copy_from_slice(right.keys());
+        take_sample(&mut self.sample, &self.keys, from, to);
         self.values[from..to].copy_from_slice(right.values());
         self.len = to as u32;
         self.digest = self.digest.wrapping_add(right.digest);
@@ -129,6 +176,8 @@ impl Words {
     }
 
     pub fn has_clean_slots(&self) -> bool {
-        self.keys[self.len()..].iter().all(|key| *key == u64::MAX)
+        let mut sample = SAMPLE_OF_NONE;
+        take_sample(&mut sample, &self.keys, 0, SLOTS);
+        self.sample == sample && self.keys[self.len()..].iter().all(|key| *key == u64::MAX)
     }
 }

@@ -10,6 +10,9 @@ use coppice_btree::{
 /// The content of a tree.
 pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// Pairs in the order of a walk.
+type Pairlist = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// splitmix64: small, and the same everywhere.
 pub struct Random(pub u64);
 
@@ -77,7 +80,7 @@ pub struct Run {
     /// Moments to roll back to, with the content of then; ascending.
     marks: Vec<(UndoMark, Content)>,
     snapshots: Vec<(Snapshot, Content)>,
-    cursors: Vec<(Cursor, Vec<(Vec<u8>, Vec<u8>)>)>,
+    cursors: Vec<(Cursor, Pairlist)>,
     random: Random,
     pairs: Pairs,
     keys: u64,
@@ -323,12 +326,12 @@ pub fn apply(model: &mut Content, op: Op<'_>) -> OpResult {
     }
 }
 
-pub fn in_range(model: &Content, range: &KeyRange) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub fn in_range(model: &Content, range: &KeyRange) -> Pairlist {
     let pairs = model.iter().filter(|(key, _)| range.contains(key));
     pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn take_chunk(cursor: &mut Cursor, expected: &mut Vec<(Vec<u8>, Vec<u8>)>, count: usize) {
+fn take_chunk(cursor: &mut Cursor, expected: &mut Pairlist, count: usize) {
     let mut chunk = Vec::new();
     cursor.walk(|key, value| {
         chunk.push((key.to_vec(), value.to_vec()));
