@@ -130,7 +130,7 @@ impl Driver {
                     }
                 }
                 Effect::Close { connection } => drop(self.sockets.remove(&connection)),
-                Effect::Complete { token, result } => {
+                Effect::Complete { token, result, .. } => {
                     self.ranges.remove(&token);
                     told.push(Told::Ended(token, result));
                 }
