@@ -2,9 +2,11 @@
 
 pub mod admin_http;
 pub mod checkpoint;
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod datadir;
+pub mod demo;
 pub mod entry;
 pub mod executor;
 pub mod local;

@@ -1,2 +1,5 @@
-//! Coppice.
-fn main() {}
+//! The `coppice` program: server, client, operator tool and demo in one.
+
+fn main() -> std::process::ExitCode {
+    coppice_server::cli::main()
+}

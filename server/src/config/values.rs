@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::units::{parse_count, parse_rate, parse_size, parse_time, show_rate, show_size, show_time};
+use super::units::{MIB, parse_count, parse_rate, parse_size, parse_time, show_rate, show_size, show_time};
 use super::{Address, host};
 
 pub const MILLISECOND: Duration = Duration::from_millis(1);
@@ -131,7 +131,8 @@ pub fn memory(text: &str) -> Result<u64, String> {
     if !(1..=100).contains(&percent) {
         return Err(expected());
     }
-    Ok(host::memory_bytes() / 100 * percent)
+    // Whole mebibytes: nobody reads the rest.
+    Ok((host::memory_bytes() / 100 * percent).next_multiple_of(MIB))
 }
 
 /// A log filter: levels, perhaps per module.

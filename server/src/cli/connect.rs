@@ -1,0 +1,37 @@
+//! The client of one command.
+
+use coppice_client::{Admin, Client, Config};
+
+use super::args::{Cli, DEFAULT_ENDPOINTS};
+use super::errors::Context;
+
+/// A client for the endpoints of a command line. It connects when it is first used.
+pub fn connect(cli: &Cli) -> Client {
+    let config = Config { timeout: cli.global.timeout, ..Config::default() };
+    Client::start(endpoints_of(cli), config)
+}
+
+/// A client for questions about the cluster as a whole, at the same endpoints.
+pub fn admin(cli: &Cli) -> Admin {
+    let config = Config { timeout: cli.global.timeout, ..Config::default() };
+    Admin::new(endpoints_of(cli), config)
+}
+
+/// What messages need to know of a command line.
+pub fn context_of(cli: &Cli, line: &[String]) -> Context {
+    let endpoints = endpoints_of(cli);
+    let default_endpoints = endpoints.join(",") == DEFAULT_ENDPOINTS;
+    Context {
+        verb: cli.verb.name(),
+        line: line.get(1..).unwrap_or_default().to_vec(),
+        timeout: cli.global.timeout,
+        endpoints,
+        default_endpoints,
+        coding: cli.global.coding(),
+        reverse: false,
+    }
+}
+
+fn endpoints_of(cli: &Cli) -> Vec<String> {
+    cli.global.endpoints.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,378 @@
+//! The client library's errors in four lines: what, where, the likely cause, the next command.
+
+use std::time::Duration;
+
+use coppice_client::admin;
+use coppice_client::error::{Cause, Error, Place, Reason, Unknown};
+use coppice_client::wire::{AdminError, Refusal};
+
+use super::failure::{Exit, Failure};
+use super::page_token::PageToken;
+use super::text::Coding;
+use super::words;
+use crate::config::units::show_time;
+
+/// What a message needs to know of the command that failed.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// The verb.
+    pub verb: &'static str,
+    /// The words after `coppice`, as they were given.
+    pub line: Vec<String>,
+    /// How long it tried.
+    pub timeout: Duration,
+    /// The nodes that it began with.
+    pub endpoints: Vec<String>,
+    /// Nobody named other endpoints: a newcomer may have nothing running at all.
+    pub default_endpoints: bool,
+    /// How keys are shown.
+    pub coding: Coding,
+    /// The direction of a scan.
+    pub reverse: bool,
+}
+
+impl Context {
+    /// Of a demo that talks to its own nodes.
+    #[must_use]
+    pub fn of_demo(endpoints: &str, timeout: Duration) -> Self {
+        Self {
+            verb: "demo",
+            line: vec!["demo".to_owned()],
+            timeout,
+            endpoints: endpoints.split(',').map(str::to_owned).collect(),
+            default_endpoints: true,
+            coding: Coding::Plain,
+            reverse: false,
+        }
+    }
+
+    /// A failure that is not the client library's.
+    #[must_use]
+    pub fn failure(&self, code: &'static str, what: String) -> Failure {
+        Failure {
+            exit: Exit::Failed,
+            code,
+            what,
+            place: self.endpoints.join(", "),
+            cause: "the nodes' logs tell more".to_owned(),
+            next: self.look(),
+        }
+    }
+
+    /// The same command with more words, without an earlier token.
+    fn again(&self, more: &[&str]) -> String {
+        let mut line = vec!["coppice"];
+        let mut given = self.line.iter().map(String::as_str);
+        while let Some(word) = given.next() {
+            match word {
+                "--resume" | "--after" => {
+                    given.next();
+                }
+                _ if word.starts_with("--resume=") || word.starts_with("--after=") => {}
+                _ => line.push(word),
+            }
+        }
+        line.extend(more);
+        words::join(line)
+    }
+
+    /// How to look at the cluster.
+    fn look(&self) -> String {
+        if self.default_endpoints {
+            return "coppice status".to_owned();
+        }
+        words::join(["coppice", "status", "--endpoints", &self.endpoints.join(",")])
+    }
+
+    fn within(&self) -> String {
+        format!("within {}", show_time(self.timeout))
+    }
+}
+
+/// A question about the cluster, or an operator's verb, that got no answer.
+#[must_use]
+pub fn admin_failure(error: &admin::Error, context: &Context) -> Failure {
+    match error {
+        admin::Error::Unreachable(troubles) => {
+            let place = Place { nodes: troubles.clone(), ..Place::default() };
+            sure(&Reason::Unreachable, &place, context)
+        }
+        admin::Error::Refused(refusal) => refused(refusal, context),
+        admin::Error::Failed(error) => not_done(error, context),
+        admin::Error::Incompatible(why) => sure(&Reason::Incompatible(why.clone()), &Place::default(), context),
+    }
+}
+
+/// A verb that the cluster did not carry out.
+fn not_done(error: &AdminError, context: &Context) -> Failure {
+    let (exit, code, cause) = match error {
+        AdminError::Exists(_) => (Exit::Condition, "exists", "it was done before; --if-needed accepts that"),
+        AdminError::NotFound(_) => (Exit::NotFound, "not_found", "nothing has this name"),
+        AdminError::Invalid(_) => (Exit::Usage, "invalid", "an argument makes no sense"),
+        AdminError::Refused(_) => {
+            (Exit::Unavailable, "refused", "it would be unsafe now, or what it needs is not there")
+        }
+        AdminError::TimedOut(_) => (Exit::Unavailable, "timed_out", "a node that is needed does not answer"),
+        AdminError::Mismatch(_) => {
+            (Exit::Failed, "mismatch", "replicas differ: keep the data directories and report this")
+        }
+    };
+    let next = if code == "invalid" { help(context.verb) } else { context.look() };
+    Failure {
+        exit,
+        code,
+        what: format!("{}: {}", context.verb, one_line(&error.to_string())),
+        place: context.endpoints.join(", "),
+        cause: cause.to_owned(),
+        next,
+    }
+}
+
+/// A node that answered, and did nothing.
+fn refused(refusal: &Refusal, context: &Context) -> Failure {
+    let reason = match refusal {
+        Refusal::NotInitialized => Reason::NotInitialized,
+        Refusal::Denied { text } => Reason::Denied(one_line(text)),
+        Refusal::Busy { .. } => Reason::Busy,
+        Refusal::Full => Reason::Full,
+        Refusal::TooLarge => Reason::TooLarge,
+        Refusal::NotLeader { .. } | Refusal::Deposed { .. } | Refusal::WrongPartition { .. } => Reason::NoLeader,
+        Refusal::ShuttingDown | Refusal::SessionExpired | Refusal::SnapshotExpired => Reason::TimedOut,
+        Refusal::BadRequest { text } | Refusal::Unavailable { text } => Reason::Incompatible(one_line(text)),
+    };
+    sure(&reason, &Place::default(), context)
+}
+
+/// A failure of the client library in our words.
+#[must_use]
+pub fn failure(error: &Error, context: &Context) -> Failure {
+    match error {
+        Error::Failed(failed) => sure(&failed.reason, &failed.place, context),
+        Error::Unknown(unknown) => unsure(unknown, context),
+    }
+}
+
+fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
+    let verb = context.verb;
+    let partition = partition_of(place, context.coding);
+    let (exit, code, what, cause, next) = match reason {
+        Reason::NoLeader => (
+            Exit::Unavailable,
+            "no_leader",
+            format!("no leader for {partition} {}", context.within()),
+            silent_replicas(place, &partition),
+            context.look(),
+        ),
+        Reason::Unreachable => unreachable(place, &partition, context),
+        Reason::Busy => (
+            Exit::Unavailable,
+            "busy",
+            format!("the nodes were busy for {}", show_time(context.timeout)),
+            "more is asked of them than their limits allow".to_owned(),
+            context.look(),
+        ),
+        Reason::Full => (
+            Exit::Unavailable,
+            "full",
+            format!("{partition} takes no writes that grow it"),
+            "disk or memory of a majority is at its limit; deletes are still taken, and it clears by itself".to_owned(),
+            context.look(),
+        ),
+        Reason::TimedOut => (
+            Exit::Unavailable,
+            "timed_out",
+            format!("not answered {}, and certainly not executed", context.within()),
+            silent_replicas(place, &partition),
+            context.look(),
+        ),
+        Reason::QueueFull => (
+            Exit::Unavailable,
+            "queue_full",
+            "too many calls wait in this client".to_owned(),
+            "the cluster answers more slowly than it is asked".to_owned(),
+            context.look(),
+        ),
+        Reason::TooLarge => (
+            Exit::Usage,
+            "too_large",
+            "a key or value is too large".to_owned(),
+            "a key may have 4 KiB, a value 1 MiB".to_owned(),
+            help(verb),
+        ),
+        Reason::Invalid => {
+            (Exit::Usage, "invalid", "not a valid command".to_owned(), "it holds no operation".to_owned(), help(verb))
+        }
+        Reason::SpansPartitions => spans(context),
+        Reason::Denied(why) => (
+            Exit::Failed,
+            "denied",
+            format!("denied: {why}"),
+            "the role of this client does not allow it".to_owned(),
+            context.look(),
+        ),
+        Reason::NotInitialized => (
+            Exit::Unavailable,
+            "not_initialized",
+            "the nodes wait to be formed into a cluster".to_owned(),
+            "init was not run yet".to_owned(),
+            "coppice init".to_owned(),
+        ),
+        Reason::Incompatible(why) => (
+            Exit::Failed,
+            "incompatible",
+            one_line(why),
+            "the node belongs to another cluster, runs another version, or is no node of Coppice".to_owned(),
+            "coppice --version".to_owned(),
+        ),
+        Reason::Interrupted { last } => interrupted(last.as_deref(), context),
+        Reason::OtherCommand => (
+            Exit::Usage,
+            "other_command",
+            "the token belongs to another command".to_owned(),
+            "--resume repeats exactly the command that printed the token, with the same key and value".to_owned(),
+            help(verb),
+        ),
+        Reason::Closed => (
+            Exit::Failed,
+            "closed",
+            "the client was closed".to_owned(),
+            "the program is ending".to_owned(),
+            context.again(&[]),
+        ),
+    };
+    Failure { exit, code, what: format!("{verb}: {what}"), place: nodes_of(place, context), cause, next }
+}
+
+type Parts = (Exit, &'static str, String, String, String);
+
+fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
+    let nobody = place.partition.is_none();
+    let what = if nobody {
+        format!("no node answered {}", context.within())
+    } else {
+        format!("no node that serves {partition} answered {}", context.within())
+    };
+    let (cause, next) = match (nobody, context.default_endpoints) {
+        (true, true) => ("no node runs on this machine".to_owned(), "coppice demo".to_owned()),
+        (true, false) => ("no node runs there, or --endpoints names other machines".to_owned(), context.look()),
+        (false, _) => (silent_replicas(place, partition), context.look()),
+    };
+    (Exit::Unavailable, "unreachable", what, cause, next)
+}
+
+/// A scan over several partitions would need tickets, which this version has not: it is refused, never answered with less.
+fn spans(context: &Context) -> Parts {
+    let cause = "a scan over several partitions as of one moment is not in this version; --stale gives each partition as of its own";
+    let next = if context.verb == "scan" { context.again(&["--stale"]) } else { context.look() };
+    (Exit::Usage, "spans_partitions", "the keys belong to more than one partition".to_owned(), cause.to_owned(), next)
+}
+
+fn interrupted(last: Option<&[u8]>, context: &Context) -> Parts {
+    let next = match last {
+        Some(last) if context.verb == "scan" => {
+            let token = PageToken { reverse: context.reverse, last: last.to_vec() };
+            context.again(&["--after", &token.encode()])
+        }
+        _ => context.again(&[]),
+    };
+    (
+        Exit::Unavailable,
+        "interrupted",
+        "interrupted after some pairs: what was printed is of one moment, the rest would be of another".to_owned(),
+        "the node that served it stopped, or its partition moved".to_owned(),
+        next,
+    )
+}
+
+fn unsure(unknown: &Unknown, context: &Context) -> Failure {
+    let partition = partition_of(&unknown.place, context.coding);
+    let (what, cause) = match unknown.cause {
+        Cause::NoAnswer => (
+            format!("sent to {partition}, no answer {}", context.within()),
+            silent_replicas(&unknown.place, &partition),
+        ),
+        Cause::SessionExpired => {
+            ("repeated after its session had expired".to_owned(), "it was away for too long".to_owned())
+        }
+        Cause::Forgotten => (
+            "repeated after its answer was dropped".to_owned(),
+            "the client had acknowledged it, or started anew since".to_owned(),
+        ),
+        Cause::SpansPartitions => (
+            "its keys came to lie in several partitions".to_owned(),
+            "a partition was split while it was under way".to_owned(),
+        ),
+        Cause::Refused => {
+            ("sent, and refused when it was repeated".to_owned(), "the cluster changed in between".to_owned())
+        }
+        Cause::Closed => {
+            ("sent, and the client was closed before the answer".to_owned(), "the program is ending".to_owned())
+        }
+    };
+    let next = match &unknown.resume {
+        Some(token) => context.again(&["--resume", &token.to_string()]),
+        None => key_of(context).map_or_else(|| context.look(), |key| words::join(["coppice", "get", &key])),
+    };
+    Failure {
+        exit: Exit::Unknown,
+        code: "unknown",
+        what: format!("{}: outcome unknown: {what}; it was executed at most once", context.verb),
+        place: nodes_of(&unknown.place, context),
+        cause,
+        next,
+    }
+}
+
+/// The key of a write as it was given.
+fn key_of(context: &Context) -> Option<String> {
+    let mut words = context.line.iter().skip_while(|word| *word != context.verb);
+    words.nth(1).filter(|key| !key.starts_with('-')).cloned()
+}
+
+fn help(verb: &str) -> String {
+    format!("coppice {verb} --help")
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// `p2 (g..n)`, or what can be said without knowing it.
+fn partition_of(place: &Place, coding: Coding) -> String {
+    match place.partition {
+        Some(partition) if partition.0 == 0 => "the directory".to_owned(),
+        Some(partition) => {
+            let low = if place.low.is_empty() { String::new() } else { coding.show(&place.low) };
+            let high = place.high.as_deref().map(|high| coding.show(high)).unwrap_or_default();
+            format!("{partition} ({low}..{high})")
+        }
+        None => "the key's partition".to_owned(),
+    }
+}
+
+/// `n1 127.0.0.1:7400; n2 refused the connection; n3 timed out`.
+fn nodes_of(place: &Place, context: &Context) -> String {
+    let nodes: Vec<String> = place
+        .nodes
+        .iter()
+        .map(|trouble| {
+            let who = match trouble.node {
+                Some(node) if trouble.trouble.is_empty() => format!("{node} {}", trouble.address),
+                Some(node) => node.to_string(),
+                None => trouble.address.clone(),
+            };
+            one_line(&format!("{who} {}", trouble.trouble))
+        })
+        .collect();
+    if nodes.is_empty() { context.endpoints.join(", ") } else { nodes.join("; ") }
+}
+
+fn silent_replicas(place: &Place, partition: &str) -> String {
+    let (all, silent) = (place.nodes.len(), place.nodes.iter().filter(|node| !node.trouble.is_empty()).count());
+    if silent == 0 {
+        return format!("an election is under way, or too few replicas of {partition} reach each other");
+    }
+    let name = place.partition.map_or_else(|| "nodes".to_owned(), |partition| format!("replicas of {partition}"));
+    let verb = if silent == 1 { "does" } else { "do" };
+    format!("{silent} of {all} {name} {verb} not answer")
+}

@@ -1,0 +1,36 @@
+//! The command line: what can be said, how it is carried out, what is printed and how it exits (experience.md 3).
+//!
+//! Verbs talk to a cluster only through the client library.
+
+pub mod args;
+mod cluster;
+mod config_verb;
+mod connect;
+mod data;
+pub mod errors;
+#[cfg(test)]
+mod errors_tests;
+pub mod failure;
+#[cfg(test)]
+mod golden;
+mod input;
+mod local;
+mod node_flags;
+mod output;
+#[cfg(test)]
+mod output_tests;
+mod page_token;
+mod range;
+mod run;
+mod scan;
+mod serve;
+mod shell;
+pub mod status;
+#[cfg(test)]
+mod status_tests;
+mod text;
+mod usage;
+pub mod words;
+
+pub use failure::{Exit, Failure};
+pub use run::{at_prompt, main};

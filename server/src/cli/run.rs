@@ -1,0 +1,162 @@
+//! From a command line to an exit status.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use super::args::{Cli, Verb};
+use super::connect::context_of;
+use super::errors::Context;
+use super::failure::{Exit, Failure};
+use super::output::{Output, Style};
+use super::usage::{Refusal, refusal};
+use super::{cluster, config_verb, data, local, serve, shell};
+
+/// The program: reads the process's arguments, does what they say, and gives its exit status.
+#[must_use]
+pub fn main() -> ExitCode {
+    let line: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let exit = match Cli::try_parse() {
+        Ok(cli) => as_process(&cli, &line),
+        Err(error) => refuse(&error, &line),
+    };
+    match exit {
+        Ok(exit) => ExitCode::from(exit as u8),
+        // The reader of our output has gone, as `head` does: it has what it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(Exit::Failed as u8),
+    }
+}
+
+/// Carries out the words of a verb at the prompt of a demo whose nodes are at `endpoints`, and prints as for a person.
+///
+/// # Errors
+/// That of stdout or stderr.
+pub async fn at_prompt(words: &[String], endpoints: &str) -> io::Result<Exit> {
+    let mut line = vec!["coppice".to_owned()];
+    line.extend_from_slice(words);
+    let mut whole = line.clone();
+    if !words.iter().any(|word| word.starts_with("--end")) {
+        whole.splice(1..1, ["--endpoints".to_owned(), endpoints.to_owned()]);
+    }
+    let cli = match Cli::try_parse_from(&whole) {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error, &line),
+    };
+    let style = Style { terminal: true, ..Style::of_process(&cli.global) };
+    // What is suggested next is said at the prompt too, where the endpoints are known.
+    let context = Context { default_endpoints: true, ..context_of(&cli, &line) };
+    let mut streams = Streams::new(style);
+    let result = inside_runtime(&cli, context, &mut streams.output()).await?;
+    streams.told(result)
+}
+
+/// The process's own stdout and stderr. Not locked: a node's threads log to stderr meanwhile.
+struct Streams {
+    style: Style,
+    data: io::BufWriter<io::Stdout>,
+    notes: io::Stderr,
+}
+
+impl Streams {
+    fn new(style: Style) -> Self {
+        Self { style, data: io::BufWriter::new(io::stdout()), notes: io::stderr() }
+    }
+
+    fn output(&mut self) -> Output<'_> {
+        Output { style: self.style, data: &mut self.data, notes: &mut self.notes }
+    }
+
+    /// Prints a failure, if it is one, behind all data.
+    fn told(mut self, result: Result<Exit, Failure>) -> io::Result<Exit> {
+        self.data.flush()?;
+        match result {
+            Ok(exit) => Ok(exit),
+            Err(failure) => self.output().failure(&failure).map(|()| failure.exit),
+        }
+    }
+}
+
+/// Carries out what a process was started for.
+fn as_process(cli: &Cli, line: &[String]) -> io::Result<Exit> {
+    let mut streams = Streams::new(Style::of_process(&cli.global));
+    let result = match &cli.verb {
+        // These bring threads and runtimes of their own.
+        Verb::Serve(args) => serve::run(args, &mut streams.output())?,
+        Verb::Demo(args) => crate::demo::run(args)?,
+        Verb::DemoGuard(args) => {
+            crate::demo::guard::run(args);
+            Ok(Exit::Done)
+        }
+        _ => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(inside_runtime(cli, context_of(cli, line), &mut streams.output()))?
+        }
+    };
+    streams.told(result)
+}
+
+/// Verbs that ask a cluster, or nobody.
+async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
+    match &cli.verb {
+        Verb::Config(verb) => config_verb::run(verb, output),
+        Verb::Completions(args) => shell::completions(args, output.data).map(|()| Ok(Exit::Done)),
+        Verb::Man(args) => match shell::man(args) {
+            Ok(page) => output.data.write_all(&page).map(|()| Ok(Exit::Done)),
+            Err(failure) => Ok(Err(failure)),
+        },
+        Verb::Status(args) if args.local => local::run(&cli.global, output),
+        Verb::Status(args) => cluster::status(cli, &context, args, output).await,
+        Verb::Init(args) => cluster::init(cli, &context, args, output).await,
+        Verb::Get(_) | Verb::Put(_) | Verb::Insert(_) | Verb::Delete(_) | Verb::Cas(_) | Verb::Scan(_) => {
+            data::run(cli, context, output).await
+        }
+        Verb::Demo(_) | Verb::Serve(_) | Verb::DemoGuard(_) => {
+            let cause = "it runs until it is stopped, as a program of its own";
+            Ok(Err(Failure::usage("this verb cannot be said here", cause, "coppice --help")))
+        }
+    }
+}
+
+fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {
+    let (mut data, mut notes) = (io::stdout(), io::stderr());
+    match refusal(error, line) {
+        Refusal::Asked(text) => write!(data, "{text}").map(|()| Exit::Done),
+        Refusal::Nothing(text) => write!(notes, "{text}").map(|()| Exit::Usage),
+        Refusal::Mistake(failure) => {
+            if wants_json(line) {
+                writeln!(notes, "{}", failure.to_json())?;
+            } else {
+                writeln!(notes, "{failure}")?;
+            }
+            Ok(failure.exit)
+        }
+    }
+}
+
+/// Whether errors shall be objects, where the line as a whole cannot be understood.
+fn wants_json(line: &[String]) -> bool {
+    let is_json = |word: &str| word == "json" || word == "jsonl";
+    let joined = |word: &str| {
+        let value =
+            word.strip_prefix("--output=").or_else(|| word.strip_prefix("-o=")).or_else(|| word.strip_prefix("-o"));
+        value.is_some_and(is_json)
+    };
+    let apart = |pair: &[String]| (pair[0] == "-o" || pair[0] == "--output") && is_json(&pair[1]);
+    line.iter().any(|word| joined(word)) || line.windows(2).any(apart)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_objects_where_json_was_asked_for_in_any_spelling() {
+        let wants = |line: &str| wants_json(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for line in ["-o json get", "-ojson get", "get --output=jsonl", "get --output json"] {
+            assert!(wants(line), "{line}");
+        }
+        assert!(!wants("get json") && !wants("-o table put o json"));
+    }
+}

@@ -1,0 +1,133 @@
+//! `scan`: pairs of a range in key order, printed as they arrive.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use coppice_client::{Range, RangeStream};
+
+use super::args::{Cli, ScanArgs};
+use super::connect::connect;
+use super::errors::{self, Context};
+use super::failure::{Exit, Failure};
+use super::input::Inputs;
+use super::output::{Output, ScanEnd};
+use super::page_token::PageToken;
+use super::range::Bounds;
+use super::text::Coding;
+
+/// Carries out a scan.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn run(
+    cli: &Cli,
+    context: Context,
+    args: &ScanArgs,
+    inputs: &mut Inputs<'_>,
+    output: &mut Output<'_>,
+) -> io::Result<Result<Exit, Failure>> {
+    let context = Context { reverse: args.reverse, ..context };
+    let range = match range_of(args, cli.global.coding(), inputs) {
+        Ok(range) => range,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let client = connect(cli);
+    let mut stream = match client.range(range).await {
+        Ok(stream) => stream,
+        Err(error) => return Ok(Err(errors::failure(&error, &context))),
+    };
+    let count = if args.count {
+        match stream.count().await {
+            Ok(count) => count,
+            Err(error) => return Ok(Err(errors::failure(&error, &context))),
+        }
+    } else {
+        match print(&mut stream, args, &context, output).await? {
+            Ok(count) => count,
+            Err(failure) => return Ok(Err(failure)),
+        }
+    };
+    let last = stream.last_key().filter(|_| stream.is_limited());
+    let end = ScanEnd {
+        count,
+        positions: stream.positions().iter().map(ToString::to_string).collect(),
+        ticket: None,
+        stale: args.stale,
+        after: last.map(|last| PageToken { reverse: args.reverse, last: last.to_vec() }.encode()),
+    };
+    output.scan_end(&end, args.count)?;
+    Ok(Ok(Exit::Done))
+}
+
+async fn print(
+    stream: &mut RangeStream,
+    args: &ScanArgs,
+    context: &Context,
+    output: &mut Output<'_>,
+) -> io::Result<Result<u64, Failure>> {
+    let mut count = 0;
+    output.scan_begin()?;
+    loop {
+        match stream.next().await {
+            Ok(Some((key, value))) => {
+                output.scan_pair(count == 0, key, if args.keys_only { None } else { Some(value) })?;
+                count += 1;
+            }
+            Ok(None) => return Ok(Ok(count)),
+            Err(error) => return Ok(Err(errors::failure(&error, context))),
+        }
+    }
+}
+
+/// What the arguments ask for.
+fn range_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result<Range, Failure> {
+    let mut range = bounds_of(args, coding, inputs)?;
+    if args.reverse {
+        range = range.reverse();
+    }
+    if let Some(text) = &args.after {
+        let token = PageToken::decode(text).filter(|token| token.reverse == args.reverse).ok_or_else(|| {
+            let cause = "it is printed by a limited scan, and goes on in the same direction";
+            refused(format!("`{text}` is no token of such a scan"), cause)
+        })?;
+        range = range.after(&token.last);
+    }
+    if args.count {
+        range = range.count_only();
+    } else if args.keys_only {
+        range = range.keys_only();
+    }
+    if args.stale {
+        range = range.stale();
+    }
+    for (flag, limit) in [("--limit", args.limit), ("--bytes", args.bytes)] {
+        if limit == Some(0) {
+            return Err(refused(format!("{flag} 0 would print nothing"), "a limit is at least 1"));
+        }
+    }
+    Ok(range.limit(args.limit.unwrap_or(0)).limit_bytes(args.bytes.unwrap_or(0)))
+}
+
+fn bounds_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result<Range, Failure> {
+    if let Some(prefix) = &args.prefix {
+        return Ok(Range::prefix(&inputs.bytes("--prefix", prefix)?));
+    }
+    let bounds = match &args.range {
+        Some(range) => Bounds::parse(range.as_bytes(), coding),
+        None if args.from.is_none() && args.to.is_none() => {
+            let cause = "`..` is every key, `a..b` those from a to before b, --prefix P those that begin with P";
+            return Err(Failure { next: "coppice scan ..".to_owned(), ..refused("which keys?".to_owned(), cause) });
+        }
+        None => {
+            let (from, to) = (args.from.as_ref(), args.to.as_ref());
+            Bounds::of_ends(from.map(|key| key.as_bytes()), to.map(|key| key.as_bytes()), false, coding)
+        }
+    };
+    let bounds =
+        bounds.map_err(|error| refused(error.to_string(), "a range is written `a..b`, or as --from a --to b"))?;
+    Ok(Range::between(&bounds.low, bounds.high.as_deref()))
+}
+
+fn refused(what: String, cause: &str) -> Failure {
+    Failure::usage(format!("scan: {what}"), cause, "coppice scan --help")
+}

@@ -1,0 +1,252 @@
+//! `serve`: one node, from its settings to its end.
+
+use std::io::{self, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::ServeArgs;
+use super::config_verb::{node_config, warn};
+use super::failure::{Exit, Failure};
+use super::output::Output;
+use crate::config::{LogFormat, NodeConfig};
+use crate::logging::{self, Format, Logging};
+use crate::node::{Node, StartError};
+
+/// How often a waiting node looks whether it has become part of a cluster: often enough to be unnoticed in `ready`.
+const IDENTITY_POLL: Duration = Duration::from_millis(5);
+
+/// Runs a node until it is told to stop.
+///
+/// # Errors
+/// That of stdout; a refusal is returned with its four lines.
+pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
+    if let Some(parent) = args.end_with
+        && !follow(parent)
+    {
+        return Ok(Ok(Exit::Failed));
+    }
+    let loaded = match node_config("serve", &args.settings.sources(args.config.clone())) {
+        Ok(loaded) => loaded,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    warn(&loaded, output)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Handlers stand before the node starts: a SIGTERM in between must not kill it half way.
+    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let config = loaded.config;
+    let logging = match logging::init(&config.log_level, log_format(config.log_format)) {
+        Ok(logging) => logging,
+        Err(error) => return Ok(Err(log_failure(&error.to_string()))),
+    };
+    let node = match Node::start(config.clone(), Some(logging.clone()), stop_at_once) {
+        Ok(node) => node,
+        Err(error) => return Ok(Err(start_failure(&error, &config))),
+    };
+    runtime.block_on(async {
+        if node.identity().is_none() {
+            announce(output, "waiting for init", &node, &config)?;
+            notify("STATUS=waiting for init");
+            if signals.until(args, &logging, joined(&node)).await {
+                return io::Result::Ok(());
+            }
+        }
+        announce(output, "ready", &node, &config)?;
+        notify("READY=1\nSTATUS=ready");
+        signals.until(args, &logging, std::future::pending()).await;
+        Ok(())
+    })?;
+    notify("STOPPING=1");
+    stop(node, &runtime, signals);
+    Ok(Ok(Exit::Done))
+}
+
+/// Hands over, finishes and flushes; a second signal ends the process at once, which is always safe.
+fn stop(node: Node, runtime: &tokio::runtime::Runtime, mut signals: Signals) {
+    let (stopped, done) = tokio::sync::oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        node.stop();
+        // The other side is gone only if the process ends anyway.
+        let _ = stopped.send(());
+    });
+    let orderly = runtime.block_on(async {
+        tokio::select! {
+            _ = done => true,
+            () = signals.end() => false,
+        }
+    });
+    if !orderly {
+        std::process::exit(i32::from(Exit::Failed as u8));
+    }
+    // It has sent, so it has ended or is about to.
+    let _ = thread.join();
+}
+
+/// Waits until the node is part of a cluster.
+async fn joined(node: &Node) {
+    while node.identity().is_none() {
+        tokio::time::sleep(IDENTITY_POLL).await;
+    }
+}
+
+/// One line on stdout, flushed at once: a parent process waits for it.
+fn announce(output: &mut Output<'_>, word: &str, node: &Node, config: &NodeConfig) -> io::Result<()> {
+    let who = node.identity().map_or_else(|| config.name.clone(), |(_, id)| id.to_string());
+    let endpoints = node.endpoints();
+    let admin = endpoints.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    let (native, peer) = (endpoints.native, endpoints.peer);
+    let (ms, pid) = (node.started_in().as_millis(), std::process::id());
+    writeln!(output.data, "{word}  {who}  client {native}  peer {peer}  admin {admin}  pid {pid}  in {ms} ms")?;
+    output.data.flush()
+}
+
+/// The signals that a node listens to.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    reread: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reread: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for `event` (false) or the end (true), and rereads the log level on SIGHUP meanwhile.
+    async fn until(&mut self, args: &ServeArgs, logging: &Logging, event: impl Future<Output = ()>) -> bool {
+        tokio::pin!(event);
+        loop {
+            tokio::select! {
+                () = &mut event => return false,
+                _ = self.terminate.recv() => return true,
+                _ = self.interrupt.recv() => return true,
+                _ = self.reread.recv() => reread(args, logging),
+            }
+        }
+    }
+
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Takes the log level from the settings as they are now; all others hold until a restart.
+fn reread(args: &ServeArgs, logging: &Logging) {
+    match node_config("serve", &args.settings.sources(args.config.clone())) {
+        Ok(loaded) => match logging.set_level(&loaded.config.log_level) {
+            Ok(()) => tracing::info!(log_level = loaded.config.log_level, "settings reread"),
+            Err(error) => tracing::warn!(%error, "log level not changed"),
+        },
+        Err(failure) => tracing::warn!(error = failure.what, place = failure.place, "settings not reread"),
+    }
+}
+
+/// Asks the system to end this process with its parent, and tells whether that is still alive.
+fn follow(parent: i32) -> bool {
+    // SIGKILL is always safe for a node; the demo's data is meant for it.
+    if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
+        return false;
+    }
+    // It may have ended before the request: then somebody else is the parent.
+    getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent)
+}
+
+/// The log can make nothing durable any more: whoever goes on would promise what may be lost (reliability.md ST1).
+fn stop_at_once(reason: String) {
+    let failure = Failure {
+        exit: Exit::Failed,
+        code: "storage",
+        what: format!("serve: the node stops: {reason}"),
+        place: "the acceptor log".to_owned(),
+        cause: "the disk refused a write or a flush; after that nothing it says about older writes can be trusted"
+            .to_owned(),
+        next: "coppice status".to_owned(),
+    };
+    tracing::error!(reason, "the node stops");
+    // Stderr may be what is broken; the exit status tells.
+    let _ = writeln!(io::stderr(), "{failure}");
+    std::process::exit(i32::from(Exit::Failed as u8));
+}
+
+fn log_format(format: LogFormat) -> Format {
+    match format {
+        LogFormat::Auto => Format::Auto,
+        LogFormat::Pretty => Format::Text,
+        LogFormat::Json => Format::Json,
+    }
+}
+
+fn log_failure(reason: &str) -> Failure {
+    Failure {
+        exit: Exit::Usage,
+        code: "config",
+        what: format!("serve: {reason}"),
+        place: "`log_level`".to_owned(),
+        cause: "the filter is written wrongly".to_owned(),
+        next: "coppice config default".to_owned(),
+    }
+}
+
+fn start_failure(error: &StartError, config: &NodeConfig) -> Failure {
+    let directory = config.data_dir.display();
+    let (exit, code, place, cause, next) = match error {
+        StartError::DataDir(_) => (
+            Exit::Failed,
+            "data_dir",
+            format!("the data directory {directory}"),
+            "another process uses it, it belongs to another version, or it may not be written",
+            "coppice config show --origin",
+        ),
+        StartError::Listen { address, .. } => (
+            Exit::Failed,
+            "listen",
+            address.to_string(),
+            "another process listens there, or the address is not this machine's",
+            "coppice status --local",
+        ),
+        StartError::Storage(_) => (
+            Exit::Failed,
+            "storage",
+            format!("the data directory {directory}"),
+            "files were damaged or changed: this node must not vote with them",
+            "coppice status",
+        ),
+        StartError::Thread(_) => (
+            Exit::Failed,
+            "system",
+            "this machine".to_owned(),
+            "a limit of the system is reached",
+            "coppice config show --origin",
+        ),
+        StartError::Insecure { address } => (
+            Exit::Usage,
+            "config",
+            address.to_string(),
+            "beyond loopback, without TLS, anybody could read and write",
+            "coppice config default",
+        ),
+    };
+    Failure { exit, code, what: format!("serve: {error}"), place, cause: cause.to_owned(), next: next.to_owned() }
+}
+
+/// Tells systemd, if it started us.
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&path),
+    };
+    // Nobody but systemd cares, and it has its own timeout.
+    let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+}

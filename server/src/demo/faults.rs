@@ -1,0 +1,260 @@
+//! What can be done to a running demo, and what is said of it: faults, their gaps, waiting, load.
+
+use std::fmt::Write as _;
+use std::io;
+use std::time::{Duration, Instant};
+
+use coppice_client::Admin;
+use coppice_client::wire::{NodeId, Status};
+use tokio::process::Command;
+
+use super::measure::Kind;
+use super::nodes::{Life, Nodes};
+use super::prompt::Until;
+use super::pulse::Pulse;
+use crate::cli::status::{Health, sentence};
+
+/// An election takes a second at most; after this a gap is reported as open.
+const GAP_PATIENCE: Duration = Duration::from_secs(10);
+/// A node that was away for minutes may have to fetch a snapshot.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at the cluster while waiting for it.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a command at the prompt works on.
+#[derive(Debug)]
+pub struct Faults {
+    /// The processes.
+    pub nodes: Nodes,
+    /// The demo's own questions.
+    pub admin: Admin,
+    /// The pulse.
+    pub pulse: Pulse,
+    /// Partitions of the map, without the directory.
+    pub partitions: Vec<u32>,
+    /// Where clients find the nodes.
+    pub endpoints: String,
+}
+
+/// A sentence for the person at the prompt: why something was not done.
+pub type Refused = String;
+
+impl Faults {
+    /// The state of the cluster, if any node tells it.
+    pub async fn status(&self) -> Option<Status> {
+        self.admin.status(false).await.ok()
+    }
+
+    /// The sentence of `status`, and what to try if it is not well.
+    pub async fn health(&self) -> String {
+        let Some(status) = self.status().await else { return "unavailable: no node answers".to_owned() };
+        let mut line = sentence(&status);
+        if Health::of(&status) != Health::Healthy
+            && let Some(hint) = self.hint()
+        {
+            let _ = write!(line, " (try: {hint})");
+        }
+        line
+    }
+
+    /// The command that would mend the first broken node.
+    fn hint(&self) -> Option<String> {
+        let mut numbers = 1..=self.nodes.count();
+        numbers.find_map(|number| {
+            if self.nodes.is_paused(number) {
+                Some(format!("resume {number}"))
+            } else if self.nodes.lives(number) {
+                None
+            } else {
+                Some(format!("restart {number}"))
+            }
+        })
+    }
+
+    /// Kills a node and measures the gap.
+    ///
+    /// # Errors
+    /// There is no such node, or it does not live.
+    pub async fn kill(&mut self, number: u32) -> Result<Vec<String>, Refused> {
+        self.living(number)?;
+        let led = self.led_by(number).await;
+        self.pulse.fault();
+        self.nodes.kill(number).await;
+        Ok(self.report(number, "killed", &led).await)
+    }
+
+    /// Stops a node and measures the gap.
+    ///
+    /// # Errors
+    /// There is no such node, or it does not live, or it is stopped already.
+    pub async fn pause(&mut self, number: u32) -> Result<Vec<String>, Refused> {
+        self.living(number)?;
+        if self.nodes.is_paused(number) {
+            return Err(format!("n{number} is paused already (try: resume {number})"));
+        }
+        let led = self.led_by(number).await;
+        self.pulse.fault();
+        self.nodes.pause(number);
+        Ok(self.report(number, "paused", &led).await)
+    }
+
+    /// Lets a stopped node go on, and waits until it has caught up.
+    ///
+    /// # Errors
+    /// There is no such node, or it is not stopped.
+    pub async fn resume(&mut self, number: u32) -> Result<Vec<String>, Refused> {
+        self.living(number)?;
+        if !self.nodes.is_paused(number) {
+            return Err(format!("n{number} is not paused"));
+        }
+        let since = Instant::now();
+        self.nodes.resume(number);
+        let caught_up = self.caught_up(number, since).await;
+        Ok(vec![format!("n{number} resumed, {caught_up}; {}", self.health().await)])
+    }
+
+    /// Starts a node that is down, and waits until it has caught up.
+    ///
+    /// # Errors
+    /// There is no such node, it lives, or it does not start.
+    pub async fn restart(&mut self, number: u32) -> Result<Vec<String>, Refused> {
+        self.known(number)?;
+        if self.nodes.lives(number) {
+            return Err(format!("n{number} is running (try: kill {number})"));
+        }
+        let since = Instant::now();
+        self.nodes.restart(number).map_err(|error| format!("n{number} cannot be started: {error}"))?;
+        let (life, took) = self.nodes.ready(number).await;
+        if let Life::Ended(how) = life {
+            return Err(format!("n{number} did not come up: {how}"));
+        }
+        let caught_up = self.caught_up(number, since).await;
+        Ok(vec![format!("n{number} up in {} ms, {caught_up}; {}", took.as_millis(), self.health().await)])
+    }
+
+    /// Waits until the cluster is as asked, at most a minute.
+    ///
+    /// # Errors
+    /// It did not become so.
+    pub async fn wait(&self, until: Until) -> Result<Vec<String>, Refused> {
+        let wanted = match until {
+            Until::Elapsed(time) => {
+                tokio::time::sleep(time).await;
+                return Ok(Vec::new());
+            }
+            Until::Healthy => Health::Healthy,
+            Until::Degraded => Health::Degraded,
+        };
+        let deadline = Instant::now() + CATCH_UP_PATIENCE;
+        loop {
+            let health = self.status().await.map(|status| Health::of(&status));
+            // What is unavailable is degraded, and more.
+            let reached = health == Some(wanted) || (wanted == Health::Degraded && health != Some(Health::Healthy));
+            if reached {
+                return Ok(vec![self.health().await]);
+            }
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "not {} within {} s; {}",
+                    wanted.word(),
+                    CATCH_UP_PATIENCE.as_secs(),
+                    self.health().await
+                ));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Runs the load generator that stands beside this program.
+    ///
+    /// # Errors
+    /// It is not there, or fails.
+    pub async fn load(&mut self, arguments: &[String]) -> Result<Vec<String>, Refused> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("coppice-load");
+        if !program.exists() {
+            return Err("coppice-load is not built (try: cargo build --release --bin coppice-load)".to_owned());
+        }
+        let mut command = Command::new(program);
+        let arguments = if arguments.is_empty() { &["run".to_owned()] } else { arguments };
+        command.args(arguments).env("COPPICE_ENDPOINTS", &self.endpoints).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error: io::Error| error.to_string())?;
+        if let Some(pid) = child.id() {
+            self.nodes.guard(pid).map_err(|error| error.to_string())?;
+        }
+        let status = child.wait().await.map_err(|error| error.to_string())?;
+        if status.success() { Ok(Vec::new()) } else { Err(format!("coppice-load ended with {status}")) }
+    }
+
+    fn known(&self, number: u32) -> Result<(), Refused> {
+        if self.nodes.has(number) {
+            Ok(())
+        } else {
+            Err(format!("there is no n{number}: nodes are n1 to n{}", self.nodes.count()))
+        }
+    }
+
+    fn living(&self, number: u32) -> Result<(), Refused> {
+        self.known(number)?;
+        if self.nodes.lives(number) { Ok(()) } else { Err(format!("n{number} is down (try: restart {number})")) }
+    }
+
+    /// The groups that a node leads, the directory as 0.
+    async fn led_by(&self, number: u32) -> Vec<u32> {
+        let Some(status) = self.status().await else { return Vec::new() };
+        let led = status.partitions.iter().filter(|partition| partition.leader == Some(NodeId(number)));
+        led.map(|partition| partition.id.0).collect()
+    }
+
+    /// What a fault of a node cost, and how the cluster stands now.
+    async fn report(&self, number: u32, what: &str, led: &[u32]) -> Vec<String> {
+        let hit: Vec<u32> = led.iter().copied().filter(|group| *group != 0).collect();
+        let recovered = self.pulse.recovered(&self.partitions, GAP_PATIENCE).await;
+        let ledger = if led.is_empty() { "it led nothing".to_owned() } else { format!("it led {}", names(led)) };
+        let gap = self.gap(&hit, recovered);
+        vec![format!("n{number} {what}; {ledger}. {gap}"), self.health().await]
+    }
+
+    fn gap(&self, hit: &[u32], recovered: bool) -> String {
+        if !recovered {
+            let seconds = GAP_PATIENCE.as_secs();
+            let silent: Vec<u32> = self
+                .partitions
+                .iter()
+                .copied()
+                .filter(|p| {
+                    self.pulse.silence(&[*p], Kind::Write).is_none() || self.pulse.silence(&[*p], Kind::Read).is_none()
+                })
+                .collect();
+            return format!("{}: still silent after {seconds} s", names(&silent));
+        }
+        let ms = |time: Option<Duration>| time.unwrap_or_default().as_millis();
+        if hit.is_empty() {
+            let wait = ms(self.pulse.wait(&self.partitions, Kind::Write));
+            return format!("no write waited longer than {wait} ms");
+        }
+        let (writes, reads) = (ms(self.pulse.silence(hit, Kind::Write)), ms(self.pulse.silence(hit, Kind::Read)));
+        format!("{}: no writes for {writes} ms, no reads for {reads} ms", names(hit))
+    }
+
+    /// Waits until every replica on a node is there and near its leader.
+    async fn caught_up(&self, number: u32, since: Instant) -> String {
+        let node = NodeId(number);
+        while since.elapsed() < CATCH_UP_PATIENCE {
+            let whole = self.status().await.is_some_and(|status| {
+                let up = status.nodes.iter().any(|info| info.id == node && info.up);
+                let mut replicas =
+                    status.partitions.iter().flat_map(|p| &p.replicas).filter(|replica| replica.node == node);
+                up && replicas.all(|replica| replica.up && replica.lag_instances == 0)
+            });
+            if whole {
+                return format!("caught up in {} ms", since.elapsed().as_millis());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        format!("not caught up after {} s", CATCH_UP_PATIENCE.as_secs())
+    }
+}
+
+fn names(groups: &[u32]) -> String {
+    groups.iter().map(|group| format!("p{group}")).collect::<Vec<_>>().join(" ")
+}

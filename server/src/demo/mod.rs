@@ -1,0 +1,19 @@
+//! A whole cluster on one machine, to try it and to break it: `demo` (experience.md 1).
+//!
+//! The nodes are real processes of this same program. Everything that is done to the cluster goes over the wire or is a real signal; the
+//! demo knows nothing of how a node works.
+
+mod faults;
+pub mod guard;
+mod home;
+mod letters;
+mod measure;
+mod nodes;
+mod ports;
+mod prompt;
+mod pulse;
+mod run;
+mod start;
+mod terminal;
+
+pub use run::run;

@@ -1,0 +1,85 @@
+//! Which ports a demo's nodes listen on: the default ones plus 10 per node, or free ones.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+
+use serde::{Deserialize, Serialize};
+
+/// The ports of one node, all on loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePorts {
+    /// Clients and operators.
+    pub native: u16,
+    /// Other nodes.
+    pub peer: u16,
+    /// Health and metrics.
+    pub admin: u16,
+}
+
+/// The first node's native port.
+const FIRST: u16 = 7400;
+/// From one node's ports to the next one's.
+const STEP: u16 = 10;
+
+impl NodePorts {
+    /// The usual ports of node `number`, from 1.
+    #[must_use]
+    pub fn usual(number: u32) -> Self {
+        let native = FIRST + STEP * u16::try_from(number.saturating_sub(1)).unwrap_or(0);
+        Self { native, peer: native + 2, admin: native + 3 }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> [u16; 3] {
+        [self.native, self.peer, self.admin]
+    }
+}
+
+/// The usual ports of `nodes` nodes if all are free, else as many free ones.
+///
+/// # Errors
+/// The system has no free ports.
+pub fn choose(nodes: u32) -> io::Result<Vec<NodePorts>> {
+    let usual: Vec<NodePorts> = (1..=nodes).map(NodePorts::usual).collect();
+    if first_taken(&usual).is_none() { Ok(usual) } else { free(nodes) }
+}
+
+/// The first of the ports that another process holds.
+#[must_use]
+pub fn first_taken(ports: &[NodePorts]) -> Option<u16> {
+    ports.iter().flat_map(NodePorts::all).find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err())
+}
+
+/// Free ports. All are held until all are known, so that none is given twice.
+fn free(nodes: u32) -> io::Result<Vec<NodePorts>> {
+    let mut held = Vec::new();
+    let mut next = || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        held.push(listener);
+        io::Result::Ok(port)
+    };
+    (0..nodes).map(|_| Ok(NodePorts { native: next()?, peer: next()?, admin: next()? })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn usual_ports_are_ten_apart() {
+        assert_eq!(NodePorts::usual(1), NodePorts { native: 7400, peer: 7402, admin: 7403 });
+        assert_eq!(NodePorts::usual(3), NodePorts { native: 7420, peer: 7422, admin: 7423 });
+    }
+
+    #[test]
+    fn free_ports_are_all_different_and_a_taken_one_is_seen() {
+        let ports = free(9).expect("a machine has 27 ports");
+        let all: BTreeSet<u16> = ports.iter().flat_map(NodePorts::all).collect();
+        assert_eq!(all.len(), 27);
+        let _held = TcpListener::bind((Ipv4Addr::LOCALHOST, ports[1].peer)).expect("it is free");
+        assert_eq!(first_taken(&ports), Some(ports[1].peer));
+    }
+}

@@ -1,0 +1,167 @@
+//! Bringing a demo up: directory, ports, processes, and one cluster of them.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::home::{Home, HomeError, Manifest};
+use super::nodes::{Death, Life, Nodes};
+use super::ports::{self, NodePorts};
+use crate::cli::args::DemoArgs;
+use crate::cli::words;
+use crate::cli::{Exit, Failure};
+
+/// Nodes of a demo that is not told otherwise.
+const NODES: u32 = 3;
+/// Partitions of a demo that is not told otherwise.
+const PARTITIONS: u32 = 4;
+/// A node that has said nothing by then will not.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Processes that run, and what they are.
+#[derive(Debug)]
+pub struct Started {
+    /// The processes.
+    pub nodes: Nodes,
+    /// Where their data is.
+    pub home: Home,
+    /// Partitions that the cluster begins or began with.
+    pub partitions: u32,
+    /// No cluster was found: it has to be formed.
+    pub unformed: bool,
+    /// The usual ports were taken.
+    pub other_ports: bool,
+    /// When the first process was started.
+    pub since: Instant,
+    /// Nodes that end unasked.
+    pub deaths: mpsc::UnboundedReceiver<Death>,
+}
+
+/// Starts the processes and waits until each has spoken.
+///
+/// # Errors
+/// In four lines; nothing is left running then.
+pub async fn start(args: &DemoArgs) -> Result<Started, Failure> {
+    let mut home = match &args.data_dir {
+        Some(path) => Home::kept(path),
+        None => Home::temporary(),
+    }
+    .map_err(|error| home_failure(&error))?;
+    let (partitions, ports) = match home.found.clone() {
+        Some(found) => {
+            same_as(args, &found, &home)?;
+            (found.partitions, resumed_ports(&found, &home)?)
+        }
+        None => {
+            let ports = ports::choose(args.nodes.unwrap_or(NODES)).map_err(|error| system_failure(&error))?;
+            let partitions = args.partitions.unwrap_or(PARTITIONS);
+            let manifest = Manifest { v: 1, partitions, ports: ports.clone() };
+            home.record(&manifest).map_err(|error| home_failure(&error))?;
+            (partitions, ports)
+        }
+    };
+    let program = std::env::current_exe().map_err(|error| system_failure(&error))?;
+    let (sender, deaths) = mpsc::unbounded_channel();
+    let since = Instant::now();
+    let mut nodes = Nodes::start(&program, &home, &ports, sender).map_err(|error| system_failure(&error))?;
+    match all_spoken(&mut nodes, &home).await {
+        Ok(unformed) => {
+            let usual = (1..=nodes.count()).all(|number| nodes.ports(number) == NodePorts::usual(number));
+            Ok(Started { nodes, home, partitions, unformed, other_ports: !usual, since, deaths })
+        }
+        Err(failure) => {
+            nodes.end(false, Duration::ZERO).await;
+            if home.temporary {
+                super::home::remove(&home.path);
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Waits for the first word of every node; true if any waits for `init`.
+async fn all_spoken(nodes: &mut Nodes, home: &Home) -> Result<bool, Failure> {
+    let mut unformed = false;
+    for number in 1..=nodes.count() {
+        let spoken = tokio::time::timeout(START_TIMEOUT, nodes.spoken(number)).await;
+        match spoken {
+            Ok((Life::Ended(how), _)) => return Err(node_failure(number, &how, home)),
+            Ok((life, _)) => unformed |= life == Life::Waiting,
+            Err(_) => return Err(node_failure(number, "it says nothing", home)),
+        }
+    }
+    Ok(unformed)
+}
+
+/// A kept cluster is what it is: other numbers than its own are refused.
+fn same_as(args: &DemoArgs, found: &Manifest, home: &Home) -> Result<(), Failure> {
+    let count = u32::try_from(found.ports.len()).unwrap_or(u32::MAX);
+    let wrong = [("--nodes", args.nodes, count), ("--partitions", args.partitions, found.partitions)]
+        .into_iter()
+        .find(|(_, asked, is)| asked.is_some_and(|asked| asked != *is));
+    let Some((flag, asked, is)) = wrong else { return Ok(()) };
+    let asked = asked.unwrap_or_default();
+    let directory = home.path.display().to_string();
+    Err(Failure {
+        place: directory.clone(),
+        ..Failure::usage(
+            format!("demo: {flag} {asked} was asked for, and the cluster in this directory has {is}"),
+            "a cluster that exists is resumed as it is",
+            words::join(["coppice", "demo", "--data-dir", &directory]),
+        )
+    })
+}
+
+/// A kept cluster's nodes know each other by these ports.
+fn resumed_ports(found: &Manifest, home: &Home) -> Result<Vec<NodePorts>, Failure> {
+    match ports::first_taken(&found.ports) {
+        None => Ok(found.ports.clone()),
+        Some(port) => Err(Failure {
+            exit: Exit::Failed,
+            code: "listen",
+            what: format!("demo: the cluster in {} needs port {port}, which is taken", home.path.display()),
+            place: format!("127.0.0.1:{port}"),
+            cause: "another process listens there, perhaps another demo".to_owned(),
+            next: "coppice status".to_owned(),
+        }),
+    }
+}
+
+fn node_failure(number: u32, how: &str, home: &Home) -> Failure {
+    Failure {
+        exit: Exit::Failed,
+        code: "node",
+        what: format!("demo: n{number} did not start: {how}"),
+        place: home.log(number).display().to_string(),
+        cause: "its log tells more; without --data-dir it is removed with the demo".to_owned(),
+        next: words::join(["coppice", "demo", "--data-dir", "demo-data"]),
+    }
+}
+
+fn home_failure(error: &HomeError) -> Failure {
+    let (path, cause) = match error {
+        HomeError::Io { path, .. } => (path, "it may not be written, or its disk is full"),
+        HomeError::InUse { path } => (path, "one demo at a time runs in a directory"),
+        HomeError::Foreign { path } => (path, "a demo writes only into a directory of its own"),
+        HomeError::Manifest { path, .. } => (path, "another version wrote it, or it was changed"),
+    };
+    Failure {
+        exit: Exit::Failed,
+        code: "data_dir",
+        what: format!("demo: {error}"),
+        place: path.display().to_string(),
+        cause: cause.to_owned(),
+        next: "coppice demo".to_owned(),
+    }
+}
+
+fn system_failure(error: &std::io::Error) -> Failure {
+    Failure {
+        exit: Exit::Failed,
+        code: "system",
+        what: format!("demo: {error}"),
+        place: "this machine".to_owned(),
+        cause: "a limit of the system is reached".to_owned(),
+        next: "coppice demo --nodes 1".to_owned(),
+    }
+}

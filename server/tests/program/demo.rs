@@ -1,0 +1,179 @@
+//! The demo as a newcomer has it, and as scripts have it: it comes up, breaks as asked, and leaves nothing behind.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::support::{Running, Scratch, eventually, lives, program, run};
+
+/// Nothing is left this long after the end of a demo (experience.md 2, row 2); the tests allow more for slow machines.
+const LEFT_NOTHING: Duration = Duration::from_secs(10);
+
+struct Demo {
+    running: Running,
+    scratch: Scratch,
+    pids: Vec<u32>,
+    endpoints: String,
+}
+
+impl Demo {
+    /// Starts a demo whose temporary files are in a directory of this test.
+    fn start(words: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let running = Running::start(command(&scratch, words));
+        Self::ready(running, scratch)
+    }
+
+    fn ready(mut running: Running, scratch: Scratch) -> Self {
+        running.line("ready in ");
+        let nodes: Vec<String> = running.said.iter().filter(|line| line.starts_with("  n")).cloned().collect();
+        let word_after = |line: &str, word: &str| {
+            let mut words = line.split_whitespace().skip_while(|each| *each != word);
+            words.nth(1).expect("a word").to_owned()
+        };
+        let pids = nodes.iter().map(|line| word_after(line, "pid").parse().expect("a number")).collect();
+        let endpoints: Vec<String> = nodes.iter().map(|line| word_after(line, "client")).collect();
+        Self { running, scratch, pids, endpoints: endpoints.join(",") }
+    }
+
+    fn run(&self, words: &[&str]) -> crate::support::Said {
+        let mut all = vec!["--endpoints", &self.endpoints];
+        all.extend(words);
+        run(&all)
+    }
+
+    #[track_caller]
+    fn nothing_is_left(&self) {
+        let since = Instant::now();
+        eventually("the nodes are gone", || !self.pids.iter().any(|pid| lives(*pid)));
+        eventually("the temporary directory is gone", || temporary(&self.scratch).is_empty());
+        assert!(since.elapsed() < LEFT_NOTHING, "it took {:?}", since.elapsed());
+    }
+}
+
+fn command(scratch: &Scratch, words: &[&str]) -> std::process::Command {
+    let mut command = program();
+    command.arg("demo").args(words).env("TMPDIR", &scratch.0).stdin(Stdio::null());
+    command
+}
+
+fn temporary(scratch: &Scratch) -> Vec<PathBuf> {
+    let entries =
+        std::fs::read_dir(&scratch.0).expect("a directory").filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    entries
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("coppice-demo")))
+        .collect()
+}
+
+#[test]
+fn a_demo_serves_and_ctrl_c_leaves_nothing() {
+    let mut demo = Demo::start(&["--no-prompt"]);
+    let said = &demo.running.said;
+    assert!(said[0].starts_with("coppice 0.1.0 demo: 3 nodes, 4 partitions x 3 replicas, flush fdatasync"), "{said:?}");
+    assert_eq!(demo.pids.len(), 3);
+    assert_eq!(temporary(&demo.scratch).len(), 1);
+    let next = demo.running.line("next: ");
+    // What it suggests works as it stands.
+    for command in next.split("; ").filter_map(|command| command.strip_prefix("coppice ")) {
+        let said = demo.run(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(said.code, 0, "{command}: {said:?}");
+    }
+    demo.running.line("healthy: survives the loss of any 1 node");
+    demo.running.signal("INT");
+    assert!(demo.running.ended().success());
+    demo.nothing_is_left();
+}
+
+#[test]
+fn a_killed_demo_leaves_nothing_not_even_paused_nodes() {
+    let mut demo = Demo::start(&["--no-prompt", "--partitions", "1"]);
+    crate::support::signal(demo.pids[1], "STOP");
+    demo.running.child.kill().expect("it lives");
+    demo.running.ended();
+    demo.nothing_is_left();
+}
+
+#[test]
+fn a_script_breaks_things_and_prints_what_that_costs() {
+    let scratch = Scratch::new();
+    let script =
+        "put apple red; kill 1; wait degraded; get apple; restart 1; wait healthy; pause 2; resume 2; wait healthy";
+    let output = command(&scratch, &["--exec", script]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let line = |begin: &str| {
+        text.lines().find(|line| line.starts_with(begin)).unwrap_or_else(|| panic!("no `{begin}` in\n{text}"))
+    };
+    assert!(line("n1 killed; it led ").contains(" ms"), "{text}");
+    assert!(
+        line("degraded: survives the loss of 0 more nodes until n1 is back").ends_with("(try: restart 1)"),
+        "{text}"
+    );
+    assert!(line("n1 up in ").ends_with("healthy: survives the loss of any 1 node"), "{text}");
+    assert!(line("n2 paused; it led ").contains(" ms"), "{text}");
+    assert!(line("n2 resumed, caught up in ").ends_with("healthy: survives the loss of any 1 node"), "{text}");
+    assert!(text.contains("coppice> get apple\nred"), "{text}");
+    assert!(temporary(&scratch).is_empty());
+}
+
+#[test]
+fn a_script_with_a_mistake_starts_nothing() {
+    let scratch = Scratch::new();
+    let output = command(&scratch, &["--exec", "kill 1; rstart 1"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.starts_with("error: demo: no command `rstart`; did you mean `restart`?\n"), "{text}");
+    assert!(temporary(&scratch).is_empty());
+}
+
+#[test]
+fn a_kept_demo_is_resumed_as_it_was() {
+    let scratch = Scratch::new();
+    let kept = scratch.path("kept");
+    let kept = kept.to_str().expect("text");
+    let exec = |words: &[&str], script: &str| {
+        let mut all = vec!["--data-dir", kept, "--exec", script];
+        all.extend(words);
+        let output = command(&scratch, &all).output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, out, err) = exec(&["--nodes", "1", "--partitions", "2"], "put apple red");
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains(&format!("data in {kept}")), "{out}");
+    let (code, out, err) = exec(&[], "get apple");
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.starts_with("coppice 0.1.0 demo: 1 node, 2 partitions x 1 replica") && out.contains("red"), "{out}");
+    let (code, _, err) = exec(&["--nodes", "3"], "get apple");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(
+        err.starts_with("error: demo: --nodes 3 was asked for, and the cluster in this directory has 1\n"),
+        "{err}"
+    );
+}
+
+#[test]
+fn commands_come_from_a_pipe_and_its_end_is_the_end() {
+    let scratch = Scratch::new();
+    let mut command = command(&scratch, &["--nodes", "1", "--partitions", "1"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut stdin, b"put apple red\nget apple\nkil 1\n").expect("it reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("ok  p1#") && out.contains("red"), "{out}{err}");
+    assert!(err.contains("no command `kil`; did you mean `kill`?"), "{err}");
+    assert!(temporary(&scratch).is_empty());
+}
+
+#[test]
+fn a_node_that_dies_unasked_is_reported() {
+    let mut demo = Demo::start(&["--no-prompt", "--partitions", "1"]);
+    crate::support::signal(demo.pids[2], "KILL");
+    assert!(demo.running.line("n3 ended unasked: signal 9").ends_with("(try: restart 3)"));
+    demo.running.signal("TERM");
+    assert!(demo.running.ended().success());
+    demo.nothing_is_left();
+}

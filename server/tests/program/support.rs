@@ -1,0 +1,310 @@
+//! Real processes for tests: one program run to its end, nodes, clusters, demos. Whatever a test starts ends with it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// No step of a test takes longer on any machine; reaching it is a failure, not a measurement.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory of its own for one test, removed with it.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("coppice-test-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a program said and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+/// The program, without anything of the user's environment.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coppice"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("COPPICE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs the program with these words to its end; `input` is its stdin.
+pub fn run_with_input(words: &[&str], input: &[u8]) -> Said {
+    let mut command = program();
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    // A program that does not read its input may have ended.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    Said {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Runs the program with these words to its end.
+pub fn run(words: &[&str]) -> Said {
+    run_with_input(words, b"")
+}
+
+/// Starts a process on a thread that never ends: a node's parent-death signal follows the thread that started it, and the threads of
+/// tests come and go.
+fn spawn(command: Command) -> Child {
+    type Job = (Command, std::sync::mpsc::Sender<std::io::Result<Child>>);
+    static SPAWNER: OnceLock<Mutex<std::sync::mpsc::Sender<Job>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (jobs, receiver) = std::sync::mpsc::channel::<Job>();
+        std::thread::spawn(move || {
+            for (mut command, done) in receiver {
+                // Nobody waits any more only if a test has failed.
+                let _ = done.send(command.spawn());
+            }
+        });
+        Mutex::new(jobs)
+    });
+    let (done, child) = std::sync::mpsc::channel();
+    spawner.lock().expect("no spawner panics").send((command, done)).expect("the spawner lives");
+    child.recv().expect("the spawner answers").expect("the program starts")
+}
+
+/// A process with its output read line by line.
+pub struct Running {
+    pub child: Child,
+    lines: Mutex<std::sync::mpsc::Receiver<String>>,
+    pub said: Vec<String>,
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped());
+        let mut child = spawn(command);
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines: Mutex::new(lines), said: Vec::new() }
+    }
+
+    /// The next line that begins with `word`.
+    #[track_caller]
+    pub fn line(&mut self, word: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.get_mut().expect("no reader panics").recv_timeout(left) {
+                Ok(line) => {
+                    self.said.push(line.clone());
+                    if line.starts_with(word) {
+                        return line;
+                    }
+                }
+                Err(error) => panic!("no line `{word}..` ({error}); it said:\n{}", self.said.join("\n")),
+            }
+        }
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("it can be waited for") {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the process does not end");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by its name, as a person would.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().expect("kill runs");
+    assert!(status.success(), "kill -s {name} {pid}");
+}
+
+/// Whether a process lives (a zombie does not).
+pub fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+/// Waits until `what` holds.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Nodes of one cluster, each a process with a directory and ports of its own.
+pub struct Cluster {
+    pub scratch: Scratch,
+    ports: Vec<[u16; 3]>,
+    nodes: Vec<Option<Running>>,
+}
+
+impl Cluster {
+    /// Starts `nodes` processes that wait for `init`.
+    pub fn waiting(nodes: usize) -> Self {
+        let ports = free_ports(nodes);
+        let mut cluster = Self { scratch: Scratch::new(), ports, nodes: Vec::new() };
+        for index in 0..nodes {
+            cluster.nodes.push(None);
+            cluster.start(index, "waiting for init");
+        }
+        cluster
+    }
+
+    /// Starts and forms a cluster of `nodes` nodes, cut at these keys, and waits until it is whole.
+    pub fn formed(nodes: usize, split_keys: &str) -> Self {
+        let cluster = Self::waiting(nodes);
+        let mut words = vec!["init"];
+        if !split_keys.is_empty() {
+            words.extend(["--split-keys", split_keys]);
+        }
+        let said = cluster.run(&words);
+        assert_eq!(said.code, 0, "{said:?}");
+        cluster.healthy();
+        cluster
+    }
+
+    #[track_caller]
+    pub fn healthy(&self) {
+        eventually("the cluster is healthy", || self.run(&["status"]).code == 0);
+    }
+
+    pub fn endpoints(&self) -> String {
+        let addresses: Vec<String> = self.ports.iter().map(|ports| format!("127.0.0.1:{}", ports[0])).collect();
+        addresses.join(",")
+    }
+
+    pub fn native_port(&self, index: usize) -> u16 {
+        self.ports[index][0]
+    }
+
+    pub fn admin_port(&self, index: usize) -> u16 {
+        self.ports[index][2]
+    }
+
+    pub fn data_dir(&self, index: usize) -> PathBuf {
+        self.scratch.path(&format!("n{}", index + 1))
+    }
+
+    pub fn pid(&self, index: usize) -> u32 {
+        self.nodes[index].as_ref().expect("it runs").child.id()
+    }
+
+    /// A verb against this cluster.
+    pub fn run(&self, words: &[&str]) -> Said {
+        self.run_with_input(words, b"")
+    }
+
+    pub fn run_with_input(&self, words: &[&str], input: &[u8]) -> Said {
+        let endpoints = self.endpoints();
+        let mut all = vec!["--endpoints", &endpoints];
+        all.extend(words);
+        run_with_input(&all, input)
+    }
+
+    /// Starts a node and waits for its first word.
+    #[track_caller]
+    pub fn start(&mut self, index: usize, word: &str) {
+        let mut command = self.command(index);
+        command.stdin(Stdio::null()).stderr(log(&self.scratch.path(&format!("n{}.log", index + 1))));
+        let mut node = Running::start(command);
+        node.line(word);
+        self.nodes[index] = Some(node);
+    }
+
+    pub fn command(&self, index: usize) -> Command {
+        let local = |port: u16| format!("127.0.0.1:{port}");
+        let [native, peer, admin] = self.ports[index];
+        let seeds: Vec<String> = self.ports.iter().map(|ports| local(ports[1])).collect();
+        let mut command = program();
+        command.args(["serve", "--config", "/dev/null", "--log-format", "pretty"]);
+        command.args(["--end-with", &std::process::id().to_string(), "--data-dir"]).arg(self.data_dir(index));
+        command.args(["--seeds", &seeds.join(",")]);
+        command.args(["--listen-native", &local(native), "--listen-peer", &local(peer)]);
+        command.args(["--listen-admin", &local(admin)]);
+        command
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self, index: usize) {
+        drop(self.nodes[index].take());
+    }
+
+    /// SIGTERM, and how it ended.
+    #[track_caller]
+    pub fn stop(&mut self, index: usize) -> ExitStatus {
+        let mut node = self.nodes[index].take().expect("it runs");
+        node.signal("TERM");
+        node.ended()
+    }
+
+    /// What a node has logged.
+    pub fn log(&self, index: usize) -> String {
+        let mut text = String::new();
+        let path = self.scratch.path(&format!("n{}.log", index + 1));
+        std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)).expect("a log");
+        text
+    }
+}
+
+fn log(path: &Path) -> std::fs::File {
+    std::fs::OpenOptions::new().create(true).append(true).open(path).expect("a log file")
+}
+
+/// Ports that were free a moment ago; all held until all are known.
+fn free_ports(nodes: usize) -> Vec<[u16; 3]> {
+    let held: Vec<TcpListener> = (0..nodes * 3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    let ports: Vec<u16> = held.iter().map(|listener| listener.local_addr().expect("bound").port()).collect();
+    ports.chunks(3).map(|chunk| [chunk[0], chunk[1], chunk[2]]).collect()
+}
