@@ -1,5 +1,5 @@
-//! What a request costs the generator itself: drawing it, pacing, counting; no wire. At saturation in packed mode the whole
-//! generator is to stay below 0.5 us per command, so this must be a small part of it.
+//! What a request costs the generator itself: drawing it, pacing, counting; no wire. At saturation in packed mode the
+//! whole generator is to stay below 0.5 us per command, so this must be a small part of it.
 
 use coppice_loadgen::runner::engine::{self, Orders};
 use coppice_loadgen::runner::{Pace, Timeline};

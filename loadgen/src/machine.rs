@@ -1,5 +1,5 @@
-//! What a figure must say about where it was made (experience.md 11): commit, kernel, processors, disk; and the processor
-//! time that the generator itself took.
+//! What a figure must say about where it was made (experience.md 11): commit, kernel, processors, disk; and the
+//! processor time that the generator itself took.
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The six numbers of *Tuning Paxos* (papers.md A12), read from the nodes' `/metrics` (experience.md 6) while a run goes on.
+//! The six numbers of *Tuning Paxos* (papers.md A12), read from the nodes' `/metrics` (experience.md 6) while a run
+//! goes on.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -142,8 +143,8 @@ impl Sample {
     }
 }
 
-/// Averages between two samples. Every replica decides what its leader proposes, so decided counts are taken, partition by
-/// partition, from the node that counted most; what only leaders count is summed.
+/// Averages between two samples. Every replica decides what its leader proposes, so decided counts are taken, partition
+/// by partition, from the node that counted most; what only leaders count is summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ordering {
     /// Mean time from proposing to deciding, milliseconds.

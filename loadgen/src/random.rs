@@ -1,5 +1,5 @@
-//! Random numbers that depend on nothing but the seed: a request is a function of (seed, client, number), whatever thread
-//! or moment it is made in, so a run can be repeated.
+//! Random numbers that depend on nothing but the seed: a request is a function of (seed, client, number), whatever
+//! thread or moment it is made in, so a run can be repeated.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one addition and one mix per number, any seed is a good one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! `--record`: the history of a run as JSON lines (reliability.md 3.1), for `coppice-check history`. Each worker writes its
-//! own lines; one thread puts them into the file. It knows the format, not what a legal history is.
+//! `--record`: the history of a run as JSON lines (reliability.md 3.1), for `coppice-check history`. Each worker writes
+//! its own lines; one thread puts them into the file. It knows the format, not what a legal history is.
 
 use crate::target::Nanos;
 use crate::workload::{Request, Update, Value};
@@ -255,10 +255,13 @@ mod tests {
                 r#"{"e":"inv","id":1,"at":5,"c":9,"n":1,"op":"put","k":"abcdefgh","v":"3.41"}"#,
                 r#"{"e":"ret","id":1,"at":8,"st":"ok","out":"2.9","pos":[[4,8801,2]]}"#,
                 r#"{"e":"inv","id":3,"at":9,"c":9,"n":0,"op":"range","lo":"0xffffffffffffffff","hi":null}"#,
-                r#"{"e":"ret","id":3,"at":10,"st":"ok","out":[["a7","3.41"]],"pos":[[4,8803,0],[6,512,3]],"tk":[2,1,57]}"#,
                 concat!(
-                    r#"{"e":"inv","id":5,"at":11,"c":9,"n":2,"op":"many","ops":[{"op":"insert","k":"abcdefgh","v":"3.41"},"#,
-                    r#"{"op":"delete","k":"abcdefgi"}]}"#
+                    r#"{"e":"ret","id":3,"at":10,"st":"ok","out":[["a7","3.41"]],"#,
+                    r#""pos":[[4,8803,0],[6,512,3]],"tk":[2,1,57]}"#
+                ),
+                concat!(
+                    r#"{"e":"inv","id":5,"at":11,"c":9,"n":2,"op":"many","#,
+                    r#""ops":[{"op":"insert","k":"abcdefgh","v":"3.41"},{"op":"delete","k":"abcdefgi"}]}"#
                 ),
                 r#"{"e":"ret","id":5,"at":12,"st":"no","out":null,"pos":[]}"#,
                 r#"{"e":"inv","id":7,"at":13,"c":9,"n":0,"op":"get","k":"abcdefgh","stale":true}"#,

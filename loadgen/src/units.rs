@@ -7,7 +7,8 @@ pub fn count(text: &str) -> Result<u64, String> {
     scaled(text, 1_000).ok_or_else(|| format!("`{text}` is not a count (like 12M, 500k, 1_000)"))
 }
 
-/// A size in bytes: digits, then nothing, `B`, `k`, `M` or `G` (with or without `B` or `iB`), in steps of 1024: the papers' KB.
+/// A size in bytes: digits, then nothing, `B`, `k`, `M` or `G` (with or without `B` or `iB`), in steps of 1024: the
+/// papers' KB.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let trimmed = text.trim_end_matches("iB").trim_end_matches('B');
     scaled(trimmed, 1_024).ok_or_else(|| format!("`{text}` is not a size (like 128, 8k, 1M)"))

@@ -20,7 +20,8 @@ pub struct Cli {
 /// Flags that every command has.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// Addresses of the store, separated by commas [native: 127.0.0.1:7400,127.0.0.1:7410,127.0.0.1:7420; resp: 127.0.0.1:6379]
+    /// Addresses of the store, separated by commas [native: 127.0.0.1:7400,127.0.0.1:7410,127.0.0.1:7420; resp:
+    /// 127.0.0.1:6379]
     #[arg(long, global = true, env = "COPPICE_ENDPOINTS", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// Output on stdout
@@ -76,8 +77,8 @@ impl TargetName {
 /// `coppice-load run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// a, b, c (the papers': 1000-key ranges; single inserts and deletes; seven updates in one command), mixed, put, get,
-    /// ycsb-a to ycsb-f, or the path of a YCSB property file
+    /// a, b, c (the papers': 1000-key ranges; single inserts and deletes; seven updates in one command), mixed, put,
+    /// get, ycsb-a to ycsb-f, or the path of a YCSB property file
     #[arg(long, default_value = "mixed")]
     pub workload: String,
     /// Closed loop: clients, each with one request at a time [64]; with --rate: the most requests under way [10000]
@@ -119,8 +120,8 @@ pub struct RunArgs {
     /// Reads from any replica's decided state, which may be old
     #[arg(long)]
     pub stale: bool,
-    /// Find the highest load below a bound on latency, like p99=4ms: clients, or with --rate requests per second, are doubled,
-    /// then halved in between
+    /// Find the highest load below a bound on latency, like p99=4ms: clients, or with --rate requests per second, are
+    /// doubled, then halved in between
     #[arg(long, value_parser = Bound::parse)]
     pub find_max: Option<Bound>,
     /// Threads that generate [1, or a quarter of the processors]

@@ -1,5 +1,5 @@
-//! The store under load as the commands see it: what it is, and a target for each worker. Everything that differs between
-//! stores and is not on a request's way stands here.
+//! The store under load as the commands see it: what it is, and a target for each worker. Everything that differs
+//! between stores and is not on a request's way stands here.
 
 use super::args::{Global, TargetName};
 use super::failure::Failure;

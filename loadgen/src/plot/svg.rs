@@ -147,7 +147,8 @@ pub fn render(charts: &[Chart]) -> String {
     let heights: Vec<f64> = charts.iter().map(height).collect();
     let total: f64 = heights.iter().sum();
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total}\" width=\"{WIDTH}\" height=\"{total}\">\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total}\" \
+         width=\"{WIDTH}\" height=\"{total}\">\
          <style>{STYLE}</style><rect class=\"b\" width=\"100%\" height=\"100%\"/>\n"
     );
     let mut top = 0.0;

@@ -45,16 +45,20 @@ fn example() -> (Tally, Timeline, Summary) {
 #[test]
 fn json_is_one_compact_line_with_the_fields_that_were_promised() {
     let golden = concat!(
-        r#"{"v":1,"target":"native","workload":"c","loop":"closed","clients":64,"think":"0..10ms","rate":null,"workers":1,"#,
+        r#"{"v":1,"target":"native","workload":"c","loop":"closed","clients":64,"think":"0..10ms","rate":null,"#,
+        r#""workers":1,"#,
         r#""connections":1,"pack_bytes":8192,"entries":1000,"universe":2000,"value_bytes":8,"cross_percent":0,"#,
         r#""partitions":4,"seed":7,"duration_s":10.0,"trim_s":1.0,"requests":7995,"throughput":999.4,"#,
         r#""commands_per_second":3997.1,"mean_ms":1.4,"p50_ms":1.401,"p90_ms":1.72,"p95_ms":1.76,"p99_ms":1.793,"#,
         r#""p999_ms":1.8,"max_ms":1.8,"failed":0,"busy":0,"unknown":3,"unsent":0,"dropped":2,"kinds":[{"kind":"many","#,
         r#""requests":3997,"found":11991,"mean_ms":1.4,"p50_ms":1.401,"p90_ms":1.72,"p95_ms":1.76,"p99_ms":1.793,"#,
         r#""p999_ms":1.8,"max_ms":1.8},{"kind":"range","requests":3998,"found":11994,"mean_ms":1.4,"p50_ms":1.401,"#,
-        r#""p90_ms":1.72,"p95_ms":1.76,"p99_ms":1.793,"p999_ms":1.8,"max_ms":1.8}],"generator_cpu_us_per_command":0.5,"#,
-        r#""generator_cores":0.0,"ordering":{"instance_ms":0.5,"commands_per_second":0.0,"instances_per_second":100.0,"#,
-        r#""batch_commands":40.0,"batch_bytes":0.0,"window":0.0,"window_limit":0.0,"flush_ms":0.0},"first_error":null}"#,
+        r#""p90_ms":1.72,"p95_ms":1.76,"p99_ms":1.793,"p999_ms":1.8,"max_ms":1.8}],"#,
+        r#""generator_cpu_us_per_command":0.5,"#,
+        r#""generator_cores":0.0,"ordering":{"instance_ms":0.5,"commands_per_second":0.0,"#,
+        r#""instances_per_second":100.0,"#,
+        r#""batch_commands":40.0,"batch_bytes":0.0,"window":0.0,"window_limit":0.0,"flush_ms":0.0},"#,
+        r#""first_error":null}"#,
     );
     assert_eq!(json(&example().2), golden);
 }

@@ -22,7 +22,8 @@ pub fn headline(setup: &Setup) -> String {
         bytes => format!("frames of up to {} bytes", print_count(bytes)),
     };
     format!(
-        "{pace}; workload {}, {} of {} keys, {values}, {} partitions; {pack}; target {}; {} s, first and last {} s dropped",
+        "{pace}; workload {}, {} of {} keys, {values}, {} partitions; {pack}; target {}; {} s, first and last {} s \
+         dropped",
         setup.workload,
         print_count(setup.entries),
         print_count(setup.universe),

@@ -1,5 +1,5 @@
-//! Runs: one thread per worker, each with its own target and tally; the calling thread watches. Threads share nothing but
-//! channels.
+//! Runs: one thread per worker, each with its own target and tally; the calling thread watches. Threads share nothing
+//! but channels.
 
 pub mod engine;
 pub mod pacing;

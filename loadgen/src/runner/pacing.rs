@@ -1,4 +1,5 @@
-//! Who sends next, and when: closed loops wait for answers and think, open loops keep a schedule whatever the answers do.
+//! Who sends next, and when: closed loops wait for answers and think, open loops keep a schedule whatever the answers
+//! do.
 
 use crate::random::Rng;
 use crate::target::Nanos;
@@ -6,8 +7,8 @@ use crate::units::Think;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// After an error a client of a closed loop waits this long, so that a dead cluster is not hammered by failures that cost
-/// nothing.
+/// After an error a client of a closed loop waits this long, so that a dead cluster is not hammered by failures that
+/// cost nothing.
 const PAUSE_AFTER_ERROR: Nanos = 10_000_000;
 
 /// A slot that may send now.
@@ -29,7 +30,8 @@ pub enum Pace {
         /// Their pause.
         think: Think,
     },
-    /// Requests are due at fixed times; at most `slots` are under way, and what is due then waits with its time running.
+    /// Requests are due at fixed times; at most `slots` are under way, and what is due then waits with its time
+    /// running.
     Open {
         /// Requests per second of this worker.
         rate: f64,

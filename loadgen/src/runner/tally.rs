@@ -131,9 +131,9 @@ impl Tally {
         }
     }
 
-    /// Counts one end. Answers belong to the moment of the end; all else to the start, since silence ends when our patience
-    /// does. In an open loop latency, too, belongs to the moment when the request was due, whenever it ended: what a stall
-    /// delayed is charged to the stall.
+    /// Counts one end. Answers belong to the moment of the end; all else to the start, since silence ends when our
+    /// patience does. In an open loop latency, too, belongs to the moment when the request was due, whenever it ended:
+    /// what a stall delayed is charged to the stall.
     pub fn add(&mut self, kind: Kind, commands: u32, times: Times, done: &Done) {
         let (started, ended) = (self.timeline.slice_of(times.intended), self.timeline.slice_of(times.ended));
         let Some(counted) = (if done.end == End::Ok { ended } else { started }) else {

@@ -31,8 +31,8 @@ enum Message {
     Finished(Box<Tally>),
 }
 
-/// Runs `orders`, one worker each, on targets that `connect` makes (in the worker's thread; its first argument is the number
-/// of the worker). Times are counted from `epoch`. The error is that of the first connection that failed.
+/// Runs `orders`, one worker each, on targets that `connect` makes (in the worker's thread; its first argument is the
+/// number of the worker). Times are counted from `epoch`. The error is that of the first connection that failed.
 pub fn run<T, C>(
     plan: &Arc<Plan>,
     orders: &[Orders],

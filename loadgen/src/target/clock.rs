@@ -1,5 +1,5 @@
-//! Real time for the loops: a clock from a shared epoch, and a wait that is exact to some microseconds. The runtime's own
-//! timer counts milliseconds, which would delay, and so slander, every request of an open loop.
+//! Real time for the loops: a clock from a shared epoch, and a wait that is exact to some microseconds. The runtime's
+//! own timer counts milliseconds, which would delay, and so slander, every request of an open loop.
 
 use super::Nanos;
 use rustix::time::{
@@ -22,7 +22,8 @@ impl Clock {
     /// Counts from `epoch`.
     pub fn new(epoch: Instant) -> std::io::Result<Clock> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        // Deprecated for types that may change their descriptor under way, in favour of an unsafe twin; an `OwnedFd` cannot.
+        // Deprecated for types that may change their descriptor under way, in favour of an unsafe twin; an `OwnedFd`
+        // cannot.
         #[allow(deprecated)]
         let timer = AsyncFd::new(timer)?;
         Ok(Clock { epoch, timer, armed: Nanos::MAX })

@@ -1,5 +1,5 @@
-//! A store in virtual time: servers with a queue, so that the loops can be checked against theory. Used by tests only, and
-//! public because the tests of other crates may want the same ruler.
+//! A store in virtual time: servers with a queue, so that the loops can be checked against theory. Used by tests only,
+//! and public because the tests of other crates may want the same ruler.
 
 use super::{Done, End, Nanos, Target};
 use crate::random::Rng;

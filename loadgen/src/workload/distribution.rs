@@ -6,7 +6,8 @@ use crate::random::Rng;
 /// YCSB's skew.
 pub const THETA: f64 = 0.99;
 
-/// YCSB draws its scrambled zipfian from ten billion items, whatever the number of records, and folds the hash of the item.
+/// YCSB draws its scrambled zipfian from ten billion items, whatever the number of records, and folds the hash of the
+/// item.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
 /// zeta(10^10, 0.99), as in YCSB's source; summing it would take a minute.
@@ -126,7 +127,8 @@ mod tests {
         for _ in 0..draws {
             seen[zipfian.draw(&mut rng) as usize] += 1;
         }
-        // The first two ranks are exact in Gray's method; the ranks behind them are up to a tenth too likely, as upstream's.
+        // The first two ranks are exact in Gray's method; the ranks behind them are up to a tenth too likely, as
+        // upstream's.
         for (rank, &count) in seen.iter().enumerate().take(2) {
             let expected = 1.0 / ((rank + 1) as f64).powf(THETA) / zipfian.zeta;
             let measured = f64::from(count) / f64::from(draws);

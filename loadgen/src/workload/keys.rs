@@ -1,8 +1,8 @@
 //! Which keys exist: a fixed, endless list of 8-byte numbers, spread evenly over the partitions of the map as it is.
 //!
 //! Key `i` lies in partition `i mod P` at the `i / P`-th point of van der Corput's sequence (the bits of the index,
-//! mirrored, as a fraction of the partition's span). So the first N keys are even for every N, they contain the first M < N,
-//! and a key inserted later falls between those that are there. Nothing here knows what is stored.
+//! mirrored, as a fraction of the partition's span). So the first N keys are even for every N, they contain the first M
+//! < N, and a key inserted later falls between those that are there. Nothing here knows what is stored.
 
 /// The smallest span that takes part: 2^32 numbers keep 2^32 points of the sequence apart.
 const SPAN_MIN: u128 = 1 << 32;
@@ -50,8 +50,8 @@ fn number_at_or_above(border: &[u8]) -> u128 {
 }
 
 impl KeySpace {
-    /// From the ranges of a partition map, in key order: (low, high), where no high means unbounded. Partitions with room
-    /// for fewer than 2^32 8-byte numbers get no keys; `None` when no partition has room.
+    /// From the ranges of a partition map, in key order: (low, high), where no high means unbounded. Partitions with
+    /// room for fewer than 2^32 8-byte numbers get no keys; `None` when no partition has room.
     pub fn new<'a>(ranges: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Option<KeySpace> {
         let mut space = KeySpace { parts: Vec::new(), skipped: 0 };
         for (low, high) in ranges {
@@ -112,8 +112,9 @@ impl KeySpace {
         })
     }
 
-    /// A range inside one part that holds `keys` of the first `count` keys of the list, a few more or less (the sequence is
-    /// even to within the number of its bits). `position` picks the place: a fraction of 2^64 of all that are possible.
+    /// A range inside one part that holds `keys` of the first `count` keys of the list, a few more or less (the
+    /// sequence is even to within the number of its bits). `position` picks the place: a fraction of 2^64 of all that
+    /// are possible.
     pub fn span_in(&self, part: u64, keys: u64, count: u64, position: u64) -> KeySpan {
         let width = self.width(part, keys, count);
         let part = &self.parts[part as usize];
@@ -123,8 +124,8 @@ impl KeySpace {
         KeySpan { low: low as u64, high: (low + width).min(part.end() - 1) as u64 }
     }
 
-    /// A range of about `keys` of the first `count` keys around the border behind `part`, so that it touches two partitions;
-    /// `None` behind the last part and beside a part without keys.
+    /// A range of about `keys` of the first `count` keys around the border behind `part`, so that it touches two
+    /// partitions; `None` behind the last part and beside a part without keys.
     pub fn span_across(&self, part: u64, keys: u64, count: u64, position: u64) -> Option<KeySpan> {
         let (left, right) = (self.parts[part as usize], self.parts.get(part as usize + 1)?);
         if left.end() != u128::from(right.low) {

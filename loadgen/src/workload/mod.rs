@@ -1,5 +1,5 @@
-//! What clients do: mixes of requests over a fixed list of keys. A request is a function of (seed, client, number) and, where
-//! a workload reads what it inserted, of the insertions before; nothing here knows time or network.
+//! What clients do: mixes of requests over a fixed list of keys. A request is a function of (seed, client, number) and,
+//! where a workload reads what it inserted, of the insertions before; nothing here knows time or network.
 
 pub mod distribution;
 pub mod keys;

@@ -1,4 +1,5 @@
-//! What a client asks for, in the generator's own words: small, copied, free of allocations. A target puts it on its wire.
+//! What a client asks for, in the generator's own words: small, copied, free of allocations. A target puts it on its
+//! wire.
 
 use crate::random::mix;
 
@@ -39,8 +40,8 @@ fn noise() -> &'static [u8; 2 * NOISE_BYTES] {
 }
 
 impl Value {
-    /// The first eight bytes of a binary value. 24 bits of client and 40 of number are unique for 10^12 requests of each of
-    /// 16 million clients.
+    /// The first eight bytes of a binary value. 24 bits of client and 40 of number are unique for 10^12 requests of
+    /// each of 16 million clients.
     pub fn identity(&self) -> [u8; 8] {
         (u64::from(self.client) << 40 | (self.number & ((1 << 40) - 1))).to_be_bytes()
     }

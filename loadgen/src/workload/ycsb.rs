@@ -14,7 +14,8 @@ pub struct Properties {
     pub ignored: Vec<String>,
 }
 
-/// Properties of upstream that change nothing for us: names of classes and tables, and counts that `--duration` replaces.
+/// Properties of upstream that change nothing for us: names of classes and tables, and counts that `--duration`
+/// replaces.
 const WITHOUT_MEANING: [&str; 8] = [
     "workload",
     "table",

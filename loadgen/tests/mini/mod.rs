@@ -1,5 +1,5 @@
-//! A server of one node in a thread, without replication or disk: the public protocol over a real socket and a real tree,
-//! so that the native target can be tested, and its cost measured, alone.
+//! A server of one node in a thread, without replication or disk: the public protocol over a real socket and a real
+//! tree, so that the native target can be tested, and its cost measured, alone.
 
 use bytes::BytesMut;
 use coppice_btree::{KeyRange, Tree, Undo};

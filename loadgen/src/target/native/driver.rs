@@ -82,8 +82,8 @@ impl Driver {
         }
         loop {
             let heard = self.exchange(cx, now, told);
-            // What was answered makes room for new packs; the caller's next calls should fill them, so with ends to hand
-            // over the turn is over.
+            // What was answered makes room for new packs; the caller's next calls should fill them, so with ends to
+            // hand over the turn is over.
             if !heard || told.len() > before {
                 return;
             }

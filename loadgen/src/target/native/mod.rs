@@ -1,5 +1,5 @@
-//! Coppice, through the session of its client library: the same packs, numbers, retries and hints that programs get, driven
-//! by the worker's own thread so that a request costs no hop between threads.
+//! Coppice, through the session of its client library: the same packs, numbers, retries and hints that programs get,
+//! driven by the worker's own thread so that a request costs no hop between threads.
 
 pub mod contact;
 pub mod driver;

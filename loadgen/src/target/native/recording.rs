@@ -1,5 +1,6 @@
 //! What a recorded run remembers of each request until it can be written (reliability.md 3.1). A write's line needs the
-//! number that the session gave it, which it gets when it is packed: after its submission, before its first byte leaves.
+//! number that the session gave it, which it gets when it is packed: after its submission, before its first byte
+//! leaves.
 
 use super::super::Nanos;
 use crate::record::{Out, Position, Recorder};

@@ -1,5 +1,5 @@
-//! RESP2 as a client needs it: commands out, replies in. A reply is measured, not built: the generator wants to know that it
-//! came, whether it is an error, and how much it held.
+//! RESP2 as a client needs it: commands out, replies in. A reply is measured, not built: the generator wants to know
+//! that it came, whether it is an error, and how much it held.
 
 use crate::workload::{Request, Value};
 use std::io::Write;
