@@ -2,3 +2,16 @@
 
 pub mod hazards;
 pub mod tidy;
+//! What proves Coppice right: checkers of histories, and what makes histories worth checking.
+#![forbid(unsafe_code)]
+
+/// Planted bugs (reliability.md 6): `mutant!(name)` is true only in a build with the feature `mutants` in which
+/// that name is the active one.
+macro_rules! mutant {
+    ($name:ident) => {
+        cfg!(feature = "mutants") && crate::mutants::active(stringify!($name))
+    };
+}
+
+pub mod check;
+pub mod mutants;

@@ -1,0 +1,3 @@
+//! Tests of the checkers on histories made here.
+
+mod tier0;

@@ -1,0 +1,213 @@
+//! Steps 3 to 6 of reliability.md 3.2: one order that agrees with every log and with real time. Edges are not stored: a
+//! chain opens gap by gap, and time opens answer by answer.
+
+use std::collections::VecDeque;
+
+use super::super::event::NEVER;
+use super::super::history::History;
+use super::super::verdict::Violation;
+use super::explain;
+use super::judge::Judged;
+
+/// The chains as numbers: gap `k` of a chain lies before its node `k`; all gaps of all chains are numbered through.
+pub struct Chains {
+    /// Per gap: the node that closes it; `u32::MAX` behind the last node of a chain.
+    pub closes: Vec<u32>,
+    /// The partition of each chain, and its first gap.
+    pub first: Vec<(u32, u32)>,
+    /// The gaps of each read: `gaps[gap_start[read]..gap_start[read + 1]]`.
+    gap_start: Vec<u32>,
+    gaps: Vec<u32>,
+    /// The reads of each gap: `reads[start[gap]..start[gap + 1]]`.
+    start: Vec<u32>,
+    reads: Vec<u32>,
+}
+
+impl Chains {
+    fn new(history: &History, judged: &Judged) -> Chains {
+        let mut closes = Vec::with_capacity(history.operations.len() + judged.partitions.len());
+        let mut first = Vec::new();
+        for (number, partition) in &judged.partitions {
+            first.push((*number, closes.len() as u32));
+            closes.extend(partition.chain.iter().map(|(_, node)| *node));
+            closes.push(u32::MAX);
+        }
+        let base = |number: u32| first[first.partition_point(|(each, _)| *each < number)].1;
+        let mut gap_start = Vec::with_capacity(history.operations.len() + 1);
+        let mut gaps = Vec::new();
+        for operation in &history.operations {
+            gap_start.push(gaps.len() as u32);
+            if operation.is_read() && operation.is_ok() {
+                gaps.extend(
+                    history
+                        .positions(operation)
+                        .iter()
+                        .map(|at| base(at.partition) + judged.partitions[&at.partition].gap(at.place()) as u32),
+                );
+            }
+        }
+        gap_start.push(gaps.len() as u32);
+        let mut start = vec![0; closes.len() + 1];
+        gaps.iter().for_each(|gap| start[*gap as usize + 1] += 1);
+        for gap in 1..start.len() {
+            start[gap] += start[gap - 1];
+        }
+        let mut fill = start.clone();
+        let mut reads = vec![0; gaps.len()];
+        for read in 0..history.operations.len() {
+            for gap in &gaps[gap_start[read] as usize..gap_start[read + 1] as usize] {
+                reads[fill[*gap as usize] as usize] = read as u32;
+                fill[*gap as usize] += 1;
+            }
+        }
+        Chains { closes, first, gap_start, gaps, start, reads }
+    }
+
+    /// The reads in a gap.
+    pub fn reads(&self, gap: u32) -> &[u32] {
+        &self.reads[self.start[gap as usize] as usize..self.start[gap as usize + 1] as usize]
+    }
+
+    fn gaps(&self, read: u32) -> std::ops::Range<usize> {
+        self.gap_start[read as usize] as usize..self.gap_start[read as usize + 1] as usize
+    }
+}
+
+/// Kahn's algorithm.
+pub struct Sort<'a> {
+    history: &'a History,
+    /// The chains.
+    pub chains: Chains,
+    /// Per node: how much must still come first. A node of a chain waits for its gap to open, for each read in it, and
+    /// for time; a read for its gaps to open and for time; a joint for its gaps and their reads.
+    waits: Vec<u32>,
+    /// The gap that each operation closes, if it is in a chain.
+    gap_of: Vec<u32>,
+    /// The gaps that each joint closes.
+    joints: Vec<Vec<u32>>,
+    ready: VecDeque<u32>,
+    order: Vec<u32>,
+    /// Per node: it is in the order.
+    pub placed: Vec<bool>,
+    /// Per node: it happened.
+    pub takes_part: Vec<bool>,
+    next_return: usize,
+    next_invoke: usize,
+}
+
+/// One order, or the shortest cycle.
+pub fn sort(history: &History, judged: &Judged) -> Result<Vec<u32>, Box<Violation>> {
+    let mut sort = Sort::new(history, judged);
+    let count = sort.takes_part.iter().filter(|takes_part| **takes_part).count();
+    sort.run();
+    if sort.order.len() == count { Ok(sort.order) } else { Err(explain::cycle(history, &sort)) }
+}
+
+impl<'a> Sort<'a> {
+    fn new(history: &'a History, judged: &Judged) -> Sort<'a> {
+        let operations = history.operations.len();
+        let nodes = operations + judged.joints as usize;
+        let chains = Chains::new(history, judged);
+        let mut takes_part = vec![true; nodes];
+        let mut waits = vec![0; nodes];
+        for (index, operation) in history.operations.iter().enumerate() {
+            takes_part[index] = if operation.is_read() { operation.is_ok() } else { judged.counted[index].is_some() };
+            waits[index] = 1 + chains.gaps(index as u32).len() as u32;
+        }
+        let mut gap_of = vec![u32::MAX; operations];
+        let mut joints = vec![Vec::new(); judged.joints as usize];
+        for (gap, node) in chains.closes.iter().enumerate().filter(|(_, node)| **node != u32::MAX) {
+            match gap_of.get_mut(*node as usize) {
+                Some(gap_of) => *gap_of = gap as u32,
+                None => joints[*node as usize - operations].push(gap as u32),
+            }
+            waits[*node as usize] += 1 + chains.reads(gap as u32).len() as u32;
+        }
+        Sort {
+            history,
+            chains,
+            waits,
+            gap_of,
+            joints,
+            ready: VecDeque::new(),
+            order: Vec::with_capacity(nodes),
+            placed: vec![false; nodes],
+            takes_part,
+            next_return: 0,
+            next_invoke: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        for at in 0..self.chains.first.len() {
+            self.open_gap(self.chains.first[at].1);
+        }
+        self.pass_time();
+        while let Some(node) = self.ready.pop_front() {
+            self.place(node);
+        }
+    }
+
+    fn release(&mut self, node: u32) {
+        let waits = &mut self.waits[node as usize];
+        *waits -= 1;
+        if *waits == 0 {
+            self.ready.push_back(node);
+        }
+    }
+
+    /// All before the gap is placed.
+    fn open_gap(&mut self, gap: u32) {
+        for at in self.chains.start[gap as usize]..self.chains.start[gap as usize + 1] {
+            self.release(self.chains.reads[at as usize]);
+        }
+        self.release_closing(gap);
+    }
+
+    fn release_closing(&mut self, gap: u32) {
+        let closes = self.chains.closes[gap as usize];
+        if closes != u32::MAX {
+            self.release(closes);
+        }
+    }
+
+    fn place(&mut self, node: u32) {
+        self.placed[node as usize] = true;
+        self.order.push(node);
+        match self.gap_of.get(node as usize) {
+            None => {
+                for gap in std::mem::take(&mut self.joints[node as usize - self.gap_of.len()]) {
+                    self.open_gap(gap + 1);
+                }
+                return;
+            }
+            Some(&u32::MAX) => {
+                for at in self.chains.gaps(node) {
+                    self.release_closing(self.chains.gaps[at]);
+                }
+            }
+            Some(&gap) => self.open_gap(gap + 1),
+        }
+        self.pass_time();
+    }
+
+    /// What was invoked no later than the first answer that is not placed yet waits for no answer any more.
+    fn pass_time(&mut self) {
+        let history = self.history;
+        while let Some(&index) = history.returns.get(self.next_return)
+            && (self.placed[index as usize] || !self.takes_part[index as usize])
+        {
+            self.next_return += 1;
+        }
+        let first = history.returns.get(self.next_return);
+        let until = first.map_or(NEVER, |index| history.operations[*index as usize].returned);
+        while let Some(operation) = history.operations.get(self.next_invoke)
+            && operation.invoked <= until
+        {
+            if self.takes_part[self.next_invoke] {
+                self.release(self.next_invoke as u32);
+            }
+            self.next_invoke += 1;
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Step 7 of reliability.md 3.2: replay the order and compare every answer, each range in every pair. Stale reads are
+//! compared when their partitions are at the positions that they name.
+
+use super::super::history::{History, Kind, Operation};
+use super::super::intern::NONE;
+use super::super::state::State;
+use super::super::verdict::{Violation, describe};
+use super::judge::{Judged, wrong};
+
+/// The first answer that the order does not give.
+pub fn replay(history: &History, judged: &Judged, order: &[u32]) -> Option<Box<Violation>> {
+    let mut state = State::new(history.keys.len(), &history.state);
+    let mut stale = StaleReads::new(history, judged);
+    if let Some(violation) = stale.check_all(history, &state) {
+        return Some(violation);
+    }
+    for &node in order {
+        if let Some(operation) = history.operations.get(node as usize)
+            && let Err((key, seen)) = execute(history, operation, &mut state)
+        {
+            return Some(differs(history, &state, node, key, seen));
+        }
+        if let Some(violation) = stale.pass(history, node, &state) {
+            return Some(violation);
+        }
+    }
+    None
+}
+
+/// Runs one operation; the error is a key and what the answer says of it.
+pub fn execute(history: &History, operation: &Operation, state: &mut State) -> Result<(), (u32, u32)> {
+    if operation.kind() == Kind::Range {
+        return compare_range(history.pairs(operation), state, operation.step.key, operation.high);
+    }
+    for step in history.steps(operation) {
+        let current = state.get(step.key);
+        let change = step.execute(current);
+        if operation.is_ok() && (current != step.seen || change != step.writes()) {
+            return Err((step.key, step.seen));
+        }
+        if let Some(value) = change {
+            state.set(step.key, value);
+        }
+    }
+    Ok(())
+}
+
+fn compare_range(pairs: &[(u32, u32)], state: &State, low: u32, high: u32) -> Result<(), (u32, u32)> {
+    let mut present = state.range(low, high);
+    for &(key, value) in pairs {
+        match present.next() {
+            Some(pair) if pair == (key, value) => {}
+            Some((earlier, _)) if earlier < key => return Err((earlier, NONE)),
+            _ => return Err((key, value)),
+        }
+    }
+    present.next().map_or(Ok(()), |(key, _)| Err((key, NONE)))
+}
+
+/// An answer that the order does not give. `state` is that after the operation: all writers so far are looked up.
+fn differs(history: &History, state: &State, node: u32, key: u32, seen: u32) -> Box<Violation> {
+    let name = history.key(key);
+    let is = state.get(key);
+    let what = format!(
+        "an answer differs from what the logs give: {name} was seen as {}, and is {}",
+        history.value(seen),
+        history.value(is)
+    );
+    let writer = |value: u32| {
+        let writes =
+            |operation: &Operation| history.steps(operation).iter().any(|step| step.value == value && step.key == key);
+        history.operations.iter().position(writes).filter(|_| value != NONE).map(|index| index as u32)
+    };
+    let mut about = vec![node];
+    about.extend([writer(seen), writer(is)].into_iter().flatten().filter(|writer| *writer != node));
+    wrong(what, about)
+}
+
+/// One part of a stale read: it must equal the keys of one partition when the chain of that partition has `gap` nodes.
+struct StalePart {
+    partition: u32,
+    gap: usize,
+    read: usize,
+    bounds: (u32, u32),
+}
+
+struct StaleReads {
+    /// By partition and gap, the next one last.
+    parts: Vec<StalePart>,
+    /// Partition by number, and how many nodes of its chain were passed.
+    passed: Vec<(u32, usize)>,
+    /// The partitions of each node; empty when there are no stale reads.
+    chains_of: Vec<Vec<u32>>,
+}
+
+impl StaleReads {
+    fn new(history: &History, judged: &Judged) -> StaleReads {
+        let mut parts = Vec::new();
+        for (read, operation) in history.stale.iter().enumerate().filter(|(_, operation)| operation.is_ok()) {
+            for at in history.positions(operation) {
+                let partition = &judged.partitions[&at.partition];
+                let gap = partition.gap(at.place());
+                parts.push(StalePart { partition: at.partition, gap, read, bounds: partition.bounds_at(at.place()) });
+            }
+        }
+        parts.sort_by_key(|part| std::cmp::Reverse((part.partition, part.gap)));
+        let mut chains_of = Vec::new();
+        if !parts.is_empty() {
+            chains_of = vec![Vec::new(); history.operations.len() + judged.joints as usize];
+            for (number, partition) in &judged.partitions {
+                partition.chain.iter().for_each(|(_, node)| chains_of[*node as usize].push(*number));
+            }
+        }
+        let passed = judged.partitions.keys().map(|number| (*number, 0)).collect();
+        StaleReads { parts, passed, chains_of }
+    }
+
+    /// After `node` was replayed.
+    fn pass(&mut self, history: &History, node: u32, state: &State) -> Option<Box<Violation>> {
+        let chains = std::mem::take(self.chains_of.get_mut(node as usize)?);
+        for number in chains {
+            let at = self.passed.partition_point(|(each, _)| *each < number);
+            self.passed[at].1 += 1;
+            let gap = self.passed[at].1;
+            if let Some(violation) = self.check(history, number, gap, state) {
+                return Some(violation);
+            }
+        }
+        None
+    }
+
+    fn check_all(&mut self, history: &History, state: &State) -> Option<Box<Violation>> {
+        let numbers: Vec<u32> = self.passed.iter().map(|(number, _)| *number).collect();
+        numbers.into_iter().find_map(|number| self.check(history, number, 0, state))
+    }
+
+    fn check(&mut self, history: &History, partition: u32, gap: usize, state: &State) -> Option<Box<Violation>> {
+        let key = |part: &StalePart| std::cmp::Reverse((part.partition, part.gap));
+        let wanted = std::cmp::Reverse((partition, gap));
+        let from = self.parts.partition_point(|part| key(part) < wanted);
+        let to = self.parts.partition_point(|part| key(part) <= wanted);
+        self.parts[from..to].iter().find_map(|part| check_stale(history, part, state))
+    }
+}
+
+fn check_stale(history: &History, part: &StalePart, state: &State) -> Option<Box<Violation>> {
+    let operation = &history.stale[part.read];
+    let result = if operation.kind() == Kind::Get {
+        let current = state.get(operation.step.key);
+        if current == operation.step.seen { Ok(()) } else { Err((operation.step.key, operation.step.seen)) }
+    } else {
+        let low = part.bounds.0.max(operation.step.key);
+        let high = part.bounds.1.min(operation.high);
+        let pairs = history.pairs(operation);
+        let from = pairs.partition_point(|pair| pair.0 < low);
+        let to = pairs.partition_point(|pair| pair.0 < high);
+        compare_range(&pairs[from..to.max(from)], state, low, high)
+    };
+    let (key, seen) = result.err()?;
+    let what = format!(
+        "a stale read differs from the state of p{} at its position: {} was seen as {}, and is {}: {}",
+        part.partition,
+        history.key(key),
+        history.value(seen),
+        history.value(state.get(key)),
+        describe(history, operation)
+    );
+    Some(wrong(what, []))
+}
