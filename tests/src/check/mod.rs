@@ -1,16 +1,26 @@
 //! Checkers of histories (reliability.md 3).
+pub mod beyond;
+pub mod brute;
 pub mod build;
+pub mod cli;
 pub mod cycle;
+pub mod diff;
 pub mod event;
+pub mod facts;
 pub mod generate;
 pub mod history;
 pub mod intern;
 pub mod json;
+pub mod porcupine;
 pub mod random;
 pub mod read;
 pub mod state;
-#[cfg(test)]
-mod tests;
 pub mod tier0;
+pub mod tier1;
+pub mod tier1b;
+pub mod timeline;
 pub mod verdict;
 pub mod write;
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,15 @@
 mod run;
 mod store;
 
+use std::fs::File;
+use std::io::{self, BufWriter};
+
+use clap::Args;
+
+use super::diff::plant;
 use super::event::Event;
+use super::random::Random;
+use super::write::write as write_event;
 
 /// When replies behind a ticket leave (ordering.md 3 and 4, release rule).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,4 +98,78 @@ pub fn events(shape: &Shape) -> Vec<Event<'static>> {
     let mut events = Vec::new();
     generate(shape, &mut |event| events.push(event));
     events
+}
+
+/// Arguments of `coppice-check generate`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Where to write; `-`: standard output.
+    file: String,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many operations.
+    #[arg(long, default_value_t = 100_000)]
+    ops: usize,
+    /// Clients, each with one operation at a time.
+    #[arg(long, default_value_t = 16)]
+    clients: u32,
+    #[arg(long, default_value_t = 64)]
+    keys: u32,
+    #[arg(long, default_value_t = 4)]
+    partitions: u32,
+    /// Copies of each log line.
+    #[arg(long, default_value_t = 1)]
+    replicas: u32,
+    /// Ranges, per mille of the operations.
+    #[arg(long, default_value_t = 100)]
+    ranges: u32,
+    /// Unanswered operations, per mille.
+    #[arg(long, default_value_t = 0)]
+    unanswered: u32,
+    /// Splits and merges, per mille of the operations.
+    #[arg(long, default_value_t = 0)]
+    changes: u32,
+    /// Plant faults: one in that many operations; 0 = none.
+    #[arg(long, default_value_t = 0)]
+    faults: usize,
+    /// Leave out the log lines.
+    #[arg(long)]
+    no_logs: bool,
+}
+
+/// Writes a history as `coppice-check generate` does.
+pub fn write(arguments: &Arguments) -> io::Result<()> {
+    let shape = Shape {
+        seed: arguments.seed,
+        operations: arguments.ops,
+        clients: arguments.clients,
+        keys: arguments.keys,
+        partitions: arguments.partitions,
+        replicas: arguments.replicas,
+        ranges: arguments.ranges,
+        unanswered: arguments.unanswered,
+        changes: arguments.changes,
+        logs: !arguments.no_logs,
+        ..Shape::default()
+    };
+    let target: Box<dyn io::Write> =
+        if arguments.file == "-" { Box::new(io::stdout()) } else { Box::new(File::create(&arguments.file)?) };
+    let mut out = BufWriter::with_capacity(1 << 20, target);
+    let mut outcome = Ok(());
+    let mut random = Random::of(arguments.seed, 2);
+    let mut held: Vec<Event<'static>> = Vec::new();
+    let mut sink = |event: Event<'static>| {
+        if arguments.faults == 0 {
+            outcome = std::mem::replace(&mut outcome, Ok(())).and_then(|()| write_event(&mut out, &event));
+        } else {
+            held.push(event);
+        }
+    };
+    generate(&shape, &mut sink);
+    outcome?;
+    if let Some(faults) = arguments.ops.checked_div(arguments.faults) {
+        (0..faults).for_each(|_| plant(&mut held, &mut random));
+        held.iter().try_for_each(|event| write_event(&mut out, event))?;
+    }
+    io::Write::flush(&mut out)
 }

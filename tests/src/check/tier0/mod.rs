@@ -8,6 +8,7 @@ mod order;
 mod replay;
 
 pub use judge::{Judged, Partition, judge};
+pub use replay::execute;
 
 use super::history::History;
 use super::verdict::Verdict;

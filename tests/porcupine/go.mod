@@ -1,0 +1,5 @@
+module coppice-porcupine
+
+go 1.25
+
+require github.com/anishathalye/porcupine v1.3.1 // indirect

@@ -1,0 +1,529 @@
+//! The search itself: depth first over the operations that may come next, with undo, memory of configurations, and the
+//! rules of reliability.md 3.3. It knows tasks, keys and values as numbers.
+
+use std::time::{Duration, Instant};
+
+use super::super::event::NEVER;
+use super::super::history::{History, Step};
+use super::super::intern::{FastSet, NONE};
+use super::problem::{Form, LifeEnd, Problem, Task};
+
+/// When the search gives up: the history is then unknown, never a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Candidates looked at.
+    pub steps: u64,
+    /// Wall clock.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { steps: 200_000_000, time: Duration::from_secs(60) }
+    }
+}
+
+/// How a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All mandatory tasks are placed.
+    Found,
+    /// No order exists.
+    Exhausted,
+    /// Not known.
+    OverLimits,
+}
+
+/// A list of numbers below a bound, from which members are taken out and put back in reverse order.
+struct Links {
+    next: Vec<u32>,
+    previous: Vec<u32>,
+}
+
+impl Links {
+    /// `members` in that order; the number `bound` stands for both ends.
+    fn new(bound: usize, members: impl Iterator<Item = u32>) -> Links {
+        let end = bound as u32;
+        let mut links = Links { next: vec![end; bound + 1], previous: vec![end; bound + 1] };
+        let mut last = end;
+        for member in members {
+            links.next[last as usize] = member;
+            links.previous[member as usize] = last;
+            last = member;
+        }
+        links.next[last as usize] = end;
+        links.previous[end as usize] = last;
+        links
+    }
+
+    fn first(&self) -> u32 {
+        self.next[self.next.len() - 1]
+    }
+
+    fn take(&mut self, member: u32) {
+        let (next, previous) = (self.next[member as usize], self.previous[member as usize]);
+        self.next[previous as usize] = next;
+        self.previous[next as usize] = previous;
+    }
+
+    fn put_back(&mut self, member: u32) {
+        let (next, previous) = (self.next[member as usize], self.previous[member as usize]);
+        self.next[previous as usize] = member;
+        self.previous[next as usize] = member;
+    }
+}
+
+/// How many keys are present below each key (a Fenwick tree).
+struct Counts(Vec<u32>);
+
+impl Counts {
+    fn add(&mut self, key: u32, change: u32) {
+        let mut at = key as usize + 1;
+        while at < self.0.len() {
+            self.0[at] = self.0[at].wrapping_add(change);
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    fn below(&self, key: u32) -> u32 {
+        let mut at = (key as usize).min(self.0.len() - 1);
+        let mut count = 0_u32;
+        while at > 0 {
+            count = count.wrapping_add(self.0[at]);
+            at &= at - 1;
+        }
+        count
+    }
+}
+
+/// One placed task.
+struct Placed {
+    task: u32,
+    /// Without a branch (P2).
+    eager: bool,
+    /// Where its undo records begin.
+    undo: u32,
+}
+
+/// Where to look for the next candidate.
+#[derive(Clone, Copy)]
+enum Cursor {
+    /// At this mandatory task, then the optional ones.
+    Mandatory(u32),
+    /// At this place of the list of optional ones.
+    Optional(u32),
+}
+
+pub struct Search<'a> {
+    history: &'a History,
+    problem: &'a Problem,
+    limits: Limits,
+    steps: u64,
+    started: Instant,
+    /// Mandatory tasks to place, by invocation.
+    open: Links,
+    /// The same, by deadline.
+    due: Links,
+    /// Optional tasks placed, and all others.
+    placed: Vec<bool>,
+    left: usize,
+    values: Vec<u32>,
+    present: Counts,
+    /// Per value: mandatory tasks to place that must still see it.
+    needed: Vec<u32>,
+    /// Per key: the first absent-observer whose deadline is not before the earliest one (P4); moves both ways.
+    absent_at: Vec<u32>,
+    /// Per task: the pair of a range that did not fit last time.
+    misfit: Vec<u32>,
+    stack: Vec<Placed>,
+    undo: Vec<(u32, u32)>,
+    hash: u128,
+    seen: FastSet<u128>,
+    /// Changes of a blind task: key, value before, value after.
+    changes: Vec<(u32, u32, u32)>,
+    best: DeadEnd,
+}
+
+/// Where the search could not go on, with the fewest tasks left.
+#[derive(Clone, Debug)]
+pub struct DeadEnd {
+    /// Mandatory tasks that were not placed.
+    pub left: usize,
+    /// The one that had to be next.
+    pub task: Option<u32>,
+    /// Keys that it found otherwise: key, value held, value wanted.
+    pub misfits: Vec<(u32, u32, u32)>,
+}
+
+/// P1: a random number per task and per value.
+fn zobrist(number: u64) -> u128 {
+    let mix = |mut z: u64| {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let low = mix(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1));
+    let high = mix(number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f).wrapping_add(0x1656_67b1));
+    u128::from(high) << 64 | u128::from(low)
+}
+
+const VALUE: u64 = 1 << 40;
+
+impl<'a> Search<'a> {
+    pub fn new(history: &'a History, problem: &'a Problem, limits: Limits) -> Search<'a> {
+        let (tasks, keys) = (problem.tasks.len(), history.keys.len());
+        let mandatory = |task: &u32| problem.tasks[*task as usize].mandatory;
+        let mut search = Search {
+            history,
+            problem,
+            limits,
+            steps: 0,
+            started: Instant::now(),
+            open: Links::new(tasks, (0..tasks as u32).filter(mandatory)),
+            due: Links::new(tasks, problem.by_return.iter().copied()),
+            placed: vec![false; tasks],
+            left: problem.tasks.iter().filter(|task| task.mandatory).count(),
+            values: vec![NONE; keys],
+            present: Counts(vec![0; keys + 1]),
+            needed: vec![0; history.values.len()],
+            absent_at: vec![0; keys],
+            misfit: vec![0; tasks],
+            stack: Vec::with_capacity(tasks),
+            undo: Vec::new(),
+            hash: 0,
+            seen: FastSet::default(),
+            changes: Vec::new(),
+            best: DeadEnd { left: usize::MAX, task: None, misfits: Vec::new() },
+        };
+        for &(key, value) in &history.state {
+            search.set(key, value);
+        }
+        for task in problem.tasks.iter().filter(|task| task.mandatory) {
+            for (_, value) in problem.checks(task).iter().filter(|check| check.1 != NONE) {
+                search.needed[*value as usize] += 1;
+            }
+        }
+        search
+    }
+
+    /// The order found.
+    pub fn order(&self) -> impl Iterator<Item = u32> + '_ {
+        self.stack.iter().map(|placed| placed.task)
+    }
+
+    /// Candidates looked at.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The dead end with the fewest tasks left.
+    pub fn best(&self) -> &DeadEnd {
+        &self.best
+    }
+
+    pub fn run(&mut self) -> Outcome {
+        let mut cursor = self.arrive();
+        let mut checked = 0;
+        loop {
+            if self.left == 0 {
+                return Outcome::Found;
+            }
+            if self.steps - checked > 1 << 20 {
+                checked = self.steps;
+                if self.steps > self.limits.steps || self.started.elapsed() > self.limits.time {
+                    return Outcome::OverLimits;
+                }
+            }
+            if let Some(task) = self.next_write(cursor) {
+                self.place(task, false);
+                cursor = self.arrive();
+                if self.seen.insert(self.hash) {
+                    continue;
+                }
+            } else {
+                self.note_dead_end();
+            }
+            match self.back() {
+                Some(next) => cursor = next,
+                None => return Outcome::Exhausted,
+            }
+        }
+    }
+
+    /// Until when tasks may have been invoked to be candidates: the earliest deadline left.
+    fn bound(&self) -> u64 {
+        self.problem.tasks.get(self.due.first() as usize).map_or(NEVER, |task| task.returned)
+    }
+
+    /// P2: takes every read that fits, in one pass: reads change nothing, so what did not fit still does not.
+    fn arrive(&mut self) -> Cursor {
+        let mut at = self.open.first();
+        while let Some(task) = self.problem.tasks.get(at as usize)
+            && task.invoked <= self.bound()
+        {
+            self.steps += 1;
+            let next = self.open.next[at as usize];
+            let eager = task.form == Form::Read || (mutant!(eager_inserts) && task.form == Form::Known);
+            if eager && self.fits(at, task) {
+                self.place(at, true);
+            }
+            at = next;
+        }
+        Cursor::Mandatory(self.open.first())
+    }
+
+    fn next_write(&mut self, cursor: Cursor) -> Option<u32> {
+        let bound = self.bound();
+        let mut optional = 0;
+        match cursor {
+            Cursor::Optional(from) => optional = from as usize,
+            Cursor::Mandatory(mut at) => {
+                while let Some(task) = self.problem.tasks.get(at as usize)
+                    && task.invoked <= bound
+                {
+                    self.steps += 1;
+                    if task.form != Form::Read && self.may_place(at, task) {
+                        return Some(at);
+                    }
+                    at = self.open.next[at as usize];
+                }
+            }
+        }
+        while let Some(&at) = self.problem.optional.get(optional) {
+            let task = &self.problem.tasks[at as usize];
+            if task.invoked > bound {
+                break;
+            }
+            self.steps += 1;
+            if !self.placed[at as usize] && self.may_place(at, task) && self.is_useful() {
+                return Some(at);
+            }
+            optional += 1;
+        }
+        None
+    }
+
+    /// Whether the state gives what a task with known checks must find.
+    fn fits(&mut self, index: u32, task: &Task) -> bool {
+        let checks = self.problem.checks(task);
+        let fits = |(key, value): &(u32, u32)| self.values[*key as usize] == *value;
+        if task.low >= task.high {
+            return checks.iter().all(fits);
+        }
+        if checks.get(self.misfit[index as usize] as usize).is_some_and(|check| !fits(check)) {
+            return false;
+        }
+        if (self.present.below(task.high) - self.present.below(task.low)) as usize != checks.len() {
+            return false;
+        }
+        match checks.iter().position(|check| !fits(check)) {
+            None => true,
+            Some(at) => {
+                self.misfit[index as usize] = at as u32;
+                false
+            }
+        }
+    }
+
+    /// P3, P4 and P5. Leaves the changes that it would make in `self.changes`.
+    fn may_place(&mut self, index: u32, task: &Task) -> bool {
+        // P5: what it saw must be there.
+        if !(self.fits(index, task) || mutant!(version_chain_unchecked)) {
+            return false;
+        }
+        self.changes.clear();
+        if task.form == Form::Blind {
+            if !self.run_blind(task) {
+                return false;
+            }
+        } else {
+            let writes = self.problem.writes(task);
+            self.changes.extend(writes.iter().map(|(key, value)| (*key, self.values[*key as usize], *value)));
+        }
+        for at in 0..self.changes.len() {
+            let (key, old, new) = self.changes[at];
+            let allowed = if old != NONE { self.is_last_observer(task, old) } else { self.gap_is_over(index, key, new) };
+            if !allowed {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// P3: nobody else must still see the value that this task replaces. Trap 2: a task that did not see it counts as
+    /// none.
+    fn is_last_observer(&self, task: &Task, old: u32) -> bool {
+        let saw = task.mandatory && self.problem.checks(task).iter().any(|check| check.1 == old);
+        let answered = self.history.operations[task.operation as usize].is_ok();
+        let itself = if mutant!(last_observer_counts_itself) {
+            0
+        } else if mutant!(trap_unanswered_observer) && !answered {
+            1
+        } else {
+            u32::from(saw)
+        };
+        self.needed[old as usize] == itself
+    }
+
+    /// P4: nobody else must see the key absent and is due before the delete that ends this life of it is invoked.
+    fn gap_is_over(&mut self, index: u32, key: u32, value: u32) -> bool {
+        let until = match self.problem.life_end[value as usize] {
+            LifeEnd::Unknown => return true,
+            LifeEnd::Invoked(_) if mutant!(absence_gap_endless) => NEVER,
+            LifeEnd::Invoked(at) => at,
+            LifeEnd::Never => NEVER,
+        };
+        self.first_absent(key, index).is_none_or(|due| until != NEVER && due >= until)
+    }
+
+    /// The earliest deadline of tasks to place, but for `except`, that must see `key` absent.
+    fn first_absent(&mut self, key: u32, except: u32) -> Option<u64> {
+        let due = |task: u32| self.problem.tasks[task as usize].returned;
+        let observers = self.problem.absent(key);
+        let bound = self.bound();
+        let at = &mut self.absent_at[key as usize];
+        // All whose deadline is before the earliest one left are placed.
+        while (*at as usize) < observers.len() && due(observers[*at as usize]) < bound {
+            *at += 1;
+        }
+        while *at > 0 && due(observers[*at as usize - 1]) >= bound {
+            *at -= 1;
+        }
+        let left = |task: &&u32| !self.placed[**task as usize] && **task != except;
+        observers[*at as usize..].iter().find(left).map(|task| due(*task))
+    }
+
+    /// An optional task is only worth placing if it makes a key absent that somebody must see absent, or makes one
+    /// present.
+    fn is_useful(&mut self) -> bool {
+        let changes = std::mem::take(&mut self.changes);
+        let useful = changes.iter().any(|(key, _, new)| *new != NONE || self.first_absent(*key, u32::MAX).is_some());
+        self.changes = changes;
+        useful
+    }
+
+    /// What an unanswered task would do here. False: it cannot stand here, or does nothing although it may be left out.
+    fn run_blind(&mut self, task: &Task) -> bool {
+        let history = self.history;
+        for step in history.steps(&history.operations[task.operation as usize]) {
+            let at = self.changes.iter().position(|change| change.0 == step.key);
+            let current = at.map_or(self.values[step.key as usize], |at| self.changes[at].2);
+            let Some(new) = step.execute(current) else {
+                if self.must_write(step) {
+                    return false;
+                }
+                continue;
+            };
+            match at {
+                Some(at) => self.changes[at].2 = new,
+                None => self.changes.push((step.key, current, new)),
+            }
+        }
+        self.changes.retain(|change| change.1 != change.2);
+        task.mandatory || !self.changes.is_empty()
+    }
+
+    /// Whether a step's value was seen, so that it did write it.
+    fn must_write(&self, step: &Step) -> bool {
+        step.value != NONE && self.problem.was_seen(step.value)
+    }
+
+    fn set(&mut self, key: u32, value: u32) -> u32 {
+        let old = std::mem::replace(&mut self.values[key as usize], value);
+        if old != NONE {
+            self.hash ^= zobrist(VALUE | u64::from(old));
+        }
+        if value != NONE {
+            self.hash ^= zobrist(VALUE | u64::from(value));
+        }
+        match (old == NONE, value == NONE) {
+            (true, false) => self.present.add(key, 1),
+            (false, true) => self.present.add(key, u32::MAX),
+            _ => {}
+        }
+        old
+    }
+
+    /// Places a task. What it changes stands in `self.changes`, unless it is a read.
+    fn place(&mut self, index: u32, eager: bool) {
+        let task = &self.problem.tasks[index as usize];
+        self.stack.push(Placed { task: index, eager, undo: self.undo.len() as u32 });
+        self.mark(index, task, true);
+        match task.form {
+            Form::Read => {}
+            Form::Known => {
+                for &(key, value) in self.problem.writes(task) {
+                    let old = self.set(key, value);
+                    self.undo.push((key, old));
+                }
+            }
+            Form::Blind => {
+                for at in 0..self.changes.len() {
+                    let (key, _, new) = self.changes[at];
+                    let old = self.set(key, new);
+                    self.undo.push((key, old));
+                }
+            }
+        }
+    }
+
+    /// Notes that a task is placed, or not any more.
+    fn mark(&mut self, index: u32, task: &Task, placed: bool) {
+        self.placed[index as usize] = placed;
+        self.hash ^= zobrist(u64::from(index));
+        if !task.mandatory {
+            return;
+        }
+        let change = if placed { u32::MAX } else { 1 };
+        for (_, value) in self.problem.checks(task).iter().filter(|check| check.1 != NONE) {
+            let needed = &mut self.needed[*value as usize];
+            *needed = needed.wrapping_add(change);
+        }
+        if placed {
+            self.left -= 1;
+            self.open.take(index);
+            self.due.take(index);
+        } else {
+            self.left += 1;
+            self.open.put_back(index);
+            self.due.put_back(index);
+        }
+    }
+
+    /// Takes back the last write and all after it; where to look for its next sibling.
+    fn back(&mut self) -> Option<Cursor> {
+        while let Some(Placed { task: index, eager, undo }) = self.stack.pop() {
+            let task = &self.problem.tasks[index as usize];
+            while self.undo.len() > undo as usize {
+                if let Some((key, old)) = self.undo.pop() {
+                    self.set(key, old);
+                }
+            }
+            self.mark(index, task, false);
+            if eager {
+                continue;
+            }
+            if task.mandatory {
+                return Some(Cursor::Mandatory(self.open.next[index as usize]));
+            }
+            let at = self.problem.optional.partition_point(|each| *each < index);
+            return Some(Cursor::Optional(at as u32 + 1));
+        }
+        None
+    }
+
+    fn note_dead_end(&mut self) {
+        if self.left >= self.best.left {
+            return;
+        }
+        let first = self.due.first();
+        let mut misfits = Vec::new();
+        if let Some(task) = self.problem.tasks.get(first as usize) {
+            let differs = |check: &&(u32, u32)| self.values[check.0 as usize] != check.1;
+            let checks = self.problem.checks(task).iter().filter(differs).take(4);
+            misfits.extend(checks.map(|(key, value)| (*key, self.values[*key as usize], *value)));
+        }
+        let task = ((first as usize) < self.problem.tasks.len()).then_some(first);
+        self.best = DeadEnd { left: self.left, task, misfits };
+    }
+}
