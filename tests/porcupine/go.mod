@@ -2,4 +2,4 @@ module coppice-porcupine
 
 go 1.25
 
-require github.com/anishathalye/porcupine v1.3.1 // indirect
+require github.com/anishathalye/porcupine v1.3.1

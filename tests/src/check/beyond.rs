@@ -54,7 +54,8 @@ pub fn agreement(history: &History) -> Finding {
         let trees = first.tree.as_ref().zip(digest.tree.as_ref());
         if first.state != digest.state || trees.is_some_and(|(one, other)| one != other) {
             let (partition, instance) = at;
-            let what = format!("the digests of replicas {replica} and {} after p{partition}#{instance}", digest.replica);
+            let what =
+                format!("the digests of replicas {replica} and {} after p{partition}#{instance}", digest.replica);
             return Finding::Fail(format!("{what} differ"));
         }
         count += u64::from(replica != digest.replica);
@@ -84,7 +85,9 @@ fn repeats(history: &History) -> Finding {
             let operation = &history.operations[complaint.operation as usize];
             Finding::Fail(format!("{}: {}", describe(history, operation), complaint.what))
         }
-        None => found(history.operations.iter().filter(|operation| operation.is_ok() && !operation.is_read()).count() as u64),
+        None => {
+            found(history.operations.iter().filter(|operation| operation.is_ok() && !operation.is_read()).count() as u64)
+        }
     }
 }
 
@@ -96,14 +99,17 @@ fn positions(history: &History) -> Finding {
     let mut returns = history.returns.iter().copied().peekable();
     let mut count = 0;
     for (index, operation) in history.operations.iter().enumerate().filter(|(_, operation)| operation.is_ok()) {
-        while let Some(earlier) = returns.next_if(|earlier| history.operations[*earlier as usize].returned < operation.invoked) {
+        while let Some(earlier) =
+            returns.next_if(|earlier| history.operations[*earlier as usize].returned < operation.invoked)
+        {
             let answered = &history.operations[earlier as usize];
             for at in history.positions(answered).iter().filter(|_| answered.is_ok()) {
                 let top = highest.entry(at.partition).or_insert((at.place(), earlier));
                 *top = (*top).max((at.place(), earlier));
             }
         }
-        let floors = history.positions(operation).iter().map(|at| highest.get(&at.partition).copied().unwrap_or_default());
+        let floors =
+            history.positions(operation).iter().map(|at| highest.get(&at.partition).copied().unwrap_or_default());
         floor[index] = floors.collect();
         for (at, (floor, earlier)) in history.positions(operation).iter().zip(&floor[index]) {
             count += 1;
@@ -161,7 +167,9 @@ fn ladders(history: &History) -> Finding {
             if let Some(missing) = steps[..top].iter().find(|key| inside(**key) && !shown(**key)) {
                 let (top, missing) = (history.key(steps[top]), history.key(*missing));
                 let range = short(history, index);
-                return Finding::Fail(format!("{range} shows {top} of ladder {id}, but not {missing}, inserted before"));
+                return Finding::Fail(format!(
+                    "{range} shows {top} of ladder {id}, but not {missing}, inserted before"
+                ));
             }
         }
     }
@@ -197,7 +205,8 @@ fn first_answer(history: &History, keys: &[u32]) -> u64 {
         return 0;
     }
     let writes = |operation: &&Operation| {
-        operation.is_ok() && history.steps(operation).iter().any(|step| step.done && step.value != NONE && keys.contains(&step.key))
+        operation.is_ok()
+            && history.steps(operation).iter().any(|step| step.done && step.value != NONE && keys.contains(&step.key))
     };
     history.operations.iter().filter(writes).map(|operation| operation.returned).min().unwrap_or(NEVER)
 }

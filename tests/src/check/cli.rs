@@ -102,7 +102,9 @@ pub fn main() -> ExitCode {
     let code = match Cli::parse().command {
         Command::History(arguments) => history(&arguments),
         Command::Diff(arguments) => diff(&arguments),
-        Command::Generate(arguments) => super::generate::write(&arguments).map(|()| 0).map_err(|failed| failed.to_string()),
+        Command::Generate(arguments) => {
+            super::generate::write(&arguments).map(|()| 0).map_err(|failed| failed.to_string())
+        }
     };
     match code {
         Ok(code) => ExitCode::from(code),
@@ -146,7 +148,18 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
     if let Some(Err(wrong)) = &html {
         eprintln!("warning: no timeline: {wrong}");
     }
-    lines.insert(0, Line { check: "read".into(), verdict: "", what: format!("{} operations, {} log lines  {read:.2?}", history.operations.len() + history.stale.len(), history.log.len()) });
+    lines.insert(
+        0,
+        Line {
+            check: "read".into(),
+            verdict: "",
+            what: format!(
+                "{} operations, {} log lines  {read:.2?}",
+                history.operations.len() + history.stale.len(),
+                history.log.len()
+            ),
+        },
+    );
     let timeline = html.and_then(Result::ok);
     let words = violation.map(|violation| violation.words(&history)).unwrap_or_default();
     match arguments.output {
@@ -234,7 +247,8 @@ fn print_json(lines: &[Line], words: &[String], timeline: Option<&Path>, history
         let mut out = Vec::new();
         text(&mut out, value.as_bytes()).map(|()| String::from_utf8_lossy(&out).into_owned()).unwrap_or_default()
     };
-    let mut out = format!("{{\"v\":1,\"commit\":{},\"seed\":{},\"checks\":[", string(&history.commit), string(&history.seed));
+    let mut out =
+        format!("{{\"v\":1,\"commit\":{},\"seed\":{},\"checks\":[", string(&history.commit), string(&history.seed));
     for (index, line) in lines.iter().filter(|line| !line.verdict.is_empty()).enumerate() {
         let comma = if index > 0 { "," } else { "" };
         let (check, verdict, what) = (string(&line.check), string(line.verdict), string(&line.what));
@@ -247,7 +261,8 @@ fn print_json(lines: &[Line], words: &[String], timeline: Option<&Path>, history
 
 fn diff(arguments: &DiffArgs) -> Result<u8, String> {
     if let Some(directory) = &arguments.porcupine {
-        let count = porcupine::export_diff(arguments.from, arguments.count, directory).map_err(|failed| failed.to_string())?;
+        let count =
+            porcupine::export_diff(arguments.from, arguments.count, directory).map_err(|failed| failed.to_string())?;
         println!("{count} histories for porcupine in {}: see README.md there", directory.display());
         return Ok(0);
     }

@@ -127,8 +127,8 @@ pub fn small_history(seed: u64) -> (Vec<Event<'static>>, bool) {
     let shape = Shape { partitions: 1 + random.below(shape.keys.min(3) as usize) as u32, ..shape };
     let mut events = events(&shape);
     let mut planted = shape.gate != Gate::Right;
-    if random.chance(600) {
-        for _ in 0..1 + random.below(2) {
+    if random.chance(750) {
+        for _ in 0..1 + random.below(3) {
             plant(&mut events, &mut random);
         }
         planted = true;

@@ -104,7 +104,8 @@ impl Facts {
     fn known(&self, history: &History, index: u32, key: u32, value: u32) -> Result<(), Box<Violation>> {
         let name = || history.value(value);
         if self.writer[value as usize] == NOBODY {
-            let what = format!("{} was seen at {}, but nothing that may have happened wrote it", name(), history.key(key));
+            let what =
+                format!("{} was seen at {}, but nothing that may have happened wrote it", name(), history.key(key));
             return Err(violation(what, [index]));
         }
         if self.key[value as usize] != key {
@@ -176,7 +177,8 @@ impl Facts {
         let mut net = Net::default();
         // What each key holds between the steps, as far as it is known.
         let mut now: Vec<(u32, Option<u32>)> = Vec::new();
-        for step in history.steps(operation).iter().filter(|step| step.kind != Kind::Range) {
+        let unknown = |step: &&Step| step.kind == Kind::Range || (step.kind == Kind::Get && !operation.is_ok());
+        for step in history.steps(operation).iter().filter(|step| !unknown(step)) {
             let at = now.iter().position(|(key, _)| *key == step.key);
             let before = at.map(|at| now[at].1);
             let (check, after) = self.effect(operation, step, before.flatten());

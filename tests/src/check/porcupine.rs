@@ -136,8 +136,8 @@ fn happened(history: &History) -> impl Iterator<Item = &Operation> {
 fn island(out: &mut impl Write, history: &History, keys: &[u32], name: &str, expect: &str) -> io::Result<()> {
     let number = |key: u32| keys.partition_point(|each| *each < key);
     let inside = |operation: &&Operation| match operation.kind() {
-        // A range is answered by the keys inside of it; without any it says nothing.
-        Kind::Range => number(operation.step.key) < number(operation.high),
+        // A range is answered by the keys inside of it; without any it says nothing, unless it claims some.
+        Kind::Range => number(operation.step.key) < number(operation.high) || !history.pairs(operation).is_empty(),
         _ => history.steps(operation).first().is_some_and(|step| keys.binary_search(&step.key).is_ok()),
     };
     let operations: Vec<&Operation> = happened(history).filter(inside).collect();
@@ -166,10 +166,12 @@ fn island(out: &mut impl Write, history: &History, keys: &[u32], name: &str, exp
         let answered = operation.returned != NEVER;
         // A client has one operation at a time; one without an end is its own client.
         let client = if answered { operation.client } else { 1_000_000 + index as u64 };
-        let (low, high) = (number(operation.step.key), number(operation.high));
+        let low = number(operation.step.key);
+        let high = number(operation.high).max(low);
         let pairs = history.pairs(operation).iter().map(|(key, value)| format!("[{},{value}]", number(*key)));
         let pairs: Vec<String> = pairs.collect();
-        let steps: Vec<String> = history.steps(operation).iter().map(|step| step_text(step, number(step.key))).collect();
+        let steps: Vec<String> =
+            history.steps(operation).iter().map(|step| step_text(step, number(step.key))).collect();
         write!(out, "{comma}{{\"id\":{},\"client\":{client},\"call\":{call},\"return\":{back},", operation.id)?;
         write!(out, "\"answered\":{answered},\"low\":{low},\"high\":{high},\"pairs\":[{}],", pairs.join(","))?;
         write!(out, "\"steps\":[{}]}}", steps.join(","))?;

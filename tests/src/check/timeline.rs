@@ -29,8 +29,11 @@ pub fn html(history: &History, violation: &Violation) -> String {
     ));
     let _ = writeln!(page, "<h1>{}</h1>", escape(&violation.what));
     let run = [("commit", &history.commit), ("seed", &history.seed)];
-    let run: Vec<String> =
-        run.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {}", escape(value))).collect();
+    let run: Vec<String> = run
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| format!("{name} {}", escape(value)))
+        .collect();
     let _ = writeln!(page, "<p>{}</p>", run.join(", "));
     let rows = rows(history, violation);
     if !rows.is_empty() {
@@ -51,7 +54,11 @@ pub fn html(history: &History, violation: &Violation) -> String {
     }
     page += "<ul>\n";
     for index in &rows {
-        let _ = writeln!(page, "<li><code>{}</code></li>", escape(&describe(history, &history.operations[*index as usize])));
+        let _ = writeln!(
+            page,
+            "<li><code>{}</code></li>",
+            escape(&describe(history, &history.operations[*index as usize]))
+        );
     }
     for note in &violation.notes {
         let _ = writeln!(page, "<li>{}</li>", escape(note));
@@ -61,7 +68,8 @@ pub fn html(history: &History, violation: &Violation) -> String {
 
 /// The operations to draw, in order of invocation.
 fn rows(history: &History, violation: &Violation) -> Vec<u32> {
-    let mut rows: Vec<u32> = violation.cycle.iter().map(|link| link.from).chain(violation.about.iter().copied()).collect();
+    let mut rows: Vec<u32> =
+        violation.cycle.iter().map(|link| link.from).chain(violation.about.iter().copied()).collect();
     rows.retain(|index| (*index as usize) < history.operations.len());
     rows.sort_unstable();
     rows.dedup();
@@ -99,8 +107,15 @@ fn drawing(page: &mut String, history: &History, violation: &Violation, rows: &[
             "<rect class=\"bar{open}\" x=\"{left:.1}\" y=\"{top}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"3\"><title>{}</title></rect>",
             escape(&describe(history, each))
         );
-        let _ = writeln!(page, "<text x=\"4\" y=\"{}\">c{} {}</text>", top + 15.0, each.client, escape(&short(history, index)));
-        let _ = writeln!(page, "<text x=\"{LEFT}\" y=\"{}\">{}</text>", top + BAR + 15.0, escape(&label(history, index)));
+        let _ = writeln!(
+            page,
+            "<text x=\"4\" y=\"{}\">c{} {}</text>",
+            top + 15.0,
+            each.client,
+            escape(&short(history, index))
+        );
+        let _ =
+            writeln!(page, "<text x=\"{LEFT}\" y=\"{}\">{}</text>", top + BAR + 15.0, escape(&label(history, index)));
     }
     for link in &violation.cycle {
         let (from, to) = (operation(link.from), operation(link.to));

@@ -1,4 +1,4 @@
 //! Tests of the checkers on histories made here.
 
-mod tier0;
 mod diff;
+mod tier0;

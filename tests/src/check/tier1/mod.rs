@@ -70,6 +70,10 @@ fn stuck(history: &History, problem: &Problem, search: &Search<'_>) -> Violation
         format!("{key} holds {held} and was seen as {wanted}")
     });
     let misfits: Vec<String> = misfits.collect();
-    violation.notes.push(format!("then {} must be next and cannot be: {}", short(history, operation), misfits.join(", ")));
+    violation.notes.push(format!(
+        "then {} must be next and cannot be: {}",
+        short(history, operation),
+        misfits.join(", ")
+    ));
     violation
 }

@@ -62,6 +62,8 @@ pub struct Problem {
     absent_start: Vec<u32>,
     absent: Vec<u32>,
     seen: Vec<bool>,
+    /// Per key: an unanswered `many` may have done something to it.
+    pub blind: Vec<bool>,
 }
 
 /// Pairs of a range and a key that it saw absent, beyond which P4 does without ranges: 4 bytes each.
@@ -78,6 +80,7 @@ impl Problem {
             absent_start: Vec::new(),
             absent: Vec::new(),
             seen: facts.seen.iter().map(|seen| *seen != NEVER).collect(),
+            blind: vec![false; history.keys.len()],
         };
         for (index, operation) in history.operations.iter().enumerate() {
             let happened = judged.is_none_or(|judged| judged.counted[index].is_some());
@@ -117,6 +120,9 @@ impl Problem {
         let checks = push(if range { history.pairs(operation) } else { &net.checks });
         let writes = push(if form == Form::Blind { &[] } else { &net.writes });
         // An answered `many` may write and take back: then it changes nothing.
+        if form == Form::Blind && operation.kind() == Kind::Many {
+            steps.iter().for_each(|step| self.blind[step.key as usize] = true);
+        }
         let form = if form == Form::Known && writes.0 == writes.1 { Form::Read } else { form };
         self.tasks.push(Task {
             operation: index,

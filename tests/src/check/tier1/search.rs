@@ -342,7 +342,11 @@ impl<'a> Search<'a> {
         }
         for at in 0..self.changes.len() {
             let (key, old, new) = self.changes[at];
-            let allowed = if old != NONE { self.is_last_observer(task, old) } else { self.gap_is_over(index, key, new) };
+            let allowed = match (old, new) {
+                (NONE, NONE) => true,
+                (NONE, _) => self.gap_is_over(index, key, new),
+                _ => self.is_last_observer(task, old),
+            };
             if !allowed {
                 return false;
             }
@@ -393,11 +397,13 @@ impl<'a> Search<'a> {
         observers[*at as usize..].iter().find(left).map(|task| due(*task))
     }
 
-    /// An optional task is only worth placing if it makes a key absent that somebody must see absent, or makes one
-    /// present.
+    /// An optional task is only worth placing if it makes a key absent that somebody must see absent. (What an
+    /// unanswered `many` must see is not always known.)
     fn is_useful(&mut self) -> bool {
         let changes = std::mem::take(&mut self.changes);
-        let useful = changes.iter().any(|(key, _, new)| *new != NONE || self.first_absent(*key, u32::MAX).is_some());
+        let useful = changes.iter().any(|(key, _, new)| {
+            *new != NONE || self.problem.blind[*key as usize] || self.first_absent(*key, u32::MAX).is_some()
+        });
         self.changes = changes;
         useful
     }

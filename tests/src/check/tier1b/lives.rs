@@ -191,7 +191,14 @@ impl Builder<'_> {
             .iter()
             .map(|lives| {
                 let mut least = NEVER;
-                let mut earliest: Vec<u64> = lives.iter().rev().map(|life| { least = least.min(life.from); least }).collect();
+                let mut earliest: Vec<u64> = lives
+                    .iter()
+                    .rev()
+                    .map(|life| {
+                        least = least.min(life.from);
+                        least
+                    })
+                    .collect();
                 earliest.reverse();
                 earliest
             })
