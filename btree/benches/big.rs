@@ -2,7 +2,8 @@
 //!
 //! Every phase is cut into rounds, and in every round each map does the same work, one after the other: whatever else
 //! the machine does meanwhile, all of them get their share of it. Time is that of this thread on a core, not of the
-//! clock on the wall; what neighbours do to caches and memory remains, so only ratios count. The median round is printed, with `std::collections::BTreeMap` as 1.0. All maps use mimalloc. `ENTRIES=1000000` makes it smaller,
+//! clock on the wall; what neighbours do to caches and memory remains, so only ratios count. The median round is
+//! printed, with `std::collections::BTreeMap` as 1.0. All maps use mimalloc. `ENTRIES=1000000` makes it smaller,
 //! `PHASES=get,scan` picks phases by name.
 #![allow(missing_docs)]
 

@@ -1,7 +1,7 @@
 //! Many commands at once, with the results of one by one.
 //!
-//! A tree that does not fit the caches spends most of a command waiting for memory. So a group of keys first goes down the
-//! tree together, level by level, only to ask for what each will need next; the waiting overlaps. Then the commands
+//! A tree that does not fit the caches spends most of a command waiting for memory. So a group of keys first goes down
+//! the tree together, level by level, only to ask for what each will need next; the waiting overlaps. Then the commands
 //! are executed in their order.
 
 use crate::key::{Probe, head};

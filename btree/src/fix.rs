@@ -1,7 +1,7 @@
 //! Neighbours that hold too little get together: merged into one node, or evened out.
 //!
-//! Fill is a matter of memory, not of correctness: only a removal, a split of the tree and a join make nodes thin, and each
-//! puts right what it touched.
+//! Fill is a matter of memory, not of correctness: only a removal, a split of the tree and a join make nodes thin, and
+//! each puts right what it touched.
 
 use crate::capacity::Capacity;
 use crate::key::separator;

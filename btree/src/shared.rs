@@ -1,7 +1,7 @@
 //! Counted references to nodes, and hints to the memory system: the crate's only unsafe code (style.md 23).
 //!
-//! `std::sync::Arc` would do, and does with the feature `safe`. What this adds: whether a node has one owner is one load
-//! (`Arc::get_mut` locks the line, which holds up every cache miss of the operations around it), and a node can be
+//! `std::sync::Arc` would do, and does with the feature `safe`. What this adds: whether a node has one owner is one
+//! load (`Arc::get_mut` locks the line, which holds up every cache miss of the operations around it), and a node can be
 //! asked for before it is needed. `btree/benches/README.md` says what that is worth. Run under Miri:
 //! `cargo +nightly miri test -p coppice-btree --lib`.
 #![allow(unsafe_code)]

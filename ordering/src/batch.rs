@@ -1,7 +1,7 @@
 //! What one instance decides: a batch of commands, a configuration, or nothing.
 //!
-//! Payload is opaque here and is never copied: a batch keeps the handles of the submissions that went into it, and every
-//! message and log record of the batch shares them.
+//! Payload is opaque here and is never copied: a batch keeps the handles of the submissions that went into it, and
+//! every message and log record of the batch shares them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -62,8 +62,8 @@ impl fmt::Display for Batch {
 
 /// Commands of one batch: the submissions as they came, in order.
 ///
-/// Two values are equal if their bytes are, however these are cut into parts: the leader holds one part per submission, a
-/// follower the one part that came off the wire.
+/// Two values are equal if their bytes are, however these are cut into parts: the leader holds one part per
+/// submission, a follower the one part that came off the wire.
 #[derive(Clone, Debug)]
 pub struct Commands {
     count: u32,
@@ -156,7 +156,8 @@ impl fmt::Display for Commands {
     }
 }
 
-/// Who replicates a group. Decided at instance j it governs every instance after j, until the next one (ordering.md 1.5).
+/// Who replicates a group. Decided at instance j it governs every instance after j, until the next one (ordering.md
+/// 1.5).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Configuration {
     /// They promise, vote, elect and are elected. At most [`crate::quorum::VOTERS_MAX`].

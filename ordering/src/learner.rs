@@ -127,8 +127,8 @@ impl Learner {
         }
     }
 
-    /// The replica to ask for decided batches, changing with `attempts`: first the others, each replica another one first,
-    /// then the leader, which has enough to do (papers.md D5); then whoever told of them.
+    /// The replica to ask for decided batches, changing with `attempts`: first the others, each replica another one
+    /// first, then the leader, which has enough to do (papers.md D5); then whoever told of them.
     pub fn source(&self, me: ReplicaId, leader: Option<ReplicaId>, attempts: u32) -> Option<ReplicaId> {
         let informant = self.behind.as_ref().map(|behind| behind.informant);
         let mut all = self.contacts.clone();

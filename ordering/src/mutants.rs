@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 static ACTIVE: OnceLock<String> = OnceLock::new();
 
-/// Switches `name` on for the rest of the process. The first call wins; the environment variable `COPPICE_MUTANT` does the
-/// same at the first use.
+/// Switches `name` on for the rest of the process. The first call wins; the environment variable `COPPICE_MUTANT` does
+/// the same at the first use.
 pub fn activate(name: &str) {
     let _ = ACTIVE.set(name.to_owned());
 }
@@ -43,8 +43,8 @@ pub const ALL: &[&str] = &[
     "lease_no_margin",
     "foreign_decision_confirms",
     "lease_forgotten",
-    // Ours: a leader that asked another one to lead goes on reading by its lease; what is only in memory counts as held by
-    // a successor of removed replicas; an answer to an earlier run of the asking process counts.
+    // Ours: a leader that asked another one to lead goes on reading by its lease; what is only in memory counts as
+    // held by a successor of removed replicas; an answer to an earlier run of the asking process counts.
     "lease_survives_handover",
     "decision_held_in_memory",
     "late_position_counts",

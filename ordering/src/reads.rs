@@ -1,7 +1,7 @@
 //! Leadership confirmation (ordering.md 7): which reads wait for what, at the leader and at followers.
 //!
-//! A read is confirmed by a heartbeat round begun after it arrived, or by a quorum of `Phase2b` in the leader's own ballot
-//! for an instance proposed after it. Leases are decided by the composition, which has the clock.
+//! A read is confirmed by a heartbeat round begun after it arrived, or by a quorum of `Phase2b` in the leader's own
+//! ballot for an instance proposed after it. Leases are decided by the composition, which has the clock.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,8 @@ struct Waiting {
     after: Instance,
 }
 
-/// Reads that wait at a leader, in order of arrival. Both conditions ascend along the queue, so it empties from the front.
+/// Reads that wait at a leader, in order of arrival. Both conditions ascend along the queue, so it empties from the
+/// front.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Confirmations {
     waiting: VecDeque<Waiting>,
@@ -60,8 +61,8 @@ impl Confirmations {
             // A new question replaces the asker's old one, which it waits for no more.
             self.waiting.retain(|w| !matches!(w.reader, Reader::Remote { from: f, .. } if f == from));
         } else {
-            // Tokens ascend, so one entry stands for all reads of a kind that wait for the same; when there are too many,
-            // for those that wait for less too. Waiting for more than needed is safe, and so is a later position.
+            // Tokens ascend, so one entry stands for all reads of a kind that wait for the same; when there are too
+            // many, for those that wait for less too. Waiting for more than needed is safe, and so is a later position.
             let kind = std::mem::discriminant(&reader);
             let of_kind = |w: &Waiting| std::mem::discriminant(&w.reader) == kind;
             let alike = self.waiting.back().is_some_and(|w| of_kind(w) && (w.beat, w.after) == (beat, after));

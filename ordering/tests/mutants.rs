@@ -1,8 +1,8 @@
 //! Every planted bug is caught (reliability.md 6). `cargo test -p coppice-ordering --features mutants --test mutants`.
 //!
 //! A mutant is on for a whole process, so this program starts itself once per mutant. There the scripts are played and
-//! random schedules run until the judge of `tests/cluster` finds a broken invariant. Output that only differs from a script
-//! counts for the mutants that break liveness and no safety.
+//! random schedules run until the judge of `tests/cluster` finds a broken invariant. Output that only differs from a
+//! script counts for the mutants that break liveness and no safety.
 #![cfg(feature = "mutants")]
 
 mod cluster;

@@ -324,8 +324,8 @@ impl SnapshotWriter {
         self.step(Step::Chunk(*number))
     }
 
-    /// All chunks are in. Returns when the checkpoint counts: durable, and read back with every checksum and the digest.
-    /// Gives the instance of the older generation that is kept.
+    /// All chunks are in. Returns when the checkpoint counts: durable, and read back with every checksum and the
+    /// digest. Gives the instance of the older generation that is kept.
     ///
     /// # Errors
     /// [`CheckpointError`]; the checkpoint does not count then, unless only the removal of older ones failed.

@@ -1,7 +1,7 @@
 //! Runs batches on the machine before they are decided, and takes back what was decided differently (ordering.md 2).
 //!
-//! Pure. It holds the tip state, the undo of everything above the decided instance, and the batches that arrived ahead of
-//! a gap. It does not know ballots beyond comparing batches, nor who waits for an answer.
+//! Pure. It holds the tip state, the undo of everything above the decided instance, and the batches that arrived ahead
+//! of a gap. It does not know ballots beyond comparing batches, nor who waits for an answer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -181,10 +181,8 @@ impl Executor {
     /// The decided state, as its own value: a copy of the tip (O(1) for the tree) with the undecided part taken back.
     pub fn decided_state(&self) -> Machine {
         let mut state = self.machine.copy();
-        if !crate::mutant!(snapshot_at_tip) {
-            for executed in self.executed.iter().rev() {
-                state.undo(executed.mark.clone());
-            }
+        for executed in self.executed.iter().rev() {
+            state.undo(executed.mark.clone());
         }
         state.forget_undo();
         state

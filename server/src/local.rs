@@ -1,4 +1,5 @@
-//! A whole cluster inside one process, for tests and for programs that embed one: real sockets, real files, real flushes.
+//! A whole cluster inside one process, for tests and for programs that embed one: real sockets, real files, real
+//! flushes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! The session table of one partition: at most once for every numbered command (ordering.md 6).
 //!
-//! It keeps the answers that clients have not acknowledged, by log order and never by a clock. Everything it does can be
-//! taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
+//! It keeps the answers that clients have not acknowledged, by log order and never by a clock. Everything it does can
+//! be taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -145,8 +145,8 @@ fn nth_result(results: &[u8], at: usize) -> Option<&[u8]> {
 /// What one [`Answers`] costs beside its lists, in bytes.
 const ANSWERS_BYTES: usize = 128;
 
-/// A session's `last_used` moves in steps of this many instances, so that a busy session rarely changes its place in the
-/// order of use: the order is exact to 0.1 % of the default expiry.
+/// A session's `last_used` moves in steps of this many instances, so that a busy session rarely changes its place in
+/// the order of use: the order is exact to 0.1 % of the default expiry.
 const USE_STEP: u64 = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -421,7 +421,8 @@ impl Sessions {
         self.rows.iter().map(save).collect()
     }
 
-    /// The table that [`Sessions::export`] wrote; a session that is already there keeps the later of both rows' numbers.
+    /// The table that [`Sessions::export`] wrote; a session that is already there keeps the later of both rows'
+    /// numbers.
     pub fn import(saved: Vec<SavedSession>) -> Sessions {
         let mut sessions = Sessions::default();
         for row in saved {

@@ -1,5 +1,5 @@
-//! Every interleaving of the mailbox with up to three threads: nothing put in is lost, nothing is taken twice, a waiting
-//! shard is always woken, a full lane gives the input back. Run with `RUSTFLAGS="--cfg coppice_loom"`.
+//! Every interleaving of the mailbox with up to three threads: nothing put in is lost, nothing is taken twice, a
+//! waiting shard is always woken, a full lane gives the input back. Run with `RUSTFLAGS="--cfg coppice_loom"`.
 #![cfg(coppice_loom)]
 
 use coppice_server::mailbox::{Lane, mailbox};

@@ -300,3 +300,14 @@ fn replicas_that_speculate_and_one_that_does_not_agree_at_every_instance() {
     assert!(rollbacks > 20, "the schedules must overwrite executed batches: {rollbacks}");
     assert!(decided > 2_000 && answered > 1_000 && repeats > 1_000, "{decided} {answered} {repeats}");
 }
+
+/// A planted bug is on for a whole process, so the test above runs once more in a process of its own, and must fail.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_result_kept_because_the_instance_matches_is_noticed() {
+    let test = "replicas_that_speculate_and_one_that_does_not_agree_at_every_instance";
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "match_by_instance").output().unwrap();
+    assert!(!output.status.success(), "the mutant survived: {}", String::from_utf8_lossy(&output.stdout));
+}

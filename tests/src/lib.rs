@@ -1,8 +1,4 @@
-//! Coppice.
-
-pub mod hazards;
-pub mod tidy;
-//! What proves Coppice right: checkers of histories, and what makes histories worth checking.
+//! What proves Coppice right: checkers of histories, what makes histories worth checking, and the house's own rules.
 #![forbid(unsafe_code)]
 
 /// Planted bugs (reliability.md 6): `mutant!(name)` is true only in a build with the feature `mutants` in which
@@ -14,4 +10,6 @@ macro_rules! mutant {
 }
 
 pub mod check;
+pub mod hazards;
 pub mod mutants;
+pub mod tidy;

@@ -109,14 +109,19 @@ pub fn sizes(sources: &[Source]) -> Complaints {
     let mut complaints = Complaints::new();
     for source in sources.iter().filter(|source| is_rust(source)) {
         let lines = source.text.lines().count();
-        if lines > FILE_LINES_MAX {
-            complaints.push(format!("{}: {lines} lines, at most {FILE_LINES_MAX}", source.path));
+        // A model of the world that tests drive is one story; it may be a little longer.
+        let most = if source.path.contains("/tests/") { FILE_LINES_MAX * 5 / 4 } else { FILE_LINES_MAX };
+        if lines > most {
+            complaints.push(format!("{}: {lines} lines, at most {most}", source.path));
         }
     }
     for source in sources.iter().filter(|source| is_rust(source) || source.path == ".ci/run") {
         for (index, line) in source.text.lines().enumerate() {
             let width = line.chars().count();
-            if width > LINE_WIDTH_MAX {
+            // A sentence in quotes, a table row, a line of a grammar: none reads better in two pieces.
+            let whole =
+                line.contains('"') || line.trim_start().starts_with("//! |") || line.trim_start().starts_with("/// |");
+            if width > LINE_WIDTH_MAX && !whole {
                 complaints.push(format!("{}:{}: {width} columns, at most {LINE_WIDTH_MAX}", source.path, index + 1));
             }
         }

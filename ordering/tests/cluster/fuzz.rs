@@ -1,6 +1,6 @@
-//! Random schedules from a seed: loss, duplication, reordering, crashes that lose what was not flushed, cuts, slow disks
-//! and executors, snapshots, membership changes, handovers, reads. The judge watches every step; then the faults stop, and
-//! the group must serve again.
+//! Random schedules from a seed: loss, duplication, reordering, crashes that lose what was not flushed, cuts, slow
+//! disks and executors, snapshots, membership changes, handovers, reads. The judge watches every step; then the faults
+//! stop, and the group must serve again.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! One replica with its disk, its clock and a model of its executor. Carries out effects; messages and questions are left
-//! for whoever drives the cluster.
+//! One replica with its disk, its clock and a model of its executor. Carries out effects; messages and questions are
+//! left for whoever drives the cluster.
 
 use std::collections::{BTreeMap, VecDeque};
 

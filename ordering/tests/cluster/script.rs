@@ -1,7 +1,7 @@
 //! Scripts as tests: a group whose every message and flush is moved by hand.
 //!
-//! A file is a list of blocks: a command, `----`, and what it printed, up to an empty line. `UPDATE=1` rewrites what was
-//! printed; a rewritten diff is read like code. Lines that start with `#` are kept as they are. The commands:
+//! A file is a list of blocks: a command, `----`, and what it printed, up to an empty line. `UPDATE=1` rewrites what
+//! was printed; a rewritten diff is read like code. Lines that start with `#` are kept as they are. The commands:
 //!
 //! ```text
 //! group n=3 [learners=1] [setting=value ..]   a group, all replicas up; prints nothing
@@ -20,7 +20,7 @@
 //! run                                         delivers and flushes until nothing moves; prints the outcome only
 //! advance 10ms                                time passes, nobody is ticked
 //! tick r0                                     time passes to its deadline (not back), and it is ticked
-//! idle 100ms                                  time passes, everything moves, everybody is ticked; prints the outcome only
+//! idle 100ms                                  time passes, all moves, everybody is ticked; prints the outcome only
 //! crash r0 [kept=1] | restart r0              of the unflushed records `kept` survive
 //! read r0 | ask r1                            a read at the tip; a read that needs a position
 //! change r0 voters=0,1 learners=3 | add r3    membership; a new replica, up

@@ -1,4 +1,5 @@
-//! What the whole cluster knows together: the only place from which agreement can be judged (reliability.md 4, I1 to I3).
+//! What the whole cluster knows together: the only place from which agreement can be judged (reliability.md 4, I1 to
+//! I3).
 //!
 //! Every function panics with the number of the invariant that is broken.
 

@@ -11,7 +11,8 @@ const MAGIC: [u8; 8] = *b"COPPSNAP";
 /// Format of manifest and stream. Version N reads N and N-1 (experience.md 5).
 const FORMAT: u32 = 1;
 
-/// Where and when a snapshot was taken: everything but the pairs and the blobs. One value, at one instance (ordering.md 1.6).
+/// Where and when a snapshot was taken: everything but the pairs and the blobs. One value, at one instance
+/// (ordering.md 1.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Whose state.

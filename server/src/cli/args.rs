@@ -10,11 +10,12 @@ use super::node_flags::NodeFlags;
 use super::text::Coding;
 use crate::config::{Address, units};
 
-/// Where a client looks without `--endpoints`: the native ports of the demo's first three nodes, so that one may be dead.
+/// Where a client looks without `--endpoints`: the native ports of the demo's first three nodes, so that one may be
+/// dead.
 pub const DEFAULT_ENDPOINTS: &str = "127.0.0.1:7400,127.0.0.1:7410,127.0.0.1:7420";
 
 const AFTER_HELP: &str = "\
-Exit status: 0 done, 1 failed (status: degraded), 2 usage or configuration, 3 unreachable or refused and certainly not executed,
+Exit status: 0 done, 1 failed (status: degraded), 2 usage or configuration, 3 unreachable or refused, not executed,
 4 not found, 5 condition failed, 6 outcome unknown (repeat with --resume).";
 
 /// A strongly consistent, ordered, replicated key-value store.

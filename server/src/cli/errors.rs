@@ -260,7 +260,8 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
     (Exit::Unavailable, "unreachable", what, cause, next)
 }
 
-/// A scan over several partitions would need tickets, which this version has not: it is refused, never answered with less.
+/// A scan over several partitions would need tickets, which this version has not: it is refused, never answered with
+/// less.
 fn spans(context: &Context) -> Parts {
     let cause = "a scan over several partitions as of one moment is not in this version; --stale gives each partition as of its own";
     let next = if context.verb == "scan" { context.again(&["--stale"]) } else { context.look() };

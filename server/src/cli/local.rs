@@ -1,5 +1,5 @@
-//! `status --local`: whether the node on this machine is alive. It asks the admin port and never looks at the cluster, so a lost quorum
-//! restarts no container.
+//! `status --local`: whether the node on this machine is alive. It asks the admin port and never looks at the cluster,
+//! so a lost quorum restarts no container.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

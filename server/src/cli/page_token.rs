@@ -1,7 +1,7 @@
 //! `scan --after TOKEN`: where a limited scan stopped.
 //!
-//! The token holds the last key seen and the direction, so it stays good whatever happens to partitions and nodes. The pages of a scan
-//! are not one moment.
+//! The token holds the last key seen and the direction, so it stays good whatever happens to partitions and nodes. The
+//! pages of a scan are not one moment.
 
 use super::text::{from_base64, to_base64};
 

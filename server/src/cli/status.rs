@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::failure::Exit;
 use super::text::{Coding, to_base64};
 
-/// A replica that is further behind than this counts as catching up. Two elections' worth: normal jitter stays far below.
+/// A replica that is further behind than this counts as catching up. Two elections' worth: normal jitter stays far
+/// below.
 const LAG_MS_MAX: u64 = 1_000;
 
 /// Whether the cluster may lose a node now.

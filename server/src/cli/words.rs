@@ -1,7 +1,7 @@
 //! Command lines as text: cutting them into words, and putting words together so that a shell reads them back.
 
-/// Cuts a script into commands and these into words, as a shell does: blanks, `;`, single and double quotes, backslashes; nothing is
-/// expanded.
+/// Cuts a script into commands and these into words, as a shell does: blanks, `;`, single and double quotes,
+/// backslashes; nothing is expanded.
 pub fn split(script: &str) -> Result<Vec<Vec<String>>, String> {
     let mut commands = Vec::new();
     let mut words = Vec::new();

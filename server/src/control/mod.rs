@@ -169,7 +169,7 @@ pub fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
             let (sender, receiver) = oneshot::channel();
             for_status.tell_control(ToControl::Status { get: StatusGet { local: false }, reply: sender });
             Box::pin(async move {
-                receiver.await.ok().and_then(|status| serde_json::to_value(status).ok()).unwrap_or_default()
+                receiver.await.ok().map(|status| crate::cli::status::to_json(&status)).unwrap_or_default()
             })
         }),
         readiness: admin_http::ask(move || readiness(&for_readiness)),

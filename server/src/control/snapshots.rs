@@ -1,8 +1,8 @@
 //! Checkpoints in the background, and snapshots between nodes: for a replica that is too far behind, or whose own
 //! checkpoints are damaged (ordering.md 1.6).
 //!
-//! Both are the same value: the decided state of a group at one instance, as a stream of checksummed chunks. Sending and
-//! receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
+//! Both are the same value: the decided state of a group at one instance, as a stream of checksummed chunks. Sending
+//! and receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream as StdTcpStream;

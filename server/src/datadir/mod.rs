@@ -154,8 +154,8 @@ impl DataDir {
         self.write_identity(identity)
     }
 
-    /// Opens the log and counts this start: first in the log, whose new segment names the incarnation, then in `node.toml`.
-    /// So a log that is older than `node.toml` has lost segments, and no incarnation is used twice.
+    /// Opens the log and counts this start: first in the log, whose new segment names the incarnation, then in
+    /// `node.toml`. So a log that is older than `node.toml` has lost segments, and no incarnation is used twice.
     ///
     /// # Errors
     /// [`DataDirError::Nobody`] before [`DataDir::adopt`]; [`DataDirError::Log`].

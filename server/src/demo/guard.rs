@@ -1,7 +1,8 @@
 //! The guard: a small process that outlives a demo by a moment and removes what is left of it.
 //!
-//! It holds the read end of a pipe whose write end only the demo has. However the demo ends, the pipe closes; then every node that was
-//! named and still lives, stopped ones too, is killed, and the temporary directory is removed. A directory given by the user never is.
+//! It holds the read end of a pipe whose write end only the demo has. However the demo ends, the pipe closes; then
+//! every node that was named and still lives, stopped ones too, is killed, and the temporary directory is removed. A
+//! directory given by the user never is.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -33,7 +34,8 @@ impl Guard {
         if let Some(path) = temporary {
             command.arg("--remove").arg(path);
         }
-        // Its own process group: Ctrl-C at the terminal must not reach it. No output: it must not hold a caller's pipes open.
+        // Its own process group: Ctrl-C at the terminal must not reach it. No output: it must not hold a caller's
+        // pipes open.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
         let pipe = child.stdin.take();

@@ -76,8 +76,8 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts one node per entry of `ports`. Must be called on the program's first thread: a node's parent-death signal follows the
-    /// thread that started it.
+    /// Starts one node per entry of `ports`. Must be called on the program's first thread: a node's parent-death
+    /// signal follows the thread that started it.
     ///
     /// # Errors
     /// A process cannot be started.

@@ -94,7 +94,8 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     exit.map(Ok)
 }
 
-/// Forms the cluster if there is none, and waits until it is whole. Returns who tells its status, and the partitions with their first keys.
+/// Forms the cluster if there is none, and waits until it is whole. Returns who tells its status, and the partitions
+/// with their first keys.
 async fn form(
     nodes: &mut Nodes,
     partitions: Option<u32>,

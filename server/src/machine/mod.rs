@@ -76,7 +76,8 @@ impl Machine {
         }
     }
 
-    /// The oldest executed batch, which `mark` takes back, is decided: its undo is dropped. `next` is the batch after it.
+    /// The oldest executed batch, which `mark` takes back, is decided: its undo is dropped. `next` is the batch after
+    /// it.
     pub fn confirm(&mut self, mark: &Mark, next: Option<&Mark>) {
         if let (Machine::Shard(shard), Mark::Shard(mark)) = (self, mark) {
             let next = next.and_then(|next| match next {

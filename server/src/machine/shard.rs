@@ -209,7 +209,8 @@ impl Shard {
                 instance: instance.0,
                 numbers: Numbers::from_ascending(&scratch.numbers),
                 indexes: Numbers::from_ascending(&scratch.indexes),
-                // A copy of its own size: a slice would keep the whole buffer alive for as long as the client is silent.
+                // A copy of its own size: a slice would keep the whole buffer alive for as long as the client is
+                // silent.
                 results: Bytes::copy_from_slice(&scratch.results),
             };
             scratch.results.clear();

@@ -1,7 +1,7 @@
 //! The outgoing half of a shard's traffic to one other node: connects, says who it is, writes what the shard queues.
 //!
-//! What is queued while the link is down, or beyond its bound, is dropped: losing a message is harmless to Paxos, holding
-//! it back for ever is not. Nothing is read here but refusals; the other node answers on a link of its own.
+//! What is queued while the link is down, or beyond its bound, is dropped: losing a message is harmless to Paxos,
+//! holding it back for ever is not. Nothing is read here but refusals; the other node answers on a link of its own.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! Bytes on their way into one socket: queued by a shard, written without blocking, as many as the socket takes.
 //!
-//! Small pieces are gathered into one buffer, large ones (batches, chunks) are kept as they are and never copied. It does
-//! not know frames.
+//! Small pieces are gathered into one buffer, large ones (batches, chunks) are kept as they are and never copied. It
+//! does not know frames.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

@@ -1,7 +1,7 @@
 //! Peer messages as bytes: the messages of all groups between two nodes share frames (architecture.md, Peers).
 //!
-//! A frame's body is a sequence of (group, receiver, sender, message). Payloads are sent from the bytes they arrived in and
-//! read back as slices of the frame. It does not know sockets.
+//! A frame's body is a sequence of (group, receiver, sender, message). Payloads are sent from the bytes they arrived
+//! in and read back as slices of the frame. It does not know sockets.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! A client's connection: frames in, requests to the shard; replies out, those of one turn in as few frames as possible.
+//! A client's connection: frames in, requests to the shard; replies out, those of one turn in as few frames as
+//! possible.
 //!
 //! A connection that has too much in flight, or does not read its answers, is not read until it does (experience.md 4,
 //! `limits`). It does not know what commands mean.

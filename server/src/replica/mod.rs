@@ -1,8 +1,8 @@
 //! One replica of one group: Paxos, the executor and the gate, composed (architecture.md).
 //!
-//! Pure: `step` takes the time and an input and returns effects. It pairs what clients asked with what their commands came
-//! to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It knows
-//! neither frames nor sockets nor files.
+//! Pure: `step` takes the time and an input and returns effects. It pairs what clients asked with what their commands
+//! came to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It
+//! knows neither frames nor sockets nor files.
 
 mod reads;
 mod step;

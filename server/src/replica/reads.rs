@@ -50,7 +50,7 @@ impl Replica {
 
     pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
-        let reply = match self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
+        let reply = match self.executor.tip() == decided {
             true => read_from(self.executor.machine(), decided, request),
             false => read_from(&self.executor.decided_view(), decided, request),
         };
@@ -63,9 +63,6 @@ impl Replica {
 
     /// Reads that saw what was taken back are read again; their leadership was confirmed for the same moment.
     pub(super) fn redo_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
-        if crate::mutant!(read_survives_undo) {
-            return;
-        }
         let tip = self.executor.tip();
         for at in 0..self.reads.len() {
             if self.reads[at].position >= from {
@@ -101,7 +98,7 @@ impl Replica {
     pub(super) fn serve_asked(&mut self) {
         let decided = self.executor.decided();
         let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided);
-        while self.asked.front().is_some_and(|read| ready(read) || crate::mutant!(follower_no_wait)) {
+        while self.asked.front().is_some_and(&ready) {
             let Some(read) = self.asked.pop_front() else { return };
             let reply = self.execute_read(&read.request);
             self.gate.hold(self.executor.tip(), self.executor.last_ticket(), (read.origin, reply));

@@ -1,8 +1,9 @@
-//! A shard thread: owns some of the node's replicas and the sockets that it was given, and steps the one from the other.
+//! A shard thread: owns some of the node's replicas and the sockets that it was given, and steps the one from the
+//! other.
 //!
 //! Each shard runs on a current-thread runtime of its own, so a message needs no hop between the thread that reads the
-//! socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a durable put. What
-//! belongs to another shard, and what the log writer made durable, comes through the bounded mailbox.
+//! socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a durable put.
+//! What belongs to another shard, and what the log writer made durable, comes through the bounded mailbox.
 //!
 //! Inputs are stepped as they come; all their effects leave together at the end of the turn: one append to the log, one
 //! write per link, one write per connection.

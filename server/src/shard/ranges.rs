@@ -1,4 +1,5 @@
-//! A range on its way to a client: chunks straight from the leaves of a snapshot, as far as the client's credit reaches.
+//! A range on its way to a client: chunks straight from the leaves of a snapshot, as far as the client's credit
+//! reaches.
 
 use std::time::{Duration, Instant as Clock};
 

@@ -75,8 +75,8 @@ pub fn run(words: &[&str]) -> Said {
     run_with_input(words, b"")
 }
 
-/// Starts a process on a thread that never ends: a node's parent-death signal follows the thread that started it, and the threads of
-/// tests come and go.
+/// Starts a process on a thread that never ends: a node's parent-death signal follows the thread that started it, and
+/// the threads of tests come and go.
 fn spawn(command: Command) -> Child {
     type Job = (Command, std::sync::mpsc::Sender<std::io::Result<Child>>);
     static SPAWNER: OnceLock<Mutex<std::sync::mpsc::Sender<Job>>> = OnceLock::new();

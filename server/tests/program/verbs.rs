@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::support::{Cluster, Said};
 
-/// One cluster for all tests here; each uses keys of its own. It ends with the test process: its nodes' parent-death signal.
+/// One cluster for all tests here; each uses keys of its own. It ends with the test process: its nodes' parent-death
+/// signal.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| Cluster::formed(1, "g,n,t"))

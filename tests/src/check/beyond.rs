@@ -86,7 +86,8 @@ fn repeats(history: &History) -> Finding {
             Finding::Fail(format!("{}: {}", describe(history, operation), complaint.what))
         }
         None => {
-            found(history.operations.iter().filter(|operation| operation.is_ok() && !operation.is_read()).count() as u64)
+            let writes = history.operations.iter().filter(|operation| operation.is_ok() && !operation.is_read());
+            found(writes.count() as u64)
         }
     }
 }

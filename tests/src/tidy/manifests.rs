@@ -62,6 +62,7 @@ const ROOMS: &[Room] = &[
             "hdrhistogram",
             "indicatif",
             "mimalloc",
+            "rustix",
             "serde",
             "serde_json",
             "thiserror",

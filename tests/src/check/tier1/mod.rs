@@ -1,5 +1,6 @@
-//! Tier 1: black box (reliability.md 3.3). Only invocations and answers count; an own Wing-Gong-Lowe search looks for one
-//! legal order. Rules P1-P5 remove only branches that cannot succeed; a found order is replayed before it is believed.
+//! Tier 1: black box (reliability.md 3.3). Only invocations and answers count; an own Wing-Gong-Lowe search looks for
+//! one legal order. Rules P1-P5 remove only branches that cannot succeed; a found order is replayed before it is
+//! believed.
 
 pub mod problem;
 mod search;

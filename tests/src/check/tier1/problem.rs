@@ -27,11 +27,13 @@ pub struct Task {
     pub form: Form,
     /// Must be placed; the others may be left out.
     pub mandatory: bool,
+    /// When it was invoked, in nanoseconds.
     pub invoked: u64,
     /// Must be placed before what is invoked after this.
     pub returned: u64,
     /// Bounds of a range, whose checks are all pairs inside; else empty.
     pub low: u32,
+    /// First key above the range, by rank.
     pub high: u32,
     checks: (u32, u32),
     writes: (u32, u32),
@@ -70,6 +72,7 @@ pub struct Problem {
 const ABSENT_MAX: usize = 60_000_000;
 
 impl Problem {
+    /// The search problem of a history: what must be ordered, and what each operation saw.
     pub fn new(history: &History, facts: &Facts, judged: Option<&Judged>) -> Problem {
         let mut problem = Problem {
             tasks: Vec::with_capacity(history.operations.len()),
