@@ -84,7 +84,7 @@ fn samples() -> Vec<Bytes> {
     let mut samples = Vec::new();
     for eight in [true, false] {
         let session = SessionId { partition: PartitionId(3), instance: 1 << 40, index: 7 };
-        let mut writer = PackWriter::new(BytesMut::new(), session, 90, eight, 8_192);
+        let mut writer = PackWriter::new(Vec::new(), session, 90, eight, 8_192);
         let (key, value) = (&b"key key "[..], &b"a value!"[..]);
         let ops = [Op::Put { key, value }, Op::Delete { key }, Op::Cas { key, expected: value, value }];
         for (number, op) in ops.into_iter().enumerate() {
@@ -186,7 +186,7 @@ fn a_hello_above_its_limit_is_refused_undecoded() {
 
 #[test]
 fn numbers_at_the_end_of_their_range_do_not_wrap() {
-    let mut writer = PackWriter::new(BytesMut::new(), SessionId::default(), u64::MAX - 1, true, 8_192);
+    let mut writer = PackWriter::new(Vec::new(), SessionId::default(), u64::MAX - 1, true, 8_192);
     writer.push(u64::MAX, Op::Get { key: b"12345678" }).unwrap();
     let bytes = writer.finish(PartitionId(u32::MAX), 1).unwrap();
     let mut body = bytes[16..].to_vec();

@@ -103,7 +103,7 @@ proptest! {
         partition: u32, instance: u64, index: u32,
     ) {
         let session = SessionId { partition: PartitionId(partition), instance, index };
-        let mut writer = PackWriter::new(BytesMut::new(), session, lowest, eight, usize::MAX);
+        let mut writer = PackWriter::new(Vec::new(), session, lowest, eight, usize::MAX);
         let mut number = lowest;
         let mut expected = Vec::new();
         for (at, (step, command)) in commands.iter().enumerate() {
@@ -411,7 +411,7 @@ fn assert_same_op_result(found: &ResultRef<'_>, expected: &OpResult) {
 
 #[test]
 fn an_update_of_sixteen_bytes_takes_eighteen() {
-    let mut writer = PackWriter::new(BytesMut::new(), SessionId::default(), 1_000_000, true, 8_192);
+    let mut writer = PackWriter::new(Vec::new(), SessionId::default(), 1_000_000, true, 8_192);
     for number in 0..100 {
         writer.push(1_000_000 + number, Op::Put { key: b"8 bytes.", value: b"8 bytes!" }).unwrap();
     }
@@ -422,17 +422,17 @@ fn an_update_of_sixteen_bytes_takes_eighteen() {
 fn a_full_pack_says_so_and_an_empty_one_takes_any_legal_command() {
     let session = SessionId::default();
     let big = vec![0; VALUE_BYTES_MAX];
-    let mut writer = PackWriter::new(BytesMut::new(), session, 1, false, 100);
+    let mut writer = PackWriter::new(Vec::new(), session, 1, false, 100);
     let key = [7; KEY_BYTES_MAX];
     assert_eq!(writer.push(1, Op::Cas { key: &key, expected: &big, value: &big }), Ok(()));
     assert_eq!(writer.push(2, Op::Get { key: b"a" }), Err(PushError::Full));
     assert!(matches!(request(&writer.finish(PartitionId(1), 1).unwrap()), Request::Commands(_)));
-    let mut writer = PackWriter::new(BytesMut::new(), session, 5, true, 100);
+    let mut writer = PackWriter::new(Vec::new(), session, 5, true, 100);
     assert_eq!(writer.push(4, Op::Get { key: b"12345678" }), Err(PushError::Order));
     assert_eq!(writer.push(5, Op::Get { key: b"123456789" }), Err(PushError::NotEight));
     assert_eq!(writer.push(5, Op::Get { key: b"12345678" }), Ok(()));
     assert_eq!(writer.push(5, Op::Get { key: b"12345678" }), Err(PushError::Order));
-    let mut writer = PackWriter::new(BytesMut::new(), session, 5, false, 100);
+    let mut writer = PackWriter::new(Vec::new(), session, 5, false, 100);
     assert_eq!(writer.push(5, Op::Get { key: &[0; KEY_BYTES_MAX + 1] }), Err(PushError::TooLarge));
     assert_eq!(writer.push(5, Op::Put { key: b"", value: &vec![0; VALUE_BYTES_MAX + 1] }), Err(PushError::TooLarge));
     let pairs = [(&b"b"[..], &b""[..]), (b"a", b"")];

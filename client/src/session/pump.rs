@@ -173,7 +173,7 @@ impl Session {
         let retry = lane.retry.range((row, 0)..=(row, u64::MAX)).map(|(_, key)| key).take(EIGHT_RUN);
         let eight = retry.chain(fresh).all(|&key| calls.get(key).is_none_or(|call| call.eight));
         let guess = (lane.fresh.len() + lane.retry.len()).saturating_mul(COMMAND_BYTES) + 128;
-        let buffer = BytesMut::with_capacity(guess.min(config.pack_bytes + 128));
+        let buffer = Vec::with_capacity(guess.min(config.pack_bytes + 128));
         let lowest = rows.lowest_unacknowledged(row);
         let mut writer = PackWriter::new(buffer, rows.id(row), lowest, eight, config.pack_bytes);
         let (mut packed, mut attempts) = (Vec::with_capacity(guess.min(config.pack_bytes) / COMMAND_BYTES), 0);

@@ -233,9 +233,14 @@ pub fn begin_frame(out: &mut BytesMut, kind: Kind, stream: u32) -> usize {
 /// # Panics
 /// If the body is longer than [`BODY_BYTES_MAX`].
 pub fn end_frame(out: &mut BytesMut, start: usize) {
-    let length = out.len() - start - HEADER_BYTES;
+    seal_frame(&mut out[start..]);
+}
+
+/// Writes length and checksum of a frame that stands alone in `frame`.
+pub(super) fn seal_frame(frame: &mut [u8]) {
+    let length = frame.len() - HEADER_BYTES;
     assert!(length <= BODY_BYTES_MAX, "a frame of our own is too long: {length} bytes");
-    let crc = crc32c::crc32c(&out[start + 8..]);
-    out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
-    out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&frame[8..]);
+    frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
+    frame[4..8].copy_from_slice(&crc.to_le_bytes());
 }

@@ -233,11 +233,19 @@ impl<'b> PartWriter<'b> {
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
         let value = if self.flags & FLAG_KEYS_ONLY == 0 { Some(value) } else { None };
         if self.is_eight() {
-            if key.len() != 8 || value.is_some_and(|value| value.len() != 8) || self.body_bytes() + 16 > PART_BYTES {
+            if self.body_bytes() + 16 > PART_BYTES {
                 return false;
             }
-            self.out.put_slice(key);
-            self.out.put_slice(value.unwrap_or(&[]));
+            match (<&[u8; 8]>::try_from(key), value.map(<&[u8; 8]>::try_from)) {
+                (Ok(key), Some(Ok(value))) => {
+                    let mut pair = [0; 16];
+                    pair[..8].copy_from_slice(key);
+                    pair[8..].copy_from_slice(value);
+                    self.out.put_slice(&pair);
+                }
+                (Ok(key), None) => self.out.put_slice(key),
+                _ => return false,
+            }
         } else {
             let bytes = |bytes: &[u8]| varint_bytes(bytes.len() as u64) + bytes.len();
             if self.count > 0 && self.body_bytes() + bytes(key) + value.map_or(0, bytes) > PART_BYTES {

@@ -53,6 +53,16 @@ pub fn put_varint(out: &mut BytesMut, mut value: u64) {
     out.put_u8(value as u8);
 }
 
+/// [`put_varint`] for a vector.
+#[inline]
+pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
 /// How many bytes [`put_varint`] appends for `value`: 1 to 10.
 #[inline]
 pub fn varint_bytes(value: u64) -> usize {
@@ -82,6 +92,12 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
+    }
+
+    /// Passes over `count` bytes of [`Reader::rest`], or to the end.
+    #[inline]
+    pub fn skip(&mut self, count: usize) {
+        self.rest = self.rest.get(count..).unwrap_or(&[]);
     }
 
     /// The next byte.
