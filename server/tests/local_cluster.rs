@@ -103,7 +103,7 @@ impl Writer {
 
     fn put(&mut self, key: &[u8], value: &[u8]) {
         self.number += 1;
-        let mut pack = PackWriter::new(BytesMut::new(), self.session, self.number, false, 1 << 20);
+        let mut pack = PackWriter::new(Vec::new(), self.session, self.number, false, 1 << 20);
         pack.push(self.number, Op::Put { key, value }).unwrap();
         let out = BytesMut::from(&pack.finish(self.partition, 4).unwrap()[..]);
         let frame = self.raw.ask(&out);

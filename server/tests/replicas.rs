@@ -209,7 +209,7 @@ impl World {
         };
         self.repeats += u64::from(again);
         self.next_number = self.next_number.max(number + 1);
-        let mut pack = PackWriter::new(BytesMut::new(), session, 1, false, 4096);
+        let mut pack = PackWriter::new(Vec::new(), session, 1, false, 4096);
         // The command follows from its number, so that a repeated one is the same.
         let mut of_number = Random(number);
         let key = format!("k{}", of_number.below(16));
