@@ -1,5 +1,6 @@
 //! `serve`: one node, from its settings to its end.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -242,11 +243,37 @@ fn start_failure(error: &StartError, config: &NodeConfig) -> Failure {
 
 /// Tells systemd, if it started us.
 fn notify(state: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Some(path) = std::env::var_os("NOTIFY_SOCKET") {
+        // Nobody but systemd cares, and it has its own timeout.
+        let _ = notify_at(&path, state);
+    }
+}
+
+fn notify_at(path: &OsStr, state: &str) -> io::Result<usize> {
     let address = match path.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
-        _ => SocketAddr::from_pathname(&path),
-    };
-    // Nobody but systemd cares, and it has its own timeout.
-    let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+        _ => SocketAddr::from_pathname(path),
+    }?;
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_hears_by_path_and_by_abstract_name() {
+        let name = format!("coppice-notify-{}", std::process::id());
+        let path = std::env::temp_dir().join(&name);
+        let by_path = UnixDatagram::bind(&path).expect("a socket");
+        let by_name =
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).expect("a name")).expect("a socket");
+        for (socket, address) in [(by_path, path.clone().into_os_string()), (by_name, format!("@{name}").into())] {
+            notify_at(&address, "READY=1").expect("it listens");
+            let mut heard = [0; 16];
+            let length = socket.recv(&mut heard).expect("a message");
+            assert_eq!(&heard[..length], b"READY=1");
+        }
+        std::fs::remove_file(path).expect("it is ours");
+    }
 }

@@ -230,7 +230,7 @@ impl Faults {
         let ms = |time: Option<Duration>| time.unwrap_or_default().as_millis();
         if hit.is_empty() {
             let wait = ms(self.pulse.wait(&self.partitions, Kind::Write));
-            return format!("no write waited longer than {wait} ms");
+            return format!("No write waited longer than {wait} ms");
         }
         let (writes, reads) = (ms(self.pulse.silence(hit, Kind::Write)), ms(self.pulse.silence(hit, Kind::Read)));
         format!("{}: no writes for {writes} ms, no reads for {reads} ms", names(hit))

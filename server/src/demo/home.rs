@@ -102,7 +102,7 @@ impl Home {
         if !path.join(MANIFEST).exists() && entries.next().is_some() {
             return Err(HomeError::Foreign { path: path.to_owned() });
         }
-        // Children have another working directory in no case, but a person may change it while reading our output.
+        // What is printed must be right in another shell's directory too.
         let path = std::path::absolute(path).map_err(io_error)?;
         Self::open(path, false)
     }
@@ -130,7 +130,7 @@ impl Home {
         Ok(Self { path, temporary, in_memory, found, manifest })
     }
 
-    /// Writes down what the cluster is, before its nodes start.
+    /// Writes down what the cluster is. An interrupted start is begun anew in the same directory.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -52,7 +52,10 @@ pub fn first_taken(ports: &[NodePorts]) -> Option<u16> {
 }
 
 /// Free ports. All are held until all are known, so that none is given twice.
-fn free(nodes: u32) -> io::Result<Vec<NodePorts>> {
+///
+/// # Errors
+/// The system has no free ports.
+pub fn free(nodes: u32) -> io::Result<Vec<NodePorts>> {
     let mut held = Vec::new();
     let mut next = || {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

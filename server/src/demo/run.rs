@@ -294,9 +294,18 @@ async fn carry_out(
         PromptCommand::Quit => Ok(Vec::new()),
     };
     match lines {
-        Ok(lines) => lines.iter().try_for_each(|line| terminal.line(line)).map(|()| Ok(Exit::Done)),
+        Ok(lines) => lines[..shown(command, lines.len(), terminal)]
+            .iter()
+            .try_for_each(|line| terminal.line(line))
+            .map(|()| Ok(Exit::Done)),
         Err(refused) => Ok(Err(refused)),
     }
+}
+
+/// How many of the lines are printed: how the cluster stands after a fault is said by the live line too, where there is one.
+fn shown(command: &PromptCommand, lines: usize, terminal: &Terminal) -> usize {
+    let fault = matches!(command, PromptCommand::Kill(_) | PromptCommand::Pause(_));
+    if fault && terminal.is_interactive() { lines - 1 } else { lines }
 }
 
 /// Verbs that can be said at the prompt.

@@ -15,6 +15,8 @@ use crate::cli::{Exit, Failure};
 const NODES: u32 = 3;
 /// Partitions of a demo that is not told otherwise.
 const PARTITIONS: u32 = 4;
+/// Demos that start at the same moment look at the same ports; the second attempt of each takes any.
+const ATTEMPTS: u32 = 3;
 /// A node that has said nothing by then will not.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -42,29 +44,65 @@ pub struct Started {
 /// # Errors
 /// In four lines; nothing is left running then.
 pub async fn start(args: &DemoArgs) -> Result<Started, Failure> {
+    let mut any_ports = false;
+    for _ in 1..ATTEMPTS {
+        match attempt(args, any_ports).await {
+            // Somebody else took a port between our look and our node: another demo, most likely.
+            Err(Trouble::PortTaken(_)) => any_ports = true,
+            Err(Trouble::Other(failure)) => return Err(failure),
+            Ok(started) => return Ok(started),
+        }
+    }
+    attempt(args, any_ports).await.map_err(|trouble| match trouble {
+        Trouble::PortTaken(failure) | Trouble::Other(failure) => failure,
+    })
+}
+
+/// Why an attempt failed.
+enum Trouble {
+    /// A port that was free a moment ago; others may do.
+    PortTaken(Failure),
+    /// Everything else.
+    Other(Failure),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Other(failure)
+    }
+}
+
+async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
     let mut home = match &args.data_dir {
         Some(path) => Home::kept(path),
         None => Home::temporary(),
     }
     .map_err(|error| home_failure(&error))?;
-    let (partitions, ports) = match home.found.clone() {
+    let resumed = home.found.clone();
+    let (partitions, ports) = match &resumed {
         Some(found) => {
-            same_as(args, &found, &home)?;
-            (found.partitions, resumed_ports(&found, &home)?)
+            same_as(args, found, &home)?;
+            (found.partitions, resumed_ports(found, &home)?)
         }
         None => {
-            let ports = ports::choose(args.nodes.unwrap_or(NODES)).map_err(|error| system_failure(&error))?;
-            let partitions = args.partitions.unwrap_or(PARTITIONS);
-            let manifest = Manifest { v: 1, partitions, ports: ports.clone() };
-            home.record(&manifest).map_err(|error| home_failure(&error))?;
-            (partitions, ports)
+            let nodes = args.nodes.unwrap_or(NODES);
+            let chosen = if any_ports { ports::free(nodes) } else { ports::choose(nodes) };
+            (args.partitions.unwrap_or(PARTITIONS), chosen.map_err(|error| system_failure(&error))?)
         }
     };
     let program = std::env::current_exe().map_err(|error| system_failure(&error))?;
     let (sender, deaths) = mpsc::unbounded_channel();
     let since = Instant::now();
     let mut nodes = Nodes::start(&program, &home, &ports, sender).map_err(|error| system_failure(&error))?;
-    match all_spoken(&mut nodes, &home).await {
+    let spoken = all_spoken(&mut nodes, &home).await;
+    // Written once all nodes have their ports: a directory whose nodes never ran is no demo's yet.
+    let recorded = spoken.and_then(|unformed| {
+        if resumed.is_none() {
+            home.record(&Manifest { v: 1, partitions, ports: ports.clone() }).map_err(|error| home_failure(&error))?;
+        }
+        Ok(unformed)
+    });
+    match recorded {
         Ok(unformed) => {
             let usual = (1..=nodes.count()).all(|number| nodes.ports(number) == NodePorts::usual(number));
             Ok(Started { nodes, home, partitions, unformed, other_ports: !usual, since, deaths })
@@ -74,7 +112,8 @@ pub async fn start(args: &DemoArgs) -> Result<Started, Failure> {
             if home.temporary {
                 super::home::remove(&home.path);
             }
-            Err(failure)
+            let taken = resumed.is_none() && ports::first_taken(&ports).is_some();
+            Err(if taken { Trouble::PortTaken(failure) } else { Trouble::Other(failure) })
         }
     }
 }
