@@ -1,4 +1,5 @@
-//! What the hot messages cost, per command or pair of 8 bytes and 8 bytes: `cargo bench -p coppice-client --bench wire`.
+//! What the hot messages cost, per command or pair of 8 bytes and 8 bytes: `cargo bench -p coppice-client --bench
+//! wire`.
 
 use bytes::{Bytes, BytesMut};
 use coppice_btree::{Op, OpResult, Value};

@@ -27,6 +27,7 @@ use crate::datadir::DataDir;
 use crate::log::LogWriter;
 use crate::machine::directory::DirectoryState;
 use crate::mailbox::Lane;
+use crate::metrics::Warning;
 use crate::net::rpc::{Answer, Question};
 use crate::shard::{Shard, ToShard};
 use crate::shared::Shared;
@@ -240,11 +241,26 @@ impl Control {
 
     fn look_around(&mut self) {
         self.sample_rates();
+        self.publish_node();
         self.check_memory();
         self.start_checkpoints();
         if !self.running.contains_key(&PartitionId::DIRECTORY) {
             self.ask_for_the_map();
         }
+    }
+
+    /// The gauges of the node itself: disk, and the warnings that `status` shows.
+    fn publish_node(&self) {
+        let space = self.log.as_ref().map(|log| log.log().space());
+        if let Some(space) = space {
+            self.shared.metrics.log().set_disk(self.flush.log_bytes(), space.free_bytes);
+        }
+        let config = &self.shared.config;
+        let metrics = &self.shared.metrics;
+        metrics.set_warning(Warning::DiskReserve, space.is_some_and(|space| space.full));
+        metrics.set_warning(Warning::MemoryLimit, self.shared.memory_is_full());
+        metrics.set_warning(Warning::Insecure, config.insecure);
+        metrics.set_warning(Warning::FlushOff, config.log.flush == crate::config::Flush::Off);
     }
 
     fn on_directory(&mut self, state: &DirectoryState) {

@@ -57,6 +57,11 @@ impl FlushTimes {
         }
     }
 
+    /// Bytes of the log's files, as of the newest flush.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Ordering::Relaxed)
+    }
+
     fn p99_us(&self) -> u64 {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone();
         newest.sort_unstable();
@@ -172,7 +177,7 @@ impl Control {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             flush_us_p99: self.flush.p99_us(),
-            log_bytes: self.flush.log_bytes.load(Ordering::Relaxed),
+            log_bytes: self.flush.log_bytes(),
             disk_free_bytes: space.map_or(0, |space| space.free_bytes),
             memory_bytes: resident_bytes(),
             connections: shared.connections() as u32,

@@ -302,7 +302,8 @@ async fn carry_out(
     }
 }
 
-/// How many of the lines are printed: how the cluster stands after a fault is said by the live line too, where there is one.
+/// How many of the lines are printed: how the cluster stands after a fault is said by the live line too, where there
+/// is one.
 fn shown(command: &PromptCommand, lines: usize, terminal: &Terminal) -> usize {
     let fault = matches!(command, PromptCommand::Kill(_) | PromptCommand::Pause(_));
     if fault && terminal.is_interactive() { lines - 1 } else { lines }
