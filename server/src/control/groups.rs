@@ -160,21 +160,28 @@ impl Control {
     }
 
     /// A replica that ran here before.
-    fn restart(&mut self, group: PartitionId, replay: GroupReplay) -> Result<(), String> {
+    fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), String> {
         if let Some(removed) = replay.removed {
             self.removed.insert(group, removed);
         }
-        let Some((me, birth)) = replay.created else { return Ok(()) };
+        let Some((me, birth)) = replay.created.take() else { return Ok(()) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|_| format!("{group}: its birth record is unknown"))?;
         let (mut recovered, machine, snapshot) = match self.load_checkpoint(group)? {
             Some(Loaded { machine, instance, configuration, configured_at }) => {
                 (RecoveredGroup::from_snapshot(instance, configuration, configured_at), machine, instance)
             }
-            // Without a good checkpoint and with a trimmed log only a peer's snapshot helps; Paxos asks for it.
             None => (RecoveredGroup::new(), birth.machine(group), Instance::ZERO),
         };
-        for (at, record) in replay.records.into_iter().enumerate() {
-            recovered.apply(coppice_ordering::Lsn(at as u64 + 1), record);
+        // Its votes up to there are gone from the log. As an acceptor it would report holes where batches were decided,
+        // and a candidate would fill them (reliability.md PX6).
+        if let Some(trimmed) = replay.trimmed.filter(|trimmed| *trimmed > snapshot) {
+            return Err(format!(
+                "{group}: the log is trimmed up to {trimmed}, but no good checkpoint reaches that far: this replica has \
+                 lost its votes and must not vote (try: coppice node replace)"
+            ));
+        }
+        for (lsn, record) in replay.take_records() {
+            recovered.apply(lsn, record);
         }
         let launch = self.launch(group, me, &birth, recovered, machine, snapshot, false);
         self.start(launch);

@@ -57,16 +57,17 @@ pub struct GroupReplay {
     /// A durable checkpoint holds everything up to here.
     pub trimmed: Option<Instance>,
     /// The highest ballot promised or voted in, votes for trimmed batches included.
-    pub promised: Ballot,
+    promised: Ballot,
     /// Everything but promises, in log order; batches above `trimmed` only.
-    pub records: Vec<Record>,
+    records: Vec<Record>,
 }
 
 impl GroupReplay {
-    /// The records as `coppice_ordering::RecoveredGroup::apply` takes them, numbered anew from 1.
-    pub fn into_records(self) -> impl Iterator<Item = (Lsn, Record)> {
+    /// The records as `coppice_ordering::RecoveredGroup::apply` takes them, numbered anew from 1: the highest promise,
+    /// then everything else in log order, batches above `trimmed` only. Leaves none.
+    pub fn take_records(&mut self) -> impl Iterator<Item = (Lsn, Record)> {
         let promise = (self.promised > Ballot::ZERO).then_some(Record::Promise { ballot: self.promised });
-        (1..).map(Lsn).zip(promise.into_iter().chain(self.records))
+        (1..).map(Lsn).zip(promise.into_iter().chain(std::mem::take(&mut self.records)))
     }
 
     fn apply(&mut self, record: Record) {

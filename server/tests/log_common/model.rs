@@ -82,7 +82,7 @@ pub fn of_replay(replay: &Replay) -> Model {
     let of_group = |(group, replay): (&GroupId, &coppice_server::log::GroupReplay)| {
         let (created, removed) = (replay.created.clone(), replay.removed);
         let mut state = Group { created, removed, ..Group::default() };
-        replay.clone().into_records().for_each(|(_, record)| state.apply(&record));
+        replay.clone().take_records().for_each(|(_, record)| state.apply(&record));
         state.trim(replay.trimmed.unwrap_or_default());
         (*group, state)
     };
