@@ -51,7 +51,7 @@ fn table(summary: &Summary) -> String {
     table.set_header(head.iter().enumerate().map(|(i, text)| {
         Cell::new(text).set_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right })
     }));
-    if summary.kinds.len() != 1 {
+    if summary.kinds.len() != 1 || summary.unsent > 0 {
         table.add_row(row("all", summary.throughput, &summary.latency));
     }
     for kind in &summary.kinds {
@@ -73,7 +73,8 @@ pub fn render(summary: &Summary) -> String {
     );
     if summary.unsent > 0 {
         out += &format!(
-            "  never sent {}: the store is slower than the rate, so the latencies are lower bounds",
+            "  never sent {}: the store is slower than the rate; with their wait until the end they are in `all`, \
+             whose latencies are lower bounds",
             print_count(summary.unsent)
         );
     }

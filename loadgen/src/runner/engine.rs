@@ -91,7 +91,9 @@ impl<T: Target, L: FnMut(Live)> Engine<'_, T, L> {
             self.poll(next.min(end).min(self.told_at + LIVE_INTERVAL), &mut done);
             self.tell();
         }
-        self.tally.unsent = self.pacing.untaken(self.orders.timeline.window());
+        for intended in self.pacing.untaken(end) {
+            self.tally.never_sent(intended, end);
+        }
         self.drain(&mut done);
     }
 

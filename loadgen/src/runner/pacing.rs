@@ -156,14 +156,13 @@ impl Pacing {
         }
     }
 
-    /// Open loop: of the requests due in `window`, those not taken yet.
-    pub fn untaken(&self, window: std::ops::Range<Nanos>) -> u64 {
-        let Pacing::Open { gap, offset, taken, .. } = self else { return 0 };
-        let due_before = |time: Nanos| match time.checked_sub(*offset) {
-            None | Some(0) => 0,
-            Some(since) => (since as f64 / gap).ceil() as u64,
+    /// Open loop: when the requests were due that are due before `end` and not taken yet.
+    pub fn untaken(&self, end: Nanos) -> impl Iterator<Item = Nanos> + use<> {
+        let (gap, offset, taken) = match *self {
+            Pacing::Open { gap, offset, taken, .. } => (gap, offset, taken),
+            Pacing::Closed { .. } => (1.0, Nanos::MAX / 2, 0),
         };
-        due_before(window.end).saturating_sub((*taken).max(due_before(window.start)))
+        (taken..).map(move |number| Pacing::due_at(gap, offset, number)).take_while(move |&due| due < end)
     }
 }
 
@@ -181,8 +180,9 @@ mod tests {
         assert_eq!((pacing.take(5_000_000), pacing.next_due()), (None, None));
         pacing.ended(1, 6_000_000, true);
         assert_eq!(pacing.take(6_000_000), Some(Due { slot: 1, intended: 2_000_500 }));
-        // Due before 10 ms: 0.0005, 1.0005, .. 9.0005 ms.
-        assert_eq!(pacing.untaken(0..10_000_000), 7);
+        // Due before 10 ms: 0.0005, 1.0005, .. 9.0005 ms; three are taken.
+        assert_eq!(pacing.untaken(10_000_000).collect::<Vec<_>>()[..2], [3_000_500, 4_000_500]);
+        assert_eq!(pacing.untaken(10_000_000).count(), 7);
     }
 
     #[test]

@@ -110,8 +110,10 @@ pub struct Tally {
     pub kinds: Vec<OfKind>,
     /// Requests that ended outside of the window, dropped from every other number.
     pub trimmed: u64,
-    /// Open loop: requests of the window that were never sent, for lack of slots, before the drain ended.
+    /// Open loop: requests of the window that were never sent, for lack of slots, before the run ended.
     pub unsent: u64,
+    /// How long those had waited by then: lower bounds of what their latencies would have been.
+    pub overdue: Histogram<u64>,
     /// The first error that the target told.
     pub first_error: Option<String>,
 }
@@ -127,6 +129,7 @@ impl Tally {
             open,
             trimmed: 0,
             unsent: 0,
+            overdue: histogram(),
             first_error: None,
         }
     }
@@ -166,14 +169,25 @@ impl Tally {
         }
         self.trimmed += other.trimmed;
         self.unsent += other.unsent;
+        self.overdue.add(&other.overdue).expect("histograms that resize take any other");
         if self.first_error.is_none() {
             self.first_error.clone_from(&other.first_error);
         }
     }
 
-    /// All latencies of the window.
+    /// Counts a request that was due at `intended` and not sent by the end of the run, at `now`. Leaving it out would make
+    /// a store look the faster the further it falls behind.
+    pub fn never_sent(&mut self, intended: Nanos, now: Nanos) {
+        let Some(slice) = self.timeline.slice_of(intended) else { return };
+        let waited = now.saturating_sub(intended);
+        self.unsent += 1;
+        record(&mut self.overdue, waited);
+        record(&mut self.slices[slice].latency, waited);
+    }
+
+    /// All latencies of the window, those of requests that were never sent included.
     pub fn latency(&self) -> Histogram<u64> {
-        let mut all = histogram();
+        let mut all = self.overdue.clone();
         self.kinds.iter().for_each(|kind| all.add(&kind.latency).expect("histograms that resize take any other"));
         all
     }
