@@ -175,8 +175,8 @@ impl Tally {
         }
     }
 
-    /// Counts a request that was due at `intended` and not sent by the end of the run, at `now`. Leaving it out would make
-    /// a store look the faster the further it falls behind.
+    /// Counts a request that was due at `intended` and not sent by the end of the run, at `now`. Leaving it out would
+    /// make a store look the faster the further it falls behind.
     pub fn never_sent(&mut self, intended: Nanos, now: Nanos) {
         let Some(slice) = self.timeline.slice_of(intended) else { return };
         let waited = now.saturating_sub(intended);

@@ -204,6 +204,10 @@ impl Replica {
             Input::Request { origin, request } => self.on_request(now, origin, request, effects),
             Input::Checkpointed(instance) => self.order(now, Order::Trim(instance), effects),
             Input::Installed { machine, instance, configuration, configured_at } => {
+                // The log may have caught up while the snapshot was on its way: then the state here is the newer one.
+                if instance <= self.executor.decided() {
+                    return;
+                }
                 self.executor.install(*machine, instance);
                 self.gate.decided(instance);
                 self.work = self.work.split_off(&instance.next());
