@@ -1,4 +1,6 @@
 //! The command line (experience.md 10).
+// Help texts show defaults in brackets; they are no links.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::units::{self, Bound, Think};
 use clap::{Args, Parser, Subcommand, ValueEnum};
