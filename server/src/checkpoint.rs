@@ -2,7 +2,7 @@
 //!
 //! This is the only file that names sled. sled holds no votes and is trusted with nothing: what it writes is flushed by
 //! us, read back in full, and covered by checksums of ours, chunk by chunk and file by file, which are checked before
-//! sled sees a file again ([`sums`]). A checkpoint that fails any of it does not count: the older one does, else a
+//! sled sees a file again (`sums`). A checkpoint that fails any of it does not count: the older one does, else a
 //! peer's.
 //!
 //! `checkpoints/p4/184000/` holds sled's files and `SUMS`. It is made as `184000.tmp` and renamed when everything in it

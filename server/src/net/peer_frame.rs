@@ -6,7 +6,7 @@ use coppice_client::wire::frame::HEADER_BYTES;
 use super::codec::Body;
 use super::outbox::Outbox;
 
-/// Who is calling; first on every connection of messages. Body: postcard [`super::peer_hello::PeerHello`].
+/// Who is calling; first on every connection of messages. Body: postcard [`super::rpc::PeerHello`].
 pub const HELLO: u8 = 64;
 /// Messages of any groups ([`super::peer`]).
 pub const MESSAGES: u8 = 65;

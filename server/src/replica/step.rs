@@ -5,10 +5,10 @@ use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Message, Record, Re
 use crate::machine::Machine;
 use crate::request::{Origin, Reply, Request};
 
-/// What [`Replica::step`] takes.
+/// What [`super::Replica::step`] takes.
 #[derive(Debug)]
 pub enum Input {
-    /// Time passed; wanted at [`Replica::deadline`].
+    /// Time passed; wanted at [`super::Replica::deadline`].
     Tick,
     /// All inputs that arrived together were given: what was collected (reads to confirm) goes on now.
     TurnEnd,

@@ -14,7 +14,7 @@ pub struct Graph {
     pub names: Vec<u32>,
     /// When each was invoked.
     pub invoked: Vec<u64>,
-    /// When each was answered; [`NEVER`]: it is before nothing by real time.
+    /// When each was answered; `NEVER`: it is before nothing by real time.
     pub returned: Vec<u64>,
     /// `from` is before `to`.
     pub edges: Vec<(u32, u32, Why)>,

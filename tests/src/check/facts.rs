@@ -19,7 +19,7 @@ pub struct Facts {
     /// The key that it is written to.
     pub key: Vec<u32>,
     /// The earliest answer of those that saw it; an unanswered cas that must have happened saw what it expected.
-    /// [`NEVER`]: nobody did.
+    /// `NEVER`: nobody did.
     pub seen: Vec<u64>,
     /// Which operation replaced or deleted it, according to that one's answer.
     pub next: Vec<u32>,

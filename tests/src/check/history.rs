@@ -107,7 +107,7 @@ pub struct Operation {
     pub number: u64,
     /// Nanoseconds.
     pub invoked: u64,
-    /// Nanoseconds; [`NEVER`] = unanswered.
+    /// Nanoseconds; `NEVER` = unanswered.
     pub returned: u64,
     /// The call; of a `Many` only the kind is set.
     pub step: Step,
