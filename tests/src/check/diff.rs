@@ -13,8 +13,9 @@ use super::verdict::Verdict;
 use super::{tier0, tier1, tier1b};
 
 /// Names of the planted bugs of the checkers, each of which `diff` must catch.
-pub const MUTANTS: [&str; 6] = [
-    "eager_inserts",
+pub const MUTANTS: [&str; 7] = [
+    "eager_misfits",
+    "eager_births",
     "last_observer_counts_itself",
     "absence_gap_endless",
     "version_chain_unchecked",

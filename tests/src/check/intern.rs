@@ -10,11 +10,12 @@ pub struct Interner {
     bytes: Vec<u8>,
     /// End of each string in `bytes`.
     ends: Vec<usize>,
-    /// Open addressing, a power of two, at most half full. `NONE` = free.
-    slots: Vec<u32>,
-    /// Upper half of each string's hash: most unequal strings are told apart without looking at them.
-    hashes: Vec<u32>,
+    /// Open addressing, a power of two, at most half full: number, and the upper half of the hash above it, so that most
+    /// unequal strings are told apart without looking at them. [`FREE`] = free.
+    slots: Vec<u64>,
 }
+
+const FREE: u64 = u64::MAX;
 
 /// A fast hash, for tables in memory only: equal on every run, easily flooded by whoever wants to.
 pub fn hash(bytes: &[u8]) -> u64 {
@@ -66,18 +67,15 @@ impl Interner {
         let hash = hash(bytes);
         let mask = self.slots.len() - 1;
         let mut slot = hash as usize & mask;
-        loop {
-            match self.slots[slot] {
-                NONE => break,
-                number if self.hashes[number as usize] == (hash >> 32) as u32 && self.get(number) == bytes => {
-                    return number;
-                }
-                _ => slot = (slot + 1) & mask,
+        while self.slots[slot] != FREE {
+            let number = self.slots[slot] as u32;
+            if self.slots[slot] >> 32 == hash >> 32 && self.get(number) == bytes {
+                return number;
             }
+            slot = (slot + 1) & mask;
         }
         let number = u32::try_from(self.ends.len()).expect("fewer than 2^32 different strings");
-        self.slots[slot] = number;
-        self.hashes.push((hash >> 32) as u32);
+        self.slots[slot] = hash & !u64::from(u32::MAX) | u64::from(number);
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
         number
@@ -85,13 +83,14 @@ impl Interner {
 
     fn grow(&mut self) {
         let size = (self.slots.len() * 2).max(64);
-        self.slots = vec![NONE; size];
+        self.slots = vec![FREE; size];
         for number in 0..self.ends.len() as u32 {
-            let mut slot = hash(self.get(number)) as usize & (size - 1);
-            while self.slots[slot] != NONE {
+            let hash = hash(self.get(number));
+            let mut slot = hash as usize & (size - 1);
+            while self.slots[slot] != FREE {
                 slot = (slot + 1) & (size - 1);
             }
-            self.slots[slot] = number;
+            self.slots[slot] = hash & !u64::from(u32::MAX) | u64::from(number);
         }
     }
 

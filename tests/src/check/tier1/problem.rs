@@ -63,13 +63,16 @@ pub struct Problem {
     pub life_end: Vec<LifeEnd>,
     absent_start: Vec<u32>,
     absent: Vec<u32>,
+    absent_least: Vec<u32>,
     seen: Vec<bool>,
-    /// Per key: an unanswered `many` may have done something to it.
-    pub blind: Vec<bool>,
+    /// Per key: unanswered `many`s that may do something to it.
+    pub blind: Vec<Vec<u32>>,
+    /// Per key: unanswered puts, which do not say what was there before.
+    pub unchained: Vec<Vec<u32>>,
 }
 
-/// Pairs of a range and a key that it saw absent, beyond which P4 does without ranges: 4 bytes each.
-const ABSENT_MAX: usize = 60_000_000;
+/// Pairs of a range and a key that it saw absent, beyond which P4 does without ranges: 8 bytes each.
+const ABSENT_MAX: usize = 40_000_000;
 
 impl Problem {
     /// The search problem of a history: what must be ordered, and what each operation saw.
@@ -82,8 +85,10 @@ impl Problem {
             life_end: Vec::new(),
             absent_start: Vec::new(),
             absent: Vec::new(),
+            absent_least: Vec::new(),
             seen: facts.seen.iter().map(|seen| *seen != NEVER).collect(),
-            blind: vec![false; history.keys.len()],
+            blind: vec![Vec::new(); history.keys.len()],
+            unchained: vec![Vec::new(); history.keys.len()],
         };
         for (index, operation) in history.operations.iter().enumerate() {
             let happened = judged.is_none_or(|judged| judged.counted[index].is_some());
@@ -123,8 +128,11 @@ impl Problem {
         let checks = push(if range { history.pairs(operation) } else { &net.checks });
         let writes = push(if form == Form::Blind { &[] } else { &net.writes });
         // An answered `many` may write and take back: then it changes nothing.
+        let task = self.tasks.len() as u32;
         if form == Form::Blind && operation.kind() == Kind::Many {
-            steps.iter().for_each(|step| self.blind[step.key as usize] = true);
+            steps.iter().for_each(|step| self.blind[step.key as usize].push(task));
+        } else if form == Form::Known && net.checks.is_empty() {
+            self.unchained[operation.step.key as usize].push(task);
         }
         let form = if form == Form::Known && writes.0 == writes.1 { Form::Read } else { form };
         self.tasks.push(Task {
@@ -155,9 +163,11 @@ impl Problem {
         self.seen[value as usize]
     }
 
-    /// Tasks that must see a key absent, in order of their deadlines.
-    pub fn absent(&self, key: u32) -> &[u32] {
-        &self.absent[self.absent_start[key as usize] as usize..self.absent_start[key as usize + 1] as usize]
+    /// Tasks that must see a key absent, in order of their deadlines; and for each the one invoked first among it and
+    /// those behind it.
+    pub fn absent(&self, key: u32) -> (&[u32], &[u32]) {
+        let (from, to) = (self.absent_start[key as usize] as usize, self.absent_start[key as usize + 1] as usize);
+        (&self.absent[from..to], &self.absent_least[from..to])
     }
 
     /// P4 and trap 1: follow the values that replaced each other.
@@ -227,7 +237,14 @@ impl Problem {
                 absent[fill[key as usize] as usize] = task;
                 fill[key as usize] += 1;
             });
-            (self.absent_start, self.absent) = (counts, absent);
+            // Tasks are numbered in order of invocation.
+            let mut least = absent.clone();
+            for key in 0..written.len() {
+                for at in (counts[key] as usize..(counts[key + 1] as usize).saturating_sub(1)).rev() {
+                    least[at] = least[at].min(least[at + 1]);
+                }
+            }
+            (self.absent_start, self.absent, self.absent_least) = (counts, absent, least);
             return;
         }
     }

@@ -255,21 +255,81 @@ impl<'a> Search<'a> {
         self.problem.tasks.get(self.due.first() as usize).map_or(NEVER, |task| task.returned)
     }
 
-    /// P2: takes every read that fits, in one pass: reads change nothing, so what did not fit still does not.
+    /// P2 and P6: takes all that can be taken without a branch, again and again until nothing more can.
     fn arrive(&mut self) -> Cursor {
-        let mut at = self.open.first();
-        while let Some(task) = self.problem.tasks.get(at as usize)
-            && task.invoked <= self.bound()
-        {
-            self.steps += 1;
-            let next = self.open.next[at as usize];
-            let eager = task.form == Form::Read || (mutant!(eager_inserts) && task.form == Form::Known);
-            if eager && self.fits(at, task) {
-                self.place(at, true);
+        let mut changed = true;
+        while std::mem::take(&mut changed) {
+            let mut at = self.open.first();
+            while let Some(task) = self.problem.tasks.get(at as usize)
+                && task.invoked <= self.bound()
+            {
+                self.steps += 1;
+                let next = self.open.next[at as usize];
+                match task.form {
+                    Form::Read if self.fits(at, task) || mutant!(eager_misfits) => self.place(at, true),
+                    Form::Known if self.may_place(at, task) && self.is_eager(at, task) => {
+                        self.place(at, true);
+                        // What did not fit may fit now.
+                        changed = true;
+                    }
+                    _ => {}
+                }
+                at = next;
             }
-            at = next;
         }
         Cursor::Mandatory(self.open.first())
+    }
+
+    /// P6: whether a write that may be placed can as well be placed at once. Replacing a value that was seen disturbs
+    /// nobody: nobody else must still see it (P3), and nothing else can happen to the key before, for values never
+    /// return. Making a key present disturbs who must see it absent, unless real time has all of those later.
+    fn is_eager(&mut self, index: u32, task: &Task) -> bool {
+        if mutant!(eager_births) {
+            return true;
+        }
+        // An unanswered put does not say what must be there before it.
+        if self.problem.checks(task).is_empty() {
+            return false;
+        }
+        for at in 0..self.changes.len() {
+            let (key, old, _) = self.changes[at];
+            if self.may_come_before(&self.problem.blind[key as usize], index, task) {
+                return false;
+            }
+            if old == NONE
+                && (self.may_come_before(&self.problem.unchained[key as usize], index, task)
+                    || !self.is_before_all_absent(index, task, key))
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether one of `others` that is not placed was invoked before this task was answered.
+    fn may_come_before(&self, others: &[u32], index: u32, task: &Task) -> bool {
+        let problem = self.problem;
+        let mut others = others.iter().filter(|other| **other != index && !self.placed[**other as usize]);
+        others.any(|other| problem.tasks[*other as usize].invoked <= task.returned)
+    }
+
+    /// Whether all that must see a key absent and is not placed was invoked after this task was answered.
+    fn is_before_all_absent(&mut self, index: u32, task: &Task, key: u32) -> bool {
+        self.first_absent(key, index);
+        let problem = self.problem;
+        let after = |other: u32| problem.tasks[other as usize].invoked > task.returned;
+        let (observers, least) = problem.absent(key);
+        for at in self.absent_at[key as usize] as usize..observers.len() {
+            if after(least[at]) {
+                break;
+            }
+            self.steps += 1;
+            let other = observers[at];
+            if other != index && !self.placed[other as usize] && !after(other) {
+                return false;
+            }
+        }
+        true
     }
 
     fn next_write(&mut self, cursor: Cursor) -> Option<u32> {
@@ -383,7 +443,7 @@ impl<'a> Search<'a> {
     /// The earliest deadline of tasks to place, but for `except`, that must see `key` absent.
     fn first_absent(&mut self, key: u32, except: u32) -> Option<u64> {
         let due = |task: u32| self.problem.tasks[task as usize].returned;
-        let observers = self.problem.absent(key);
+        let observers = self.problem.absent(key).0;
         let bound = self.bound();
         let at = &mut self.absent_at[key as usize];
         // All whose deadline is before the earliest one left are placed.
@@ -402,7 +462,7 @@ impl<'a> Search<'a> {
     fn is_useful(&mut self) -> bool {
         let changes = std::mem::take(&mut self.changes);
         let useful = changes.iter().any(|(key, _, new)| {
-            *new != NONE || self.problem.blind[*key as usize] || self.first_absent(*key, u32::MAX).is_some()
+            *new != NONE || !self.problem.blind[*key as usize].is_empty() || self.first_absent(*key, u32::MAX).is_some()
         });
         self.changes = changes;
         useful
