@@ -190,7 +190,8 @@ pub const OTHERS: &[&str] = &[
     "lease_survives_handover",
     // Rules of the checkers that cut too much (reliability.md 3.3).
     "absence_gap_endless",
-    "eager_inserts",
+    "eager_births",
+    "eager_misfits",
     "last_observer_counts_itself",
     "trap_broken_chain",
     "trap_unanswered_observer",

@@ -94,9 +94,11 @@ impl Builder {
     fn invoke(&mut self, invoke: &Invoke<'_>) -> Result<(), String> {
         let (step, steps, fingerprint) = self.steps(&invoke.call);
         let history = &mut self.history;
-        let high = match &invoke.call {
-            Call::Range { high: Some(high), .. } => history.keys.intern(high),
-            _ => NONE,
+        let (high, limit, reverse) = match &invoke.call {
+            Call::Range { high, limit, reverse, .. } => {
+                (high.as_ref().map_or(NONE, |high| history.keys.intern(high)), *limit, *reverse)
+            }
+            _ => (NONE, 0, false),
         };
         let index = u32::try_from(history.operations.len()).map_err(|_| "more than 2^32 operations".to_string())?;
         if self.by_id.insert(invoke.id, index).is_some() {
@@ -113,6 +115,8 @@ impl Builder {
             returned: NEVER,
             step,
             high,
+            limit,
+            reverse,
             status: None,
             stale: invoke.stale,
             pairs: Span::default(),
@@ -285,11 +289,12 @@ impl Builder {
             return Err(format!("the state at the start has the key {} twice", history.key(twice[0].0)));
         }
         sort_operations(&mut history);
+        history.impossible = impossible(&history);
+        narrow(&mut history);
         let place = |entry: &LogEntry| (entry.position, entry.replica);
         if !history.log.is_sorted_by_key(place) {
             history.log.sort_by_key(place);
         }
-        history.impossible = impossible(&history);
         Ok(history)
     }
 }
@@ -353,6 +358,22 @@ fn sort_operations(history: &mut History) {
     }
 }
 
+/// A full answer of a limited range says nothing of the keys beyond its pairs.
+fn narrow(history: &mut History) {
+    let pairs = &history.pairs;
+    for operation in history.operations.iter_mut().chain(&mut history.stale) {
+        let found = operation.pairs.of(pairs);
+        if operation.limit == 0 || found.len() < operation.limit as usize {
+            continue;
+        }
+        match (operation.reverse, found.first(), found.last()) {
+            (false, _, Some((last, _))) => operation.high = last + 1,
+            (true, Some((first, _)), _) => operation.step.key = *first,
+            _ => {}
+        }
+    }
+}
+
 /// Answers that no state could give.
 fn impossible(history: &History) -> Vec<Complaint> {
     let mut complaints = Vec::new();
@@ -361,6 +382,9 @@ fn impossible(history: &History) -> Vec<Complaint> {
         let pairs = history.pairs(operation);
         if let Some(pair) = pairs.iter().find(|pair| pair.0 < operation.step.key || pair.0 >= operation.high) {
             complain(format!("it returned the key {}, which is outside of its bounds", history.key(pair.0)));
+        }
+        if operation.limit > 0 && pairs.len() > operation.limit as usize {
+            complain(format!("it returned {} pairs and was asked for {}", pairs.len(), operation.limit));
         }
         if let Some(pair) = pairs.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             complain(format!("it returned {} before {}", history.key(pair[0].0), history.key(pair[1].0)));

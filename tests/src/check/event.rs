@@ -12,8 +12,10 @@
 //!   ticket it starts with; without `from`: a partition that the history starts with, at that position).
 //! - `{"e":"digest","p":4,"r":1,"i":9000,"d":"..","tree":".."}`: a replica's digests of its whole decided state, and of
 //!   its tree alone, after instance `i` (E6).
+//! - A range may carry `"limit"`, the most pairs that it asks for, and `"rev":true`, which takes those from its high end.
+//!   An answer that is full says something of the keys up to its last pair only. Pairs are in key order either way.
 //! - The same `id` may have several `ret` lines: answers to repeated sendings. They must be identical (B3).
-//! - Texts are the bytes themselves when they are UTF-8, else `0x` and hexadecimal digits ([`text_of`]).
+//! - Texts are the bytes themselves when they are UTF-8, else `0x` and hexadecimal digits ([`text_of`], [`bytes_of`]).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -109,7 +111,7 @@ pub enum Call<'a> {
     Insert { key: Text<'a>, value: Text<'a> },
     Delete { key: Text<'a> },
     Cas { key: Text<'a>, old: Text<'a>, value: Text<'a> },
-    Range { low: Text<'a>, high: Option<Text<'a>> },
+    Range { low: Text<'a>, high: Option<Text<'a>>, limit: u32, reverse: bool },
     Many(Vec<Call<'a>>),
 }
 
@@ -272,5 +274,16 @@ pub fn text_of(bytes: &[u8]) -> Cow<'_, str> {
             text.push_str(&format!("{byte:02x}"));
             text
         })),
+    }
+}
+
+/// The bytes that [`text_of`] wrote: hexadecimal digits after `0x` are bytes if those bytes are not UTF-8.
+pub fn bytes_of(text: Text<'_>) -> Text<'_> {
+    let Some(digits) = text.strip_prefix(b"0x").filter(|digits| digits.len().is_multiple_of(2)) else { return text };
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let pair = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
+    match digits.chunks_exact(2).map(pair).collect::<Option<Vec<u8>>>() {
+        Some(bytes) if std::str::from_utf8(&bytes).is_err() => Text::Owned(bytes),
+        _ => text,
     }
 }

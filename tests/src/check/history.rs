@@ -84,7 +84,7 @@ pub struct Span {
 }
 
 impl Span {
-    fn of<T>(self, arena: &[T]) -> &[T] {
+    pub(super) fn of<T>(self, arena: &[T]) -> &[T] {
         &arena[self.start as usize..(self.start + self.len) as usize]
     }
 
@@ -113,6 +113,11 @@ pub struct Operation {
     pub step: Step,
     /// The first key behind a range; `NONE`: unbounded.
     pub high: u32,
+    /// The most pairs that a range asks for; 0: all. A full answer covers no more than its pairs: then the bounds are
+    /// narrowed to those.
+    pub limit: u32,
+    /// A limited range takes its pairs from its high end.
+    pub reverse: bool,
     /// `None` = unanswered.
     pub status: Option<Status>,
     /// A stale read.

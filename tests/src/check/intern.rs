@@ -10,8 +10,8 @@ pub struct Interner {
     bytes: Vec<u8>,
     /// End of each string in `bytes`.
     ends: Vec<usize>,
-    /// Open addressing, a power of two, at most half full: number, and the upper half of the hash above it, so that most
-    /// unequal strings are told apart without looking at them. [`FREE`] = free.
+    /// Open addressing, a power of two, at most half full: number, and above it the upper half of the hash, so that
+    /// most unequal strings are told apart without looking at them. [`FREE`] = free.
     slots: Vec<u64>,
 }
 

@@ -14,6 +14,7 @@ pub mod json;
 pub mod porcupine;
 pub mod random;
 pub mod read;
+pub mod record;
 pub mod state;
 pub mod tier0;
 pub mod tier1;

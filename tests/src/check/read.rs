@@ -6,6 +6,7 @@ use std::io::{self, BufRead};
 
 use super::event::{
     Call, Change, Digest, Entry, Event, Fault, Head, Invoke, LogLine, Output, Position, Return, Status, Text, Ticket,
+    bytes_of,
 };
 use super::json::{Scanner, Syntax};
 
@@ -100,6 +101,8 @@ struct Fields<'a> {
     index: Option<u32>,
     to: Option<u32>,
     stale: bool,
+    limit: u32,
+    reverse: bool,
     hit: Option<bool>,
     output: Option<Output<'a>>,
     positions: Vec<Position>,
@@ -150,18 +153,20 @@ fn field<'a>(scanner: &mut Scanner<'a>, name: &[u8], fields: &mut Fields<'a>) ->
         b"c" => fields.client = Some(scanner.number()?),
         b"n" => fields.number = Some(scanner.number()?),
         b"op" => fields.operation = Some(scanner.text()?),
-        b"k" => fields.key = Some(scanner.text()?),
+        b"k" => fields.key = Some(bytes(scanner)?),
         b"v" if scanner.peek() != b'"' => fields.version = Some(scanner.number()?),
-        b"v" => fields.value = Some(scanner.text()?),
-        b"old" => fields.old = Some(scanner.text()?),
-        b"lo" => fields.low = Some(scanner.text()?),
-        b"hi" => fields.high = scanner.or_null(Scanner::text)?,
+        b"v" => fields.value = Some(bytes(scanner)?),
+        b"old" => fields.old = Some(bytes(scanner)?),
+        b"lo" => fields.low = Some(bytes(scanner)?),
+        b"hi" => fields.high = scanner.or_null(bytes)?,
         b"st" => fields.status = Some(scanner.text()?),
         b"out" => fields.output = Some(output(scanner)?),
         b"pos" => positions(scanner, &mut fields.positions)?,
         b"tk" => fields.ticket = scanner.or_null(ticket)?,
         b"prev" => fields.previous = scanner.or_null(ticket)?,
         b"ops" => fields.calls = Some(calls(scanner)?),
+        b"limit" => fields.limit = scanner.small()?,
+        b"rev" => fields.reverse = scanner.bool()?,
         b"stale" => fields.stale = scanner.bool()?,
         b"p" => fields.partition = Some(scanner.small()?),
         b"r" => fields.replica = Some(scanner.small()?),
@@ -183,6 +188,12 @@ fn field<'a>(scanner: &mut Scanner<'a>, name: &[u8], fields: &mut Fields<'a>) ->
         _ => scanner.skip()?,
     }
     Ok(())
+}
+
+/// A key or a value.
+#[inline]
+fn bytes<'a>(scanner: &mut Scanner<'a>) -> Result<Text<'a>, Syntax> {
+    scanner.text().map(bytes_of)
 }
 
 fn position(scanner: &mut Scanner<'_>) -> Result<Position, Syntax> {
@@ -215,9 +226,9 @@ fn ticket(scanner: &mut Scanner<'_>) -> Result<Ticket, Syntax> {
 }
 
 fn pair<'a>(scanner: &mut Scanner<'a>) -> Result<(Text<'a>, Text<'a>), Syntax> {
-    let key = scanner.text()?;
+    let key = bytes(scanner)?;
     scanner.need(b',', "a comma")?;
-    let value = scanner.text()?;
+    let value = bytes(scanner)?;
     scanner.need(b']', "a key and a value")?;
     Ok((key, value))
 }
@@ -235,7 +246,7 @@ fn pairs<'a>(scanner: &mut Scanner<'a>) -> Result<Vec<(Text<'a>, Text<'a>)>, Syn
 /// The result of one call; its shape tells which kind it is.
 fn output<'a>(scanner: &mut Scanner<'a>) -> Result<Output<'a>, Syntax> {
     if !scanner.take(b'[') {
-        return Ok(Output::Value(scanner.or_null(Scanner::text)?));
+        return Ok(Output::Value(scanner.or_null(bytes)?));
     }
     match scanner.peek() {
         b']' => {
@@ -250,7 +261,7 @@ fn output<'a>(scanner: &mut Scanner<'a>) -> Result<Output<'a>, Syntax> {
 fn cas<'a>(scanner: &mut Scanner<'a>) -> Result<Output<'a>, Syntax> {
     let done = scanner.bool()?;
     scanner.need(b',', "a comma")?;
-    let was = scanner.or_null(Scanner::text)?;
+    let was = scanner.or_null(bytes)?;
     scanner.need(b']', "[done, value that was there]")?;
     Ok(Output::Cas(done, was))
 }
@@ -266,7 +277,7 @@ fn elements<'a>(scanner: &mut Scanner<'a>) -> Result<Output<'a>, Syntax> {
                 pairs.push(pair(scanner)?);
             }
         } else {
-            list.push(Output::Value(scanner.or_null(Scanner::text)?));
+            list.push(Output::Value(scanner.or_null(bytes)?));
         }
         if !scanner.take(b',') {
             break;
@@ -310,7 +321,12 @@ fn call<'a>(fields: &mut Fields<'a>) -> Result<Call<'a>, &'static str> {
             old: fields.old.take().ok_or("\"old\"")?,
             value: fields.value.take().ok_or("\"v\"")?,
         },
-        b"range" => Call::Range { low: fields.low.take().unwrap_or_default(), high: fields.high.take() },
+        b"range" => Call::Range {
+            low: fields.low.take().unwrap_or_default(),
+            high: fields.high.take(),
+            limit: fields.limit,
+            reverse: fields.reverse,
+        },
         b"many" => Call::Many(fields.calls.take().ok_or("\"ops\"")?),
         _ => return Err("\"op\" to be get, put, insert, delete, cas, range or many"),
     })

@@ -132,11 +132,15 @@ fn call(mut out: &mut dyn Write, call: &Call<'_>) -> io::Result<()> {
         Call::Insert { key, value } => keyed("insert", key, None, Some(value)),
         Call::Delete { key } => keyed("delete", key, None, None),
         Call::Cas { key, old, value } => keyed("cas", key, Some(old), Some(value)),
-        Call::Range { low, high } => {
+        Call::Range { low, high, limit, reverse } => {
             out.write_all(b"\"op\":\"range\",\"lo\":")?;
             text(&mut out, low)?;
             out.write_all(b",\"hi\":")?;
-            or_null(&mut out, high.as_deref())
+            or_null(&mut out, high.as_deref())?;
+            if *limit > 0 {
+                write!(out, ",\"limit\":{limit}")?;
+            }
+            if *reverse { out.write_all(b",\"rev\":true") } else { Ok(()) }
         }
         Call::Many(calls) => {
             out.write_all(b"\"op\":\"many\",\"ops\":")?;

@@ -7,7 +7,7 @@ mod store;
 use std::fs::File;
 use std::io::{self, BufWriter};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::diff::plant;
 use super::event::Event;
@@ -15,7 +15,7 @@ use super::random::Random;
 use super::write::write as write_event;
 
 /// When replies behind a ticket leave (ordering.md 3 and 4, release rule).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Gate {
     /// When the ticket heads every queue and all its partitions placed it.
     Right,
@@ -132,6 +132,9 @@ pub struct Arguments {
     /// Plant faults: one in that many operations; 0 = none.
     #[arg(long, default_value_t = 0)]
     faults: usize,
+    /// When replies behind a ticket leave; all but `right` are wrong.
+    #[arg(long, value_enum, default_value = "right")]
+    gate: Gate,
     /// Leave out the log lines.
     #[arg(long)]
     no_logs: bool,
@@ -149,6 +152,7 @@ pub fn write(arguments: &Arguments) -> io::Result<()> {
         ranges: arguments.ranges,
         unanswered: arguments.unanswered,
         changes: arguments.changes,
+        gate: arguments.gate,
         logs: !arguments.no_logs,
         ..Shape::default()
     };

@@ -160,7 +160,7 @@ impl<'a> Run<'a> {
                 (low, low + self.random.below((keys - low) as usize + 1) as u32)
             };
             let text = if low == 0 { Text::Borrowed(&b""[..]) } else { key(low) };
-            return (Call::Range { low: text, high: bound(high, keys) }, low, high);
+            return (Call::Range { low: text, high: bound(high, keys), limit: 0, reverse: false }, low, high);
         }
         if draw < ranges + gets {
             return (Call::Get { key: key(low) }, low, low + 1);

@@ -1,4 +1,8 @@
 //! Tests of the checkers on histories made here.
 
 mod diff;
+mod format;
+mod judge;
+mod schedules;
+mod script;
 mod tier0;

@@ -453,7 +453,7 @@ fn compare_read(history: &History, judged: &Judged, operation: &Operation) -> Re
             _ => Err("a get must have exactly one position".into()),
         };
     }
-    tiles(history, &mut parts, operation)?;
+    tiles(history, &parts, operation)?;
     if operation.stale {
         return Ok(());
     }
@@ -467,11 +467,14 @@ fn compare_read(history: &History, judged: &Judged, operation: &Operation) -> Re
 }
 
 /// The parts must cover the range, and nothing twice.
-fn tiles(history: &History, parts: &mut [(u32, u32)], operation: &Operation) -> Result<(), String> {
+fn tiles(history: &History, parts: &[(u32, u32)], operation: &Operation) -> Result<(), String> {
     let (low, high) = (operation.step.key, operation.high);
     if low >= high {
         return Ok(());
     }
+    // A limited range may have asked partitions behind the last pair that it took.
+    let wanted = |part: &&(u32, u32)| operation.limit == 0 || (part.1 > low && part.0 < high);
+    let mut parts: Vec<(u32, u32)> = parts.iter().filter(wanted).copied().collect();
     parts.sort_unstable();
     let mut covered = low;
     for (at, (from, to)) in parts.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! one legal order. Rules P1-P5 remove only branches that cannot succeed; a found order is replayed before it is
 //! believed.
 
+mod links;
 pub mod problem;
 mod search;
 

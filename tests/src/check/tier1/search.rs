@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::event::NEVER;
 use super::super::history::{History, Step};
 use super::super::intern::{FastSet, NONE};
+use super::links::{Counts, Links};
 use super::problem::{Form, LifeEnd, Problem, Task};
 
 /// When the search gives up: the history is then unknown, never a pass.
@@ -32,68 +33,6 @@ pub enum Outcome {
     Exhausted,
     /// Not known.
     OverLimits,
-}
-
-/// A list of numbers below a bound, from which members are taken out and put back in reverse order.
-struct Links {
-    next: Vec<u32>,
-    previous: Vec<u32>,
-}
-
-impl Links {
-    /// `members` in that order; the number `bound` stands for both ends.
-    fn new(bound: usize, members: impl Iterator<Item = u32>) -> Links {
-        let end = bound as u32;
-        let mut links = Links { next: vec![end; bound + 1], previous: vec![end; bound + 1] };
-        let mut last = end;
-        for member in members {
-            links.next[last as usize] = member;
-            links.previous[member as usize] = last;
-            last = member;
-        }
-        links.next[last as usize] = end;
-        links.previous[end as usize] = last;
-        links
-    }
-
-    fn first(&self) -> u32 {
-        self.next[self.next.len() - 1]
-    }
-
-    fn take(&mut self, member: u32) {
-        let (next, previous) = (self.next[member as usize], self.previous[member as usize]);
-        self.next[previous as usize] = next;
-        self.previous[next as usize] = previous;
-    }
-
-    fn put_back(&mut self, member: u32) {
-        let (next, previous) = (self.next[member as usize], self.previous[member as usize]);
-        self.next[previous as usize] = member;
-        self.previous[next as usize] = member;
-    }
-}
-
-/// How many keys are present below each key (a Fenwick tree).
-struct Counts(Vec<u32>);
-
-impl Counts {
-    fn add(&mut self, key: u32, change: u32) {
-        let mut at = key as usize + 1;
-        while at < self.0.len() {
-            self.0[at] = self.0[at].wrapping_add(change);
-            at += at & at.wrapping_neg();
-        }
-    }
-
-    fn below(&self, key: u32) -> u32 {
-        let mut at = (key as usize).min(self.0.len() - 1);
-        let mut count = 0_u32;
-        while at > 0 {
-            count = count.wrapping_add(self.0[at]);
-            at &= at - 1;
-        }
-        count
-    }
 }
 
 /// One placed task.
@@ -184,7 +123,7 @@ impl<'a> Search<'a> {
             placed: vec![false; tasks],
             left: problem.tasks.iter().filter(|task| task.mandatory).count(),
             values: vec![NONE; keys],
-            present: Counts(vec![0; keys + 1]),
+            present: Counts::new(keys),
             needed: vec![0; history.values.len()],
             absent_at: vec![0; keys],
             misfit: vec![0; tasks],

@@ -7,7 +7,7 @@ use super::super::facts::{Facts, NOBODY, START};
 use super::super::history::History;
 use super::super::intern::NONE;
 use super::super::tier1::problem::{Form, Problem};
-use super::super::verdict::Why;
+use super::super::verdict::{Why, short};
 
 /// An edge that would settle a choice.
 pub type Edge = (u32, u32, Why);
@@ -17,6 +17,24 @@ pub type Edge = (u32, u32, Why);
 pub struct Choice {
     pub first: Option<Edge>,
     pub second: Option<Edge>,
+    /// What it is about: a key, who made it present, and who saw it absent or made it present too.
+    key: u32,
+    present: u32,
+    other: u32,
+}
+
+impl Choice {
+    /// A choice that has no side at all, in words, and the operations that it is about.
+    pub fn explain(&self, history: &History) -> (String, Vec<u32>) {
+        let operation = |index: &u32| (*index as usize) < history.operations.len();
+        let about: Vec<u32> = [self.present, self.other].into_iter().filter(operation).collect();
+        let key = history.key(self.key);
+        let present = match self.present {
+            START => format!("{key} was there at the start and never deleted"),
+            present => format!("{} made {key} present, and it was never deleted", short(history, present)),
+        };
+        (format!("{present}, but {} did not find it", short(history, self.other)), about)
+    }
 }
 
 /// A stretch of time in which a key is present.
@@ -179,7 +197,10 @@ impl Builder<'_> {
                     }
                     let first = self.between(other, one, key as u32);
                     let second = self.between(one, other, key as u32);
-                    self.lives.choices.push(Choice { first, second });
+                    // One that was there at the start is not what found the key absent.
+                    let (present, other) =
+                        if other.first == START { (other.first, one.first) } else { (one.first, other.first) };
+                    self.lives.choices.push(Choice { first, second, key: key as u32, present, other });
                 }
             }
         }
@@ -238,7 +259,8 @@ impl Builder<'_> {
             let (first, end) = (self.node_of(life.first), self.node_of(life.end));
             let before = (first != NOBODY).then_some((node, first, Why::NotYet(key)));
             let after = (end != NOBODY).then_some((end, node, Why::Gone(key)));
-            self.lives.choices.push(Choice { first: before, second: after });
+            let (present, other) = (life.first, self.problem.tasks[task].operation);
+            self.lives.choices.push(Choice { first: before, second: after, key, present, other });
         }
     }
 }

@@ -42,6 +42,9 @@ fn explain(history: &History, mut graph: Graph, contradiction: Contradiction) ->
         cycle: Vec::new(),
         ..Violation::default()
     };
+    if let Some(choice) = choice.filter(|choice| choice.first.is_none() && choice.second.is_none()) {
+        (violation.what, violation.about) = choice.explain(history);
+    }
     let mut cycles = cycles(&mut graph, choice);
     cycles.sort_by_key(Vec::len);
     let mut cycles = cycles.into_iter();

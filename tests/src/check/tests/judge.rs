@@ -1,0 +1,184 @@
+//! Each rule of tier 0's judge, and each check beyond linearizability, is seen to complain.
+
+use super::super::beyond::{Finding, checks};
+use super::super::history::History;
+use super::super::tier0;
+use super::super::verdict::Verdict;
+use super::script::{history, history_with};
+
+const SCRIPT: &str = "c1 10 20 put a=x -> - @ p1#1
+                      c1 30 40 put b=y -> - @ p1#2
+                      c2 35 50 get a -> x @ p1#2
+                      c2 60 70 range .. -> [a=x b=y] @ p1#2 p2#0 p3#0 ~1";
+
+#[track_caller]
+fn fails(history: &History, words: &str) {
+    match tier0::check(history).verdict {
+        Verdict::Fail(violation) => assert!(violation.what.contains(words), "{}", violation.what),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The script with its one query placed in all logs.
+fn whole() -> String {
+    format!("{}\nlog p1: x y Q1\nlog p2: Q1\nlog p3: Q1", SCRIPT.replace("p1#2 p2#0 p3#0", "p1#3 p2#1 p3#1"))
+}
+
+#[test]
+fn the_script_itself_passes() {
+    let verdict = tier0::check(&history(&whole())).verdict;
+    assert!(verdict.is_pass(), "{verdict:?}");
+}
+
+#[test]
+fn an_answered_write_that_is_in_no_log_is_lost() {
+    fails(&history(&whole().replace("log p1: x y Q1", "log p1: x Q1")), "it is lost");
+}
+
+#[test]
+fn an_answer_at_another_position_is_lost() {
+    fails(&history(&whole().replace("-> - @ p1#2", "-> - @ p1#1")), "not the position in its answer");
+}
+
+#[test]
+fn a_command_that_nobody_invoked_is_invented() {
+    let more = r#"{"e":"log","p":1,"r":1,"i":4,"x":0,"do":"cmd","c":9,"n":9,"op":"put","k":"c","v":"z","hit":true}"#;
+    fails(&history_with(&whole(), more), "which nobody invoked");
+}
+
+#[test]
+fn a_command_with_another_content_is_corrupt() {
+    let more = r#"{"e":"log","p":1,"r":1,"i":4,"x":0,"do":"cmd","c":1,"n":1,"op":"put","k":"a","v":"z","hit":false}"#;
+    fails(&history_with(&whole(), more), "another content");
+}
+
+#[test]
+fn a_repeated_number_does_not_count_again() {
+    let line = r#"{"e":"log","p":1,"r":1,"i":4,"x":0,"do":"cmd","c":1,"n":1,"op":"put","k":"a","v":"x","hit":"#;
+    let right = history_with(&whole(), &format!("{line}false}}"));
+    assert!(tier0::check(&right).verdict.is_pass());
+    fails(&history_with(&whole(), &format!("{line}true}}")), "by the rules the command at p1#4.0 does not count");
+}
+
+#[test]
+fn a_number_that_counts_in_two_partitions_takes_effect_twice() {
+    // p2 was never split off p1: it does not know the sessions of p1. (Its bounds are moved to have the key.)
+    let line = r#"{"e":"log","p":2,"r":1,"i":2,"x":0,"do":"cmd","c":1,"n":1,"op":"put","k":"a","v":"x","hit":true}"#;
+    let json = super::script::json(&whole()).replace(r#""lo":"j""#, r#""lo":"""#) + line;
+    let mut builder = super::super::build::Builder::default();
+    super::super::read::read("test", json.as_bytes(), |event| builder.push(&event)).expect("well-formed");
+    fails(&builder.finish().expect("well-formed"), "takes effect twice");
+}
+
+#[test]
+fn a_refused_command_must_not_take_effect() {
+    fails(&history(&whole().replace("put b=y -> - @ p1#2", "put b=y -> refused")), "sure error");
+}
+
+#[test]
+fn a_command_outside_of_the_bounds_does_not_count() {
+    let script = "c1 10 20 put j=x -> - @ p1#1\nlog p1: x\nlog p2:";
+    fails(&history(script), "by the rules the command at p1#1.0 does not count");
+}
+
+#[test]
+fn a_command_below_the_lowest_unacknowledged_number_does_not_count() {
+    let script = "c1 10 put a=x
+                  c1 30 40 put b=y -> - @ p1#1
+                  log p1: y";
+    let json = super::script::json(script)
+        .replace(r#""n":2,"op":"put","k":"b","v":"y","hit""#, r#""n":2,"low":2,"op":"put","k":"b","v":"y","hit""#);
+    let late = r#"{"e":"log","p":1,"r":1,"i":2,"x":0,"do":"cmd","c":1,"n":1,"op":"put","k":"a","v":"x","hit":"#;
+    for (hit, passes) in [(false, true), (true, false)] {
+        let text = format!("{json}{late}{hit}}}\n");
+        let mut builder = super::super::build::Builder::default();
+        super::super::read::read("test", text.as_bytes(), |event| builder.push(&event)).expect("well-formed");
+        let verdict = tier0::check(&builder.finish().expect("well-formed")).verdict;
+        assert_eq!(verdict.is_pass(), passes, "{verdict:?}");
+    }
+}
+
+#[test]
+fn replicas_that_disagree_fail() {
+    let other = r#"{"e":"log","p":1,"r":2,"i":1,"x":0,"do":"cmd","c":1,"n":2,"op":"put","k":"b","v":"y","hit":true}"#;
+    let history = history_with(&whole(), other);
+    fails(&history, "disagree on the entry p1#1.0");
+    assert!(matches!(&checks(&history, None)[0].2, Finding::Fail(what) if what.contains("disagree")));
+    let longer = r#"{"e":"log","p":1,"r":2,"i":1,"x":0,"do":"cmd","c":1,"n":1,"op":"put","k":"a","v":"x","hit":true}
+{"e":"log","p":1,"r":2,"i":1,"x":1,"do":"noop"}"#;
+    fails(&history_with(&whole(), longer), "not all of [1, 2] have exactly one entry p1#1.1");
+}
+
+#[test]
+fn a_dump_with_a_hole_fails() {
+    let more = r#"{"e":"log","p":1,"r":1,"i":5,"x":0,"do":"noop"}"#;
+    fails(&history_with(&whole(), more), "no dump has the instance before p1#5");
+}
+
+#[test]
+fn parts_must_tile_the_range() {
+    fails(&history(&whole().replace("p1#3 p2#1 p3#1", "p1#3 p3#1")), "do not tile");
+    fails(&history(&whole().replace("p1#3 p2#1 p3#1", "p1#3 p2#0 p3#1")), "does not count at p2#0.0");
+    fails(&history(&whole().replace("p1#3 p2#1 p3#1 ~1", "p1#3 p2#1 p3#1")), "no ticket");
+}
+
+#[test]
+fn a_read_behind_a_later_write_closes_a_cycle() {
+    // b was written and answered before the get was invoked, but the get says that it stands before that.
+    let script = whole().replace("c2 35 50 get a -> x @ p1#2", "c2 45 50 get a -> x @ p1#1");
+    fails(&history(&script), "no order of the operations agrees");
+    let positions = &checks(&history(&script), None)[3].2;
+    assert!(matches!(positions, Finding::Fail(what) if what.contains("get #3 has p1#1.0")), "{positions:?}");
+}
+
+#[test]
+fn a_stale_read_shows_its_position_exactly() {
+    let stale = |seen: &str, place: u64| {
+        format!(
+            "{{\"e\":\"inv\",\"id\":9,\"at\":90,\"c\":7,\"n\":1,\"op\":\"get\",\"k\":\"b\",\"stale\":true}}\n\
+             {{\"e\":\"ret\",\"id\":9,\"at\":95,\"st\":\"ok\",\"out\":{seen},\"pos\":[[1,{place},0]]}}\n"
+        )
+    };
+    assert!(tier0::check(&history_with(&whole(), &stale("null", 1))).verdict.is_pass());
+    assert!(tier0::check(&history_with(&whole(), &stale("\"y\"", 2))).verdict.is_pass());
+    fails(&history_with(&whole(), &stale("null", 2)), "stale");
+}
+
+#[test]
+fn repeated_answers_must_be_identical() {
+    let again = r#"{"e":"ret","id":1,"at":80,"st":"ok","out":null,"pos":[[1,1,0]]}"#;
+    assert!(matches!(checks(&history_with(&whole(), again), None)[2].2, Finding::Pass(_)));
+    let other = r#"{"e":"ret","id":1,"at":80,"st":"ok","out":null,"pos":[[1,2,0]]}"#;
+    assert!(matches!(checks(&history_with(&whole(), other), None)[2].2, Finding::Fail(_)));
+}
+
+#[test]
+fn digests_must_agree() {
+    let digest =
+        |replica: u32, state: &str| format!("{{\"e\":\"digest\",\"p\":1,\"r\":{replica},\"i\":2,\"d\":\"{state}\"}}\n");
+    let finding = |second: &str| checks(&history_with("", &(digest(1, "aa") + &digest(2, second))), None)[0].2.clone();
+    assert_eq!(finding("aa"), Finding::Pass(1));
+    assert!(matches!(finding("ab"), Finding::Fail(what) if what.contains("digests")));
+}
+
+#[test]
+fn a_ladder_has_no_gap_and_a_token_is_at_one_place() {
+    let finding = |at: usize, script: &str| checks(&history(script), None)[at].2.clone();
+    let ladder = "c1 10 20 insert a~L1.1=1.1 -> -
+                  c1 30 40 insert s~L1.2=1.2 -> -
+                  c2 5 50 range .. -> ";
+    assert!(matches!(finding(4, &format!("{ladder}[a~L1.1=1.1 s~L1.2=1.2]")), Finding::Pass(_)));
+    assert!(matches!(finding(4, &format!("{ladder}[s~L1.2=1.2]")), Finding::Fail(_)));
+    let token = "c1 1 2 insert a~T1=1.1 -> -
+                 c1 10 20 delete a~T1 -> 1.1
+                 c1 30 40 insert s~T1=1.2 -> -
+                 c2 5 50 range .. -> ";
+    assert!(matches!(finding(5, &format!("{token}[]")), Finding::Pass(_)));
+    assert!(matches!(finding(5, &format!("{token}[a~T1=1.1 s~T1=1.2]")), Finding::Fail(_)));
+    let token = "c1 1 2 insert a~U1=1.1 -> -
+                 c1 10 20 insert s~U1=1.2 -> -
+                 c1 30 40 delete a~U1 -> 1.1
+                 c2 5 50 range .. -> ";
+    assert!(matches!(finding(5, &format!("{token}[a~U1=1.1 s~U1=1.2]")), Finding::Pass(_)));
+    assert!(matches!(finding(5, &format!("{token}[]")), Finding::Fail(_)));
+}

@@ -1,0 +1,213 @@
+//! The schedules A to F of reliability.md 6: the outcome of a wrong server fails, the outcome of a right one passes, in
+//! every tier. x is written in p1 (keys a to i), y in p2 (j to r), and so on; Q reads all that it touches.
+
+use super::super::history::History;
+use super::super::tier1::Limits;
+use super::super::verdict::{Verdict, Why};
+use super::super::{brute, tier0, tier1, tier1b};
+use super::script::history;
+
+fn verdicts(history: &History) -> [Verdict; 3] {
+    let certificate = tier0::check(history);
+    [certificate.verdict, tier1::check(history, None, Limits::default()), tier1b::check(history, None)]
+}
+
+#[track_caller]
+fn right(script: &str) {
+    let history = history(script);
+    assert!(brute::is_linearizable(&history));
+    for (tier, verdict) in ["0", "1", "1b"].iter().zip(verdicts(&history)) {
+        assert!(verdict.is_pass(), "tier {tier}: {verdict:?}");
+    }
+}
+
+/// Returns the explanations of tier 0 and of tier 1b.
+#[track_caller]
+fn wrong(script: &str) -> [String; 2] {
+    let history = history(script);
+    assert!(!brute::is_linearizable(&history));
+    let [zero, one, graph] = verdicts(&history);
+    assert!(one.is_fail(), "tier 1: {one:?}");
+    let words = [("0", zero), ("1b", graph)].map(|(tier, verdict)| match verdict {
+        Verdict::Fail(violation) => violation.words(&history).join("\n"),
+        other => panic!("tier {tier}: {other:?}"),
+    });
+    println!("{}\n\n{}", words[0], words[1]);
+    words
+}
+
+#[test]
+fn a_without_a_gate_a_query_sees_the_later_of_two_writes_only() {
+    let [zero, graph] = wrong(
+        "c1 10 20 put a=x -> - @ p1#2
+         c1 30 40 put j=y -> - @ p2#1
+         c2 5 50 range a..s -> [j=y] @ p1#1 p2#2 ~1
+         log p1: Q1 x
+         log p2: y Q1",
+    );
+    for words in [zero, graph] {
+        assert!(words.contains("put #1 was answered 10 ns before put #2 was invoked"), "{words}");
+    }
+}
+
+#[test]
+fn a_the_first_write_waits_until_the_query_is_placed() {
+    right(
+        "c1 10 45 put a=x -> - @ p1#2
+         c1 46 60 put j=y -> - @ p2#2
+         c2 5 50 range a..s -> [] @ p1#1 p2#1 ~1
+         log p1: Q1 x
+         log p2: Q1 y",
+    );
+}
+
+#[test]
+fn a_writes_that_overlap_may_be_seen_in_either_order() {
+    right(
+        "c1 10 45 put a=x -> - @ p1#2
+         c3 30 40 put j=y -> - @ p2#1
+         c2 5 50 range a..s -> [j=y] @ p1#1 p2#2 ~1
+         log p1: Q1 x
+         log p2: y Q1",
+    );
+}
+
+#[test]
+fn b_with_the_two_partition_rule_three_partitions_close_a_cycle() {
+    // Tickets ~1 of Q1 over p2 and p3, ~2 of Q2 over p1 and p2.
+    let [zero, graph] = wrong(
+        "c1 10 20 put a=x -> - @ p1#2
+         c1 30 40 put s=y -> - @ p3#1
+         c2 5 60 put j=w -> - @ p2#2
+         c3 4 70 range j.. -> [s=y] @ p2#1 p3#2 ~1
+         c4 3 80 range a..s -> [j=w] @ p1#1 p2#3 ~2
+         log p1: Q2 x
+         log p2: Q1 w Q2
+         log p3: y Q1",
+    );
+    // The log of p2 shows at once that Q1 is before Q2; from outside that takes w between them.
+    assert!(!zero.contains("put #3"), "{zero}");
+    for operation in ["put #1", "put #2", "range #4", "put #3", "range #5"] {
+        assert!(graph.contains(operation), "{graph}");
+    }
+}
+
+#[test]
+fn b_the_second_query_waits_for_the_first_in_every_queue() {
+    right(
+        "c1 10 75 put a=x -> - @ p1#2
+         c1 76 90 put s=y -> - @ p3#2
+         c2 5 60 put j=w -> - @ p2#2
+         c3 4 70 range j.. -> [] @ p2#1 p3#1 ~1
+         c4 3 80 range a..s -> [j=w] @ p1#1 p2#3 ~2
+         log p1: Q2 x
+         log p2: Q1 w Q2
+         log p3: Q1 y",
+    );
+}
+
+#[test]
+fn c_an_old_coordinator_must_complete_neither_query() {
+    // Ballot 2 has freed x; ballot 1 hears of its ticket at p3 only now.
+    let logs = "log p1: Q2 x
+                log p2: Q1 w Q2
+                log p3: y Q1";
+    wrong(&format!(
+        "c1 10 20 put a=x -> - @ p1#2
+         c1 30 40 put s=y -> - @ p3#1
+         c2 5 60 put j=w -> - @ p2#2
+         c3 4 70 range j.. -> [s=y] @ p2#1 p3#2 ~1
+         c4 3 80 range a..s -> [j=w] @ p1#1 p2#3 ~2
+         {logs}"
+    ));
+    right(&format!(
+        "c1 10 20 put a=x -> - @ p1#2
+         c1 30 40 put s=y -> - @ p3#1
+         c2 5 60 put j=w -> - @ p2#2
+         c3 4 range j..
+         c4 3 range a..s
+         {logs}"
+    ));
+}
+
+#[test]
+fn d_a_ticket_whose_predecessor_was_lost_does_not_count() {
+    wrong(
+        "c1 10 60 put a=x -> - @ p1#2
+         c2 10 60 put j=y -> - @ p2#2
+         c3 5 70 range a..s -> [a=x] @ p1#3 p2#1 ~1
+         c4 5 70 range a..s -> [j=y] @ p1#1 p2#3 ~2
+         log p1: Q2 x Q1
+         log p2: Q1 y Q2",
+    );
+    // By the rules Q2 is a no-op at p1 and comes again behind Q1; `prev` of the first copy names Q1, which is not there.
+    let first =
+        "{\"e\":\"log\",\"p\":1,\"r\":1,\"i\":0,\"x\":1,\"do\":\"place\",\"tk\":[1,1,2],\"prev\":[1,1,1],\"hit\":";
+    let script = "c1 10 60 put a=x -> - @ p1#1
+         c2 10 60 put j=y -> - @ p2#2
+         c3 5 70 range a..s -> [a=x] @ p1#2 p2#1 ~1
+         c4 5 80 range a..s -> [a=x j=y] @ p1#3 p2#3 ~2
+         log p1: x Q1 Q2
+         log p2: Q1 y Q2";
+    let right = super::script::history_with(script, &format!("{first}false}}\n"));
+    assert!(tier0::check(&right).verdict.is_pass());
+    let wrong = super::script::history_with(script, &format!("{first}true}}\n"));
+    let Verdict::Fail(violation) = tier0::check(&wrong).verdict else { panic!("a lost predecessor passes") };
+    assert_eq!(violation.what, "by the rules the ticket at p1#0.1 does not count, by the replicas it does");
+}
+
+#[test]
+fn e_an_aborted_query_stays_aborted() {
+    let logs = "log p1: Q1 x
+                log p2: y Q1";
+    wrong(&format!(
+        "c1 10 20 put a=x -> - @ p1#2
+         c1 30 40 put j=y -> - @ p2#1
+         c2 5 50 range a..s -> [j=y] @ p1#1 p2#2 ~1
+         {logs}"
+    ));
+    right(&format!(
+        "c1 10 20 put a=x -> - @ p1#2
+         c1 30 40 put j=y -> - @ p2#1
+         c2 5 range a..s
+         {logs}"
+    ));
+}
+
+#[test]
+fn f_a_part_shows_the_position_of_its_ticket_not_the_tip() {
+    let [zero, _] = wrong(
+        "c1 20 30 put j=y -> - @ p2#2
+         c1 31 40 put a=x -> - @ p1#2
+         c2 5 50 range a..s -> [a=x] @ p1#1 p2#1 ~1
+         log p1: Q1 x
+         log p2: Q1 y",
+    );
+    assert!(zero.contains("a was seen as x, and is nothing"), "{zero}");
+    right(
+        "c1 20 30 put j=y -> - @ p2#2
+         c1 31 40 put a=x -> - @ p1#2
+         c2 5 50 range a..s -> [] @ p1#1 p2#1 ~1
+         log p1: Q1 x
+         log p2: Q1 y",
+    );
+}
+
+#[test]
+fn the_cycle_of_a_is_the_shortest() {
+    let history = history(
+        "c1 10 20 put a=x -> - @ p1#2
+         c1 30 40 put j=y -> - @ p2#1
+         c2 5 50 range a..s -> [j=y] @ p1#1 p2#2 ~1
+         log p1: Q1 x
+         log p2: y Q1",
+    );
+    let [zero, _, graph] = verdicts(&history);
+    for verdict in [zero, graph] {
+        let Verdict::Fail(violation) = verdict else { panic!("passed") };
+        assert_eq!(violation.cycle.len(), 3);
+        assert_eq!(violation.cycle.iter().filter(|link| link.why == Why::Time).count(), 1);
+        let page = super::super::timeline::html(&history, &violation);
+        assert!(page.contains("<svg") && page.matches("class=\"arrow\"").count() == 3 && page.ends_with("</html>\n"));
+    }
+}
