@@ -70,7 +70,7 @@ fn mistakes_of_the_caller_exit_with_2() {
     let broken = place.file("broken.jsonl");
     fs::write(&broken, "{\"e\":\"head\",\"v\":1}\n{\"e\":\n").expect("written");
     let (code, said) = check(&["history", &broken]);
-    assert!(code == Some(2) && said.contains("line 2: column 6: expected a string"), "{said}");
+    assert!(code == Some(2) && said.contains("line 2: column 7: expected a string"), "{said}");
     assert_eq!(check(&["history", &broken, "--tier", "7"]).0, Some(2));
 }
 
