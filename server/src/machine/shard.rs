@@ -2,8 +2,11 @@
 //!
 //! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
 
+use std::collections::BTreeMap;
+use std::slice;
+
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Cursor, Direction, KeyRange, LoadError, OpResult, Tree, Undo, UndoMark, Value};
+use coppice_btree::{Cursor, Direction, KeyRange, LoadError, Op, OpResult, Tree, Undo, UndoMark, Value};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, Position, RangeRequest, SessionId};
@@ -28,6 +31,20 @@ pub struct Shard {
     scratch: Scratch,
 }
 
+/// Operations that go down the tree together, at most: enough to overlap their waiting for memory, few enough that what
+/// was fetched for the last is still in the cache when its turn comes.
+const GATHERED_OPS_MAX: usize = 512;
+
+/// Packs of one batch whose commands are all new: their operations run together, then each pack is answered.
+#[derive(Debug, Default)]
+struct Gathered<'a> {
+    /// With the index of its first command in the batch.
+    packs: Vec<(u32, Pack<'a>)>,
+    ops: Vec<Op<'a>>,
+    /// Highest number per session in `packs`.
+    highest: BTreeMap<SessionId, u64>,
+}
+
 /// Buffers that live from batch to batch.
 #[derive(Clone, Debug, Default)]
 struct Scratch {
@@ -36,6 +53,7 @@ struct Scratch {
     results: BytesMut,
     reply: BytesMut,
     many: Vec<OpResult>,
+    results_of_ops: Vec<OpResult>,
 }
 
 /// Takes back one batch.
@@ -113,13 +131,12 @@ impl Shard {
 
     /// The values of `keys`; `None` if one of them lies outside the partition.
     pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<Vec<Option<Value>>> {
-        let mut values = Vec::new();
-        for key in keys {
-            if !self.range.contains(key) {
-                return None;
-            }
-            values.push(self.tree.get_value(key));
+        let keys: Vec<&[u8]> = keys.collect();
+        if !keys.iter().all(|key| self.range.contains(key)) {
+            return None;
         }
+        let mut values = Vec::with_capacity(keys.len());
+        self.tree.get_batch(&keys, |_, value| values.push(value.map(Value::from)));
         Some(values)
     }
 
@@ -162,24 +179,102 @@ impl Shard {
         answers: &mut Vec<Answer>,
     ) {
         let mut index = 0;
+        let mut gathered = Gathered::default();
         for part in commands.parts() {
             for entry in entry::entries(part) {
-                let (outcome, commands) = match entry {
-                    Entry::Pack(pack) => (self.execute_pack(instance, index, &pack, mark), pack.count()),
-                    Entry::Open(Open { client, .. }) => {
-                        let session = SessionId { partition: self.partition, instance: instance.0, index };
-                        self.sessions.open(session, client.0, &self.session_limits, &mut mark.sessions);
-                        (Outcome::Opened(session), 1)
+                let commands = if let Entry::Pack(pack) = &entry { pack.count() } else { 1 };
+                if let Entry::Pack(pack) = entry {
+                    if gathered.ops.len() >= GATHERED_OPS_MAX || !self.gather(index, &pack, &mut gathered) {
+                        self.run_gathered(instance, &mut gathered, mark, answers);
+                        if !self.gather(index, &pack, &mut gathered) {
+                            let outcome = self.execute_pack(instance, index, &pack, mark, None);
+                            answers.push(self.answer(instance, index, outcome));
+                        }
                     }
-                    Entry::Directory(_) | Entry::Unknown => (Outcome::Nothing, 1),
-                };
-                answers.push(Answer { instance, index, last_ticket: self.last_ticket, outcome });
+                } else {
+                    self.run_gathered(instance, &mut gathered, mark, answers);
+                    let outcome = self.execute_entry(instance, index, &entry, mark);
+                    answers.push(self.answer(instance, index, outcome));
+                }
                 index += commands;
             }
         }
+        self.run_gathered(instance, &mut gathered, mark, answers);
     }
 
-    fn execute_pack(&mut self, instance: Instance, index: u32, pack: &Pack<'_>, mark: &mut ShardMark) -> Outcome {
+    fn answer(&self, instance: Instance, index: u32, outcome: Outcome) -> Answer {
+        Answer { instance, index, last_ticket: self.last_ticket, outcome }
+    }
+
+    /// Executes an entry that is no pack.
+    fn execute_entry(&mut self, instance: Instance, index: u32, entry: &Entry<'_>, mark: &mut ShardMark) -> Outcome {
+        match entry {
+            Entry::Open(Open { client, .. }) => {
+                let session = SessionId { partition: self.partition, instance: instance.0, index };
+                self.sessions.open(session, client.0, &self.session_limits, &mut mark.sessions);
+                Outcome::Opened(session)
+            }
+            Entry::Pack(_) | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
+        }
+    }
+
+    /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
+    /// of its commands loads in bulk.
+    fn gather<'a>(&self, index: u32, pack: &Pack<'a>, gathered: &mut Gathered<'a>) -> bool {
+        let Some(executed) = self.sessions.highest(pack.session()) else { return false };
+        let highest = gathered.highest.get(&pack.session()).map_or(executed, |&gathered| gathered.max(executed));
+        let before = gathered.ops.len();
+        let mut last = highest;
+        for (number, command) in pack.commands() {
+            // Numbers ascend inside a pack, so the first one decides.
+            if number <= last || matches!(command, Command::Load(_)) {
+                gathered.ops.truncate(before);
+                return false;
+            }
+            last = number;
+            if self.owns(&command) {
+                match command {
+                    Command::Op(op) => gathered.ops.push(op),
+                    Command::Many(operations) => gathered.ops.extend(operations.iter()),
+                    Command::Load(_) => {}
+                }
+            }
+        }
+        gathered.highest.insert(pack.session(), last);
+        gathered.packs.push((index, pack.clone()));
+        true
+    }
+
+    /// Executes what was gathered, in its order.
+    fn run_gathered(
+        &mut self,
+        instance: Instance,
+        gathered: &mut Gathered<'_>,
+        mark: &mut ShardMark,
+        answers: &mut Vec<Answer>,
+    ) {
+        let mut results = std::mem::take(&mut self.scratch.results_of_ops);
+        self.tree.execute_batch(&gathered.ops, &mut results, &mut self.undo);
+        gathered.ops.clear();
+        gathered.highest.clear();
+        let mut ready = results.iter();
+        for (index, pack) in gathered.packs.drain(..) {
+            let outcome = self.execute_pack(instance, index, &pack, mark, Some(&mut ready));
+            answers.push(self.answer(instance, index, outcome));
+        }
+        results.clear();
+        self.scratch.results_of_ops = results;
+    }
+
+    /// Executes a pack, or answers one whose operations have run: `ready` holds their results.
+    fn execute_pack(
+        &mut self,
+        instance: Instance,
+        index: u32,
+        pack: &Pack<'_>,
+        mark: &mut ShardMark,
+        mut ready: Option<&mut slice::Iter<'_, OpResult>>,
+    ) -> Outcome {
         let session = pack.session();
         let Some(highest) = self.sessions.highest(session) else { return Outcome::SessionExpired };
         self.sessions.acknowledge(session, pack.lowest_unacknowledged(), instance.0, &mut mark.sessions);
@@ -187,18 +282,20 @@ impl Shard {
         scratch.numbers.clear();
         scratch.indexes.clear();
         let mut reply = PackReply::new(&mut scratch.reply, self.partition, instance.0, index);
-        let (low, high) = (self.range.low.as_slice(), self.range.high.as_deref());
         let refusal = CommandRefusal::WrongPartition { version: self.map_version };
         for (offset, (number, command)) in pack.commands().enumerate() {
-            if number <= highest && repeat(&self.sessions, session, number, &mut reply) {
+            if ready.is_none() && number <= highest && repeat(&self.sessions, session, number, &mut reply) {
                 continue;
             }
             // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
-            if !command.is_within(low, high) {
+            if !self.owns(&command) {
                 reply.refused(refusal);
                 continue;
             }
-            run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many);
+            match ready.as_deref_mut() {
+                Some(ready) => take_ready(ready, &command, &mut reply),
+                None => run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many),
+            }
             scratch.numbers.push(number);
             scratch.indexes.push(u64::from(index) + offset as u64);
             scratch.results.extend_from_slice(reply.last_result());
@@ -218,6 +315,10 @@ impl Shard {
         }
         self.scratch = scratch;
         Outcome::Pack(answer)
+    }
+
+    fn owns(&self, command: &Command<'_>) -> bool {
+        command.is_within(self.range.low.as_slice(), self.range.high.as_deref())
     }
 
     /// Takes back the newest batch.
@@ -290,6 +391,23 @@ fn repeat(sessions: &Sessions, session: SessionId, number: u64, reply: &mut Pack
         Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
     }
     true
+}
+
+/// Answers one command whose operations have run.
+fn take_ready(ready: &mut slice::Iter<'_, OpResult>, command: &Command<'_>, reply: &mut PackReply<'_>) {
+    match command {
+        Command::Many(operations) => {
+            let (mine, rest) = ready.as_slice().split_at(operations.len().min(ready.len()));
+            *ready = rest.iter();
+            reply.many(mine.iter());
+        }
+        // Packs with a bulk load are never gathered.
+        Command::Op(_) | Command::Load(_) => {
+            if let Some(result) = ready.next() {
+                reply.result(result);
+            }
+        }
+    }
 }
 
 /// Executes one command that is new and inside the partition.
