@@ -24,3 +24,4 @@ pub mod request;
 pub mod sessions;
 pub mod shard;
 pub mod shared;
+pub mod snapshot;

@@ -167,6 +167,7 @@ const PURE: &[&str] = &[
     "server/src/sessions",
     "server/src/machine",
     "server/src/catch_up",
+    "server/src/snapshot",
 ];
 
 /// What pure code must not name.

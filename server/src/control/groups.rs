@@ -10,7 +10,6 @@ use coppice_ordering::{Config, Configuration, Instance, RecoveredGroup, ReplicaI
 use serde::{Deserialize, Serialize};
 
 use super::Control;
-use super::snapshots::Loaded;
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
 use crate::log::{Append, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
@@ -22,6 +21,7 @@ use crate::net::translate;
 use crate::replica::Replica;
 use crate::sessions::SessionLimits;
 use crate::shard::{Group, Shard, ToShard};
+use crate::snapshot::Loaded;
 
 /// What a replica starts from when nothing else is known of it: written to the log before it does anything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

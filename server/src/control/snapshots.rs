@@ -10,42 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use coppice_btree::Tree;
 use coppice_client::wire::{Frame, FrameDecoder, NodeId, PartitionId};
-use coppice_ordering::{Configuration, Instance};
+use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
 use super::{Control, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::stream::Encoder;
-use crate::checkpoint::{
-    Blobs, Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Written,
-};
+use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Written};
 use crate::log::{Append, Entry as LogEntry, GroupId};
-use crate::machine::Machine;
-use crate::machine::directory::Directory;
-use crate::machine::shard::Shard as Data;
 use crate::net::peer_frame;
 use crate::replica::Input;
-use crate::sessions::Sessions;
-use crate::shard::{Group, Shard};
+use crate::shard::Shard;
 use crate::shared::Shared;
-
-/// A state read from disk or from a peer.
-pub(super) struct Loaded {
-    pub machine: Machine,
-    pub instance: Instance,
-    pub configuration: Configuration,
-    pub configured_at: Instance,
-}
-
-/// The decided state of a group, ready to be written or sent.
-struct Taken {
-    head: Head,
-    blobs: Blobs,
-    tree: Tree,
-}
+use crate::snapshot::{self, Loaded, Taken};
 
 /// Asks for a snapshot of a group.
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,7 +68,7 @@ impl Control {
                     if group.logged_bytes > log_bytes.max(group.checkpoint_bytes) && !group.checkpointing {
                         group.checkpointing = true;
                         group.logged_bytes = 0;
-                        submit(&shared, &writer, id, take(id, group));
+                        submit(&shared, &writer, id, snapshot::take(&group.replica));
                     }
                 }
             });
@@ -188,50 +167,11 @@ fn checkpointed(shard: &mut Shard, id: PartitionId, instance: Instance, written:
     }
 }
 
-/// The decided state of a group: O(1) for the tree, linear in the sessions.
-fn take(id: PartitionId, group: &Group) -> Taken {
-    let executor = group.replica.executor();
-    let state = executor.decided_state();
-    let (configuration, configured_at) = group.replica.paxos().configuration();
-    let plain = "replicated state is plain data";
-    let mut blobs = Blobs {
-        configuration: postcard::to_stdvec(&(configuration, configured_at)).expect(plain).into(),
-        ..Blobs::default()
-    };
-    let mut head = Head { partition: id, instance: executor.decided(), ..Head::default() };
-    let tree = match state {
-        Machine::Directory(directory) => {
-            blobs.directory = postcard::to_stdvec(&**directory.state()).expect(plain).into();
-            Tree::new()
-        }
-        Machine::Shard(data) => {
-            head.low = Bytes::copy_from_slice(&data.range().low);
-            head.high = data.range().high.as_ref().map(|high| Bytes::copy_from_slice(high));
-            head.map_version = data.map_version();
-            head.last_ticket = data.last_ticket();
-            blobs.sessions = postcard::to_stdvec(&data.sessions().export()).expect(plain).into();
-            data.into_tree()
-        }
-    };
-    Taken { head, blobs, tree }
-}
-
 fn machine_of(checkpoint: &Checkpoint) -> Result<Loaded, CheckpointError> {
-    let damaged = |_| CheckpointError::Stream(crate::checkpoint::StreamError::Incomplete);
     let (blobs, mut pairs) = checkpoint.contents()?;
-    let tree = Tree::from_sorted(pairs.by_ref());
+    let loaded = snapshot::restore(&checkpoint.manifest().head, &blobs, pairs.by_ref());
     pairs.finish()?;
-    let Head { partition, instance, low, high, map_version, last_ticket } = checkpoint.manifest().head.clone();
-    let tree = tree.map_err(|_| CheckpointError::Stream(crate::checkpoint::StreamError::Incomplete))?;
-    let (configuration, configured_at) = postcard::from_bytes(&blobs.configuration).map_err(damaged)?;
-    let machine = if partition == PartitionId::DIRECTORY {
-        Machine::Directory(Directory::new(postcard::from_bytes(&blobs.directory).map_err(damaged)?))
-    } else {
-        let range = coppice_btree::KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
-        let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(damaged)?);
-        Machine::Shard(Box::new(Data::restored(partition, range, map_version, tree, sessions, last_ticket)))
-    };
-    Ok(Loaded { machine, instance, configuration, configured_at })
+    loaded.map_err(|_| CheckpointError::Stream(crate::checkpoint::StreamError::Incomplete))
 }
 
 /// Sends a snapshot of the group that `frame` names.
@@ -239,7 +179,7 @@ pub(super) async fn send(shared: &Arc<Shared>, stream: TcpStream, frame: &Frame)
     let Ok(get) = postcard::from_bytes::<SnapshotGet>(&frame.body) else { return };
     let owner = get.group.0 as usize % shared.shards();
     let taken = ask_shard(shared, owner, SILENCE_MAX, move |shard| {
-        shard.groups.get(&get.group).map(|group| take(get.group, group))
+        shard.groups.get(&get.group).map(|group| snapshot::take(&group.replica))
     });
     let Some(Some(taken)) = taken.await else { return };
     let Ok(stream) = stream.into_std() else { return };

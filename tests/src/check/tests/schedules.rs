@@ -140,7 +140,8 @@ fn d_a_ticket_whose_predecessor_was_lost_does_not_count() {
          log p1: Q2 x Q1
          log p2: Q1 y Q2",
     );
-    // By the rules Q2 is a no-op at p1 and comes again behind Q1; `prev` of the first copy names Q1, which is not there.
+    // By the rules Q2 is a no-op at p1 and comes again behind Q1; `prev` of the first copy names Q1, which is not
+    // there.
     let first =
         "{\"e\":\"log\",\"p\":1,\"r\":1,\"i\":0,\"x\":1,\"do\":\"place\",\"tk\":[1,1,2],\"prev\":[1,1,1],\"hit\":";
     let script = "c1 10 60 put a=x -> - @ p1#1

@@ -1,0 +1,90 @@
+//! A snapshot as one value (ordering.md 1.6): the decided state of a group at one instance, taken from a replica, and
+//! put together again. Pure: `checkpoint` makes files of it, `control::snapshots` sends it.
+
+use bytes::Bytes;
+use coppice_btree::{Key, KeyRange, Tree, Value};
+use coppice_client::wire::PartitionId;
+use coppice_ordering::{Configuration, Instance};
+
+use crate::checkpoint::{Blobs, Head};
+use crate::machine::Machine;
+use crate::machine::directory::Directory;
+use crate::machine::shard::Shard;
+use crate::replica::Replica;
+use crate::sessions::Sessions;
+
+/// The decided state of a group, ready to be written or sent.
+#[derive(Debug)]
+pub struct Taken {
+    /// Where and when.
+    pub head: Head,
+    /// Everything but the pairs.
+    pub blobs: Blobs,
+    /// The pairs.
+    pub tree: Tree,
+}
+
+/// A state read from disk or from a peer.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The state.
+    pub machine: Machine,
+    /// The instance that it was taken at.
+    pub instance: Instance,
+    /// What governs the next instance.
+    pub configuration: Configuration,
+    /// The instance that decided that.
+    pub configured_at: Instance,
+}
+
+/// The blobs or pairs of an intact snapshot make no state: it was written by something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("what the snapshot holds is no state of a partition")]
+pub struct NoState;
+
+/// The decided state of a group: O(1) for the tree, linear in the sessions.
+pub fn take(replica: &Replica) -> Taken {
+    let executor = replica.executor();
+    // Never the tip: what is above the decided instance may be taken back (reliability.md SP7).
+    let state = executor.decided_state();
+    let (configuration, configured_at) = replica.paxos().configuration();
+    let plain = "replicated state is plain data";
+    let mut blobs = Blobs {
+        configuration: postcard::to_stdvec(&(configuration, configured_at)).expect(plain).into(),
+        ..Blobs::default()
+    };
+    let mut head = Head { partition: replica.group(), instance: executor.decided(), ..Head::default() };
+    let tree = match state {
+        Machine::Directory(directory) => {
+            blobs.directory = postcard::to_stdvec(&**directory.state()).expect(plain).into();
+            Tree::new()
+        }
+        Machine::Shard(data) => {
+            head.low = Bytes::copy_from_slice(&data.range().low);
+            head.high = data.range().high.as_ref().map(|high| Bytes::copy_from_slice(high));
+            head.map_version = data.map_version();
+            head.last_ticket = data.last_ticket();
+            blobs.sessions = postcard::to_stdvec(&data.sessions().export()).expect(plain).into();
+            data.into_tree()
+        }
+    };
+    Taken { head, blobs, tree }
+}
+
+/// The state that [`take`] took. The pairs must ascend.
+///
+/// # Errors
+/// [`NoState`].
+pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Value)>) -> Result<Loaded, NoState> {
+    let tree = Tree::from_sorted(pairs).map_err(|_| NoState)?;
+    let Head { partition, instance, low, high, map_version, last_ticket } = head.clone();
+    let (configuration, configured_at) = postcard::from_bytes(&blobs.configuration).map_err(|_| NoState)?;
+    let machine = if partition == PartitionId::DIRECTORY {
+        Machine::Directory(Directory::new(postcard::from_bytes(&blobs.directory).map_err(|_| NoState)?))
+    } else {
+        let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
+        let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?);
+        Machine::Shard(Box::new(Shard::restored(partition, range, map_version, tree, sessions, last_ticket)))
+    };
+    Ok(Loaded { machine, instance, configuration, configured_at })
+}
