@@ -28,9 +28,11 @@ impl Random {
 }
 
 /// A pre-vote under way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PreVoting {
     pub granted: VoteSet,
+    /// When those are asked again that have not granted: a message may be lost, or a peer not connected yet.
+    pub retry_at: Time,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

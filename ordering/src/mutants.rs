@@ -33,6 +33,7 @@ pub const ALL: &[&str] = &[
     "deaf_leader_stays",
     "conf_one_phase1",
     "removed_deleted_early",
+    "undo_unbounded",
     "reply_at_execute",
     "gate_off",
     "read_unconfirmed",

@@ -58,7 +58,7 @@ impl Paxos {
         peer.durable_upto = peer.durable_upto.max(m.durable_upto);
         if let Some(begun_at) = begun_at.filter(|_| !m.lease.is_zero()) {
             // The promise counts from the arrival, the leader from sending; less what the clocks may run apart.
-            let lease = if mutant!(lease_no_margin) { m.lease } else { m.lease * 100 / rate };
+            let lease = if mutant!(lease_no_margin) { m.lease } else { m.lease.saturating_mul(100) / rate };
             peer.lease_until = peer.lease_until.max(begun_at + lease);
         }
     }

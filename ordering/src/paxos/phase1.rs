@@ -27,12 +27,23 @@ impl Paxos {
         }
         self.counters.pre_votes += 1;
         self.election.attempt += 1;
-        let mut pre_voting = PreVoting::default();
+        let mut pre_voting = PreVoting { granted: Default::default(), retry_at: self.now };
         pre_voting.granted.insert(position);
         self.election.pre_voting = Some(pre_voting);
-        let message = PreVote { attempt: self.election.attempt, decided_upto: self.learner.decided_upto };
-        self.send_voters(message, effects);
+        self.ask_pre_votes(effects);
         self.campaign_if_granted(effects);
+    }
+
+    /// Asks those for a pre-vote that have not granted it, if it is time.
+    pub(super) fn ask_pre_votes(&mut self, effects: &mut Vec<Effect>) {
+        let message = PreVote { attempt: self.election.attempt, decided_upto: self.learner.decided_upto };
+        let Some(pre_voting) = self.election.pre_voting.as_mut().filter(|p| p.retry_at <= self.now) else { return };
+        pre_voting.retry_at = self.now + self.settings.heartbeat_interval;
+        for (position, voter) in self.learner.quorum.voters().iter().enumerate() {
+            if *voter != self.id && !pre_voting.granted.contains(position) {
+                effects.push(Effect::Send { to: *voter, message: message.clone().into() });
+            }
+        }
     }
 
     pub(super) fn on_pre_vote(&mut self, from: ReplicaId, m: PreVote, effects: &mut Vec<Effect>) {

@@ -15,6 +15,7 @@ impl Paxos {
         at(self.asks.asked.as_ref().filter(|_| self.election.leader.is_some()).map(|asked| asked.retry_at));
         let Some(proposer) = self.proposer.as_deref() else {
             at(Some(self.election.timeout_at));
+            at(self.election.pre_voting.as_ref().map(|pre_voting| pre_voting.retry_at));
             return due;
         };
         if let Some(phase1) = &proposer.phase1 {
@@ -42,6 +43,7 @@ impl Paxos {
             if self.election.timeout_at <= now {
                 self.on_election_timeout(effects);
             }
+            self.ask_pre_votes(effects);
             return;
         };
         if let Some(phase1) = &proposer.phase1 {
