@@ -162,6 +162,58 @@ impl fmt::Display for Ticket {
     }
 }
 
+/// A partition: a key range with a group of its own (ordering.md, words). Prints `p4`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PartitionId(pub u32);
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+/// Version of the partition map. Ascends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MapVersion(pub u64);
+
+impl fmt::Display for MapVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "m{}", self.0)
+    }
+}
+
+/// One attempt at a query over several partitions, named by the coordinator's driver. Never used twice in a run of the
+/// process. Prints `q7`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct QueryId(pub u64);
+
+impl fmt::Display for QueryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "q{}", self.0)
+    }
+}
+
+/// A change of the map, as the directory decided it; never reused (ordering.md 8). Prints `c3`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ChangeId(pub u64);
+
+impl fmt::Display for ChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}", self.0)
+    }
+}
+
+/// Names a confirmation of the coordinator's leadership. Ascends within a run of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ConfirmToken(pub u64);
+
+impl ConfirmToken {
+    /// The token after this one.
+    pub fn next(self) -> ConfirmToken {
+        ConfirmToken(self.0 + 1)
+    }
+}
+
 /// Names a read, or all reads that the driver waits for at one moment. Tokens ascend within a run of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReadToken(pub u64);

@@ -35,7 +35,7 @@
 //! | window, pipe | instances proposed and undecided |
 //! | beat | number of a heartbeat round within a ballot |
 //! | `held_upto` | a quorum of the newest configuration durably holds everything up to it |
-//! | ticket, `released` | the multicast's; opaque here, carried along |
+//! | ticket, `released` | the multicast's ([`multicast`]); opaque to Paxos, carried along |
 
 #![forbid(unsafe_code)]
 
@@ -67,9 +67,12 @@ mod window;
 
 pub use batch::{Batch, Commands, Configuration};
 pub use counters::Counters;
-pub use ids::{Ballot, Beat, Instance, Lsn, ReadToken, ReplicaId, Round, Ticket, Time};
+pub use ids::{
+    Ballot, Beat, ChangeId, ConfirmToken, Instance, Lsn, MapVersion, PartitionId, QueryId, ReadToken, ReplicaId, Round,
+    Ticket, Time,
+};
 pub use message::Message;
-pub use multicast::gate::Gate;
+pub use multicast::{Chain, Coordinator, CoordinatorSettings, Gate, Reporter};
 pub use paxos::{Config, Paxos, RecoveredGroup};
 pub use settings::{Reads, Settings, WINDOW_MAX};
 pub use step::{ChangeError, Effect, Input, Record, SubmitError};

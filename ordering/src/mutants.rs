@@ -16,8 +16,8 @@ pub fn active(name: &str) -> bool {
     ACTIVE.get_or_init(|| std::env::var("COPPICE_MUTANT").unwrap_or_default()) == name
 }
 
-/// Every mutant of this crate, in the order of reliability.md 6.
-pub const ALL: &[&str] = &[
+/// Every mutant of Paxos and of the gate, in the order of reliability.md 6.
+pub const PAXOS: &[&str] = &[
     "vote_before_flush",
     "round_in_memory",
     "one_ballot_field",
@@ -49,4 +49,28 @@ pub const ALL: &[&str] = &[
     "lease_survives_handover",
     "decision_held_in_memory",
     "late_position_counts",
+];
+
+/// Every mutant of the multicast, in the order of reliability.md 6.
+pub const MULTICAST: &[&str] = &[
+    "gate_two_partition",
+    "no_first_place",
+    "complete_unconfirmed",
+    "confirm_before_placed",
+    "old_ballot_counts",
+    "released_guessed",
+    "placed_once",
+    "released_once",
+    "no_prev_check",
+    "place_twice",
+    "prev_none_again",
+    "late_placed_completes",
+    "void_unlinked",
+    "void_moves_watermark",
+    "placed_above_hole",
+    "no_void",
+    "cut_by_other_map",
+    "fork_no_ticket",
+    "split_released_early",
+    "split_voided",
 ];

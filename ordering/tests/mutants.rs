@@ -27,10 +27,10 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("ignore_trimmed_upto", "px06_trimmed_is_not_a_hole"),
     ("decided_by_number", "px07_decided_upto_is_of_one_ballot"),
     ("ack_over_gap", "px08_a_vote_covers_no_gap"),
-    ("conf_in_pipe", "px09_a_configuration_is_alone"),
-    ("old_quorum", "px09_a_configuration_is_alone"),
+    ("conf_in_pipe", "px18_phase1_again_under_an_adopted_configuration"),
+    ("old_quorum", "px19_removed_replicas_stay_until_they_are_replaced"),
     ("learner_votes", "px10_learners_are_in_no_quorum"),
-    ("removed_votes", "px10_removed_replicas_are_in_no_quorum"),
+    ("removed_votes", "px19_removed_replicas_stay_until_they_are_replaced"),
     ("deaf_leader_stays", "px13_a_deaf_leader_resigns"),
     ("conf_one_phase1", "px18_phase1_again_under_an_adopted_configuration"),
     ("removed_deleted_early", "px19_removed_replicas_stay_until_they_are_replaced"),
@@ -122,7 +122,7 @@ fn hunt() {
 #[test]
 fn every_mutant_has_somebody_to_catch_it() {
     let listed: Vec<&str> = CAUGHT_BY.iter().map(|(mutant, _)| *mutant).collect();
-    assert_eq!(listed, mutants::ALL);
+    assert_eq!(listed, mutants::PAXOS);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn every_mutant_is_caught() {
     }
     let only = std::env::var("HUNT_ONLY").unwrap_or_default();
     let mut escaped = Vec::new();
-    for mutant in mutants::ALL.iter().filter(|mutant| mutant.contains(&only)) {
+    for mutant in mutants::PAXOS.iter().filter(|mutant| mutant.contains(&only)) {
         let program = std::env::current_exe().expect("this program");
         let child =
             Command::new(program).args(["--exact", "hunt", "--nocapture"]).env("COPPICE_MUTANT", mutant).output();

@@ -1,3 +1,58 @@
-//! Across groups: tickets and what they hold back (ordering.md 3, 4).
+//! Across partitions: tickets, and what they hold back (ordering.md 3, 4, 5, 8).
+//!
+//! Three parts, which a driver joins:
+//!
+//! - [`Coordinator`], beside the directory's replica on every node that may lead it: gives out tickets, releases them.
+//! - [`Chain`], in the replicated state of each partition: the last ticket, and whether a delivered [`Place`] counts;
+//!   [`Reporter`], beside each replica of a partition: tells the coordinator what is placed, until it is released.
+//! - [`Gate`], beside each replica of a partition: what may leave.
+//!
+//! # Messages
+//!
+//! | message | from, to | carries | answered by |
+//! |---|---|---|---|
+//! | [`Place`] | coordinator, leader of a partition | ticket, the one before it there, queries or a map change | `Placed` |
+//! | `Placed` | leader of a partition, coordinator | partition, its last ticket: all up to it are decided | `Released` |
+//! | `Released` | coordinator, leader of a partition | the watermark: all up to it are released or voided | |
+//!
+//! Losing, repeating, delaying or reordering any of them is harmless. `Cut`, `Complete` and `Aborted` go to the client.
+//!
+//! # Driving the coordinator
+//!
+//! - The directory's Paxos leads: `Lead` with the *decided* map and the changes of it that are not known to be done. It
+//!   leads no more: `Resign`.
+//! - A `RangeQuery` comes: cut the range by the decided map, draw a replica for each part, name it, `Query`. When
+//!   [`Effect::Cut`] comes for it, tell the client what to expect; it ends in `Complete`, `Aborted` or `Refused`.
+//!   Only queries are aborted or refused: the client asks again.
+//! - A batch of the directory is *decided* that changes borders: `Change`, before any query that is cut by the new
+//!   map, and never before it is decided (reliability.md MV13). One that changes only nodes, or that removes a
+//!   partition whose merge is done: `Map`.
+//! - [`Effect::Confirm`]: begin a confirmation of the directory's leadership (`crate::Input::Confirm`), after the effect
+//!   came; answer `Confirmed`. Lost leadership is answered by `Resign`.
+//! - A partition has a new leader, or the way to it is open again: `Resend`, so that nothing waits for a timer.
+//!
+//! # Driving a partition
+//!
+//! - A [`Place`] arrives at the leader: if [`Reporter::wants`] says so, submit it to the partition's own log, in the
+//!   same pipe as everything else; else a `Placed` is due.
+//! - It is executed, on any replica: [`Chain::place`]. `false`: it changes nothing, and nobody hears of it. `true`: give
+//!   [`Reporter::placed`] the instance, and give the queries' parts from a snapshot as of that position once it is
+//!   decided (not gated). A map change is applied unless its id was applied before. The undo of a batch restores the
+//!   [`Chain`], which is `Copy`.
+//! - Every output is held by [`Gate::hold`] with the last ticket of the state that it saw.
+//! - Instances are decided, undone, a snapshot is installed: tell gate and reporter alike.
+//! - `Released` arrives, or Paxos hears a watermark from the leader: [`Reporter::released`]; then give
+//!   [`Reporter::watermark`] to [`Gate::released`] and, at the leader, to `Paxos::set_released`.
+//! - [`Reporter::poll`] after each turn, and at its deadline: the ticket to tell in `Placed`.
 
+mod chain;
+mod coordinator;
 pub mod gate;
+mod packs;
+mod step;
+mod tickets;
+
+pub use chain::{Chain, Reporter};
+pub use coordinator::{Coordinator, CoordinatorCounters, CoordinatorSettings};
+pub use gate::Gate;
+pub use step::{Abort, Change, Effect, Input, Place, Query, Refusal, SubQuery, Work};

@@ -1,0 +1,364 @@
+//! The coordinator and the partition's side, step by step: inputs go in, effects are compared (ordering.md 4, 8).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coppice_ordering::multicast::{
+    Abort, Change, Coordinator, CoordinatorSettings, Effect, Input, Place, Query, Refusal, SubQuery, Work,
+};
+use coppice_ordering::{
+    Ballot, Chain, ChangeId, ConfirmToken, Instance, MapVersion, PartitionId, QueryId, Reporter, Ticket, Time,
+};
+
+const P1: PartitionId = PartitionId(1);
+const P2: PartitionId = PartitionId(2);
+const P3: PartitionId = PartitionId(3);
+
+struct Desk {
+    coordinator: Coordinator,
+    now: Time,
+}
+
+impl Desk {
+    /// A coordinator that leads in ballot 1 over three partitions, whose first tickets ~1.1 to ~1.3 are released.
+    fn open(settings: CoordinatorSettings) -> Desk {
+        let mut desk = Desk { coordinator: Coordinator::new(settings), now: Time::from_millis(1) };
+        desk.step(lead(1, &[P1, P2, P3]));
+        for (partition, n) in [(P1, 1), (P2, 2), (P3, 3)] {
+            desk.step(placed(partition, 1, n));
+        }
+        let effects = desk.step(Input::Confirmed(ConfirmToken(3)));
+        assert_eq!(effects, [released(P1, 1, 1), released(P2, 1, 2), released(P3, 1, 3)]);
+        desk
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.coordinator.step(self.now, input, &mut effects);
+        effects
+    }
+
+    fn after(&mut self, millis: u64, input: Input) -> Vec<Effect> {
+        self.now = self.now + Duration::from_millis(millis);
+        self.step(input)
+    }
+}
+
+fn ticket(round: u64, n: u64) -> Ticket {
+    Ticket { ballot: Ballot::new(round, 0), n }
+}
+
+fn lead(round: u64, partitions: &[PartitionId]) -> Input {
+    let partitions = partitions.iter().copied().collect();
+    Input::Lead { ballot: Ballot::new(round, 0), map: MapVersion(1), partitions, changes: Vec::new() }
+}
+
+fn query(id: u64, partitions: &[PartitionId]) -> Input {
+    let parts = partitions.iter().map(|partition| (*partition, share(id))).collect();
+    Input::Query(Query { id: QueryId(id), map: MapVersion(1), parts })
+}
+
+fn share(id: u64) -> Bytes {
+    Bytes::from(format!("share of q{id}"))
+}
+
+fn placed(partition: PartitionId, round: u64, n: u64) -> Input {
+    Input::Placed { partition, ticket: ticket(round, n) }
+}
+
+fn released(partition: PartitionId, round: u64, n: u64) -> Effect {
+    Effect::Released { partition, watermark: ticket(round, n) }
+}
+
+fn place(partition: PartitionId, n: u64, prev: Option<u64>, work: Work) -> Effect {
+    Effect::Place { partition, place: Place { ticket: ticket(1, n), prev: prev.map(|n| ticket(1, n)), work } }
+}
+
+fn queries(ids: &[u64]) -> Work {
+    Work::Queries(ids.iter().map(|id| SubQuery { query: QueryId(*id), bytes: share(*id) }).collect())
+}
+
+fn cut(query: u64, n: u64) -> Effect {
+    Effect::Cut { query: QueryId(query), ticket: ticket(1, n) }
+}
+
+fn complete(query: u64, n: u64) -> Effect {
+    Effect::Complete { query: QueryId(query), ticket: ticket(1, n) }
+}
+
+fn aborted(query: u64, why: Abort) -> Effect {
+    Effect::Aborted { query: QueryId(query), why }
+}
+
+#[test]
+fn a_new_ballot_begins_with_an_empty_ticket_for_every_partition() {
+    // ordering.md 4.2: "its first act is an empty ticket of its own for every partition (`Place` with `prev` none)".
+    let mut desk = Desk { coordinator: Coordinator::new(CoordinatorSettings::default()), now: Time::ZERO };
+    let first = [(P1, 1), (P2, 2), (P3, 3)].map(|(partition, n)| place(partition, n, None, Work::Nothing));
+    assert_eq!(desk.step(lead(1, &[P1, P2, P3])), first);
+}
+
+#[test]
+fn a_query_walks_from_its_ticket_to_its_completion() {
+    // ordering.md 4, the table.
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    let effects = desk.step(query(7, &[P1, P2]));
+    let places = [place(P1, 4, Some(1), queries(&[7])), place(P2, 4, Some(2), queries(&[7])), cut(7, 4)];
+    assert_eq!(effects, places);
+    // Every Placed is answered with the watermark, which has not moved.
+    assert_eq!(desk.step(placed(P2, 1, 4)), [released(P2, 1, 2)]);
+    assert_eq!(desk.step(placed(P1, 1, 4)), [Effect::Confirm(ConfirmToken(4)), released(P1, 1, 1)]);
+    let effects = desk.step(Input::Confirmed(ConfirmToken(4)));
+    assert_eq!(effects, [released(P1, 1, 4), released(P2, 1, 4), complete(7, 4)]);
+    assert_eq!(desk.coordinator.in_flight(), (0, 0));
+}
+
+#[test]
+fn queries_that_come_while_a_round_is_out_share_the_next_ticket() {
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    desk.step(query(1, &[P1, P2]));
+    assert_eq!(desk.step(query(2, &[P1, P2])), []);
+    assert_eq!(desk.step(query(3, &[P2, P3])), []);
+    desk.step(placed(P1, 1, 4));
+    let effects = desk.step(placed(P2, 1, 4));
+    let next = [
+        place(P1, 5, Some(4), queries(&[2])),
+        place(P2, 5, Some(4), queries(&[2, 3])),
+        place(P3, 5, Some(3), queries(&[3])),
+        cut(2, 5),
+        cut(3, 5),
+    ];
+    assert_eq!(effects[2..], next);
+}
+
+#[test]
+fn a_slow_partition_holds_up_nobody_who_does_not_read_it() {
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    desk.step(query(1, &[P2, P3]));
+    desk.step(placed(P2, 1, 4));
+    // p3 is slow. A query over p1 and p2 does not wait for its round, though its release waits for its turn at p2.
+    let effects = desk.step(query(2, &[P1, P2]));
+    assert_eq!(effects.last(), Some(&cut(2, 5)));
+    desk.step(placed(P1, 1, 5));
+    assert_eq!(desk.step(placed(P2, 1, 5)), [Effect::Confirm(ConfirmToken(4)), released(P2, 1, 2)]);
+    assert_eq!(desk.step(Input::Confirmed(ConfirmToken(4))), [], "q2 does not head p2's queue");
+    desk.step(placed(P3, 1, 4));
+    let effects = desk.step(Input::Confirmed(ConfirmToken(5)));
+    assert!(effects.contains(&complete(1, 4)) && effects.contains(&complete(2, 5)), "{effects:?}");
+}
+
+#[test]
+fn a_confirmation_begun_before_the_last_placed_does_not_count() {
+    // The release rule of ordering.md 4, reliability.md TK5.
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    desk.step(query(1, &[P1]));
+    desk.step(query(2, &[P2, P3]));
+    assert_eq!(desk.step(placed(P1, 1, 4))[0], Effect::Confirm(ConfirmToken(4)));
+    desk.step(placed(P2, 1, 5));
+    assert_eq!(desk.step(placed(P3, 1, 5))[0], Effect::Confirm(ConfirmToken(5)));
+    let effects = desk.step(Input::Confirmed(ConfirmToken(4)));
+    assert_eq!(effects, [released(P1, 1, 4), complete(1, 4)]);
+    assert_eq!(desk.step(Input::Confirmed(ConfirmToken(99))), [], "a token that nobody asked for");
+    assert!(desk.step(Input::Confirmed(ConfirmToken(5))).contains(&complete(2, 5)));
+}
+
+#[test]
+fn a_partition_that_does_not_place_costs_the_others_one_timeout() {
+    // ordering.md 4.1.
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    desk.step(query(1, &[P2, P3]));
+    desk.step(placed(P2, 1, 4));
+    desk.after(100, query(2, &[P1, P2]));
+    desk.step(placed(P1, 1, 5));
+    desk.step(placed(P2, 1, 5));
+    desk.step(Input::Confirmed(ConfirmToken(4)));
+    desk.step(query(3, &[P1, P3]));
+    let effects = desk.after(50, Input::Tick);
+    let expected = [aborted(1, Abort::Unplaced(P3)), released(P2, 1, 4), released(P3, 1, 4)];
+    assert_eq!(effects[..3], expected);
+    // q3 waited for that round; q2 stood behind it and is released by the same step.
+    assert!(effects.contains(&aborted(3, Abort::Unplaced(P3))), "{effects:?}");
+    assert!(effects.contains(&complete(2, 5)), "{effects:?}");
+    assert_eq!(desk.step(query(4, &[P2, P3])), [aborted(4, Abort::Unplaced(P3))]);
+    assert!(desk.coordinator.is_late(P3));
+    // The voided ticket stays in the chain, with nothing to do, and is sent again until it is placed.
+    let effects = desk.after(150, Input::Tick);
+    assert_eq!(effects, [place(P3, 4, Some(3), Work::Nothing)]);
+    assert_eq!(desk.step(placed(P3, 1, 4)), [released(P3, 1, 4)]);
+    let effects = desk.step(query(5, &[P2, P3]));
+    assert_eq!(effects[1], place(P3, 6, Some(4), queries(&[5])));
+}
+
+#[test]
+fn a_split_waits_for_parent_and_child_and_is_never_voided() {
+    // ordering.md 8: "the ticket has both as destinations and is released when p' serves too".
+    let (mut desk, child) = (Desk::open(CoordinatorSettings::default()), PartitionId(4));
+    desk.step(query(1, &[P1, P2]));
+    desk.step(query(2, &[P1, P2]));
+    let change = Change {
+        id: ChangeId(9),
+        map: MapVersion(2),
+        partitions: BTreeSet::from([P1, child]),
+        payload: Bytes::from_static(b"split"),
+    };
+    let work = Work::Change { id: ChangeId(9), payload: Bytes::from_static(b"split") };
+    let effects = desk.step(Input::Change(change.clone()));
+    // What was cut by the map before the split goes before it.
+    let expected = [
+        place(P1, 5, Some(4), queries(&[2])),
+        place(P2, 5, Some(4), queries(&[2])),
+        cut(2, 5),
+        place(P1, 6, Some(5), work.clone()),
+        place(child, 6, None, work),
+    ];
+    assert_eq!(effects, expected);
+    assert_eq!(desk.step(Input::Change(change)), [], "given twice");
+    let stale = Effect::Refused { query: QueryId(3), why: Refusal::MapChanged { map: MapVersion(2) } };
+    assert_eq!(desk.step(query(3, &[P1, P2])), [stale]);
+    desk.step(placed(P1, 1, 6));
+    desk.step(placed(P2, 1, 5));
+    let effects = desk.step(Input::Confirmed(ConfirmToken(4)));
+    assert!(effects.contains(&complete(2, 5)), "{effects:?}");
+    let parts = BTreeMap::from([(P2, share(4)), (child, share(4))]);
+    let effects = desk.step(Input::Query(Query { id: QueryId(4), map: MapVersion(2), parts }));
+    assert!(effects.contains(&place(child, 7, Some(6), queries(&[4]))), "{effects:?}");
+    desk.step(placed(P2, 1, 7));
+    let effects = desk.after(150, Input::Tick);
+    assert!(effects.contains(&aborted(4, Abort::Unplaced(child))), "{effects:?}");
+    // At p2 it was the next in the queue; at the child it stood behind the split, which is not voided.
+    assert!(effects.contains(&released(P2, 1, 7)), "{effects:?}");
+    assert!(!effects.contains(&released(child, 1, 7)), "{effects:?}");
+    assert_eq!(desk.step(placed(child, 1, 6))[0], Effect::Confirm(ConfirmToken(5)));
+    let effects = desk.step(Input::Confirmed(ConfirmToken(5)));
+    assert!(effects.contains(&Effect::Changed { id: ChangeId(9), ticket: ticket(1, 6) }), "{effects:?}");
+}
+
+#[test]
+fn a_full_coordinator_says_busy_and_lets_nobody_wait_for_ever() {
+    let settings = CoordinatorSettings { queries_max: 2, ticket_bytes_max: 100, ..CoordinatorSettings::default() };
+    let mut desk = Desk::open(settings);
+    let refused = |id, why| Effect::Refused { query: QueryId(id), why };
+    desk.step(query(1, &[P1, P2]));
+    desk.step(query(2, &[P1, P2]));
+    assert_eq!(desk.step(query(3, &[P1, P2])), [refused(3, Refusal::Busy)]);
+    let unknown = PartitionId(9);
+    assert_eq!(desk.step(query(4, &[unknown])), [refused(4, Refusal::NoSuchPartition(Some(unknown)))]);
+    assert_eq!(desk.step(query(5, &[])), [refused(5, Refusal::NoSuchPartition(None))]);
+    let parts = BTreeMap::from([(P1, Bytes::from(vec![0; 100]))]);
+    let large = Input::Query(Query { id: QueryId(6), map: MapVersion(1), parts });
+    assert_eq!(desk.step(large), [refused(6, Refusal::TooLarge)]);
+    desk.step(Input::Resign);
+    assert_eq!(desk.step(query(7, &[P1])), [refused(7, Refusal::NotLeading)]);
+}
+
+#[test]
+fn a_ballot_that_ends_aborts_its_queries_and_is_not_led_in_again() {
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    desk.step(query(1, &[P1, P2]));
+    desk.step(query(2, &[P1, P2]));
+    let both = [aborted(1, Abort::Deposed), aborted(2, Abort::Deposed)];
+    assert_eq!(desk.step(Input::Resign), both);
+    assert_eq!(desk.step(lead(1, &[P1, P2])), []);
+    assert_eq!(desk.step(placed(P1, 1, 4)), []);
+    assert_eq!(desk.step(lead(2, &[P1])).len(), 1);
+    // A partition that the map has no more still gets rid of what ballot 1 left there.
+    assert_eq!(desk.step(placed(P2, 1, 4)), [released(P2, 2, 0)]);
+}
+
+#[test]
+fn a_place_counts_only_at_the_end_of_its_chain() {
+    // ordering.md 4, step 3; reliability.md TK6, TK9, TK10.
+    let mut chain = Chain::default();
+    assert!(!chain.place(ticket(1, 5), Some(ticket(1, 2))), "nothing there to follow");
+    assert!(chain.place(ticket(1, 2), None));
+    assert!(!chain.place(ticket(1, 2), None), "twice");
+    assert!(!chain.place(ticket(1, 3), None), "none again in one ballot");
+    assert!(!chain.place(ticket(1, 5), Some(ticket(1, 4))), "the one between is missing");
+    assert!(chain.place(ticket(1, 5), Some(ticket(1, 2))));
+    assert!(chain.place(ticket(2, 1), None));
+    assert!(!chain.place(ticket(1, 6), Some(ticket(1, 5))), "of an older ballot");
+    assert!(!chain.place(ticket(1, 6), None), "of an older ballot");
+    assert_eq!(chain.last_ticket(), Some(ticket(2, 1)));
+    assert_eq!(chain.child(), chain);
+    assert_eq!(Chain::new(Some(ticket(1, 9))).merged(chain), chain);
+}
+
+#[test]
+fn a_leader_tells_what_is_decided_until_it_is_released() {
+    // ordering.md 4, step 5, and 4.3; reliability.md TK8, TK14.
+    let (mut reporter, mut now) = (Reporter::new(Duration::from_millis(10), Instance(3), None), Time::ZERO);
+    assert_eq!((reporter.poll(now), reporter.deadline()), (None, None));
+    reporter.lead();
+    assert!(reporter.wants(ticket(1, 1)));
+    reporter.placed(Instance(5), ticket(1, 1));
+    assert!(!reporter.wants(ticket(1, 1)));
+    assert_eq!(reporter.poll(now), None, "told above #4, which is not decided");
+    reporter.decided(Instance(5));
+    assert_eq!(reporter.deadline(), Some(Time::ZERO));
+    assert_eq!((reporter.poll(now), reporter.poll(now)), (Some(ticket(1, 1)), None));
+    now = reporter.deadline().expect("it is told again");
+    assert_eq!(reporter.poll(now), Some(ticket(1, 1)));
+    reporter.released(ticket(1, 1));
+    assert_eq!((reporter.poll(now + Duration::from_secs(9)), reporter.deadline()), (None, None));
+    // Sent again although it was placed and passed: the coordinator has not heard of it.
+    assert!(!reporter.wants(ticket(1, 1)));
+    assert_eq!((reporter.deadline(), reporter.poll(now)), (Some(Time::ZERO), Some(ticket(1, 1))));
+    // What is undone was not placed.
+    reporter.placed(Instance(7), ticket(1, 4));
+    reporter.undo_from(Instance(6));
+    assert!(reporter.wants(ticket(1, 4)));
+    // A new leader knows the chain from the log, and of releases only what it was told.
+    let mut other = Reporter::new(Duration::from_millis(10), Instance(9), Some(ticket(1, 4)));
+    other.lead();
+    assert_eq!((other.watermark(), other.poll(now)), (None, Some(ticket(1, 4))));
+}
+
+/// Which test fails with which planted bug (reliability.md 6). Those that need a history to be seen have a script too.
+#[cfg(feature = "mutants")]
+const CAUGHT_BY: &[(&str, &str)] = &[
+    ("no_first_place", "a_new_ballot_begins_with_an_empty_ticket_for_every_partition"),
+    ("gate_two_partition", "a_slow_partition_holds_up_nobody_who_does_not_read_it"),
+    ("complete_unconfirmed", "a_query_walks_from_its_ticket_to_its_completion"),
+    ("confirm_before_placed", "a_confirmation_begun_before_the_last_placed_does_not_count"),
+    ("old_ballot_counts", "a_place_counts_only_at_the_end_of_its_chain"),
+    ("no_prev_check", "a_place_counts_only_at_the_end_of_its_chain"),
+    ("place_twice", "a_place_counts_only_at_the_end_of_its_chain"),
+    ("prev_none_again", "a_place_counts_only_at_the_end_of_its_chain"),
+    ("fork_no_ticket", "a_place_counts_only_at_the_end_of_its_chain"),
+    ("released_guessed", "a_leader_tells_what_is_decided_until_it_is_released"),
+    ("placed_once", "a_leader_tells_what_is_decided_until_it_is_released"),
+    ("placed_above_hole", "a_leader_tells_what_is_decided_until_it_is_released"),
+    ("released_once", "a_query_walks_from_its_ticket_to_its_completion"),
+    ("late_placed_completes", "a_partition_that_does_not_place_costs_the_others_one_timeout"),
+    ("void_unlinked", "a_partition_that_does_not_place_costs_the_others_one_timeout"),
+    ("no_void", "a_partition_that_does_not_place_costs_the_others_one_timeout"),
+    ("void_moves_watermark", "a_split_waits_for_parent_and_child_and_is_never_voided"),
+    ("cut_by_other_map", "a_split_waits_for_parent_and_child_and_is_never_voided"),
+    ("split_released_early", "a_split_waits_for_parent_and_child_and_is_never_voided"),
+    ("split_voided", "a_split_waits_for_parent_and_child_and_is_never_voided"),
+];
+
+/// A mutant is on for a whole process, so this program starts itself once for each.
+#[cfg(feature = "mutants")]
+#[test]
+fn every_mutant_fails_its_test() {
+    if std::env::var("COPPICE_MUTANT").is_ok() {
+        return;
+    }
+    let mut caught: Vec<&str> = CAUGHT_BY.iter().map(|(mutant, _)| *mutant).collect();
+    let mut planted = coppice_ordering::mutants::MULTICAST.to_vec();
+    (caught.sort_unstable(), planted.sort_unstable());
+    assert_eq!(caught, planted);
+    let program = std::env::current_exe().expect("this program");
+    let run = |test: &str, mutant: &str| {
+        let mut command = std::process::Command::new(&program);
+        let output = command.args(["--exact", test]).env("COPPICE_MUTANT", mutant).output().expect("the test runs");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"), "there is no {test}");
+        output.status.success()
+    };
+    for (mutant, test) in CAUGHT_BY {
+        assert!(run(test, "none"), "{test} fails by itself");
+        assert!(!run(test, mutant), "{mutant} escapes {test}");
+    }
+}
