@@ -348,7 +348,8 @@ fn every_mutant_fails_its_test() {
     }
     let mut caught: Vec<&str> = CAUGHT_BY.iter().map(|(mutant, _)| *mutant).collect();
     let mut planted = coppice_ordering::mutants::MULTICAST.to_vec();
-    (caught.sort_unstable(), planted.sort_unstable());
+    caught.sort_unstable();
+    planted.sort_unstable();
     assert_eq!(caught, planted);
     let program = std::env::current_exe().expect("this program");
     let run = |test: &str, mutant: &str| {

@@ -27,16 +27,16 @@
 //! - A batch of the directory is *decided* that changes borders: `Change`, before any query that is cut by the new
 //!   map, and never before it is decided (reliability.md MV13). One that changes only nodes, or that removes a
 //!   partition whose merge is done: `Map`.
-//! - [`Effect::Confirm`]: begin a confirmation of the directory's leadership (`crate::Input::Confirm`), after the effect
-//!   came; answer `Confirmed`. Lost leadership is answered by `Resign`.
+//! - [`Effect::Confirm`]: begin a confirmation of the directory's leadership (`crate::Input::Confirm`), after the
+//!   effect came; answer `Confirmed`. Lost leadership is answered by `Resign`.
 //! - A partition has a new leader, or the way to it is open again: `Resend`, so that nothing waits for a timer.
 //!
 //! # Driving a partition
 //!
 //! - A [`Place`] arrives at the leader: if [`Reporter::wants`] says so, submit it to the partition's own log, in the
 //!   same pipe as everything else; else a `Placed` is due.
-//! - It is executed, on any replica: [`Chain::place`]. `false`: it changes nothing, and nobody hears of it. `true`: give
-//!   [`Reporter::placed`] the instance, and give the queries' parts from a snapshot as of that position once it is
+//! - It is executed, on any replica: [`Chain::place`]. `false`: it changes nothing, and nobody hears of it. `true`:
+//!   give [`Reporter::placed`] the instance, and give the queries' parts from a snapshot as of that position once it is
 //!   decided (not gated). A map change is applied unless its id was applied before. The undo of a batch restores the
 //!   [`Chain`], which is `Copy`.
 //! - Every output is held by [`Gate::hold`] with the last ticket of the state that it saw.

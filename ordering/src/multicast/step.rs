@@ -1,4 +1,4 @@
-//! The coordinator's shape: what goes in, what comes out, and what stands in the logs of the partitions (ordering.md 4).
+//! The coordinator's shape: what goes in, what comes out, and what stands in the partitions' logs (ordering.md 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

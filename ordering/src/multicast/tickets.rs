@@ -1,7 +1,7 @@
 //! The tickets of one ballot: who has placed which, and which heads every queue (ordering.md 4, 4.1).
 //!
-//! A ticket stands in two lists of each of its partitions. The *queue* holds those that are neither released nor voided;
-//! the *chain* is everything ever sent, of which only the part that is not placed is kept, to be sent again. Voiding
+//! A ticket stands in two lists of each of its partitions. The *queue* holds those that are neither released nor
+//! voided; the *chain* is everything ever sent, of which only the part that is not placed is kept, to be sent again. Voiding
 //! takes a ticket out of the queues, never out of the chains. This file knows no clients and no packing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
