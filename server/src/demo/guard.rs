@@ -42,13 +42,13 @@ impl Guard {
         Ok(Self { child, pipe })
     }
 
-    /// Names a node to kill at the end. Called before the node can be anything but alive.
+    /// Names a process to kill at the end: a child of ours that nobody has waited for, so that its number is still its own.
     ///
     /// # Errors
     /// The guard is gone.
     pub fn watch(&mut self, pid: u32) -> io::Result<()> {
         match &mut self.pipe {
-            Some(pipe) => writeln!(pipe, "{pid}"),
+            Some(pipe) => writeln!(pipe, "{pid} {}", started(pid).unwrap_or(0)),
             None => Ok(()),
         }
     }
@@ -63,15 +63,13 @@ impl Guard {
 
 /// The guard process itself: reads process numbers until the demo is gone, then clears up.
 pub fn run(args: &GuardArgs) {
-    let mut nodes: BTreeMap<i32, Option<OwnedFd>> = BTreeMap::new();
-    for line in BufReader::new(io::stdin()).lines() {
-        let Ok(line) = line else { break };
-        if let Some(pid) = line.trim().parse().ok().and_then(Pid::from_raw) {
-            // A descriptor stays with its process: a number that was given to somebody else is never killed.
-            nodes.insert(pid.as_raw_nonzero().get(), pidfd_open(pid, PidfdFlags::empty()).ok());
+    let mut nodes: BTreeMap<u32, OwnedFd> = BTreeMap::new();
+    for line in BufReader::new(io::stdin()).lines().map_while(Result::ok) {
+        if let Some((pid, process)) = named(&line) {
+            nodes.insert(pid, process);
         }
     }
-    for node in nodes.values().flatten() {
+    for node in nodes.values() {
         // It may have ended by itself.
         let _ = pidfd_send_signal(node, Signal::KILL);
     }
@@ -81,17 +79,50 @@ pub fn run(args: &GuardArgs) {
     }
 }
 
+/// The process of a line, held by a descriptor, which stays with it when its number is given to somebody else. One that has ended, and
+/// whose number somebody else has got before we looked, is none.
+fn named(line: &str) -> Option<(u32, OwnedFd)> {
+    let (pid, since) = line.split_once(' ')?;
+    let (pid, since): (u32, u64) = (pid.parse().ok()?, since.parse().ok()?);
+    let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+    if started(pid)? == since { Some((pid, process)) } else { None }
+}
+
+/// When a process was started, in the system's ticks: with its number, its name for good.
+fn started(pid: u32) -> Option<u64> {
+    // The 22nd field; the second is a name in brackets that may hold anything.
+    stat_after_name(pid)?.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn stat_after_name(pid: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
+}
+
 /// Waits, at most a second, until no killed node can still write.
-fn wait_until_gone(nodes: &BTreeMap<i32, Option<OwnedFd>>) {
-    let lives = |pid: &i32| {
-        // A process that nobody waits for stays as a zombie, which writes nothing.
-        std::fs::read_to_string(format!("/proc/{pid}/stat"))
-            .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
-    };
+fn wait_until_gone(nodes: &BTreeMap<u32, OwnedFd>) {
+    // A process that nobody waits for stays as a zombie, which writes nothing.
+    let lives = |pid: &u32| stat_after_name(*pid).is_some_and(|stat| !stat.starts_with('Z'));
     for _ in 0..200 {
-        if !nodes.iter().any(|(pid, node)| node.is_some() && lives(pid)) {
+        if !nodes.keys().any(lives) {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_given_to_somebody_else_is_nobody() {
+        let pid = std::process::id();
+        let since = started(pid).expect("this process has started");
+        assert!(named(&format!("{pid} {since}")).is_some());
+        assert!(named(&format!("{pid} {}", since + 1)).is_none());
+        for nonsense in ["", "1", "x y", "-1 1", "0 0", "4294967295 1"] {
+            assert!(named(nonsense).is_none(), "{nonsense}");
+        }
     }
 }

@@ -167,10 +167,10 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.success(), "kill -s {name} {pid}");
 }
 
-/// Whether a process lives (a zombie does not).
+/// Whether a process of ours lives. A zombie does not, nor does somebody else who was given the number since.
 pub fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+    stat.rsplit_once(')').is_some_and(|(head, rest)| head.ends_with("(coppice") && !rest.trim_start().starts_with('Z'))
 }
 
 /// Waits until `what` holds.

@@ -1,25 +1,29 @@
 //! Every data verb against one node and four partitions: what is printed, and how it exits.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value;
 
 use crate::support::{Cluster, Said};
 
-/// One cluster for all tests here; each uses keys of its own. It ends with the test process: its nodes' parent-death
-/// signal.
-fn cluster() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    CLUSTER.get_or_init(|| Cluster::formed(1, "g,n,t"))
+/// One cluster for the tests here that run at the same time; each uses keys of its own. It ends with the last of them.
+fn cluster() -> Arc<Cluster> {
+    static CLUSTER: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+    let mut shared = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let cluster = Arc::new(Cluster::formed(1, "g,n,t"));
+        *shared = Arc::downgrade(&cluster);
+        cluster
+    })
 }
 
-fn run(line: &str) -> Said {
-    cluster().run(&line.split(' ').collect::<Vec<_>>())
+fn run(cluster: &Cluster, line: &str) -> Said {
+    cluster.run(&line.split(' ').collect::<Vec<_>>())
 }
 
 #[track_caller]
-fn expect(line: &str, code: i32, out: &str, err: &str) {
-    let said = run(line);
+fn expect(cluster: &Cluster, line: &str, code: i32, out: &str, err: &str) {
+    let said = run(cluster, line);
     let plain = |text: &str| positions_hidden(text);
     assert_eq!((said.code, plain(&said.out).as_str(), plain(&said.err).as_str()), (code, out, err), "{line}");
 }
@@ -41,94 +45,102 @@ fn positions_hidden(text: &str) -> String {
     hidden
 }
 
-fn json(line: &str) -> Value {
-    let said = run(line);
+fn json(cluster: &Cluster, line: &str) -> Value {
+    let said = run(cluster, line);
     serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{line}: {error}: {said:?}"))
 }
 
 #[test]
 fn writes_tell_what_was_there() {
-    expect("put apple red", 0, "ok  p1#.\n", "");
-    expect("put apple green", 0, "ok  p1#.  was red\n", "");
-    expect("get apple", 0, "green", "");
-    expect("get apple -o table", 0, "green\n", "");
-    expect("delete apple", 0, "ok  p1#.  was green\n", "");
-    expect("delete apple", 4, "", "not found: apple\n");
-    expect("get apple", 4, "", "not found: apple\n");
+    let cluster = &*cluster();
+    expect(cluster, "put apple red", 0, "ok  p1#.\n", "");
+    expect(cluster, "put apple green", 0, "ok  p1#.  was red\n", "");
+    expect(cluster, "get apple", 0, "green", "");
+    expect(cluster, "get apple -o table", 0, "green\n", "");
+    expect(cluster, "delete apple", 0, "ok  p1#.  was green\n", "");
+    expect(cluster, "delete apple", 4, "", "not found: apple\n");
+    expect(cluster, "get apple", 4, "", "not found: apple\n");
 }
 
 #[test]
 fn insert_never_overwrites() {
-    expect("insert heron 1", 0, "ok  p2#.\n", "");
-    expect("insert heron 2", 5, "1", "exists: heron  p2#.\n");
-    expect("get heron", 0, "1", "");
+    let cluster = &*cluster();
+    expect(cluster, "insert heron 1", 0, "ok  p2#.\n", "");
+    expect(cluster, "insert heron 2", 5, "1", "exists: heron  p2#.\n");
+    expect(cluster, "get heron", 0, "1", "");
 }
 
 #[test]
 fn cas_writes_only_over_what_it_expects() {
-    expect("cas owl 1 2", 5, "", "mismatch: owl  p3#.\nnot found: owl\n");
-    expect("put owl 1", 0, "ok  p3#.\n", "");
-    expect("cas owl 1 2", 0, "ok  p3#.  was 1\n", "");
-    expect("cas owl 1 3", 5, "2", "mismatch: owl  p3#.\n");
+    let cluster = &*cluster();
+    expect(cluster, "cas owl 1 2", 5, "", "mismatch: owl  p3#.\nnot found: owl\n");
+    expect(cluster, "put owl 1", 0, "ok  p3#.\n", "");
+    expect(cluster, "cas owl 1 2", 0, "ok  p3#.  was 1\n", "");
+    expect(cluster, "cas owl 1 3", 5, "2", "mismatch: owl  p3#.\n");
 }
 
 #[test]
 fn an_empty_value_is_a_value() {
-    let said = cluster().run(&["put", "empty", ""]);
+    let cluster = &*cluster();
+    let said = cluster.run(&["put", "empty", ""]);
     assert_eq!(said.code, 0, "{said:?}");
-    expect("get empty", 0, "", "");
-    assert_eq!(json("get empty -o json")["value"], "");
+    expect(cluster, "get empty", 0, "", "");
+    assert_eq!(json(cluster, "get empty -o json")["value"], "");
 }
 
 #[test]
 fn json_has_a_place_for_every_byte_string() {
-    run("put zebra striped");
-    let object = json("get zebra -o json");
+    let cluster = &*cluster();
+    run(cluster, "put zebra striped");
+    let object = json(cluster, "get zebra -o json");
     assert_eq!((&object["v"], &object["found"], &object["value"]), (&1.into(), &true.into(), &"striped".into()));
     assert!(object["position"].as_str().is_some_and(|position| position.starts_with("p4#")));
-    assert_eq!(json("get zebu -o json")["found"], false);
-    let said = cluster().run_with_input(&["put", "zorilla", "-"], b"\xff\x00x");
+    assert_eq!(json(cluster, "get zebu -o json")["found"], false);
+    let said = cluster.run_with_input(&["put", "zorilla", "-"], b"\xff\x00x");
     assert_eq!(said.code, 0, "{said:?}");
-    assert_eq!(json("get zorilla -o json")["value_b64"], "/wB4");
-    expect("get zorilla -o table", 0, "0xff0078\n", "");
-    assert_eq!(cluster().run(&["get", "zorilla", "--hex"]).code, 2, "zorilla is no hex");
+    assert_eq!(json(cluster, "get zorilla -o json")["value_b64"], "/wB4");
+    expect(cluster, "get zorilla -o table", 0, "0xff0078\n", "");
+    assert_eq!(cluster.run(&["get", "zorilla", "--hex"]).code, 2, "zorilla is no hex");
 }
 
 #[test]
 fn values_come_from_stdin_and_files() {
-    let file = cluster().scratch.path("value");
+    let cluster = &*cluster();
+    let file = cluster.scratch.path("value");
     std::fs::write(&file, "from a file\n").expect("it is writable");
     let argument = format!("@{}", file.display());
-    assert_eq!(cluster().run(&["put", "fig", &argument]).code, 0);
-    expect("get fig", 0, "from a file\n", "");
-    assert_eq!(cluster().run_with_input(&["put", "fig", "-"], b"from stdin").code, 0);
-    expect("get fig", 0, "from stdin", "");
+    assert_eq!(cluster.run(&["put", "fig", &argument]).code, 0);
+    expect(cluster, "get fig", 0, "from a file\n", "");
+    assert_eq!(cluster.run_with_input(&["put", "fig", "-"], b"from stdin").code, 0);
+    expect(cluster, "get fig", 0, "from stdin", "");
 }
 
 #[test]
 fn numbers_are_ordered_as_numbers() {
+    let cluster = &*cluster();
     for number in [9, 10, 2, 300] {
-        assert_eq!(run(&format!("put {number} {number} --int")).code, 0);
+        assert_eq!(run(cluster, &format!("put {number} {number} --int")).code, 0);
     }
-    let said = run("scan 2..300 --int -o table");
+    let said = run(cluster, "scan 2..300 --int -o table");
     assert_eq!((said.code, said.out.as_str()), (0, "2  2\n9  9\n10  10\n"), "{}", said.err);
 }
 
 #[test]
 fn scans_stream_in_both_directions_with_limits_and_pages() {
+    let cluster = &*cluster();
     for key in ["ca", "cb", "cc", "cd"] {
-        assert_eq!(run(&format!("put {key} {key}")).code, 0);
+        assert_eq!(run(cluster, &format!("put {key} {key}")).code, 0);
     }
-    expect("scan ca..cd", 0, "ca\tca\ncb\tcb\ncc\tcc\n", "3 keys from p1, one moment: p1#.\n");
-    expect("scan ca..=cd --reverse --keys-only", 0, "cd\ncc\ncb\nca\n", "4 keys from p1, one moment: p1#.\n");
-    expect("scan --prefix c --count", 0, "4\n", "4 keys from p1, one moment: p1#.\n");
-    expect("scan --from cb --to cd -q", 0, "cb\tcb\ncc\tcc\n", "");
+    expect(cluster, "scan ca..cd", 0, "ca\tca\ncb\tcb\ncc\tcc\n", "3 keys from p1, one moment: p1#.\n");
+    expect(cluster, "scan ca..=cd --reverse --keys-only", 0, "cd\ncc\ncb\nca\n", "4 keys from p1, one moment: p1#.\n");
+    expect(cluster, "scan --prefix c --count", 0, "4\n", "4 keys from p1, one moment: p1#.\n");
+    expect(cluster, "scan --from cb --to cd -q", 0, "cb\tcb\ncc\tcc\n", "");
     for reverse in [false, true] {
         let flag = if reverse { " --reverse" } else { "" };
         let mut seen = Vec::new();
         let mut after = String::new();
         loop {
-            let page = json(&format!("scan ca..ce --limit 3 -o json{flag}{after}"));
+            let page = json(cluster, &format!("scan ca..ce --limit 3 -o json{flag}{after}"));
             seen.extend(
                 page["pairs"]
                     .as_array()
@@ -146,18 +158,19 @@ fn scans_stream_in_both_directions_with_limits_and_pages() {
         }
         assert_eq!(seen, ["ca", "cb", "cc", "cd"]);
     }
-    let page = json("scan ca..ce --bytes 8B -o json");
+    let page = json(cluster, "scan ca..ce --bytes 8B -o json");
     assert_eq!(page["pairs"].as_array().map(Vec::len), Some(2));
-    assert_eq!(run("scan ca..ce --after nonsense").code, 2);
+    assert_eq!(run(cluster, "scan ca..ce --after nonsense").code, 2);
 }
 
 #[test]
 fn a_large_scan_is_streamed_whole() {
+    let cluster = &*cluster();
     let value = "x".repeat(60_000);
     for number in 0..40 {
-        assert_eq!(cluster().run_with_input(&["put", &format!("tl{number:02}"), "-"], value.as_bytes()).code, 0);
+        assert_eq!(cluster.run_with_input(&["put", &format!("tl{number:02}"), "-"], value.as_bytes()).code, 0);
     }
-    let said = run("scan --prefix tl");
+    let said = run(cluster, "scan --prefix tl");
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(said.out.lines().count(), 40);
     assert!(said.out.lines().all(|line| line.len() == 60_000 + 5));
@@ -165,12 +178,13 @@ fn a_large_scan_is_streamed_whole() {
 
 #[test]
 fn a_scan_over_several_partitions_is_refused_and_never_answered_with_less() {
-    let said = run("scan a..z");
+    let cluster = &*cluster();
+    let said = run(cluster, "scan a..z");
     assert_eq!((said.code, said.out.as_str()), (2, ""), "{said:?}");
     assert!(said.err.contains("more than one partition") && said.err.ends_with("scan a..z --stale\n"), "{}", said.err);
-    run("put bee 1");
-    run("put kiwi 1");
-    let said = run("scan a..z --stale");
+    run(cluster, "put bee 1");
+    run(cluster, "put kiwi 1");
+    let said = run(cluster, "scan a..z --stale");
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.out.contains("bee\t1\n") && said.out.contains("kiwi\t1\n"));
     assert!(said.err.contains("stale"), "{}", said.err);
@@ -178,19 +192,21 @@ fn a_scan_over_several_partitions_is_refused_and_never_answered_with_less() {
 
 #[test]
 fn what_is_too_large_is_refused_before_it_is_sent() {
+    let cluster = &*cluster();
     let key = "k".repeat(4097);
-    let said = cluster().run(&["put", &key, "1"]);
+    let said = cluster.run(&["put", &key, "1"]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert_eq!(cluster().run_with_input(&["put", "big", "-"], &vec![b'x'; (1 << 20) + 1]).code, 2);
-    assert_eq!(cluster().run_with_input(&["put", "big", "-"], &vec![b'x'; 1 << 20]).code, 0);
+    assert_eq!(cluster.run_with_input(&["put", "big", "-"], &vec![b'x'; (1 << 20) + 1]).code, 2);
+    assert_eq!(cluster.run_with_input(&["put", "big", "-"], &vec![b'x'; 1 << 20]).code, 0);
 }
 
 #[test]
 fn a_closed_pipe_is_no_error() {
+    let cluster = &*cluster();
     use std::process::Stdio;
-    run("put pipe 1");
+    run(cluster, "put pipe 1");
     let mut command = crate::support::program();
-    command.args(["--endpoints", &cluster().endpoints(), "scan", "n..t"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(["--endpoints", &cluster.endpoints(), "scan", "n..t"]).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().expect("the program starts");
     drop(child.stdout.take());
     assert!(child.wait().expect("it ends").success());
