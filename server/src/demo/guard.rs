@@ -42,7 +42,8 @@ impl Guard {
         Ok(Self { child, pipe })
     }
 
-    /// Names a process to kill at the end: a child of ours that nobody has waited for, so that its number is still its own.
+    /// Names a process to kill at the end: a child of ours that nobody has waited for, so that its number is still its
+    /// own.
     ///
     /// # Errors
     /// The guard is gone.
@@ -79,8 +80,8 @@ pub fn run(args: &GuardArgs) {
     }
 }
 
-/// The process of a line, held by a descriptor, which stays with it when its number is given to somebody else. One that has ended, and
-/// whose number somebody else has got before we looked, is none.
+/// The process of a line, held by a descriptor, which stays with it when its number is given to somebody else. One that
+/// has ended, and whose number somebody else has got before we looked, is none.
 fn named(line: &str) -> Option<(u32, OwnedFd)> {
     let (pid, since) = line.split_once(' ')?;
     let (pid, since): (u32, u64) = (pid.parse().ok()?, since.parse().ok()?);
