@@ -37,6 +37,7 @@ pub struct Shared {
     /// Bytes of requests in flight on the node.
     request_bytes: AtomicU64,
     recovered_lsn: AtomicU64,
+    durable_lsn: AtomicU64,
     memory_full: AtomicBool,
     draining: AtomicBool,
     logging: Option<Logging>,
@@ -64,6 +65,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             request_bytes: AtomicU64::new(0),
             recovered_lsn: AtomicU64::new(0),
+            durable_lsn: AtomicU64::new(0),
             memory_full: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             logging,
@@ -171,6 +173,22 @@ impl Shared {
     pub fn judge(&self, node: NodeId, claim: Claim) -> Result<(), ClaimError> {
         let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
         witnesses.entry(node).or_default().judge(claim)
+    }
+
+    /// `node` said how far its log is durable (reliability.md PX12).
+    pub fn told(&self, node: NodeId, durable_lsn: u64) {
+        let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
+        witnesses.entry(node).or_default().told(durable_lsn);
+    }
+
+    /// How far this node's log is durable: told to others with every vote, so that they know an old copy of it.
+    pub fn durable_lsn(&self) -> u64 {
+        self.durable_lsn.load(Ordering::Relaxed)
+    }
+
+    /// Everything up to `lsn` of this node's log is durable.
+    pub fn set_durable_lsn(&self, lsn: u64) {
+        self.durable_lsn.store(lsn, Ordering::Relaxed);
     }
 
     /// The last lsn that this start recovered: part of what it claims to others.

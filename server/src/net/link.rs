@@ -45,6 +45,8 @@ struct State {
     body: Body,
     outbox: Outbox,
     stream: Option<Rc<TcpStream>>,
+    /// How far this node's log is durable, as the other one was told on this connection.
+    told_durable: u64,
     dropped: u64,
     closed: bool,
 }
@@ -57,6 +59,7 @@ impl Link {
             body: Body::default(),
             outbox: Outbox::default(),
             stream: None,
+            told_durable: 0,
             dropped: 0,
             closed: false,
         };
@@ -107,10 +110,22 @@ impl Link {
         }
     }
 
-    /// Writes what was queued, as far as the socket takes it now.
-    pub fn flush(&self) {
+    /// Writes what was queued, as far as the socket takes it now. `durable` is how far this node's log is durable: it
+    /// goes out with the messages of the turn, so that whoever got a vote can tell a copy of this node that has
+    /// forgotten it (reliability.md PX12).
+    pub fn flush(&self, durable: u64) {
         let mut state = self.state.borrow_mut();
+        if !state.body.is_empty() && durable > state.told_durable && state.stream.is_some() {
+            state.told_durable = durable;
+            state.outbox.push(peer_frame::frame(peer_frame::DURABLE, &durable.to_le_bytes()).freeze());
+        }
         state.seal();
+        drop(state);
+        self.write();
+    }
+
+    fn write(&self) {
+        let mut state = self.state.borrow_mut();
         let Some(stream) = state.stream.clone() else { return };
         match state.outbox.write_to(&stream) {
             Ok(true) => {}
@@ -153,8 +168,9 @@ impl Link {
             let mut state = self.state.borrow_mut();
             state.outbox.push(hello.clone().freeze());
             state.stream = Some(Rc::clone(&stream));
+            state.told_durable = 0;
         }
-        self.flush();
+        self.write();
         let mut decoder = FrameDecoder::default();
         loop {
             let pending = {
@@ -169,7 +185,7 @@ impl Link {
                 () = self.bell.notified() => {}
                 ready = stream.writable(), if pending => {
                     if ready.is_err() { break }
-                    self.flush();
+                    self.write();
                 }
                 ready = stream.readable() => {
                     if ready.is_err() || !self.read_refusal(&stream, &mut decoder) { break }

@@ -19,6 +19,9 @@ pub const SNAPSHOT_GET: u8 = 68;
 /// A piece of it, numbered.
 pub const SNAPSHOT_CHUNK: u8 = 69;
 
+/// How far the sender's log is durable: a `u64` lsn, little-endian. Between messages.
+pub const DURABLE: u8 = 70;
+
 /// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes know
 /// each other; a decoder still makes no more room than bytes arrive.
 pub const FRAME_BYTES_MAX: usize = 48 << 20;

@@ -40,6 +40,12 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
                 return false;
             }
         };
+        if frame.kind == peer_frame::DURABLE
+            && let Some(lsn) = frame.body.first_chunk()
+        {
+            shard.borrow().shared.told(node, u64::from_le_bytes(*lsn));
+            continue;
+        }
         if frame.kind != peer_frame::MESSAGES {
             tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
             return false;

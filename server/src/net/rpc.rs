@@ -115,8 +115,8 @@ pub struct LocalReplica {
     pub batch_commands: f64,
     /// Sessions.
     pub sessions: u64,
-    /// Last digest and its instance.
-    pub digest: Option<(u64, u64)>,
+    /// The newest digests and their instances, ascending.
+    pub digests: Vec<(u64, u64)>,
 }
 
 /// An answer.
