@@ -10,6 +10,7 @@ use coppice_ordering::{Config, Configuration, Instance, RecoveredGroup, ReplicaI
 use serde::{Deserialize, Serialize};
 
 use super::Control;
+use super::healing::Healing;
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
 use crate::log::{Append, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
@@ -48,6 +49,11 @@ impl Birth {
             high: entry.high.as_ref().map(|high| high.to_vec()),
             map_version: entry.version.0,
         }
+    }
+
+    /// The nodes of its replicas.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.iter().map(|(_, node)| *node)
     }
 
     fn configuration(&self) -> Configuration {
@@ -137,6 +143,8 @@ impl Control {
             flushed: Box::new(move |flushed| {
                 metrics.flushed(flushed.took, flushed.records as u64);
                 flush.note(flushed.took, flushed.log_bytes);
+                // Before the completions: a vote never leaves ahead of the position that it raised.
+                shared.set_durable_lsn(flushed.durable_lsn);
                 for &(group, lsn) in flushed.completions {
                     let of_shard = &mut by_shard[group.0 as usize % shared.shards()];
                     let group = PartitionId(group.0);
@@ -166,26 +174,44 @@ impl Control {
         }
         let Some((me, birth)) = replay.created.take() else { return Ok(()) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|_| format!("{group}: its birth record is unknown"))?;
-        let (mut recovered, machine, snapshot) = match self.load_checkpoint(group)? {
+        let loaded = self.load_checkpoint(group)?;
+        let snapshot = loaded.as_ref().map_or(Instance::ZERO, |loaded| loaded.instance);
+        // Its votes up to there are gone from the log: without the state that came of them it must not run.
+        if let Some(trimmed) = replay.trimmed.filter(|trimmed| *trimmed > snapshot) {
+            let own = self.shared.identity().map(|identity| identity.node);
+            if birth.nodes().all(|node| Some(node) == own) {
+                return Err(format!(
+                    "{group}: the log is trimmed up to {trimmed}, no good checkpoint reaches that far, and there is no \
+                     other replica to take its state from"
+                ));
+            }
+            self.heal(group, Healing { me, birth, replay, trimmed, fetching: false, asked: 0 });
+            return Ok(());
+        }
+        self.resume(group, me, &birth, loaded, replay);
+        Ok(())
+    }
+
+    /// Starts a replica that ran here before, from its state and from what the log holds above it.
+    pub(super) fn resume(
+        &mut self,
+        group: PartitionId,
+        me: ReplicaId,
+        birth: &Birth,
+        loaded: Option<Loaded>,
+        mut replay: GroupReplay,
+    ) {
+        let (mut recovered, machine, snapshot) = match loaded {
             Some(Loaded { machine, instance, configuration, configured_at }) => {
                 (RecoveredGroup::from_snapshot(instance, configuration, configured_at), machine, instance)
             }
             None => (RecoveredGroup::new(), birth.machine(group), Instance::ZERO),
         };
-        // Its votes up to there are gone from the log. As an acceptor it would report holes where batches were decided,
-        // and a candidate would fill them (reliability.md PX6).
-        if let Some(trimmed) = replay.trimmed.filter(|trimmed| *trimmed > snapshot) {
-            return Err(format!(
-                "{group}: the log is trimmed up to {trimmed}, but no good checkpoint reaches that far: this replica has \
-                 lost its votes and must not vote (try: coppice node replace)"
-            ));
-        }
         for (lsn, record) in replay.take_records() {
             recovered.apply(lsn, record);
         }
-        let launch = self.launch(group, me, &birth, recovered, machine, snapshot, false);
+        let launch = self.launch(group, me, birth, recovered, machine, snapshot, false);
         self.start(launch);
-        Ok(())
     }
 
     /// Starts the replica that `entry` names for this node, unless it runs, or was removed here before.
@@ -194,10 +220,13 @@ impl Control {
         let group = entry.partition;
         let Some(info) = entry.replica_on(identity.node) else { return };
         let me = translate::replica(info.replica);
-        let known = self.running.get(&group).or_else(|| self.removed.get(&group));
+        let healing = self.healing.get(&group).map(|healing| &healing.me);
+        let known = self.running.get(&group).or(healing).or_else(|| self.removed.get(&group));
         if known.is_some_and(|&known| known >= me) {
             return;
         }
+        // A newer replica of the group takes its place here.
+        self.healing.remove(&group);
         let Some(log) = &self.log else { return };
         let birth = Birth::of(entry);
         let body = Bytes::from(postcard::to_stdvec(&birth).expect("a birth is plain data"));

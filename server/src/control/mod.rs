@@ -6,6 +6,7 @@
 mod admin;
 mod forming;
 mod groups;
+mod healing;
 mod listeners;
 mod snapshots;
 mod status;
@@ -96,6 +97,8 @@ pub struct Control {
     pub(super) running: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
     /// Replicas that were removed here: not started again (ordering.md 8).
     pub(super) removed: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
+    /// Replicas whose state must come from another node before they run.
+    healing: BTreeMap<PartitionId, healing::Healing>,
     pub(super) settings: ClusterSettings,
     pub(super) addresses: Addresses,
     pub(super) started: Instant,
@@ -120,6 +123,7 @@ impl Control {
             checkpoints: None,
             running: BTreeMap::new(),
             removed: BTreeMap::new(),
+            healing: BTreeMap::new(),
             settings: ClusterSettings::default(),
             addresses,
             started: Instant::now(),
@@ -244,6 +248,7 @@ impl Control {
         self.publish_node();
         self.check_memory();
         self.start_checkpoints();
+        self.ask_for_states();
         if !self.running.contains_key(&PartitionId::DIRECTORY) {
             self.ask_for_the_map();
         }

@@ -218,17 +218,20 @@ fn send_all(mut stream: StdTcpStream, taken: &Taken) -> io::Result<()> {
 
 /// Why no snapshot came.
 #[derive(Debug, thiserror::Error)]
-enum FetchError {
+pub(super) enum FetchError {
+    /// The other node does not answer, has no state that reaches far enough, or went away.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+    /// It could not be kept.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Neither head nor chunk nor manifest.
     #[error("what came is no snapshot")]
     Garbage,
 }
 
 /// Receives a snapshot into a checkpoint of this node, whole or not at all, and loads it.
-fn fetch(
+pub(super) fn fetch(
     checkpoints: &Checkpoints,
     address: &str,
     group: PartitionId,
