@@ -84,6 +84,27 @@ impl Checkpoints {
         Ok(checkpoints)
     }
 
+    /// The checkpoints in `dir`, which must be there, to be looked at: nothing is removed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn existing(dir: &Path, options: CheckpointOptions) -> io::Result<Checkpoints> {
+        fs::read_dir(dir)?;
+        Ok(Checkpoints { dir: dir.to_owned(), options, busy: Arc::default() })
+    }
+
+    /// Reads all of one checkpoint back, as a start would, and gives what it says of itself. Changes nothing.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Bad`] with the damaged place; the system's.
+    pub fn inspect(&self, partition: PartitionId, instance: Instance) -> Result<Manifest, CheckpointError> {
+        let checkpoint = Checkpoint::open(&self.path(partition, instance), partition, instance, &self.options)?;
+        let (_, mut pairs) = checkpoint.contents()?;
+        pairs.by_ref().for_each(drop);
+        pairs.finish()?;
+        Ok(checkpoint.manifest)
+    }
+
     /// The partitions that have a directory here, with or without a checkpoint.
     ///
     /// # Errors

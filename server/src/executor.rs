@@ -13,6 +13,10 @@ use crate::machine::{Answer, Machine, Mark};
 /// that hears of more drops them and catches up later.
 pub const SPECULATIVE_INSTANCES_MAX: usize = 1_024;
 
+/// Digests remembered. At 20 000 instances per second and the default interval it is a second's worth: more than two
+/// replicas are apart while both serve.
+const DIGESTS_KEPT: usize = 20;
+
 /// One instance above the decided one that ran on the tip state.
 struct Executed {
     batch: Batch,
@@ -45,8 +49,8 @@ pub struct Executor {
     speculation: bool,
     /// A digest is taken every so many instances; 0: never.
     digest_interval: u64,
-    /// The newest digest of a decided state.
-    digest: Option<(Instance, u64)>,
+    /// The newest digests of decided states, ascending: replicas are compared at an instance that both have.
+    digests: VecDeque<(Instance, u64)>,
     counters: ExecutorCounters,
 }
 
@@ -60,7 +64,7 @@ impl Executor {
             waiting: BTreeMap::new(),
             speculation,
             digest_interval: 1_000,
-            digest: None,
+            digests: VecDeque::new(),
             counters: ExecutorCounters::default(),
         }
     }
@@ -130,14 +134,27 @@ impl Executor {
             self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
             self.decided = self.decided.next();
             if let Some(digest) = executed.digest {
-                self.digest = Some((self.decided, digest));
+                if self.digests.len() == DIGESTS_KEPT {
+                    self.digests.pop_front();
+                }
+                self.digests.push_back((self.decided, digest));
             }
         }
     }
 
     /// The newest digest of a decided state, and its instance: equal on all replicas.
     pub fn digest(&self) -> Option<(Instance, u64)> {
-        self.digest
+        self.digests.back().copied()
+    }
+
+    /// The digest of the decided state, while nothing above it has been executed: then the tip is that state.
+    pub fn digest_now(&self) -> Option<(Instance, u64)> {
+        self.executed.is_empty().then(|| (self.decided, self.machine.digest()))
+    }
+
+    /// The newest few, ascending by instance: two replicas under load have some in common.
+    pub fn digests(&self) -> impl Iterator<Item = (Instance, u64)> + '_ {
+        self.digests.iter().copied()
     }
 
     /// A digest is taken every so many instances; 0: never.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::inspect::InspectVerb;
 use super::node_flags::NodeFlags;
+use super::operate::LeaderVerb;
 use super::text::Coding;
 use crate::config::{Address, units};
 
@@ -110,9 +112,17 @@ pub enum Verb {
     Scan(ScanArgs),
     /// Say whether the cluster is healthy and may lose a node
     Status(StatusArgs),
-    /// Show or check the settings of a node
+    /// Hand leaderships over
+    #[command(subcommand)]
+    Leader(LeaderVerb),
+    /// Compare the digests of all replicas
+    Verify,
+    /// Show, check and change settings
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Read a data directory of a node that is stopped
+    #[command(subcommand)]
+    Inspect(InspectVerb),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print the manual page, of the program or of one verb
@@ -137,7 +147,10 @@ impl Verb {
             Self::Cas(_) => "cas",
             Self::Scan(_) => "scan",
             Self::Status(_) => "status",
+            Self::Leader(_) => "leader",
+            Self::Verify => "verify",
             Self::Config(_) => "config",
+            Self::Inspect(_) => "inspect",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
             Self::DemoGuard(_) => "demo-guard",
@@ -311,6 +324,18 @@ pub enum ConfigVerb {
     },
     /// Print a settings file with every setting at its default
     Default,
+    /// Print the settings of the running cluster, or one of them
+    Get {
+        /// Its name, such as window
+        key: Option<String>,
+    },
+    /// Change a setting of the running cluster, on all nodes at once
+    Set {
+        /// Its name, such as window
+        key: String,
+        /// Its new value; a setting's default is shown by `config get`
+        value: String,
+    },
 }
 
 /// `config show`

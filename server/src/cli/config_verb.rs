@@ -23,6 +23,12 @@ pub fn run(verb: &ConfigVerb, output: &mut Output<'_>) -> io::Result<Result<Exit
             write!(output.data, "{}", default_file())?;
             Ok(Ok(Exit::Done))
         }
+        // Asked of the cluster: `operate`.
+        ConfigVerb::Get { .. } | ConfigVerb::Set { .. } => Ok(Err(Failure::usage(
+            "config: a running cluster must be asked",
+            "this verb works on files",
+            "coppice config get",
+        ))),
     }
 }
 

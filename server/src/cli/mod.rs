@@ -14,8 +14,10 @@ pub mod failure;
 #[cfg(test)]
 mod golden;
 mod input;
+pub mod inspect;
 mod local;
 mod node_flags;
+pub mod operate;
 mod output;
 #[cfg(test)]
 mod output_tests;

@@ -287,7 +287,7 @@ impl ScanEnd {
 
 impl Coding {
     /// Puts `name`, `name_b64` or `name_hex` into an object, so that every byte string has a place in json.
-    fn put_field(self, fields: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
+    pub(super) fn put_field(self, fields: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
         let Some(bytes) = bytes else {
             fields.insert(name.to_owned(), Value::Null);
             return;

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::args::{Cli, Verb};
+use super::args::{Cli, ConfigVerb, Verb};
 use super::connect::context_of;
 use super::errors::Context;
 use super::failure::{Exit, Failure};
+use super::operate::LeaderVerb;
 use super::output::{Output, Style};
 use super::usage::{Refusal, refusal};
-use super::{cluster, config_verb, data, local, serve, shell};
+use super::{cluster, config_verb, data, inspect, local, operate, serve, shell};
 
 /// The program: reads the process's arguments, does what they say, and gives its exit status.
 #[must_use]
@@ -100,7 +101,12 @@ fn as_process(cli: &Cli, line: &[String]) -> io::Result<Exit> {
 /// Verbs that ask a cluster, or nobody.
 async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
     match &cli.verb {
+        Verb::Config(ConfigVerb::Get { key }) => operate::config_get(cli, &context, key.as_deref(), output).await,
+        Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,
         Verb::Config(verb) => config_verb::run(verb, output),
+        Verb::Leader(LeaderVerb::Transfer(args)) => operate::transfer(cli, &context, args, output).await,
+        Verb::Verify => operate::verify(cli, &context, output).await,
+        Verb::Inspect(verb) => inspect::run(verb, output),
         Verb::Completions(args) => shell::completions(args, output.data).map(|()| Ok(Exit::Done)),
         Verb::Man(args) => match shell::man(args) {
             Ok(page) => output.data.write_all(&page).map(|()| Ok(Exit::Done)),

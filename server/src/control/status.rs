@@ -161,6 +161,9 @@ impl Control {
         if self.log.as_ref().is_some_and(|log| log.log().space().full) {
             warnings.push("disk reserve reached: writes that grow are refused".into());
         }
+        for partition in self.healing.keys() {
+            warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
+        }
         warnings
     }
 
@@ -220,22 +223,34 @@ impl Control {
 
 fn compare(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> AdminReply {
     let (mut partitions, mut missing) = (Vec::new(), Vec::new());
-    for entry in &map.partitions {
+    for entry in map.directory.iter().chain(&map.partitions) {
         let mut by_instance: BTreeMap<u64, Vec<(NodeId, u64)>> = BTreeMap::new();
         for replica in &entry.replicas {
             let local = known.get(&replica.node).and_then(|node| node.replicas.get(&entry.partition));
-            match local.and_then(|local| local.digest) {
-                Some((instance, digest)) => by_instance.entry(instance).or_default().push((replica.node, digest)),
-                None => missing.push((entry.partition, replica.node)),
+            let digests: BTreeMap<u64, u64> =
+                local.into_iter().flat_map(|local| local.digests.iter().copied()).collect();
+            for (instance, digest) in digests {
+                by_instance.entry(instance).or_default().push((replica.node, digest));
             }
         }
-        for (instance, digests) in by_instance {
-            let (_, first) = digests[0];
-            if let Some((node, _)) = digests.iter().find(|(_, digest)| *digest != first) {
-                let text = format!("{}: {node} differs from {} at #{instance}", entry.partition, digests[0].0);
+        for (instance, digests) in &by_instance {
+            let (first, expected) = digests[0];
+            if let Some((node, _)) = digests.iter().find(|(_, digest)| *digest != expected) {
+                let text = format!("{}: {node} differs from {first} at #{instance}", entry.partition);
                 return AdminReply::Failed(AdminError::Mismatch(text));
             }
-            partitions.push((entry.partition, instance, first));
+        }
+        // The newest of the instances that most replicas have.
+        let compared = by_instance.iter().max_by_key(|(instance, digests)| (digests.len(), **instance));
+        let nodes: Vec<NodeId> =
+            compared.iter().flat_map(|(_, digests)| digests.iter().map(|(node, _)| *node)).collect();
+        let absent = entry.replicas.iter().filter(|replica| !nodes.contains(&replica.node));
+        missing.extend(absent.map(|replica| (entry.partition, replica.node)));
+        // One alone has been compared with nobody.
+        if let Some((instance, digests)) = compared
+            && (digests.len() > 1 || entry.replicas.len() == 1)
+        {
+            partitions.push((entry.partition, *instance, digests[0].1));
         }
     }
     AdminReply::Verified { partitions, missing }
@@ -256,7 +271,7 @@ fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
         window: group.window.0 as u32,
         batch_commands: rate.map_or(0.0, |rate| rate.batch),
         sessions: group.sessions,
-        digest: group.digest.map(|(instance, digest)| (instance.0, digest)),
+        digests: group.digests.iter().map(|(instance, digest)| (instance.0, *digest)).collect(),
     }
 }
 
@@ -341,7 +356,7 @@ fn partition_status(entry: &coppice_client::map::Entry, known: &BTreeMap<NodeId,
         window: told.window,
         batch_commands: told.batch_commands,
         sessions: told.sessions,
-        digest: told.digest,
+        digest: told.digests.last().copied(),
         ..PartitionStatus::default()
     }
 }

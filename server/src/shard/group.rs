@@ -65,8 +65,8 @@ pub struct GroupStatus {
     pub instances_decided: u64,
     /// Commands decided so far.
     pub commands_decided: u64,
-    /// The last digest and its instance.
-    pub digest: Option<(Instance, u64)>,
+    /// The newest digests and their instances, ascending; the last is of now, if nothing is undecided here.
+    pub digests: Vec<(Instance, u64)>,
     /// How far the other replicas have durably got, as a leader knows it.
     pub peers: BTreeMap<NodeId, Instance>,
 }
@@ -100,7 +100,7 @@ impl Group {
             sessions: executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64),
             instances_decided: counters.instances_decided,
             commands_decided: counters.commands_decided,
-            digest: executor.digest(),
+            digests: executor.digests().chain(executor.digest_now()).collect(),
             peers: progress.collect(),
         }
     }

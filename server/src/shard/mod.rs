@@ -324,7 +324,8 @@ impl Shard {
             }
         }
         let respond = Clock::now();
-        self.links.values().for_each(|link| link.flush());
+        let durable = self.shared.durable_lsn();
+        self.links.values().for_each(|link| link.flush(durable));
         for id in std::mem::take(&mut self.dirty) {
             if let Some(connection) = self.connections.get(&id) {
                 connection.flush();

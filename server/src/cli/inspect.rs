@@ -1,0 +1,267 @@
+//! `inspect`: what the files of a data directory hold, offline and unchanged, one object per line.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use clap::Subcommand;
+use coppice_btree::Op;
+use coppice_client::wire::{Command, Pack, PartitionId};
+use coppice_ordering::{Batch, Record};
+use serde_json::{Map, Value, json};
+
+use super::failure::{Exit, Failure};
+use super::output::Output;
+use super::text::Coding;
+use super::words::quote;
+use crate::checkpoint::{CheckpointOptions, Checkpoints};
+use crate::entry::{Entry as Part, entries};
+use crate::log::{Entry, LogError};
+
+/// `inspect`
+#[derive(Debug, Clone, Subcommand)]
+pub enum InspectVerb {
+    /// Print every record of the acceptor log, the commands in it included
+    Log {
+        /// The data directory
+        dir: PathBuf,
+        /// Only records of this partition, such as p2
+        #[arg(long, value_parser = partition, value_name = "PARTITION")]
+        partition: Option<PartitionId>,
+    },
+    /// Read every checkpoint back, and print what it says of itself
+    Checkpoint {
+        /// The data directory
+        dir: PathBuf,
+    },
+}
+
+fn partition(text: &str) -> Result<PartitionId, String> {
+    let number = text.strip_prefix('p').unwrap_or(text).parse();
+    number.map(PartitionId).map_err(|_| format!("a partition such as p2, not `{text}`"))
+}
+
+/// Carries out one of the verbs.
+///
+/// # Errors
+/// That of stdout; damage and unreadable directories are returned with their four lines.
+pub fn run(verb: &InspectVerb, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
+    match verb {
+        InspectVerb::Log { dir, partition } => log(dir, *partition, output),
+        InspectVerb::Checkpoint { dir } => checkpoints(dir, output),
+    }
+}
+
+fn log(dir: &Path, wanted: Option<PartitionId>, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
+    let coding = output.style.coding;
+    let mut printed = Ok(());
+    let read = crate::log::reader::read(&dir.join("log"), |line| {
+        let group = line.entry.group();
+        if printed.is_err() || (wanted.is_some() && group != wanted) {
+            return;
+        }
+        let mut fields = Map::new();
+        fields.insert("v".into(), 1.into());
+        fields.insert("lsn".into(), line.lsn.into());
+        fields.insert("p".into(), group.map(|group| group.to_string()).into());
+        if line.carried {
+            fields.insert("carried".into(), true.into());
+        }
+        describe(&line.entry, coding, &mut fields);
+        printed = writeln!(output.data, "{}", Value::Object(fields));
+    });
+    printed?;
+    match read {
+        Ok(None) => Ok(Ok(Exit::Done)),
+        Ok(Some(cut)) => {
+            let (file, offset, reason) = (cut.file, cut.offset, cut.reason);
+            output.note(&format!("torn tail, never answered for: {file} at byte {offset}: {reason}"))?;
+            Ok(Ok(Exit::Done))
+        }
+        Err(error) => Ok(Err(log_failure(dir, &error))),
+    }
+}
+
+fn describe(entry: &Entry, coding: Coding, fields: &mut Map<String, Value>) {
+    let mut put = |name: &str, value: Value| _ = fields.insert(name.to_owned(), value);
+    match entry {
+        Entry::Group { record, .. } => describe_record(record, coding, fields),
+        Entry::Created { replica, .. } => {
+            put("kind", "created".into());
+            put("replica", replica.to_string().into());
+        }
+        Entry::Removed { replica, .. } => {
+            put("kind", "removed".into());
+            put("replica", replica.to_string().into());
+        }
+        Entry::Trimmed { upto, .. } => {
+            put("kind", "trimmed".into());
+            put("upto", upto.0.into());
+        }
+        Entry::Kept { segment } => {
+            put("kind", "kept".into());
+            put("segment", (*segment).into());
+        }
+    }
+}
+
+fn describe_record(record: &Record, coding: Coding, fields: &mut Map<String, Value>) {
+    let mut put = |name: &str, value: Value| _ = fields.insert(name.to_owned(), value);
+    match record {
+        Record::Promise { ballot } => {
+            put("kind", "promise".into());
+            put("ballot", ballot.to_string().into());
+        }
+        Record::Accept { instance, ballot, decided_upto, batch } => {
+            put("kind", "accept".into());
+            put("instance", instance.0.into());
+            put("ballot", ballot.to_string().into());
+            put("decided_upto", decided_upto.0.into());
+            put("batch", describe_batch(batch, coding));
+        }
+        Record::Learned { instance, ballot, batch } => {
+            put("kind", "learned".into());
+            put("instance", instance.0.into());
+            put("ballot", ballot.to_string().into());
+            put("batch", describe_batch(batch, coding));
+        }
+        Record::Decided { upto } => {
+            put("kind", "decided".into());
+            put("upto", upto.0.into());
+        }
+        Record::Lease { duration } => {
+            put("kind", "lease".into());
+            put("ns", u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).into());
+        }
+    }
+}
+
+fn describe_batch(batch: &Batch, coding: Coding) -> Value {
+    match batch {
+        Batch::NoOp => json!("noop"),
+        Batch::Configuration(configuration) => json!({ "configuration": configuration.to_string() }),
+        Batch::Commands(commands) => {
+            let parts: Vec<Value> =
+                commands.parts().iter().flat_map(|part: &Bytes| describe_part(part, coding)).collect();
+            json!(parts)
+        }
+    }
+}
+
+fn describe_part(part: &[u8], coding: Coding) -> Vec<Value> {
+    let mut values = Vec::new();
+    for entry in entries(part) {
+        match entry {
+            Part::Pack(pack) => describe_pack(&pack, coding, &mut values),
+            Part::Open(open) => values.push(json!({ "do": "open", "client": open.client.to_string() })),
+            Part::Directory(command) => values.push(json!({ "do": "directory", "command": format!("{command:?}") })),
+            _ => values.push(json!({ "do": "unknown" })),
+        }
+    }
+    values
+}
+
+fn describe_pack(pack: &Pack<'_>, coding: Coding, values: &mut Vec<Value>) {
+    let session = pack.session().to_string();
+    for (number, command) in pack.commands() {
+        let mut fields = Map::new();
+        fields.insert("do".into(), "cmd".into());
+        fields.insert("s".into(), session.clone().into());
+        fields.insert("n".into(), number.into());
+        match command {
+            Command::Op(op) => describe_op(&op, coding, &mut fields),
+            Command::Many(operations) => {
+                let of = |op: Op<'_>| {
+                    let mut fields = Map::new();
+                    describe_op(&op, coding, &mut fields);
+                    Value::Object(fields)
+                };
+                fields.insert("op".into(), "many".into());
+                fields.insert("ops".into(), operations.iter().map(of).collect());
+            }
+            Command::Load(pairs) => {
+                fields.insert("op".into(), "load".into());
+                fields.insert("pairs".into(), pairs.iter().count().into());
+            }
+        }
+        values.push(Value::Object(fields));
+    }
+}
+
+fn describe_op(op: &Op<'_>, coding: Coding, fields: &mut Map<String, Value>) {
+    let (word, key, old, value) = match op {
+        Op::Put { key, value } => ("put", key, None, Some(value)),
+        Op::Insert { key, value } => ("insert", key, None, Some(value)),
+        Op::Delete { key } => ("delete", key, None, None),
+        Op::Cas { key, expected, value } => ("cas", key, Some(expected), Some(value)),
+        Op::Get { key } => ("get", key, None, None),
+    };
+    fields.insert("op".into(), word.into());
+    coding.put_field(fields, "k", Some(key));
+    if old.is_some() {
+        coding.put_field(fields, "old", old.copied());
+    }
+    if value.is_some() {
+        coding.put_field(fields, "v", value.copied());
+    }
+}
+
+fn checkpoints(dir: &Path, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
+    let found = dir.join("checkpoints");
+    let all = match Checkpoints::existing(&found, CheckpointOptions::default()).and_then(|checkpoints| {
+        let partitions = checkpoints.partitions()?;
+        Ok((checkpoints, partitions))
+    }) {
+        Ok(all) => all,
+        Err(error) => return Ok(Err(unreadable("inspect checkpoint", dir, &error.to_string()))),
+    };
+    let (checkpoints, partitions) = all;
+    let mut bad = 0;
+    for partition in partitions {
+        let instances = match checkpoints.instances(partition) {
+            Ok(instances) => instances,
+            Err(error) => return Ok(Err(unreadable("inspect checkpoint", dir, &error.to_string()))),
+        };
+        for instance in instances {
+            let fields = match checkpoints.inspect(partition, instance) {
+                Ok(manifest) => json!({
+                    "v": 1, "p": partition.to_string(), "instance": instance.0, "ok": true, "pairs": manifest.pairs,
+                    "bytes": manifest.bytes, "chunks": manifest.chunks, "map_version": manifest.head.map_version.0,
+                    "digest": format!("{:016x}", manifest.digest.0),
+                }),
+                Err(error) => {
+                    bad += 1;
+                    json!({ "v": 1, "p": partition.to_string(), "instance": instance.0, "ok": false,
+                        "error": error.to_string() })
+                }
+            };
+            writeln!(output.data, "{fields}")?;
+        }
+    }
+    Ok(Ok(if bad == 0 { Exit::Done } else { Exit::Failed }))
+}
+
+fn log_failure(dir: &Path, error: &LogError) -> Failure {
+    match error {
+        LogError::Io(error) => unreadable("inspect log", dir, &error.to_string()),
+        error => Failure {
+            exit: Exit::Failed,
+            code: "damaged",
+            what: format!("inspect log: {error}"),
+            place: dir.display().to_string(),
+            cause: "files were damaged or changed; what stands above is proven good".to_owned(),
+            next: format!("coppice inspect checkpoint {}", quote(&dir.display().to_string())),
+        },
+    }
+}
+
+fn unreadable(verb: &str, dir: &Path, error: &str) -> Failure {
+    Failure {
+        exit: Exit::Usage,
+        code: "data_dir",
+        what: format!("{verb}: {error}"),
+        place: dir.display().to_string(),
+        cause: "it is no data directory of a node, or this user may not read it".to_owned(),
+        next: "coppice config show --origin".to_owned(),
+    }
+}

@@ -1,0 +1,207 @@
+//! Operators' verbs that are one question to the cluster: `config get` and `set`, `leader transfer`, `verify`.
+
+use std::io;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
+use coppice_client::{Admin, Config};
+use serde_json::{Value, json};
+
+use super::args::{Cli, Format};
+use super::connect::admin;
+use super::errors::{self, Context};
+use super::failure::{Exit, Failure};
+use super::output::Output;
+use crate::config::units;
+
+type Outcome = io::Result<Result<Exit, Failure>>;
+
+/// `leader`
+#[derive(Debug, Clone, Subcommand)]
+pub enum LeaderVerb {
+    /// Hand the leadership of a partition to another of its nodes
+    Transfer(TransferArgs),
+}
+
+/// `leader transfer`
+#[derive(Debug, Clone, Args)]
+pub struct TransferArgs {
+    /// The partition, such as p2; p0 is the directory
+    #[arg(value_parser = partition)]
+    pub partition: PartitionId,
+    /// The node that shall lead, such as n3
+    #[arg(value_parser = node)]
+    pub node: NodeId,
+    /// Past it the old leader goes on
+    #[arg(long, value_parser = units::parse_time, default_value = "2s", value_name = "TIME")]
+    pub deadline: Duration,
+    /// Only say who leads now
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `p2`, or `2`.
+fn partition(text: &str) -> Result<PartitionId, String> {
+    let number = text.strip_prefix('p').unwrap_or(text).parse();
+    number.map(PartitionId).map_err(|_| format!("a partition such as p2, not `{text}`"))
+}
+
+/// `n3`, or `3`.
+fn node(text: &str) -> Result<NodeId, String> {
+    let number = text.strip_prefix('n').unwrap_or(text).parse();
+    number.map(NodeId).map_err(|_| format!("a node such as n3, not `{text}`"))
+}
+
+/// `config get`: one cluster setting, or all, and where each value comes from.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn config_get(cli: &Cli, context: &Context, key: Option<&str>, output: &mut Output<'_>) -> Outcome {
+    let rows = match admin(cli).config().await {
+        Ok(rows) => rows,
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
+    let shown: Vec<&ConfigRow> = rows.iter().filter(|row| key.is_none_or(|key| row.key == key)).collect();
+    if let (Some(key), true) = (key, shown.is_empty()) {
+        return Ok(Err(unknown_setting(context, key, &rows)));
+    }
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            let rows: Vec<Value> = shown.iter().map(|row| object(row)).collect();
+            writeln!(output.data, "{}", json!({ "v": 1, "settings": rows }))?;
+        }
+        Format::Table | Format::Raw => {
+            let lines = shown.iter().map(|row| format!("{} = {}", row.key, row.value));
+            let width = lines.clone().map(|line| line.len()).max().unwrap_or(0);
+            for (line, row) in lines.zip(&shown) {
+                writeln!(output.data, "{line:width$}  # {}", row.origin)?;
+            }
+        }
+    }
+    Ok(Ok(Exit::Done))
+}
+
+fn object(row: &ConfigRow) -> Value {
+    json!({ "key": row.key, "value": row.value, "origin": row.origin })
+}
+
+fn unknown_setting(context: &Context, key: &str, rows: &[ConfigRow]) -> Failure {
+    let near = crate::config::nearest(key, rows.iter().map(|row| row.key.as_str()));
+    let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    Failure {
+        exit: Exit::NotFound,
+        code: "not_found",
+        what: format!("config get: no cluster setting `{key}`{hint}"),
+        place: context.endpoints.join(", "),
+        cause: "those of a node stand in its file: config show".to_owned(),
+        next: "coppice config get".to_owned(),
+    }
+}
+
+/// `config set`: a cluster setting, for all nodes at once and while they run.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn config_set(cli: &Cli, context: &Context, key: &str, value: &str, output: &mut Output<'_>) -> Outcome {
+    if let Err(error) = admin(cli).set_config(key, value).await {
+        return Ok(Err(errors::admin_failure(&error, context)));
+    }
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            writeln!(output.data, "{}", json!({ "v": 1, "ok": true, "key": key, "value": value }))?
+        }
+        Format::Table | Format::Raw => writeln!(output.data, "ok  {key} = {value}")?,
+    }
+    Ok(Ok(Exit::Done))
+}
+
+/// `leader transfer`.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn transfer(cli: &Cli, context: &Context, args: &TransferArgs, output: &mut Output<'_>) -> Outcome {
+    let TransferArgs { partition, node, deadline, dry_run } = *args;
+    // The question must outlive what it asks for.
+    let timeout = cli.global.timeout.max(deadline + Duration::from_secs(2));
+    let endpoints = cli.global.endpoints.iter().map(ToString::to_string);
+    let admin = Admin::new(endpoints, Config { timeout, ..Config::default() });
+    let before = match admin.map().await {
+        Ok(reply) => reply.leaders.into_iter().find(|(id, _)| *id == partition).map(|(_, leader)| leader),
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
+    let name = |leader: Option<NodeId>| leader.map_or_else(|| "nobody".to_owned(), |leader| leader.to_string());
+    if dry_run {
+        let plan =
+            format!("{partition} would go from {} to {node} within {}", name(before), units::show_time(deadline));
+        match output.style.admin() {
+            Format::Json | Format::Jsonl => {
+                writeln!(output.data, "{}", json!({ "v": 1, "done": false, "plan": plan }))?
+            }
+            Format::Table | Format::Raw => writeln!(output.data, "plan: {plan}")?,
+        }
+        return Ok(Ok(Exit::Done));
+    }
+    let pause = match admin.transfer_leader(partition, node, deadline).await {
+        Ok(pause) => pause,
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
+    let pause_ms = pause.as_secs_f64() * 1e3;
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            let from = before.map(|leader| leader.to_string());
+            let fields = json!({
+                "v": 1, "done": true, "partition": partition.to_string(), "from": from, "to": node.to_string(),
+                "pause_ms": pause_ms,
+            });
+            writeln!(output.data, "{fields}")?;
+        }
+        Format::Table | Format::Raw if before == Some(node) => {
+            writeln!(output.data, "{node} leads {partition} already")?
+        }
+        Format::Table | Format::Raw => {
+            writeln!(output.data, "{partition} led by {node}, was {}; pause {pause_ms:.1} ms", name(before))?;
+        }
+    }
+    Ok(Ok(Exit::Done))
+}
+
+/// `verify`: compares the digests of all replicas. A replica that does not answer, or has reported none yet, is named
+/// and makes the verdict incomplete.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn verify(cli: &Cli, context: &Context, output: &mut Output<'_>) -> Outcome {
+    let reply = match admin(cli).verb(AdminRequest::Verify).await {
+        Ok(reply) => reply,
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
+    let AdminReply::Verified { partitions, missing } = reply else {
+        return Ok(Err(context.failure("incompatible", "verify: the node answered something else".to_owned())));
+    };
+    let exit = if missing.is_empty() { Exit::Done } else { Exit::Failed };
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            let agreed: Vec<Value> = partitions
+                .iter()
+                .map(|(partition, instance, digest)| {
+                    json!({ "partition": partition.to_string(), "instance": instance, "digest": format!("{digest:016x}") })
+                })
+                .collect();
+            let missing: Vec<Value> = missing
+                .iter()
+                .map(|(partition, node)| json!({ "partition": partition.to_string(), "node": node.to_string() }))
+                .collect();
+            writeln!(output.data, "{}", json!({ "v": 1, "agreed": agreed, "missing": missing }))?;
+        }
+        Format::Table | Format::Raw => {
+            for (partition, instance, digest) in &partitions {
+                writeln!(output.data, "{partition}  digests agree at #{instance}: {digest:016x}")?;
+            }
+            for (partition, node) in &missing {
+                writeln!(output.notes, "{partition}  no digest of {node} at that instance")?;
+            }
+        }
+    }
+    Ok(Ok(exit))
+}
