@@ -74,7 +74,8 @@ impl Request {
     pub fn grows(&self) -> bool {
         match self {
             Request::Pack { grows, .. } => *grows,
-            Request::Open { .. } => true,
+            // Whoever wants to delete needs a session; their number and bytes are bounded anyway.
+            Request::Open { .. } => false,
             Request::Read(_) | Request::Range(_) | Request::Directory(_) => false,
         }
     }

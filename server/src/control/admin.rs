@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coppice_client::map::Role;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
 use coppice_ordering::Time;
@@ -18,6 +19,9 @@ use crate::shared::Shared;
 
 /// How long the directory's leader may take to decide a change.
 const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a stopping node waits for others to take its leaderships over.
+const HANDOVER_MAX: Duration = Duration::from_secs(2);
 
 impl Control {
     pub(super) fn answer_admin(&mut self, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
@@ -192,7 +196,8 @@ impl Control {
         });
     }
 
-    /// Before the node stops: every leadership goes to another voter, so that clients see a retry and no gap.
+    /// Before the node stops: every leadership goes to another voter that can be reached, so that clients see a retry
+    /// and no gap. The last node of a cluster has nobody to wait for.
     pub(super) async fn hand_over_all(&mut self) {
         let map = self.shared.map();
         let Some(identity) = self.shared.identity() else { return };
@@ -203,21 +208,33 @@ impl Control {
             .filter(|(_, leader)| *leader == identity.node)
             .map(|(id, _)| id)
             .collect();
+        let mut leaving = Vec::new();
         for &partition in &led {
             let Some(entry) = map.entry(partition) else { continue };
-            let others = entry.replicas.iter().filter(|info| info.node != identity.node);
+            let reached = reached_nodes(&self.shared, partition).await;
+            let others = entry.replicas.iter().filter(|info| info.role == Role::Voter && reached.contains(&info.node));
             let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };
-            hand_over(&self.shared, partition, translate::replica(to.replica), Duration::from_secs(2)).await;
+            hand_over(&self.shared, partition, translate::replica(to.replica), HANDOVER_MAX).await;
+            leaving.push(partition);
         }
-        let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(Duration::from_secs(2));
+        let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(HANDOVER_MAX);
         while tokio::time::Instant::now() < deadline {
             let leaders = self.shared.leaders();
-            if led.iter().all(|id| leaders.get(id) != Some(&identity.node)) {
+            if leaving.iter().all(|id| leaders.get(id) != Some(&identity.node)) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// The nodes to which the shard of `group` has a connection now.
+async fn reached_nodes(shared: &Arc<Shared>, group: PartitionId) -> Vec<NodeId> {
+    let owner = group.0 as usize % shared.shards();
+    let up = ask_shard(shared, owner, HANDOVER_MAX, |shard| {
+        shard.links.values().filter(|link| link.is_up()).map(|link| link.node()).collect::<Vec<_>>()
+    });
+    up.await.unwrap_or_default()
 }
 
 async fn hand_over(shared: &Arc<Shared>, group: PartitionId, to: coppice_ordering::ReplicaId, deadline: Duration) {

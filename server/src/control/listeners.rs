@@ -68,8 +68,12 @@ pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
         tokio::task::spawn_local(async move {
             let timeout = shared.config.handshake_timeout;
             let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
-            let Ok(Ok(frame)) = tokio::time::timeout(timeout, read_frame_into(&stream, &mut decoder)).await else {
-                return;
+            let frame = match tokio::time::timeout(timeout, read_frame_into(&stream, &mut decoder)).await {
+                Ok(Ok(frame)) => frame,
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    return refuse(stream, format!("this is the port of other nodes: {error}")).await;
+                }
+                Ok(Err(_)) | Err(_) => return,
             };
             match frame.kind {
                 peer_frame::HELLO => greet(&shared, stream, &frame, decoder, shard).await,

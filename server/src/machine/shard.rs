@@ -241,7 +241,7 @@ impl Shard {
             }
         }
         gathered.highest.insert(pack.session(), last);
-        gathered.packs.push((index, pack.clone()));
+        gathered.packs.push((index, *pack));
         true
     }
 

@@ -1,5 +1,7 @@
 //! The program as its users have it: real processes, real signals, real files.
 
+mod broken_disks;
+mod broken_peers;
 mod config;
 mod demo;
 mod nodes;

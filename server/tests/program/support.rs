@@ -188,31 +188,51 @@ pub struct Cluster {
     pub scratch: Scratch,
     ports: Vec<[u16; 3]>,
     nodes: Vec<Option<Running>>,
+    /// Settings of every node, beside its addresses.
+    flags: Vec<String>,
 }
 
 impl Cluster {
     /// Starts `nodes` processes that wait for `init`.
     pub fn waiting(nodes: usize) -> Self {
-        let ports = free_ports(nodes);
-        let mut cluster = Self { scratch: Scratch::new(), ports, nodes: Vec::new() };
-        for index in 0..nodes {
-            cluster.nodes.push(None);
-            cluster.start(index, "waiting for init");
-        }
+        Self::waiting_with(nodes, &[])
+    }
+
+    fn waiting_with(nodes: usize, flags: &[&str]) -> Self {
+        let mut cluster = Self::stopped(nodes, flags);
+        (0..nodes).for_each(|index| cluster.start(index, "waiting for init"));
         cluster
+    }
+
+    /// Ports and directories of nodes that nobody has started.
+    pub fn stopped(nodes: usize, flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let waiting = (0..nodes).map(|_| None).collect();
+        Self { scratch: Scratch::new(), ports: free_ports(nodes), nodes: waiting, flags }
     }
 
     /// Starts and forms a cluster of `nodes` nodes, cut at these keys, and waits until it is whole.
     pub fn formed(nodes: usize, split_keys: &str) -> Self {
-        let cluster = Self::waiting(nodes);
+        Self::formed_with(nodes, split_keys, &[])
+    }
+
+    /// The same with these settings of every node.
+    pub fn formed_with(nodes: usize, split_keys: &str, flags: &[&str]) -> Self {
+        let cluster = Self::waiting_with(nodes, flags);
+        cluster.form(split_keys);
+        cluster
+    }
+
+    /// Forms a cluster of the waiting nodes.
+    #[track_caller]
+    pub fn form(&self, split_keys: &str) {
         let mut words = vec!["init"];
         if !split_keys.is_empty() {
             words.extend(["--split-keys", split_keys]);
         }
-        let said = cluster.run(&words);
+        let said = self.run(&words);
         assert_eq!(said.code, 0, "{said:?}");
-        cluster.healthy();
-        cluster
+        self.healthy();
     }
 
     #[track_caller]
@@ -256,11 +276,8 @@ impl Cluster {
     /// Starts a node and waits for its first word.
     #[track_caller]
     pub fn start(&mut self, index: usize, word: &str) {
-        let mut command = self.command(index);
-        command.stdin(Stdio::null()).stderr(log(&self.scratch.path(&format!("n{}.log", index + 1))));
-        let mut node = Running::start(command);
-        node.line(word);
-        self.nodes[index] = Some(node);
+        let command = self.command(index);
+        self.start_as(index, command, word);
     }
 
     pub fn command(&self, index: usize) -> Command {
@@ -272,8 +289,54 @@ impl Cluster {
         command.args(["--end-with", &std::process::id().to_string(), "--data-dir"]).arg(self.data_dir(index));
         command.args(["--seeds", &seeds.join(",")]);
         command.args(["--listen-native", &local(native), "--listen-peer", &local(peer)]);
-        command.args(["--listen-admin", &local(admin)]);
+        command.args(["--listen-admin", &local(admin)]).args(&self.flags);
         command
+    }
+
+    /// Starts a node that must refuse to start, and tells what it said.
+    #[track_caller]
+    pub fn refused(&self, index: usize) -> Said {
+        let output = self.command(index).stdin(Stdio::null()).output().expect("the program starts");
+        Said {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// A client of this cluster.
+    pub fn client(&self) -> coppice_client::blocking::Client {
+        let endpoints = self.ports.iter().map(|ports| format!("127.0.0.1:{}", ports[0]));
+        coppice_client::blocking::Client::connect(endpoints).expect("the cluster serves")
+    }
+
+    pub fn peer_port(&self, index: usize) -> u16 {
+        self.ports[index][1]
+    }
+
+    /// A node that runs.
+    #[track_caller]
+    pub fn node(&mut self, index: usize) -> &mut Running {
+        self.nodes[index].as_mut().expect("it runs")
+    }
+
+    /// The page at a path of a node's admin port.
+    #[track_caller]
+    pub fn page(&self, index: usize, path: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.ports[index][2])).expect("it listens");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    }
+
+    /// Starts a node by `command` in place of its own.
+    #[track_caller]
+    pub fn start_as(&mut self, index: usize, mut command: Command, word: &str) {
+        command.stdin(Stdio::null()).stderr(log(&self.scratch.path(&format!("n{}.log", index + 1))));
+        let mut node = Running::start(command);
+        node.line(word);
+        self.nodes[index] = Some(node);
     }
 
     /// kill -9.
