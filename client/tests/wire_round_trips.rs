@@ -283,7 +283,7 @@ proptest! {
     }
 
     #[test]
-    fn refusals_come_back(code in 0u8..13, partition: u32, hint: Option<u32>, number: u64, text in "\\PC{0,60}") {
+    fn refusals_come_back(code in 0u8..14, partition: u32, hint: Option<u32>, number: u64, text in "\\PC{0,60}") {
         let (partition, hint) = (PartitionId(partition), hint.map(|hint| NodeId(hint.min(u32::MAX - 1))));
         let refusal = match code {
             0 => Refusal::NotLeader { partition, hint },
@@ -298,6 +298,7 @@ proptest! {
             9 => Refusal::Deposed { partition, hint },
             10 => Refusal::NotInitialized,
             11 => Refusal::SnapshotExpired,
+            12 => Refusal::Aborted { text },
             _ => Refusal::Unavailable { text },
         };
         let mut out = BytesMut::new();

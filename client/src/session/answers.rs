@@ -277,7 +277,7 @@ impl Session {
             Refusal::SnapshotExpired => self.give_up(now, sent, Reason::Interrupted { last: None }, effects),
             Refusal::TooLarge => self.give_up(now, sent, Reason::TooLarge, effects),
             Refusal::Denied { text } => self.give_up(now, sent, Reason::Denied(text), effects),
-            Refusal::BadRequest { text } | Refusal::Unavailable { text } => {
+            Refusal::BadRequest { text } | Refusal::Unavailable { text } | Refusal::Aborted { text } => {
                 self.give_up(now, sent, Reason::Incompatible(text), effects);
             }
         }

@@ -64,7 +64,13 @@ kinds! {
     Credit = 20,
     /// No more of a range is wanted.
     Cancel = 21,
-    // 22 to 31: queries across partitions (ordering.md 4). 64 to 127: between nodes.
+    /// Asks the coordinator for a range over several partitions (ordering.md 4).
+    RangeQuery = 22,
+    /// Lets more of a query's part come.
+    PartCredit = 23,
+    /// No more of a query's parts is wanted.
+    PartCancel = 24,
+    // 64 to 127: between nodes.
     /// Answers `Hello`.
     HelloOk = 129,
     /// Answers `MapGet`.
@@ -79,6 +85,10 @@ kinds! {
     Replies = 144,
     /// A chunk of a range.
     Part = 145,
+    /// The ticket of a query and who serves its parts.
+    Cut = 146,
+    /// The parts of a query are its result.
+    Completed = 147,
     /// Why nothing was done. Stream 0: the connection is about to close.
     Refused = 160,
 }

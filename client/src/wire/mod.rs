@@ -15,8 +15,11 @@
 //! | `Read` | client, leader or other replica | [`ReadRequest`]: keys of one partition |
 //! | `Range` | client, leader or other replica | [`RangeRequest`]: bounds in one partition, limits, credit |
 //! | `Credit`, `Cancel` | client, server of a range | bytes more that may come; no more wanted |
+//! | `RangeQuery` | client, coordinator | [`QueryRequest`]: bounds over several partitions (see [`query`]) |
+//! | `PartCredit`, `PartCancel` | client, server of a query's parts | bytes more of one part; no more of any wanted |
 //! | `Replies` | back | [`Replies`]: answers to several packs and reads, each with its stream and position |
-//! | `Part` | back | [`Part`]: a chunk of a range |
+//! | `Part` | back | [`Part`]: a chunk of a range, or of a query's part |
+//! | `Cut`, `Completed` | coordinator, client | [`Cut`]: who serves the parts; [`Completed`]: they are the result |
 //! | `Refused` | back | [`Refusal`]: why nothing was done |
 
 mod answer;
@@ -27,6 +30,7 @@ pub mod ids;
 pub mod pack;
 mod pack_writer;
 pub mod part;
+pub mod query;
 pub mod refusal;
 pub mod reply;
 pub mod request;
@@ -42,6 +46,7 @@ pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame
 pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket};
 pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
 pub use part::{Part, PartCursor, PartEnd, PartWriter};
+pub use query::{Completed, Cut, CutPart, QueryRequest, encode_part_cancel, encode_part_credit};
 pub use refusal::{CommandRefusal, Refusal};
 pub use reply::{AnswerWriter, ManyResults, PackReply, Replies, RepliesWriter, ResultRef, Section};
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};

@@ -9,8 +9,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::frame::{Kind, begin_frame, end_frame};
+use super::query::{put_ticket, read_ticket};
 use super::varint::{Reader, WireError, put_varint, varint_bytes};
-use super::{KEY_BYTES_MAX, PART_BYTES, PartitionId, Position, ReplicaId, Ticket, VALUE_BYTES_MAX};
+use super::{KEY_BYTES_MAX, PART_BYTES, PartitionId, Position, Ticket, VALUE_BYTES_MAX};
 
 const FLAG_EIGHT: u8 = 1;
 const FLAG_KEYS_ONLY: u8 = 2;
@@ -60,12 +61,7 @@ impl<'a> Part<'a> {
         let partition = PartitionId(reader.varint_u32()?);
         let number = reader.varint_u32()?;
         let position = Position { partition, instance: reader.varint()?, index: reader.varint_u32()? };
-        let ticket = if flags & FLAG_TICKET == 0 {
-            None
-        } else {
-            let (round, replica) = (reader.varint()?, ReplicaId(reader.varint_u32()?));
-            Some(Ticket { round, replica, n: reader.varint()? })
-        };
+        let ticket = if flags & FLAG_TICKET == 0 { None } else { Some(read_ticket(&mut reader)?) };
         let end = match flags & (FLAG_END | FLAG_LIMITED) {
             0 => None,
             FLAG_END => Some(PartEnd::Complete),
@@ -168,7 +164,7 @@ fn read_pair<'a>(reader: &mut Reader<'a>, keys_only: bool) -> Result<(&'a [u8], 
 /// What all chunks of a range have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartHead {
-    /// The request.
+    /// The request; in a query the number of the attempt.
     pub stream: u32,
     /// Where it is read.
     pub position: Position,
@@ -205,9 +201,7 @@ impl<'b> PartWriter<'b> {
         put_varint(out, head.position.instance);
         put_varint(out, u64::from(head.position.index));
         if let Some(ticket) = head.ticket {
-            put_varint(out, ticket.round);
-            put_varint(out, u64::from(ticket.replica.0));
-            put_varint(out, ticket.n);
+            put_ticket(out, ticket);
         }
         PartWriter { out, frame, flags_at, flags, count: 0 }
     }

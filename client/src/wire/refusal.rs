@@ -69,9 +69,14 @@ pub enum Refusal {
         /// Why.
         text: String,
     },
+    /// The query has a ticket and no result, and never will: ask again, as a new attempt (ordering.md 4.1).
+    Aborted {
+        /// Why.
+        text: String,
+    },
 }
 
-// Codes. Never used twice (style.md 21). 14: reserved for `Aborted` (ordering.md 4.1).
+// Codes. Never used twice (style.md 21).
 const NOT_LEADER: u8 = 1;
 const WRONG_PARTITION: u8 = 2;
 const BUSY: u8 = 3;
@@ -85,6 +90,7 @@ const DEPOSED: u8 = 10;
 const NOT_INITIALIZED: u8 = 11;
 const SNAPSHOT_EXPIRED: u8 = 12;
 const UNAVAILABLE: u8 = 13;
+const ABORTED: u8 = 14;
 
 impl Refusal {
     /// A `BadRequest` that says what was wrong.
@@ -123,6 +129,7 @@ impl Refusal {
             Refusal::NotInitialized => out.put_u8(NOT_INITIALIZED),
             Refusal::SnapshotExpired => out.put_u8(SNAPSHOT_EXPIRED),
             Refusal::Unavailable { text } => put_text(out, UNAVAILABLE, text),
+            Refusal::Aborted { text } => put_text(out, ABORTED, text),
         }
         end_frame(out, start);
     }
@@ -161,6 +168,7 @@ impl Refusal {
             NOT_INITIALIZED => Refusal::NotInitialized,
             SNAPSHOT_EXPIRED => Refusal::SnapshotExpired,
             UNAVAILABLE => Refusal::Unavailable { text: text(&mut reader)? },
+            ABORTED => Refusal::Aborted { text: text(&mut reader)? },
             code => return Err(WireError::Unknown { what: "refusal code", value: u64::from(code) }),
         };
         reader.finish()?;

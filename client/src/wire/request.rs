@@ -6,6 +6,7 @@ use super::control::{AdminRequest, Hello, MapGet, StatusGet, decode_control};
 use super::entry::{self, Open};
 use super::frame::{Frame, Kind, begin_frame, end_frame};
 use super::pack::Pack;
+use super::query::{QueryRequest, decode_part_credit};
 use super::varint::{Reader, WireError, put_varint};
 use super::{ClientId, HELLO_BYTES_MAX, KEY_BYTES_MAX, PartitionId, READ_KEYS_MAX, SessionId};
 
@@ -34,6 +35,22 @@ pub enum Request {
     Credit(u32),
     /// No more of the stream's range is wanted.
     Cancel,
+    /// Reads a range over several partitions.
+    Query(QueryRequest),
+    /// Lets more of a query's part come.
+    PartCredit {
+        /// Number of the attempt.
+        query: u32,
+        /// Which part.
+        partition: PartitionId,
+        /// How many bytes more.
+        bytes: u32,
+    },
+    /// No more of any part of this attempt is wanted on this connection.
+    PartCancel {
+        /// Number of the attempt.
+        query: u32,
+    },
 }
 
 impl Request {
@@ -64,6 +81,13 @@ impl Request {
                 Ok(Request::Credit(credit))
             }
             Kind::Cancel => Reader::new(body).finish().map(|()| Request::Cancel),
+            Kind::RangeQuery => QueryRequest::decode(body).map(Request::Query),
+            Kind::PartCredit => decode_part_credit(body).map(|(partition, bytes)| Request::PartCredit {
+                query: frame.stream,
+                partition,
+                bytes,
+            }),
+            Kind::PartCancel => Reader::new(body).finish().map(|()| Request::PartCancel { query: frame.stream }),
             Kind::HelloOk
             | Kind::Map
             | Kind::StatusReply
@@ -71,6 +95,8 @@ impl Request {
             | Kind::Pong
             | Kind::Replies
             | Kind::Part
+            | Kind::Cut
+            | Kind::Completed
             | Kind::Refused => Err(unknown),
         }
     }

@@ -315,6 +315,8 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut BTreeMap<u3
             send_range(state, stream, ranges, out);
         }
         Request::Cancel => drop(ranges.remove(&stream)),
+        Request::Query(_) => Refusal::Unavailable { text: "one node, no tickets".into() }.encode(out, stream),
+        Request::PartCredit { .. } | Request::PartCancel { .. } => {}
     }
 }
 

@@ -137,7 +137,9 @@ fn refused(refusal: &Refusal, context: &Context) -> Failure {
         Refusal::Full => Reason::Full,
         Refusal::TooLarge => Reason::TooLarge,
         Refusal::NotLeader { .. } | Refusal::Deposed { .. } | Refusal::WrongPartition { .. } => Reason::NoLeader,
-        Refusal::ShuttingDown | Refusal::SessionExpired | Refusal::SnapshotExpired => Reason::TimedOut,
+        Refusal::ShuttingDown | Refusal::SessionExpired | Refusal::SnapshotExpired | Refusal::Aborted { .. } => {
+            Reason::TimedOut
+        }
         Refusal::BadRequest { text } | Refusal::Unavailable { text } => Reason::Incompatible(one_line(text)),
     };
     sure(&reason, &Place::default(), context)

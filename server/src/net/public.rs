@@ -363,6 +363,11 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::OpenSession(open) => (open.partition, Op::Open, Request::Open { entry: open.entry }),
         Asked::Read(read) => (read.partition, Op::Get, Request::Read(read)),
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
+        Asked::Query(_) => {
+            let refusal = Refused::Unavailable { text: "queries over several partitions are not served yet".into() };
+            return put(shard, connection, |out| refusal.encode(out, frame.stream));
+        }
+        Asked::PartCredit { .. } | Asked::PartCancel { .. } => return,
     };
     {
         let mut state = connection.state.borrow_mut();

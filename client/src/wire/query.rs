@@ -1,0 +1,262 @@
+//! Queries across partitions (ordering.md 4): what the coordinator is asked and says, and what flows to the nodes that
+//! serve the parts.
+//!
+//! A query is named by its client ([`ClientId`](super::ClientId)) and the number of the attempt. The request travels on
+//! a stream like any other; parts travel on the connections to the nodes that serve them, in [`Part`](super::Part)
+//! frames that carry a ticket and whose stream is the number of the attempt. `PartCredit` and `PartCancel` name it the
+//! same way.
+//!
+//! ```text
+//! RangeQuery = u8 flags (1 reverse, 2 keys only, 4 count, 8 high), varint query, varint pairs_max, varint bytes_max,
+//!              varint credit, low, [high]
+//! Cut        = u8 flags (1 high), ticket, varint version, varint parts, low, parts x (varint partition, varint node,
+//!              high: left out in the last part without the flag)
+//! Completed  = ticket;  PartCredit = varint partition, u32 bytes;  PartCancel = nothing
+//! ticket     = varint round, varint replica, varint n;  low, high = varint length, bytes
+//! ```
+
+use std::collections::BTreeSet;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::frame::{BODY_BYTES_MAX, Kind, begin_frame, end_frame};
+use super::varint::{Reader, WireError, put_varint};
+use super::{KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId, Ticket};
+
+const QUERY_REVERSE: u8 = 1;
+const QUERY_KEYS_ONLY: u8 = 2;
+const QUERY_COUNT: u8 = 4;
+const QUERY_HIGH: u8 = 8;
+const CUT_HIGH: u8 = 1;
+
+pub(super) fn put_ticket(out: &mut BytesMut, ticket: Ticket) {
+    put_varint(out, ticket.round);
+    put_varint(out, u64::from(ticket.replica.0));
+    put_varint(out, ticket.n);
+}
+
+pub(super) fn read_ticket(reader: &mut Reader<'_>) -> Result<Ticket, WireError> {
+    let (round, replica) = (reader.varint()?, ReplicaId(reader.varint_u32()?));
+    Ok(Ticket { round, replica, n: reader.varint()? })
+}
+
+fn put_bound(out: &mut BytesMut, bound: &[u8]) {
+    put_varint(out, bound.len() as u64);
+    out.put_slice(bound);
+}
+
+/// A bound may be one byte longer than a key: the first key behind the longest one.
+fn read_bound(reader: &mut Reader<'_>, body: &Bytes) -> Result<Bytes, WireError> {
+    reader.bytes("bound length", KEY_BYTES_MAX + 1).map(|bound| body.slice_ref(bound))
+}
+
+/// One attempt at a range over any number of partitions, for the coordinator: the leader of the directory. Answered by
+/// [`Cut`], then by `Completed`, or at any time by a [`Refusal`](super::Refusal).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryRequest {
+    /// Number of the attempt: among those of this client id no other has it. Chunks, credit and cancelling name it.
+    pub query: u32,
+    /// First key.
+    pub low: Bytes,
+    /// First key beyond; none: to the end of the key space.
+    pub high: Option<Bytes>,
+    /// Each part from the high end down.
+    pub reverse: bool,
+    /// Leaves the values out.
+    pub keys_only: bool,
+    /// Sends no pairs, only how many there are (limits apply).
+    pub count_only: bool,
+    /// Pairs at most, in each part; 0: no limit. The client cuts the whole.
+    pub pairs_max: u64,
+    /// Bytes of keys and values at most, though at least one pair, in each part; 0: no limit.
+    pub bytes_max: u64,
+    /// Bytes of each part that may come before the client sends `PartCredit`. A chunk may overdraw it.
+    pub credit: u32,
+}
+
+impl QueryRequest {
+    /// Appends a `RangeQuery` frame.
+    pub fn encode(&self, out: &mut BytesMut, stream: u32) {
+        let start = begin_frame(out, Kind::RangeQuery, stream);
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.put_u8(
+            flag(self.reverse, QUERY_REVERSE)
+                | flag(self.keys_only, QUERY_KEYS_ONLY)
+                | flag(self.count_only, QUERY_COUNT)
+                | flag(self.high.is_some(), QUERY_HIGH),
+        );
+        put_varint(out, u64::from(self.query));
+        put_varint(out, self.pairs_max);
+        put_varint(out, self.bytes_max);
+        put_varint(out, u64::from(self.credit));
+        for bound in std::iter::once(&self.low).chain(&self.high) {
+            put_bound(out, bound);
+        }
+        end_frame(out, start);
+    }
+
+    pub(super) fn decode(body: &Bytes) -> Result<QueryRequest, WireError> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        if flags & !(QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH) != 0 {
+            return Err(WireError::Unknown { what: "query flag", value: u64::from(flags) });
+        }
+        let query = reader.varint_u32()?;
+        let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
+        let low = read_bound(&mut reader, body)?;
+        let high = if flags & QUERY_HIGH != 0 { Some(read_bound(&mut reader, body)?) } else { None };
+        reader.finish()?;
+        if high.as_ref().is_some_and(|high| *high <= low) {
+            return Err(WireError::Order("bounds"));
+        }
+        Ok(QueryRequest {
+            query,
+            low,
+            high,
+            reverse: flags & QUERY_REVERSE != 0,
+            keys_only: flags & QUERY_KEYS_ONLY != 0,
+            count_only: flags & QUERY_COUNT != 0,
+            pairs_max,
+            bytes_max,
+            credit,
+        })
+    }
+}
+
+/// The coordinator to the client: the query has this ticket, these nodes serve its parts (ordering.md 4, step 2). It
+/// proves nothing: only `Completed` with the same ticket does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The ticket that every part carries.
+    pub ticket: Ticket,
+    /// The map by which it was cut.
+    pub version: MapVersion,
+    /// In key order, each adjoining the next, covering the query's bounds exactly; no partition twice.
+    pub parts: Vec<CutPart>,
+}
+
+/// One part of a query, as the coordinator cut it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutPart {
+    /// Whose keys.
+    pub partition: PartitionId,
+    /// First key.
+    pub low: Bytes,
+    /// First key beyond; none, in the last part only: to the end of the key space.
+    pub high: Option<Bytes>,
+    /// The node whose replica serves it.
+    pub node: NodeId,
+}
+
+impl Cut {
+    /// Appends a `Cut` frame. [`WireError::Limit`]: it names so many and such long bounds that it does not fit a frame;
+    /// nothing is appended.
+    ///
+    /// # Panics
+    /// If there is no part, or parts do not adjoin: the coordinator cut them itself.
+    pub fn encode(&self, out: &mut BytesMut, stream: u32) -> Result<(), WireError> {
+        let (first, last) = self.parts.first().zip(self.parts.last()).expect("a cut has parts");
+        let adjoin = self.parts.windows(2).all(|pair| pair[0].high.as_ref() == Some(&pair[1].low));
+        assert!(adjoin, "the parts of a cut adjoin");
+        let start = begin_frame(out, Kind::Cut, stream);
+        let body = out.len();
+        out.put_u8(if last.high.is_some() { CUT_HIGH } else { 0 });
+        put_ticket(out, self.ticket);
+        put_varint(out, self.version.0);
+        put_varint(out, self.parts.len() as u64);
+        put_bound(out, &first.low);
+        for part in &self.parts {
+            put_varint(out, u64::from(part.partition.0));
+            put_varint(out, u64::from(part.node.0));
+            if let Some(high) = &part.high {
+                put_bound(out, high);
+            }
+        }
+        let bytes = out.len() - body;
+        if bytes > BODY_BYTES_MAX {
+            out.truncate(start);
+            return Err(WireError::Limit { what: "cut bytes", value: bytes as u64, max: BODY_BYTES_MAX as u64 });
+        }
+        end_frame(out, start);
+        Ok(())
+    }
+
+    /// Reads the body of a `Cut` frame. Parts adjoin, their bounds ascend, and no partition is named twice.
+    pub fn decode(body: &Bytes) -> Result<Cut, WireError> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        if flags & !CUT_HIGH != 0 {
+            return Err(WireError::Unknown { what: "cut flag", value: u64::from(flags) });
+        }
+        let ticket = read_ticket(&mut reader)?;
+        let version = MapVersion(reader.varint()?);
+        let count = reader.varint_u32()?;
+        if count == 0 {
+            return Err(WireError::Empty("parts"));
+        }
+        let mut low = read_bound(&mut reader, body)?;
+        // Grows with what is there, not with what is announced.
+        let mut parts = Vec::new();
+        let mut partitions = BTreeSet::new();
+        for at in 0..count {
+            let (partition, node) = (PartitionId(reader.varint_u32()?), NodeId(reader.varint_u32()?));
+            if !partitions.insert(partition) {
+                return Err(WireError::Limit { what: "parts of one partition", value: 2, max: 1 });
+            }
+            let open = at + 1 == count && flags & CUT_HIGH == 0;
+            let high = if open { None } else { Some(read_bound(&mut reader, body)?) };
+            if high.as_ref().is_some_and(|high| *high <= low) {
+                return Err(WireError::Order("bounds"));
+            }
+            let next = high.clone().unwrap_or_default();
+            parts.push(CutPart { partition, low: std::mem::replace(&mut low, next), high, node });
+        }
+        reader.finish()?;
+        Ok(Cut { ticket, version, parts })
+    }
+}
+
+/// The coordinator to the client, last: the parts of this ticket are the result (ordering.md 4, step 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// The ticket.
+    pub ticket: Ticket,
+}
+
+impl Completed {
+    /// Appends a `Completed` frame.
+    pub fn encode(&self, out: &mut BytesMut, stream: u32) {
+        let start = begin_frame(out, Kind::Completed, stream);
+        put_ticket(out, self.ticket);
+        end_frame(out, start);
+    }
+
+    /// Reads the body of a `Completed` frame.
+    pub fn decode(body: &[u8]) -> Result<Completed, WireError> {
+        let mut reader = Reader::new(body);
+        let ticket = read_ticket(&mut reader)?;
+        reader.finish()?;
+        Ok(Completed { ticket })
+    }
+}
+
+/// The client to the node that serves a part: so many more bytes of it may come. Appends a `PartCredit` frame.
+pub fn encode_part_credit(out: &mut BytesMut, query: u32, partition: PartitionId, bytes: u32) {
+    let start = begin_frame(out, Kind::PartCredit, query);
+    put_varint(out, u64::from(partition.0));
+    out.put_u32_le(bytes);
+    end_frame(out, start);
+}
+
+pub(super) fn decode_part_credit(body: &[u8]) -> Result<(PartitionId, u32), WireError> {
+    let mut reader = Reader::new(body);
+    let credit = (PartitionId(reader.varint_u32()?), reader.u32()?);
+    reader.finish()?;
+    Ok(credit)
+}
+
+/// The client to a node: no part of this attempt is wanted any more. Appends a `PartCancel` frame.
+pub fn encode_part_cancel(out: &mut BytesMut, query: u32) {
+    let start = begin_frame(out, Kind::PartCancel, query);
+    end_frame(out, start);
+}

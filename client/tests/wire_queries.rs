@@ -1,0 +1,181 @@
+//! The messages of queries over several partitions (ordering.md 4): both ways over random contents, and what is refused.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use coppice_client::wire::*;
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+
+fn only_frame(bytes: &[u8]) -> Frame {
+    let mut decoder = FrameDecoder::default();
+    decoder.feed(bytes);
+    let frame = decoder.next_frame().expect("our own frame").expect("a whole frame");
+    assert_eq!(decoder.held_bytes(), 0);
+    frame
+}
+
+fn framed(write: impl FnOnce(&mut BytesMut)) -> Frame {
+    let mut out = BytesMut::new();
+    write(&mut out);
+    only_frame(&out)
+}
+
+fn request(kind: Kind, body: &[u8]) -> Result<Request, WireError> {
+    let body = Bytes::copy_from_slice(body);
+    Request::decode(&Frame { kind: kind as u8, flags: 0, stream: 9, body })
+}
+
+fn ticket() -> Ticket {
+    Ticket { round: 3, replica: ReplicaId(1), n: 57 }
+}
+
+fn query(low: &[u8], high: Option<&[u8]>) -> QueryRequest {
+    QueryRequest {
+        query: 5,
+        low: Bytes::copy_from_slice(low),
+        high: high.map(Bytes::copy_from_slice),
+        reverse: false,
+        keys_only: false,
+        count_only: false,
+        pairs_max: 0,
+        bytes_max: 0,
+        credit: 1,
+    }
+}
+
+/// A cut between `bounds`, of which the last may be missing; partition `i` is on node `i + 10`.
+fn cut(bounds: &[Vec<u8>], open: bool) -> Cut {
+    let count = bounds.len() - usize::from(!open);
+    let parts = (0..count)
+        .map(|at| CutPart {
+            partition: PartitionId(at as u32 + 1),
+            low: Bytes::copy_from_slice(&bounds[at]),
+            high: bounds.get(at + 1).map(|high| Bytes::copy_from_slice(high)),
+            node: NodeId(at as u32 + 10),
+        })
+        .collect();
+    Cut { ticket: ticket(), version: MapVersion(8), parts }
+}
+
+proptest! {
+    #[test]
+    fn a_query_comes_back(
+        number: u32, bounds in btree_set(vec(any::<u8>(), 0..40), 2), open: bool, flags: [bool; 3], pairs_max: u64,
+        bytes_max: u64, credit: u32,
+    ) {
+        let bounds: Vec<Bytes> = bounds.into_iter().map(Bytes::from).collect();
+        let [reverse, keys_only, count_only] = flags;
+        let query = QueryRequest {
+            query: number, low: bounds[0].clone(), high: (!open).then(|| bounds[1].clone()), reverse, keys_only,
+            count_only, pairs_max, bytes_max, credit,
+        };
+        let frame = framed(|out| query.encode(out, 6));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::RangeQuery as u8, 6));
+        prop_assert_eq!(Request::decode(&frame), Ok(Request::Query(query)));
+    }
+
+    #[test]
+    fn a_cut_comes_back(bounds in btree_set(vec(any::<u8>(), 0..40), 2..20), open: bool, round: u64, n: u64) {
+        let mut cut = cut(&bounds.into_iter().collect::<Vec<_>>(), open);
+        cut.ticket = Ticket { round, replica: ReplicaId(2), n };
+        let frame = framed(|out| cut.encode(out, 6).unwrap());
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::Cut as u8, 6));
+        prop_assert_eq!(Cut::decode(&frame.body), Ok(cut));
+        let frame = framed(|out| Completed { ticket: Ticket { round, replica: ReplicaId(9), n } }.encode(out, 8));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::Completed as u8, 8));
+        let ticket = Ticket { round, replica: ReplicaId(9), n };
+        prop_assert_eq!(Completed::decode(&frame.body), Ok(Completed { ticket }));
+    }
+
+    #[test]
+    fn credit_and_cancelling_name_the_attempt_in_the_stream(query: u32, partition: u32, bytes: u32) {
+        let partition = PartitionId(partition);
+        let frame = framed(|out| encode_part_credit(out, query, partition, bytes));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::PartCredit as u8, query));
+        prop_assert_eq!(Request::decode(&frame), Ok(Request::PartCredit { query, partition, bytes }));
+        let frame = framed(|out| encode_part_cancel(out, query));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::PartCancel as u8, query));
+        prop_assert_eq!(Request::decode(&frame), Ok(Request::PartCancel { query }));
+    }
+
+    #[test]
+    fn no_message_is_understood_that_is_cut_off_or_too_long(at: prop::sample::Index, more: u8) {
+        let bounds = [b"a".to_vec(), b"melon".to_vec(), b"pear".to_vec()];
+        let frames = [
+            framed(|out| query(b"apple", Some(b"melon")).encode(out, 1)),
+            framed(|out| encode_part_credit(out, 1, PartitionId(300), 1)),
+            framed(|out| encode_part_cancel(out, 1)),
+        ];
+        for mut frame in frames {
+            let whole = frame.body.clone();
+            if !whole.is_empty() {
+                frame.body = whole.slice(..at.index(whole.len()));
+                prop_assert_eq!(Request::decode(&frame), Err(WireError::Truncated));
+            }
+            frame.body = [&whole[..], &[more]].concat().into();
+            prop_assert_eq!(Request::decode(&frame), Err(WireError::Trailing(1)));
+        }
+        let whole = framed(|out| cut(&bounds, true).encode(out, 1).unwrap()).body;
+        prop_assert_eq!(Cut::decode(&whole.slice(..at.index(whole.len()))), Err(WireError::Truncated));
+        prop_assert_eq!(Cut::decode(&[&whole[..], &[more]].concat().into()), Err(WireError::Trailing(1)));
+        let whole = framed(|out| Completed { ticket: ticket() }.encode(out, 1)).body;
+        prop_assert_eq!(Completed::decode(&whole[..at.index(whole.len())]), Err(WireError::Truncated));
+        prop_assert_eq!(Completed::decode(&[&whole[..], &[more]].concat()), Err(WireError::Trailing(1)));
+    }
+}
+
+#[test]
+fn a_query_with_bounds_that_enclose_nothing_or_flags_of_the_future_is_refused() {
+    for high in [&b"melon"[..], b"apple"] {
+        let frame = framed(|out| query(b"melon", Some(high)).encode(out, 1));
+        assert_eq!(Request::decode(&frame), Err(WireError::Order("bounds")));
+    }
+    let mut body = framed(|out| query(b"a", None).encode(out, 1)).body.to_vec();
+    body[0] = 16;
+    assert!(matches!(request(Kind::RangeQuery, &body), Err(WireError::Unknown { what: "query flag", value: 16 })));
+    let frame = framed(|out| query(&[0; KEY_BYTES_MAX + 2], None).encode(out, 1));
+    assert!(matches!(Request::decode(&frame), Err(WireError::Limit { what: "bound length", .. })));
+    // The first key behind the longest key is a legal bound.
+    let frame = framed(|out| query(&[0; KEY_BYTES_MAX + 1], None).encode(out, 1));
+    assert!(matches!(Request::decode(&frame), Ok(Request::Query(_))));
+}
+
+#[test]
+fn a_cut_whose_parts_do_not_ascend_or_that_names_a_partition_twice_is_refused() {
+    let mut wrong = cut(&[b"a".to_vec(), b"m".to_vec(), b"c".to_vec()], false);
+    let body = |cut: &Cut| framed(|out| cut.encode(out, 1).unwrap()).body;
+    assert_eq!(Cut::decode(&body(&wrong)), Err(WireError::Order("bounds")));
+    wrong = cut(&[b"a".to_vec(), b"c".to_vec(), b"m".to_vec()], true);
+    wrong.parts[2].partition = PartitionId(1);
+    assert!(matches!(Cut::decode(&body(&wrong)), Err(WireError::Limit { what: "parts of one partition", .. })));
+    let mut none = BytesMut::new();
+    none.put_slice(&[0, 3, 1, 57, 8, 0, 0]);
+    assert_eq!(Cut::decode(&none.freeze()), Err(WireError::Empty("parts")));
+    let mut flagged = body(&cut(&[b"a".to_vec()], true)).to_vec();
+    flagged[0] = 2;
+    assert!(matches!(Cut::decode(&flagged.into()), Err(WireError::Unknown { what: "cut flag", value: 2 })));
+}
+
+#[test]
+fn a_cut_that_announces_more_parts_than_it_has_gets_no_memory_for_them() {
+    let mut body = BytesMut::new();
+    body.put_slice(&[0, 3, 1, 57, 8]);
+    put_varint(&mut body, u64::from(u32::MAX));
+    body.put_slice(&[0]);
+    assert_eq!(Cut::decode(&body.freeze()), Err(WireError::Truncated));
+}
+
+#[test]
+fn a_cut_that_fits_no_frame_is_an_error_and_writes_nothing() {
+    let bound = |at: u16| [&at.to_be_bytes()[..], &[7; KEY_BYTES_MAX - 2]].concat();
+    let bounds: Vec<_> = (0..1_100).map(bound).collect();
+    let mut out = BytesMut::from(&b"before"[..]);
+    assert!(matches!(cut(&bounds, true).encode(&mut out, 1), Err(WireError::Limit { what: "cut bytes", .. })));
+    assert_eq!(&out[..], b"before");
+}
+
+#[test]
+fn what_the_coordinator_says_is_no_request() {
+    for kind in [Kind::Cut, Kind::Completed] {
+        assert!(matches!(request(kind, &[]), Err(WireError::Unknown { what: "request kind", .. })));
+    }
+}
