@@ -4,7 +4,7 @@ use super::pacing::{Pace, Pacing};
 use super::tally::{Ends, Tally, Times, record};
 use super::{Live, Timeline};
 use crate::target::{Done, End, Nanos, Target};
-use crate::workload::{Key, Request, Source, Value};
+use crate::workload::{Key, Kind, Request, Source};
 use hdrhistogram::Histogram;
 
 /// How often a worker tells how it is going.
@@ -32,21 +32,35 @@ pub struct Orders {
     pub start: Nanos,
 }
 
+/// What a slot remembers of its request: little, because thousands of slots are visited in no order.
+#[derive(Clone, Copy)]
 struct Slot {
     intended: Nanos,
     /// Requests of this client so far.
     number: u64,
-    request: Option<Request>,
-    /// The write of a read-modify-write whose read is under way.
-    then: Option<(Key, Value)>,
+    /// The key of a single request.
+    key: Key,
+    commands: u32,
+    kind: Kind,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    /// No request is under way.
+    Idle,
+    /// The read of a read-modify-write.
+    Reading,
+    /// The request, or what is left of it.
+    Last,
 }
 
 /// Runs a worker to its end.
 pub fn run<T: Target>(target: &mut T, source: &mut Source, orders: &Orders, live: impl FnMut(Live)) -> Tally {
     let open = matches!(orders.pace, Pace::Open { .. });
-    let slot = || Slot { intended: 0, number: 0, request: None, then: None };
+    let slot = Slot { intended: 0, number: 0, key: 0, commands: 0, kind: Kind::Get, phase: Phase::Idle };
     let mut engine = Engine {
-        slots: (0..orders.pace.slots()).map(|_| slot()).collect(),
+        slots: vec![slot; orders.pace.slots() as usize],
         pacing: Pacing::new(&orders.pace, orders.seed ^ u64::from(orders.first_client)),
         tally: Tally::new(&orders.timeline, open),
         under_way: 0,
@@ -111,17 +125,20 @@ impl<T: Target, L: FnMut(Live)> Engine<'_, T, L> {
             let client = self.orders.first_client + due.slot;
             let slot = &mut self.slots[due.slot as usize];
             let request = self.source.request(client, slot.number);
-            slot.number += 1;
-            slot.intended = due.intended;
-            slot.request = Some(request);
             self.under_way += 1;
-            match request {
-                Request::ReadModifyWrite(key, value) => {
-                    slot.then = Some((key, value));
-                    self.target.submit(due.slot, &Request::Get(key));
-                }
-                request => self.target.submit(due.slot, &request),
-            }
+            let first = match request {
+                Request::ReadModifyWrite(key, _) => Request::Get(key),
+                request => request,
+            };
+            *slot = Slot {
+                intended: due.intended,
+                number: slot.number + 1,
+                key: request.key(),
+                commands: request.commands(),
+                kind: request.kind(),
+                phase: if request.kind() == Kind::ReadModifyWrite { Phase::Reading } else { Phase::Last },
+            };
+            self.target.submit(due.slot, &first);
         }
     }
 
@@ -134,22 +151,27 @@ impl<T: Target, L: FnMut(Live)> Engine<'_, T, L> {
 
     fn ended(&mut self, done: &Done) {
         let slot = &mut self.slots[done.slot as usize];
-        if let Some((key, value)) = slot.then.take()
-            && done.end == End::Ok
-        {
-            return self.target.submit(done.slot, &Request::Put(key, value));
+        if slot.phase == Phase::Reading && done.end == End::Ok {
+            slot.phase = Phase::Last;
+            let value = self.source.value(self.orders.first_client + done.slot, slot.number - 1);
+            return self.target.submit(done.slot, &Request::Put(slot.key, value));
         }
         // A target ends each request once; a second end would be counted for nothing.
-        let Some(request) = slot.request.take() else { return };
+        if slot.phase == Phase::Idle {
+            return;
+        }
+        slot.phase = Phase::Idle;
         let ended = done.at.saturating_sub(self.orders.start);
         let times = Times { intended: slot.intended, ended };
         self.under_way -= 1;
-        self.tally.add(request.kind(), request.commands(), times, done);
+        self.tally.add(slot.kind, slot.commands, times, done);
         self.recent_ends.add(done.end);
         if done.end == End::Ok {
             record(&mut self.recent, ended.saturating_sub(times.intended));
         }
-        self.source.ended(&request);
+        if slot.kind == Kind::Insert {
+            self.source.ended(slot.key);
+        }
         self.pacing.ended(done.slot, ended, done.end == End::Ok);
     }
 
@@ -175,8 +197,7 @@ impl<T: Target, L: FnMut(Live)> Engine<'_, T, L> {
         }
         let at = self.target.now();
         for slot in 0..self.slots.len() {
-            if self.slots[slot].request.is_some() {
-                self.slots[slot].then = None;
+            if self.slots[slot].phase != Phase::Idle {
                 self.ended(&Done { slot: slot as u32, end: End::Unknown, at, found: 0 });
             }
         }

@@ -225,6 +225,16 @@ impl Request {
         }
     }
 
+    /// The key, the first one of several.
+    pub fn key(&self) -> Key {
+        match *self {
+            Request::Get(key) | Request::Delete(key) => key,
+            Request::Put(key, _) | Request::Insert(key, _) | Request::ReadModifyWrite(key, _) => key,
+            Request::Range { low, .. } => low,
+            Request::Many(updates) => updates.iter().next().map_or(0, |update| update.key()),
+        }
+    }
+
     /// How many commands on the tree it carries.
     pub fn commands(&self) -> u32 {
         match self {

@@ -70,7 +70,7 @@ impl Source {
     /// The `number`-th request of `client`.
     pub fn request(&mut self, client: u32, number: u64) -> Request {
         let mut rng = Rng::of_request(self.plan.seed, client, number);
-        let value = Value { client, number, form: self.plan.value };
+        let value = self.value(client, number);
         match self.plan.mix.pick(rng.below(self.total)) {
             Kind::Get => Request::Get(self.existing(&mut rng)),
             Kind::Put => Request::Put(self.existing(&mut rng), value),
@@ -83,11 +83,14 @@ impl Source {
         }
     }
 
-    /// Tells that a request has ended, so that later reads may draw the key that it inserted.
-    pub fn ended(&mut self, request: &Request) {
-        if let Request::Insert(key, _) = request {
-            self.fresh.ended(*key);
-        }
+    /// What the `number`-th request of `client` writes, if it writes.
+    pub fn value(&self, client: u32, number: u64) -> Value {
+        Value { client, number, form: self.plan.value }
+    }
+
+    /// Tells that an insertion has ended, so that later reads may draw its key.
+    pub fn ended(&mut self, key: Key) {
+        self.fresh.ended(key);
     }
 
     /// How many fresh keys this worker has asked to insert.
@@ -203,8 +206,7 @@ mod tests {
         let mut source = Source::new(plan("ycsb-d", 1_000, 0), 0, 1);
         let fresh: Vec<Request> =
             (0..20_000).map(|n| source.request(0, n)).filter(|r| r.kind() == Kind::Insert).collect();
-        let keys: BTreeSet<Key> =
-            fresh.iter().map(|r| if let Request::Insert(key, _) = r { *key } else { 0 }).collect();
+        let keys: BTreeSet<Key> = fresh.iter().map(Request::key).collect();
         let expected: BTreeSet<Key> = (0..keys.len() as u64).map(|i| KeySpace::even(4).key(1_000 + i)).collect();
         assert_eq!(keys, expected, "fresh keys follow the loaded ones in the list");
         let reads_fresh = |source: &mut Source| {
@@ -214,7 +216,7 @@ mod tests {
         };
         assert_eq!(reads_fresh(&mut source.clone()), 0);
         // Ends in another order than they began: all count in the end.
-        fresh.iter().rev().for_each(|request| source.ended(request));
+        fresh.iter().rev().for_each(|request| source.ended(request.key()));
         assert!(reads_fresh(&mut source) > 5_000);
         assert!(source.inserted() >= keys.len() as u64);
     }
