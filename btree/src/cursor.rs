@@ -55,6 +55,12 @@ impl Snapshot {
     }
 }
 
+impl std::fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cursor").field("rest", self.rest()).finish_non_exhaustive()
+    }
+}
+
 impl Cursor {
     /// Hands pairs to `take` until it answers `false` (that pair counts as taken) or the range ends. O(log n + pairs).
     pub fn walk(&mut self, mut take: impl FnMut(KeyRef<'_>, &[u8]) -> bool) {

@@ -3,12 +3,17 @@
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::entry::{self as wire, Open, TAG_OPEN, TAG_PACK};
 use coppice_client::wire::{ClientId, Pack};
+use coppice_ordering::multicast::Place;
 
 use crate::machine::directory::DirectoryCommand;
+use crate::multicast::letter;
+use crate::net::codec::{Body, BodyReader};
 
 // The server's own tags. Never used twice (style.md 21).
 /// A directory command.
 const TAG_DIRECTORY: u8 = 16;
+/// A ticket of the multicast.
+const TAG_PLACE: u8 = 17;
 
 /// One entry, decoded.
 #[derive(Debug)]
@@ -19,6 +24,8 @@ pub enum Entry<'a> {
     Open(Open),
     /// A change of the directory.
     Directory(DirectoryCommand),
+    /// A ticket, and what it is for.
+    Place(Place),
     /// Written by a newer version, or damaged in a way that no checksum sees: every replica ignores it alike.
     Unknown,
 }
@@ -34,6 +41,11 @@ fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
         TAG_PACK => Pack::decode_header(entry.bytes).ok().map(Entry::Pack),
         TAG_OPEN => Open::decode(entry.bytes).ok().map(Entry::Open),
         TAG_DIRECTORY => postcard::from_bytes(entry.bytes).ok().map(Entry::Directory),
+        TAG_PLACE => {
+            let bytes = Bytes::copy_from_slice(entry.bytes);
+            let mut reader = BodyReader::new(&bytes);
+            letter::place(&mut reader).ok().filter(|_| reader.is_empty()).map(Entry::Place)
+        }
         _ => None,
     }
 }
@@ -42,6 +54,15 @@ fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
 pub fn open(client: ClientId, nonce: u64) -> Bytes {
     let mut out = BytesMut::new();
     Open { client, nonce }.put(&mut out);
+    out.freeze()
+}
+
+/// An entry that puts a ticket into the log.
+pub fn place(place: &Place) -> Bytes {
+    let mut body = Body::default();
+    letter::put_place(&mut body, place);
+    let mut out = BytesMut::with_capacity(body.len() + 8);
+    wire::put_entry(&mut out, TAG_PLACE, &body.take_pieces().concat());
     out.freeze()
 }
 

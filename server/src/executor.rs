@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use coppice_ordering::{Batch, Instance, Ticket};
 
+use crate::machine::shard::Placed;
 use crate::machine::{Answer, Machine, Mark};
 
 /// Instances that may be executed or waiting above the decided one. The proposer's window is far below it; a follower
@@ -165,6 +166,11 @@ impl Executor {
     /// The last ticket placed at the tip.
     pub fn last_ticket(&self) -> Option<Ticket> {
         self.machine.last_ticket()
+    }
+
+    /// Moves the tickets that counted since the last call to the end of `placed`.
+    pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
+        self.machine.take_placed(placed);
     }
 
     fn run_contiguous(&mut self, upto: Option<Instance>, answers: &mut Vec<Answer>) {

@@ -15,6 +15,7 @@ pub mod logging;
 pub mod machine;
 pub mod mailbox;
 pub mod metrics;
+pub mod multicast;
 pub mod mutants;
 pub mod net;
 pub mod node;

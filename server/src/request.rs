@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use coppice_btree::{Cursor, Value};
-use coppice_client::wire::{RangeRequest, ReadRequest, SessionId};
+use coppice_client::wire::{Cut, RangeRequest, ReadRequest, SessionId, Ticket};
 use coppice_ordering::{Instance, ReplicaId};
 
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
@@ -19,6 +19,9 @@ pub struct Origin {
 /// Bits of a connection's number that count connections; the shard stands above them.
 const COUNT_BITS: u32 = 48;
 
+/// Nobody waits: a ticket of the coordinator, who hears of it in another way.
+const NOBODY: u64 = u64::MAX;
+
 /// The connection of requests that the node makes itself.
 const OWN: u64 = (1 << COUNT_BITS) - 1;
 
@@ -31,6 +34,16 @@ impl Origin {
     /// A request that the node makes itself.
     pub fn own(shard: usize, stream: u32) -> Origin {
         Origin { connection: Origin::connection(shard, OWN), stream }
+    }
+
+    /// Nobody waits for the answer.
+    pub fn nobody() -> Origin {
+        Origin { connection: NOBODY, stream: 0 }
+    }
+
+    /// Whether nobody waits for the answer.
+    pub fn is_nobody(self) -> bool {
+        self.connection == NOBODY
     }
 
     /// Whether the node itself asks.
@@ -129,6 +142,18 @@ pub enum Reply {
         cursor: Box<Cursor>,
         /// What was asked.
         range: Box<RangeRequest>,
+    },
+    /// A query has a ticket: what to expect, and from whom. Not the last answer.
+    Cut(Box<Cut>),
+    /// The parts of this ticket are the query's result.
+    Completed {
+        /// Its ticket.
+        ticket: Ticket,
+    },
+    /// The query has no result: ask again.
+    Aborted {
+        /// Why, in words.
+        text: String,
     },
     /// A directory command's outcome.
     Directory(DirectoryReply),

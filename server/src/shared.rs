@@ -1,11 +1,11 @@
 //! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{NodeId, PartitionId};
+use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::NodeConfig;
@@ -33,6 +33,8 @@ pub struct Shared {
     witnesses: Mutex<BTreeMap<NodeId, Witness>>,
     /// Peer addresses of the other nodes.
     peers: Mutex<BTreeMap<NodeId, String>>,
+    /// Where each client is connected: the connection that it opened last.
+    clients: Mutex<HashMap<ClientId, u64>>,
     connections: AtomicUsize,
     /// Bytes of requests in flight on the node.
     request_bytes: AtomicU64,
@@ -62,6 +64,7 @@ impl Shared {
             leaders: Mutex::default(),
             witnesses: Mutex::default(),
             peers: Mutex::default(),
+            clients: Mutex::default(),
             connections: AtomicUsize::new(0),
             request_bytes: AtomicU64::new(0),
             recovered_lsn: AtomicU64::new(0),
@@ -225,6 +228,24 @@ impl Shared {
     /// A request of so many bytes is answered.
     pub fn request_done(&self, bytes: usize) {
         self.request_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The connection of a client to this node, if it has one: parts of its queries go there.
+    pub fn client_connection(&self, client: ClientId) -> Option<u64> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(&client).copied()
+    }
+
+    /// A client said hello on this connection.
+    pub fn set_client_connection(&self, client: ClientId, connection: u64) {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).insert(client, connection);
+    }
+
+    /// A client's connection ended.
+    pub fn forget_client_connection(&self, client: ClientId, connection: u64) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.get(&client) == Some(&connection) {
+            clients.remove(&client);
+        }
     }
 
     /// Client connections now.

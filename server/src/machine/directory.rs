@@ -85,7 +85,7 @@ impl Directory {
             for entry in entry::entries(part) {
                 let outcome = match entry {
                     Entry::Directory(command) => Outcome::Directory(self.apply(command)),
-                    Entry::Pack(_) | Entry::Open(_) | Entry::Unknown => Outcome::Nothing,
+                    Entry::Place(_) | Entry::Pack(_) | Entry::Open(_) | Entry::Unknown => Outcome::Nothing,
                 };
                 answers.push(Answer { instance, index, last_ticket: None, outcome });
                 index += 1;

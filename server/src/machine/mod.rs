@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_client::wire::SessionId;
-use coppice_ordering::{Batch, Instance, Ticket};
+use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
 use directory::{Directory, DirectoryReply, DirectoryState};
-use shard::{Shard, ShardMark};
+use shard::{Placed, Shard, ShardMark};
 
 /// What an entry of a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,20 @@ impl Machine {
     /// The last ticket placed in the partition.
     pub fn last_ticket(&self) -> Option<Ticket> {
         self.shard().and_then(Shard::last_ticket)
+    }
+
+    /// Says which replica holds this state: which parts of queries are its own to give.
+    pub fn set_me(&mut self, me: ReplicaId) {
+        if let Machine::Shard(shard) = self {
+            shard.set_me(me);
+        }
+    }
+
+    /// Moves the tickets that counted since the last call to the end of `placed`.
+    pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
+        if let Machine::Shard(shard) = self {
+            shard.take_placed(placed);
+        }
     }
 
     /// A copy of everything.

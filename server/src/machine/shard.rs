@@ -10,10 +10,12 @@ use coppice_btree::{Cursor, Direction, KeyRange, LoadError, Op, OpResult, Tree, 
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, Position, RangeRequest, SessionId};
-use coppice_ordering::{Batch, Commands, Instance, Ticket};
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
 
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
+use crate::multicast::Share;
 use crate::sessions::{Answers, Known, Numbers, SessionLimits, SessionUndo, Sessions};
 
 /// A partition's replicated state at the tip of its log.
@@ -26,9 +28,26 @@ pub struct Shard {
     tree: Tree,
     sessions: Sessions,
     session_limits: SessionLimits,
-    last_ticket: Option<Ticket>,
+    chain: Chain,
     undo: Undo,
     scratch: Scratch,
+    /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
+    me: Option<ReplicaId>,
+    /// Tickets that counted since they were last asked for.
+    placed: Vec<Placed>,
+}
+
+/// A ticket that counted.
+#[derive(Debug)]
+pub struct Placed {
+    /// Where it stands.
+    pub instance: Instance,
+    /// Index of its entry there.
+    pub index: u32,
+    /// Which one.
+    pub ticket: Ticket,
+    /// What this replica gives to its queries.
+    pub shares: Vec<(Share, Cursor)>,
 }
 
 /// Operations that go down the tree together, at most: enough to overlap their waiting for memory, few enough that what
@@ -61,7 +80,7 @@ struct Scratch {
 pub struct ShardMark {
     tree: UndoMark,
     sessions: Vec<SessionUndo>,
-    last_ticket: Option<Ticket>,
+    chain: Chain,
     range: KeyRange,
     map_version: MapVersion,
 }
@@ -88,9 +107,11 @@ impl Shard {
             tree,
             sessions,
             session_limits: SessionLimits::default(),
-            last_ticket,
+            chain: Chain::new(last_ticket),
             undo: Undo::default(),
             scratch: Scratch::default(),
+            me: None,
+            placed: Vec::new(),
         }
     }
 
@@ -121,7 +142,17 @@ impl Shard {
 
     /// The last ticket placed here.
     pub fn last_ticket(&self) -> Option<Ticket> {
-        self.last_ticket
+        self.chain.last_ticket()
+    }
+
+    /// Says which replica holds this state.
+    pub fn set_me(&mut self, me: ReplicaId) {
+        self.me = Some(me);
+    }
+
+    /// Moves the tickets that counted since the last call to the end of `placed`.
+    pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
+        placed.append(&mut self.placed);
     }
 
     /// Bounds of the session table: the same on every replica.
@@ -161,7 +192,7 @@ impl Shard {
         let mut mark = ShardMark {
             tree: self.undo.mark(),
             sessions: Vec::new(),
-            last_ticket: self.last_ticket,
+            chain: self.chain,
             range: self.range.clone(),
             map_version: self.map_version,
         };
@@ -203,7 +234,7 @@ impl Shard {
     }
 
     fn answer(&self, instance: Instance, index: u32, outcome: Outcome) -> Answer {
-        Answer { instance, index, last_ticket: self.last_ticket, outcome }
+        Answer { instance, index, last_ticket: self.chain.last_ticket(), outcome }
     }
 
     /// Executes an entry that is no pack.
@@ -214,8 +245,34 @@ impl Shard {
                 self.sessions.open(session, client.0, &self.session_limits, &mut mark.sessions);
                 Outcome::Opened(session)
             }
+            Entry::Place(place) => {
+                self.place(instance, index, place);
+                Outcome::Nothing
+            }
             Entry::Pack(_) | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
         }
+    }
+
+    /// A ticket is delivered: it counts, and its queries see the state as it is here, or nothing happens (ordering.md
+    /// 4, step 3).
+    fn place(&mut self, instance: Instance, index: u32, place: &Place) {
+        if !self.chain.place(place.ticket, place.prev) {
+            return;
+        }
+        let mut shares = Vec::new();
+        if let Work::Queries(queries) = &place.work {
+            for sub in queries {
+                let Ok(share) = Share::decode(&sub.bytes) else { continue };
+                if self.me != Some(share.replica) {
+                    continue;
+                }
+                // Outside the bounds: cut by another map, which the order of tickets excludes. No part, no result.
+                if let Some(cursor) = self.cursor(&share.range(self.partition)) {
+                    shares.push((share, cursor));
+                }
+            }
+        }
+        self.placed.push(Placed { instance, index, ticket: place.ticket, shares });
     }
 
     /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
@@ -327,7 +384,7 @@ impl Shard {
         for record in mark.sessions.iter().rev() {
             self.sessions.undo(record);
         }
-        self.last_ticket = mark.last_ticket;
+        self.chain = mark.chain;
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
     }
@@ -346,16 +403,18 @@ impl Shard {
             tree: self.tree.snapshot().into(),
             sessions: Sessions::default(),
             session_limits: self.session_limits,
-            last_ticket: self.last_ticket,
+            chain: self.chain,
             undo: self.undo.clone(),
             scratch: Scratch::default(),
+            me: None,
+            placed: Vec::new(),
         }
     }
 
     /// Takes the newest batch back in a copy made by [`Shard::view`].
     pub fn undo_view(&mut self, mark: &ShardMark) {
         self.tree.undo_to(&mut self.undo, mark.tree);
-        self.last_ticket = mark.last_ticket;
+        self.chain = mark.chain;
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
     }
@@ -374,7 +433,7 @@ impl Shard {
 
     /// A digest of everything replicated: tree, sessions, bounds, last ticket (reliability.md E6).
     pub fn digest(&self) -> u64 {
-        let ticket = self.last_ticket.map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
+        let ticket = self.chain.last_ticket().map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
         let bounds = u64::from(crc32c::crc32c(&self.range.low));
         self.tree.digest().0 ^ self.sessions.digest().rotate_left(1) ^ ticket.rotate_left(2) ^ bounds.rotate_left(3)
     }

@@ -17,6 +17,7 @@ use super::outbox::Outbox;
 use super::peer::{self, Envelope};
 use super::peer_frame;
 use crate::config::Address;
+use crate::multicast::letter::{self, Letter};
 
 /// Bytes that wait for one node at most; beyond, messages are dropped and come again by retransmission.
 const LINK_BYTES_MAX: usize = 64 << 20;
@@ -43,6 +44,8 @@ struct State {
     address: Address,
     /// Messages of this turn, not yet framed.
     body: Body,
+    /// Letters of this turn, not yet framed.
+    letters: Body,
     outbox: Outbox,
     stream: Option<Rc<TcpStream>>,
     /// How far this node's log is durable, as the other one was told on this connection.
@@ -57,6 +60,7 @@ impl Link {
         let state = State {
             address,
             body: Body::default(),
+            letters: Body::default(),
             outbox: Outbox::default(),
             stream: None,
             told_durable: 0,
@@ -106,6 +110,19 @@ impl Link {
         }
         peer::encode(&mut state.body, envelope);
         if state.body.len() >= FRAME_BYTES {
+            state.seal();
+        }
+    }
+
+    /// Queues a letter of the multicast for the end of the turn.
+    pub fn send_letter(&self, letter: &Letter) {
+        let mut state = self.state.borrow_mut();
+        if state.stream.is_none() || state.outbox.bytes() > LINK_BYTES_MAX {
+            state.dropped += 1;
+            return;
+        }
+        letter::encode(&mut state.letters, letter);
+        if state.letters.len() >= FRAME_BYTES {
             state.seal();
         }
     }
@@ -219,12 +236,16 @@ impl State {
         if !self.body.is_empty() {
             peer_frame::put(&mut self.outbox, peer_frame::MESSAGES, &mut self.body);
         }
+        if !self.letters.is_empty() {
+            peer_frame::put(&mut self.outbox, peer_frame::LETTERS, &mut self.letters);
+        }
     }
 
     fn drop_connection(&mut self) {
         self.stream = None;
         self.outbox.clear();
         self.body.take_pieces();
+        self.letters.take_pieces();
     }
 }
 

@@ -21,6 +21,8 @@ pub const SNAPSHOT_CHUNK: u8 = 69;
 
 /// How far the sender's log is durable: a `u64` lsn, little-endian. Between messages.
 pub const DURABLE: u8 = 70;
+/// Letters between the coordinator and the partitions ([`crate::multicast`]).
+pub const LETTERS: u8 = 71;
 
 /// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes know
 /// each other; a decoder still makes no more room than bytes arrive.

@@ -8,6 +8,7 @@ use coppice_client::wire::{FrameDecoder, NodeId};
 use tokio::net::TcpStream;
 
 use super::{peer, peer_frame};
+use crate::multicast::letter;
 use crate::shard::Shard;
 
 /// Reads `stream` until it ends. `received` came behind the greeting.
@@ -46,16 +47,17 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
             shard.borrow().shared.told(node, u64::from_le_bytes(*lsn));
             continue;
         }
-        if frame.kind != peer_frame::MESSAGES {
-            tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
-            return false;
-        }
-        match peer::decode(frame.body) {
-            Ok(envelopes) => shard.borrow_mut().on_peers(envelopes),
-            Err(error) => {
-                tracing::warn!(%node, %error, "a peer's message cannot be read; its connection is closed");
+        let read = match frame.kind {
+            peer_frame::MESSAGES => peer::decode(frame.body).map(|envelopes| shard.borrow_mut().on_peers(envelopes)),
+            peer_frame::LETTERS => letter::decode(&frame.body).map(|letters| shard.borrow_mut().on_letters(letters)),
+            _ => {
+                tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
                 return false;
             }
+        };
+        if let Err(error) = read {
+            tracing::warn!(%node, %error, "a peer's message cannot be read; its connection is closed");
+            return false;
         }
     }
 }

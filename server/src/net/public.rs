@@ -13,7 +13,7 @@ use std::time::{Duration, Instant as Clock};
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId, Refusal as Refused, RepliesWriter,
+    ClientId, Completed, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId, Refusal as Refused, RepliesWriter,
     Request as Asked,
 };
 use tokio::net::TcpStream;
@@ -32,6 +32,9 @@ const OUTBOX_BYTES_MAX: usize = 8 << 20;
 
 /// Range chunks are made while less than this waits to be written.
 const RANGES_BYTES_MAX: usize = 1 << 20;
+
+/// Parts of queries that stream on one connection at a time; each pins a snapshot.
+const PARTS_MAX: usize = 4_096;
 
 /// Ranges of one connection that stream at a time; each pins a snapshot. Beyond: `Busy`.
 const RANGES_MAX: usize = 256;
@@ -62,6 +65,8 @@ struct State {
     waiting: BTreeMap<u32, Waiting>,
     waiting_bytes: usize,
     ranges: BTreeMap<u32, RangeJob>,
+    /// Parts of queries, by the client's number of the attempt.
+    parts: BTreeMap<(u32, PartitionId), RangeJob>,
     /// No more is read; what is queued is still written.
     closing: bool,
     shared: Arc<Shared>,
@@ -77,6 +82,7 @@ impl Connection {
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             ranges: BTreeMap::new(),
+            parts: BTreeMap::new(),
             closing: false,
             shared,
         });
@@ -132,6 +138,15 @@ impl Connection {
                     return;
                 }
             }
+            Reply::Cut(cut) => {
+                // A query over more partitions than a frame can name gets no `Cut`, and times out at its client.
+                state.outbox.append(|out| _ = cut.encode(out, stream));
+                return;
+            }
+            Reply::Completed { ticket } => {
+                state.outbox.append(|out| Completed { ticket }.encode(out, stream));
+            }
+            Reply::Aborted { text } => state.refuse(stream, &Refused::Aborted { text }),
             Reply::Directory(_) => {}
             Reply::Refused(refusal) => {
                 let refusal = translate::refusal(shard, group, refusal);
@@ -165,12 +180,22 @@ impl Connection {
     }
 
     fn has_ranges(&self) -> bool {
-        !self.state.borrow().ranges.is_empty()
+        let state = self.state.borrow();
+        !state.ranges.is_empty() || !state.parts.is_empty()
+    }
+
+    /// Streams this part of a query; beyond the bound it is dropped, and its client asks again.
+    pub fn add_part(&self, query: u32, partition: PartitionId, job: RangeJob) {
+        let mut state = self.state.borrow_mut();
+        if state.parts.len() < PARTS_MAX {
+            state.parts.insert((query, partition), job);
+        }
     }
 
     /// Ends ranges whose snapshot was pinned for too long by a slow reader; `true` if there were any.
     fn expire_ranges(&self, pin: Duration) -> bool {
         let mut state = self.state.borrow_mut();
+        state.parts.retain(|_, job| job.age() <= pin);
         let old: Vec<u32> = state.ranges.iter().filter(|(_, job)| job.age() > pin).map(|(&id, _)| id).collect();
         for &stream in &old {
             state.ranges.remove(&stream);
@@ -236,6 +261,25 @@ impl State {
                 more |= job.may_send();
             }
         }
+        more | self.pump_parts()
+    }
+
+    fn pump_parts(&mut self) -> bool {
+        let State { parts, outbox, .. } = self;
+        let mut more = false;
+        parts.retain(|(query, _), job| {
+            if !job.may_send() {
+                return true;
+            }
+            if outbox.bytes() >= RANGES_BYTES_MAX {
+                more = true;
+                return true;
+            }
+            let mut last = false;
+            outbox.append(|out| last = job.send(*query, out));
+            more |= !last && job.may_send();
+            !last
+        });
         more
     }
 }
@@ -255,7 +299,8 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
         let (pending, finished, greeted) = {
             let state = connection.state.borrow();
             let idle = state.waiting.is_empty() && state.answers.is_empty();
-            let pending = !state.outbox.is_empty() || state.ranges.values().any(RangeJob::may_send);
+            let mut jobs = state.ranges.values().chain(state.parts.values());
+            let pending = !state.outbox.is_empty() || jobs.any(RangeJob::may_send);
             let finished = state.outbox.is_empty() && (state.closing || (draining.is_draining() && idle));
             (pending, finished, state.client.is_some())
         };
@@ -281,6 +326,9 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
         }
     }
     shard.borrow_mut().connections.remove(&connection.id);
+    if let Some(client) = connection.state.borrow().client {
+        draining.forget_client_connection(client, connection.id);
+    }
     let left = connection.state.borrow().waiting_bytes;
     draining.request_done(left);
     draining.connection_closed();
@@ -349,6 +397,16 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             state.done(frame.stream);
             return;
         }
+        Asked::PartCredit { query, partition, bytes } => {
+            let part = (query, partition);
+            if let Some(job) = connection.state.borrow_mut().parts.get_mut(&part) {
+                job.add_credit(bytes);
+            }
+            return shard.borrow_mut().touch_connection(connection);
+        }
+        Asked::PartCancel { query } => {
+            return connection.state.borrow_mut().parts.retain(|(of, _), _| *of != query);
+        }
         Asked::MapGet(get) => {
             let reply = translate::map_reply(&shard.borrow().shared, get);
             return put(shard, connection, |out| encode_control(out, Kind::Map, frame.stream, &reply));
@@ -363,31 +421,47 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::OpenSession(open) => (open.partition, Op::Open, Request::Open { entry: open.entry }),
         Asked::Read(read) => (read.partition, Op::Get, Request::Read(read)),
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
-        Asked::Query(_) => {
-            let refusal = Refused::Unavailable { text: "queries over several partitions are not served yet".into() };
-            return put(shard, connection, |out| refusal.encode(out, frame.stream));
+        Asked::Query(query) => {
+            if let Some((origin, client)) = admit(shard, connection, frame.stream, Op::Range, bytes) {
+                shard.borrow_mut().query(origin, client, query);
+            }
+            return;
         }
-        Asked::PartCredit { .. } | Asked::PartCancel { .. } => return,
     };
+    if let Some((origin, _)) = admit(shard, connection, frame.stream, op, bytes) {
+        shard.borrow_mut().request(group, origin, request);
+    }
+}
+
+/// Notes that `stream` waits for an answer, unless there is no room for its request.
+fn admit(
+    shard: &RefCell<Shard>,
+    connection: &Connection,
+    stream: u32,
+    op: Op,
+    bytes: usize,
+) -> Option<(Origin, ClientId)> {
+    let client = connection.state.borrow().client?;
     {
         let mut state = connection.state.borrow_mut();
         if !state.shared.admit_request(bytes) {
-            state.refuse(frame.stream, &translate::busy());
+            state.refuse(stream, &translate::busy());
             drop(state);
             let mut shard = shard.borrow_mut();
             shard.metrics.busy(Queue::NodeBytes);
-            return shard.touch_connection(connection);
+            shard.touch_connection(connection);
+            return None;
         }
         let waiting = Waiting { op, bytes, since: Clock::now() };
-        if state.waiting.insert(frame.stream, waiting).is_some() {
+        if state.waiting.insert(stream, waiting).is_some() {
             drop(state);
-            let refusal = Refused::BadRequest { text: format!("stream {} is in use", frame.stream) };
-            return refuse_and_close(shard, connection, frame.stream, refusal);
+            let refusal = Refused::BadRequest { text: format!("stream {stream} is in use") };
+            refuse_and_close(shard, connection, stream, refusal);
+            return None;
         }
         state.waiting_bytes += bytes;
     }
-    let origin = Origin { connection: connection.id, stream: frame.stream };
-    shard.borrow_mut().request(group, origin, request);
+    Some((Origin { connection: connection.id, stream }, client))
 }
 
 /// Appends to what is written at the end of the turn.
@@ -410,6 +484,7 @@ fn greet(shard: &RefCell<Shard>, connection: &Connection, stream: u32, hello: &c
         Ok(reply) => {
             connection.state.borrow_mut().client = Some(hello.client);
             put(shard, connection, |out| encode_control(out, Kind::HelloOk, stream, &reply));
+            shard.borrow_mut().on_greeted(hello.client, connection.id);
         }
         Err(refusal) => refuse_and_close(shard, connection, stream, refusal),
     }

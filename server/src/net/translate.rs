@@ -5,7 +5,7 @@ use std::time::Duration;
 use coppice_btree::Op as TreeOp;
 use coppice_client::wire::{
     Command, CommandsRequest, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits, MapGet, MapReply, NodeIdentity,
-    PROTOCOL, PartitionId, Refusal as Refused, VALUE_BYTES_MAX,
+    PROTOCOL, PartitionId, Refusal as Refused, Ticket, VALUE_BYTES_MAX,
 };
 
 use crate::metrics::{Op, Outcome};
@@ -24,6 +24,21 @@ pub fn replica(id: coppice_client::wire::ReplicaId) -> coppice_ordering::Replica
 /// A replica's name on the wire and inside the core.
 pub fn wire_replica(id: coppice_ordering::ReplicaId) -> coppice_client::wire::ReplicaId {
     coppice_client::wire::ReplicaId(id.0)
+}
+
+/// A partition's name on the wire and inside the core.
+pub fn core_partition(id: PartitionId) -> coppice_ordering::PartitionId {
+    coppice_ordering::PartitionId(id.0)
+}
+
+/// A partition's name inside the core and on the wire.
+pub fn partition(id: coppice_ordering::PartitionId) -> PartitionId {
+    PartitionId(id.0)
+}
+
+/// A ticket inside the core and on the wire.
+pub fn ticket(ticket: coppice_ordering::Ticket) -> Ticket {
+    Ticket { round: ticket.ballot.round.0, replica: wire_replica(ticket.ballot.replica), n: ticket.n }
 }
 
 /// The refusal that says: a queue is full.
@@ -54,6 +69,8 @@ pub fn outcome(reply: &Reply) -> Outcome {
         Reply::Refused(Refusal::WrongPartition) => Outcome::WrongPartition,
         Reply::Refused(Refusal::SessionExpired) => Outcome::SessionExpired,
         Reply::Refused(Refusal::Full) => Outcome::Full,
+        Reply::Aborted { .. } => Outcome::Busy,
+        Reply::Cut(_) | Reply::Completed { .. } => Outcome::Ok,
         Reply::Pack(_) | Reply::Opened(_) | Reply::Read { .. } | Reply::Range { .. } | Reply::Directory(_) => {
             Outcome::Ok
         }

@@ -4,22 +4,25 @@
 //! came to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It
 //! knows neither frames nor sockets nor files.
 
+mod queries;
 mod reads;
 mod step;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use coppice_client::wire::PartitionId;
 use coppice_ordering::{
-    Ballot, Batch, Config, Effect as Ordered, Gate, Input as Order, Instance, Paxos, ReadToken, RecoveredGroup,
-    ReplicaId, SubmitError, Time,
+    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Paxos, ReadToken,
+    RecoveredGroup, ReplicaId, Reporter, SubmitError, Time,
 };
 
 use reads::{AskedRead, HeldRead};
-pub use step::{Effect, Input};
+pub use step::{Effect, Input, QueryPart};
 
 use crate::entry;
 use crate::executor::Executor;
+use crate::machine::shard::Placed;
 use crate::machine::{Answer, Machine, Outcome};
 use crate::request::{Origin, Refusal, Reply, Request};
 
@@ -58,12 +61,24 @@ const SAMPLES_MAX: usize = 1_024;
 /// Reads that one replica holds at most. Beyond: `Busy`.
 pub const READS_MAX: usize = 16_384;
 
+/// A `Placed` that was not answered is told again after this: as soon as the coordinator would send its `Place` again.
+const PLACED_INTERVAL: Duration = Duration::from_millis(50);
+
 /// One replica of one group.
 pub struct Replica {
     group: PartitionId,
+    me: ReplicaId,
     paxos: Paxos,
     executor: Executor,
     gate: Gate<(Origin, Reply)>,
+    /// Tells the coordinator what is placed here.
+    reporter: Reporter,
+    /// Parts of queries at undecided instances, ascending.
+    parts: VecDeque<(Instance, Box<QueryPart>)>,
+    /// Buffer.
+    placed: Vec<Placed>,
+    /// Confirmations that the coordinator waits for, ascending.
+    confirms: VecDeque<(ReadToken, ConfirmToken)>,
     /// Submitted and not yet proposed, oldest first; Paxos tells how many each instance took.
     queued: VecDeque<Origin>,
     work: BTreeMap<Instance, Work>,
@@ -90,10 +105,23 @@ pub struct Replica {
 
 impl Replica {
     /// A replica of `group` whose machine holds the state of `decided`; `paxos` goes on after it.
-    pub fn new(group: PartitionId, paxos: Paxos, machine: Machine, decided: Instance, speculation: bool) -> Replica {
+    pub fn new(
+        group: PartitionId,
+        paxos: Paxos,
+        mut machine: Machine,
+        decided: Instance,
+        speculation: bool,
+    ) -> Replica {
+        let me = paxos.id();
+        machine.set_me(me);
         Replica {
             group,
+            me,
             paxos,
+            reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
+            parts: VecDeque::new(),
+            placed: Vec::new(),
+            confirms: VecDeque::new(),
             executor: Executor::new(machine, decided, speculation),
             gate: Gate::new(decided, None),
             queued: VecDeque::new(),
@@ -190,7 +218,7 @@ impl Replica {
 
     /// When `step` with `Tick` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
-        self.paxos.deadline()
+        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).min()
     }
 
     /// The only way in.
@@ -208,13 +236,23 @@ impl Replica {
                 if instance <= self.executor.decided() {
                     return;
                 }
-                self.executor.install(*machine, instance);
+                let mut machine = *machine;
+                machine.set_me(self.me);
+                self.reporter.installed(instance, machine.last_ticket());
+                self.executor.install(machine, instance);
+                self.parts.retain(|(at, _)| *at > instance);
                 self.gate.decided(instance);
                 self.work = self.work.split_off(&instance.next());
                 self.order(now, Order::Installed { instance, configuration, configured_at }, effects);
             }
             Input::Change(configuration) => self.order(now, Order::Change(configuration), effects),
             Input::Transfer { to, deadline } => self.order(now, Order::Transfer { to, deadline }, effects),
+            Input::Place(place) => self.on_place(now, &place, effects),
+            Input::Released(ticket) => self.on_released(now, ticket, effects),
+            Input::Confirm(token) => self.on_confirm(token),
+        }
+        if let Some(ticket) = self.reporter.poll(now) {
+            effects.push(Effect::Placed { ticket });
         }
         self.let_out(effects);
     }
@@ -301,7 +339,7 @@ impl Replica {
                     refuse(effects, origin, Refusal::NotLeader { hint });
                 }
             }
-            Ordered::Confirmed { upto } => self.on_confirmed(upto),
+            Ordered::Confirmed { upto } => self.on_confirmed(upto, effects),
             Ordered::Unconfirmed { upto } => self.on_unconfirmed(upto, effects),
             Ordered::Position { upto, instance } => {
                 let asked = self.asked.iter_mut().take_while(|read| read.token <= upto);
@@ -317,7 +355,10 @@ impl Replica {
             Ordered::ChangeRefused(_) => {}
             Ordered::HandoverFailed { to } => effects.push(Effect::HandoverFailed { to }),
             Ordered::Dismissed { .. } => effects.push(Effect::Dismissed),
-            Ordered::Released { watermark } => self.gate.released(watermark),
+            Ordered::Released { watermark } => {
+                self.reporter.released(watermark);
+                self.gate.released(watermark);
+            }
             // The log knows by the trim positions of checkpoints what may go.
             Ordered::Forget { .. } => {}
             Ordered::Decided { .. } => unreachable!("handled by drain"),
@@ -352,8 +393,10 @@ impl Replica {
             // Whoever waits for what stood there will ask again: what came of it is not ours to say any more.
             self.work.split_off(&from);
             self.redo_reads(from, effects);
+            self.undo_parts(from);
         }
         self.keep_answers();
+        self.keep_parts();
     }
 
     /// Answers wait beside the origins of their instance; those that nobody here waits for are dropped.
@@ -372,6 +415,7 @@ impl Replica {
         self.executor.decided_upto(upto, &mut answers);
         self.answers = answers;
         self.keep_answers();
+        self.keep_parts();
         if self.group == PartitionId::DIRECTORY && upto > from {
             effects.push(Effect::DirectoryChanged);
         }
@@ -381,6 +425,8 @@ impl Replica {
         }
         self.note_decided(upto);
         self.gate.decided(upto);
+        self.reporter.decided(upto);
+        self.give_parts(upto, effects);
         self.serve_asked();
         upto
     }
@@ -404,6 +450,7 @@ impl Replica {
 
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
         self.leading = true;
+        self.reporter.lead();
         self.note_leader(Some(ballot.replica));
         effects.push(Effect::Leading { ballot });
         for read in std::mem::take(&mut self.asked) {
@@ -413,6 +460,8 @@ impl Replica {
 
     fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
         let led = std::mem::take(&mut self.leading);
+        self.reporter.follow();
+        self.confirms.clear();
         self.undecided.clear();
         self.note_leader(leader);
         if led {

@@ -77,7 +77,8 @@ impl Replica {
         }
     }
 
-    pub(super) fn on_confirmed(&mut self, upto: ReadToken) {
+    pub(super) fn on_confirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
+        self.confirm_coordinator(upto, effects);
         while self.reads.front().is_some_and(|read| read.token <= upto) {
             let Some(read) = self.reads.pop_front() else { return };
             let ticket = self.executor.last_ticket();

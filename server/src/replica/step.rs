@@ -1,8 +1,12 @@
 //! What goes into a replica and what comes out.
 
-use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Message, Record, ReplicaId, Time};
+use coppice_btree::Cursor;
+use coppice_client::wire::Position;
+use coppice_ordering::multicast::Place;
+use coppice_ordering::{Ballot, Configuration, ConfirmToken, Instance, Lsn, Message, Record, ReplicaId, Ticket, Time};
 
 use crate::machine::Machine;
+use crate::multicast::Share;
 use crate::request::{Origin, Reply, Request};
 
 /// What [`super::Replica::step`] takes.
@@ -50,6 +54,24 @@ pub enum Input {
         /// When to give up.
         deadline: Time,
     },
+    /// The coordinator wants this ticket in the log.
+    Place(Place),
+    /// The coordinator has released or voided everything up to this ticket.
+    Released(Ticket),
+    /// The coordinator, beside this replica of the directory, wants its leadership confirmed from now on.
+    Confirm(ConfirmToken),
+}
+
+/// A part of a query's result: this replica's, as of its ticket's place in the log (ordering.md 4, step 4).
+pub struct QueryPart {
+    /// The query's ticket.
+    pub ticket: Ticket,
+    /// Where it stands.
+    pub position: Position,
+    /// Who asked, and for what.
+    pub share: Share,
+    /// Walks over the state at that position.
+    pub cursor: Box<Cursor>,
 }
 
 /// What the driver is to do, in any order.
@@ -110,4 +132,13 @@ pub enum Effect {
         /// Who was to lead.
         to: ReplicaId,
     },
+    /// Tell the coordinator that everything up to this ticket is decided here.
+    Placed {
+        /// The last one.
+        ticket: Ticket,
+    },
+    /// Stream this to its client.
+    Part(Box<QueryPart>),
+    /// Leadership was confirmed for a moment after [`Input::Confirm`] came in.
+    Confirmed(ConfirmToken),
 }

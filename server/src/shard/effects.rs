@@ -29,12 +29,24 @@ impl Shard {
                 Effect::Leading { ballot } => {
                     tracing::debug!(partition = %id, %ballot, "this node leads");
                     self.on_role(id);
+                    if id == PartitionId::DIRECTORY {
+                        self.begin_coordinating(ballot);
+                    }
                 }
                 Effect::Following { leader, ballot } => {
                     tracing::debug!(partition = %id, %ballot, leader = ?leader, "this node follows");
                     self.on_role(id);
+                    if id == PartitionId::DIRECTORY {
+                        self.end_coordinating();
+                    }
                 }
-                Effect::DirectoryChanged => self.on_directory_changed(id),
+                Effect::DirectoryChanged => {
+                    self.on_directory_changed(id);
+                    self.on_decided_map();
+                }
+                Effect::Placed { ticket } => self.on_placed(id, ticket),
+                Effect::Part(part) => self.give_part(part),
+                Effect::Confirmed(token) => self.coordinate(coppice_ordering::multicast::Input::Confirmed(token)),
                 Effect::NeedSnapshot { from, instance } => self.on_need_snapshot(id, from, instance),
                 Effect::Configured { configuration, .. } => {
                     tracing::info!(partition = %id, %configuration, "configuration decided");
@@ -55,6 +67,9 @@ impl Shard {
 
     /// Answers a request, here or through the shard that holds its connection.
     pub(crate) fn reply(&mut self, id: PartitionId, origin: Origin, reply: Reply) {
+        if origin.is_nobody() {
+            return;
+        }
         let shard = origin.shard();
         if shard != self.index {
             // A client that hears nothing repeats; what cannot be queued now is not worth holding the shard up for.
@@ -90,6 +105,7 @@ impl Shard {
     fn on_role(&mut self, id: PartitionId) {
         let leader = self.groups.get(&id).and_then(|group| group.leader_node());
         self.shared.set_leader(id, leader);
+        self.on_new_leader(id);
         self.shared.tell_control(ToControl::Role { group: id });
     }
 

@@ -10,6 +10,7 @@
 
 mod effects;
 mod group;
+mod queries;
 pub mod ranges;
 
 use std::cell::RefCell;
@@ -22,7 +23,9 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{AdminRequest, Kind, NodeId, PartitionId, Refusal as Refused, StatusGet};
+use coppice_client::wire::{
+    AdminRequest, ClientId, Kind, NodeId, PartitionId, QueryRequest, Refusal as Refused, StatusGet,
+};
 use coppice_ordering::{Lsn, Time};
 use serde::Serialize;
 use tokio::sync::{Notify, oneshot};
@@ -33,10 +36,11 @@ use crate::control::ToControl;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
 use crate::metrics::{self, Stage};
+use crate::multicast::Letter;
 use crate::net::link::Link;
 use crate::net::peer::Envelope;
 use crate::net::public::Connection;
-use crate::replica::{Effect, Input, Samples};
+use crate::replica::{Effect, Input, QueryPart, Samples};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shared::Shared;
 
@@ -70,6 +74,19 @@ pub enum ToShard {
         /// For what.
         request: Request,
     },
+    /// A query over several partitions that arrived at another shard than the coordinator's.
+    Query {
+        /// Who waits.
+        origin: Origin,
+        /// Which client that is.
+        client: ClientId,
+        /// For what.
+        request: Box<QueryRequest>,
+    },
+    /// Letters between coordinator and partitions, for groups of this shard.
+    Letters(Vec<Letter>),
+    /// A query's part whose client is connected here.
+    Part(Box<QueryPart>),
     /// The answer to one that was sent to another shard.
     Reply {
         /// Of which group.
@@ -95,6 +112,7 @@ pub struct Shard {
     pub(crate) links: BTreeMap<NodeId, Rc<Link>>,
     log: Option<Log>,
     appends: Vec<Append>,
+    queries: queries::Queries,
     /// Groups that got requests in this turn.
     touched: Vec<PartitionId>,
     /// Connections with something to write.
@@ -125,6 +143,7 @@ impl Shard {
                 links: BTreeMap::new(),
                 log: None,
                 appends: Vec::new(),
+                queries: queries::Queries::new(),
                 touched: Vec::new(),
                 dirty: Vec::new(),
                 map: Arc::default(),
@@ -171,6 +190,9 @@ impl Shard {
             ToShard::Client(stream) => self.add_client(stream),
             ToShard::Peer { node, stream, received } => self.add_peer(node, stream, received),
             ToShard::Request { group, origin, request } => self.request(group, origin, request),
+            ToShard::Query { origin, client, request } => self.query(origin, client, *request),
+            ToShard::Letters(letters) => self.on_letters(letters),
+            ToShard::Part(part) => self.give_part(part),
             ToShard::Reply { group, origin, reply } => self.reply(group, origin, reply),
             ToShard::Call(call) => call(self),
         }
@@ -309,13 +331,17 @@ impl Shard {
     }
 
     fn end_turn(&mut self) {
+        self.deliver_letters();
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
         for id in touched.drain(..) {
             self.step(id, Input::TurnEnd);
         }
+        // What is touched by that is looked at in the next turn, which is wanted then.
+        touched.append(&mut self.touched);
         self.touched = touched;
+        self.deliver_letters();
         if !self.appends.is_empty() {
             let appends = std::mem::take(&mut self.appends);
             if let Some(log) = &self.log {
@@ -343,13 +369,14 @@ impl Shard {
         for id in ids {
             self.step(id, Input::Tick);
         }
+        self.tick_queries(now);
         self.turn.notify_one();
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let now = self.now();
         let deadlines = self.groups.values().filter_map(|group| group.replica.deadline());
-        deadlines.min().map(|deadline| deadline.since(now))
+        deadlines.chain(self.queries.deadline()).min().map(|deadline| deadline.since(now))
     }
 }
 

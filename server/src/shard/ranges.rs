@@ -6,7 +6,7 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_btree::Cursor;
 use coppice_client::wire::part::PartHead;
-use coppice_client::wire::{PartEnd, PartWriter, PartitionId, Position, RangeRequest};
+use coppice_client::wire::{PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket};
 use coppice_ordering::Instance;
 
 /// Pairs counted without sending, per turn: about a millisecond of walking.
@@ -17,6 +17,8 @@ pub struct RangeJob {
     cursor: Box<Cursor>,
     range: Box<RangeRequest>,
     position: Position,
+    /// Of the query that it is a part of.
+    ticket: Option<Ticket>,
     credit: i64,
     number: u32,
     pairs: u64,
@@ -32,11 +34,21 @@ impl RangeJob {
     /// A range of `partition`, read at `instance`.
     pub fn new(partition: PartitionId, instance: Instance, cursor: Box<Cursor>, range: Box<RangeRequest>) -> RangeJob {
         let position = Position { partition, instance: instance.0, index: 0 };
+        RangeJob::at(position, None, cursor, range)
+    }
+
+    /// A part of the query with this ticket, as of `position`.
+    pub fn of_query(position: Position, ticket: Ticket, cursor: Box<Cursor>, range: Box<RangeRequest>) -> RangeJob {
+        RangeJob::at(position, Some(ticket), cursor, range)
+    }
+
+    fn at(position: Position, ticket: Option<Ticket>, cursor: Box<Cursor>, range: Box<RangeRequest>) -> RangeJob {
         let credit = i64::from(range.credit);
         RangeJob {
             cursor,
             range,
             position,
+            ticket,
             credit,
             number: 0,
             pairs: 0,
@@ -68,7 +80,7 @@ impl RangeJob {
         if self.range.count_only {
             return self.count(stream, out);
         }
-        let head = PartHead { stream, position: self.position, ticket: None, keys_only: self.range.keys_only };
+        let head = PartHead { stream, position: self.position, ticket: self.ticket, keys_only: self.range.keys_only };
         let start = out.len();
         let mut part = PartWriter::new(out, &head, self.number, self.eight);
         let before = self.pairs;
@@ -131,7 +143,8 @@ impl RangeJob {
         });
         let done = self.limited || self.cursor.is_done();
         if done {
-            let head = PartHead { stream, position: self.position, ticket: None, keys_only: self.range.keys_only };
+            let head =
+                PartHead { stream, position: self.position, ticket: self.ticket, keys_only: self.range.keys_only };
             let part = PartWriter::new(out, &head, 0, true);
             part.finish(self.pairs, Some(if self.limited { PartEnd::Limited } else { PartEnd::Complete }));
         }

@@ -1,0 +1,186 @@
+//! What the coordinator and the partitions' leaders say to each other, as bytes (ordering.md 4). Losing, repeating or
+//! reordering letters is harmless.
+
+use bytes::Bytes;
+use coppice_client::wire::{PartitionId, WireError};
+use coppice_ordering::multicast::{Place, SubQuery, Work};
+use coppice_ordering::{Ballot, ChangeId, QueryId, ReplicaId, Round, Ticket};
+
+use crate::net::codec::{Body, BodyReader};
+
+/// Between the coordinator and the leader of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// The partition that it is to or from.
+    pub partition: PartitionId,
+    /// What it says.
+    pub word: Word,
+}
+
+/// What a letter says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// To the partition: put this into your log.
+    Place(Place),
+    /// From the partition: everything up to this ticket is decided here.
+    Placed(Ticket),
+    /// To the partition: everything up to this ticket is released or voided.
+    Released(Ticket),
+}
+
+// Numbers on the wire and in the log are never reused.
+const PLACE: u8 = 1;
+const PLACED: u8 = 2;
+const RELEASED: u8 = 3;
+
+const NOTHING: u8 = 0;
+const QUERIES: u8 = 1;
+const CHANGE: u8 = 2;
+
+/// Appends one letter to a frame's body.
+pub fn encode(body: &mut Body, letter: &Letter) {
+    body.put_varint(u64::from(letter.partition.0));
+    match &letter.word {
+        Word::Place(place) => {
+            body.put_u8(PLACE);
+            put_place(body, place);
+        }
+        Word::Placed(ticket) => {
+            body.put_u8(PLACED);
+            put_ticket(body, *ticket);
+        }
+        Word::Released(ticket) => {
+            body.put_u8(RELEASED);
+            put_ticket(body, *ticket);
+        }
+    }
+}
+
+/// Reads all letters of a frame's body.
+///
+/// # Errors
+/// The first thing that is not what it should be; the connection is then closed.
+pub fn decode(body: &Bytes) -> Result<Vec<Letter>, WireError> {
+    let mut reader = BodyReader::new(body);
+    let mut letters = Vec::new();
+    while !reader.is_empty() {
+        let partition = PartitionId(reader.varint_u32()?);
+        let word = match reader.u8()? {
+            PLACE => Word::Place(place(&mut reader)?),
+            PLACED => Word::Placed(ticket(&mut reader)?),
+            RELEASED => Word::Released(ticket(&mut reader)?),
+            other => return Err(WireError::Unknown { what: "letter", value: u64::from(other) }),
+        };
+        letters.push(Letter { partition, word });
+    }
+    Ok(letters)
+}
+
+/// Appends a `Place`: the same bytes in a letter and in the partition's log.
+pub fn put_place(body: &mut Body, place: &Place) {
+    put_ticket(body, place.ticket);
+    body.put_u8(u8::from(place.prev.is_some()));
+    if let Some(prev) = place.prev {
+        put_ticket(body, prev);
+    }
+    match &place.work {
+        Work::Nothing => body.put_u8(NOTHING),
+        Work::Queries(queries) => {
+            body.put_u8(QUERIES);
+            body.put_varint(queries.len() as u64);
+            for sub in queries {
+                body.put_varint(sub.query.0);
+                body.put_bytes(&sub.bytes);
+            }
+        }
+        Work::Change { id, payload } => {
+            body.put_u8(CHANGE);
+            body.put_varint(id.0);
+            body.put_bytes(payload);
+        }
+    }
+}
+
+/// Reads what [`put_place`] wrote; byte strings share the memory that is read from.
+///
+/// # Errors
+/// The first thing that is not what it should be.
+pub fn place(reader: &mut BodyReader<'_>) -> Result<Place, WireError> {
+    let at = ticket(reader)?;
+    let prev = match reader.u8()? {
+        0 => None,
+        1 => Some(ticket(reader)?),
+        other => return Err(WireError::Unknown { what: "option", value: u64::from(other) }),
+    };
+    let work = match reader.u8()? {
+        NOTHING => Work::Nothing,
+        QUERIES => {
+            let count = reader.count("queries", 2)?;
+            let mut queries = Vec::with_capacity(count);
+            for _ in 0..count {
+                queries.push(SubQuery { query: QueryId(reader.varint()?), bytes: reader.bytes("share")? });
+            }
+            Work::Queries(queries)
+        }
+        CHANGE => Work::Change { id: ChangeId(reader.varint()?), payload: reader.bytes("change")? },
+        other => return Err(WireError::Unknown { what: "work", value: u64::from(other) }),
+    };
+    Ok(Place { ticket: at, prev, work })
+}
+
+fn put_ticket(body: &mut Body, ticket: Ticket) {
+    body.put_varint(ticket.ballot.round.0);
+    body.put_varint(u64::from(ticket.ballot.replica.0));
+    body.put_varint(ticket.n);
+}
+
+fn ticket(reader: &mut BodyReader<'_>) -> Result<Ticket, WireError> {
+    let ballot = Ballot { round: Round(reader.varint()?), replica: ReplicaId(reader.varint_u32()?) };
+    Ok(Ticket { ballot, n: reader.varint()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_ticket() -> impl Strategy<Value = Ticket> {
+        (any::<u64>(), any::<u32>(), any::<u64>()).prop_map(|(round, replica, n)| Ticket {
+            ballot: Ballot { round: Round(round), replica: ReplicaId(replica) },
+            n,
+        })
+    }
+
+    fn any_work() -> impl Strategy<Value = Work> {
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
+        let sub = (any::<u64>(), bytes()).prop_map(|(query, bytes)| SubQuery { query: QueryId(query), bytes });
+        let change = (any::<u64>(), bytes()).prop_map(|(id, payload)| Work::Change { id: ChangeId(id), payload });
+        prop_oneof![Just(Work::Nothing), proptest::collection::vec(sub, 0..4).prop_map(Work::Queries), change]
+    }
+
+    fn any_letter() -> impl Strategy<Value = Letter> {
+        let place = (any_ticket(), proptest::option::of(any_ticket()), any_work())
+            .prop_map(|(ticket, prev, work)| Word::Place(Place { ticket, prev, work }));
+        let word = prop_oneof![place, any_ticket().prop_map(Word::Placed), any_ticket().prop_map(Word::Released)];
+        (any::<u32>(), word).prop_map(|(partition, word)| Letter { partition: PartitionId(partition), word })
+    }
+
+    fn bytes_of(letters: &[Letter]) -> Bytes {
+        let mut body = Body::default();
+        letters.iter().for_each(|letter| encode(&mut body, letter));
+        body.take_pieces().concat().into()
+    }
+
+    proptest! {
+        #[test]
+        fn letters_come_back_as_they_were(letters in proptest::collection::vec(any_letter(), 0..5)) {
+            prop_assert_eq!(decode(&bytes_of(&letters)), Ok(letters));
+        }
+
+        #[test]
+        fn any_bytes_are_letters_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            _ = decode(&Bytes::from(bytes));
+        }
+    }
+}

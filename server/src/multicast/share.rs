@@ -1,0 +1,148 @@
+//! One partition's share of a query: who asked, what, and which replica answers. Written by the coordinator's node,
+//! opaque to the ordering core, read by the partition's replicas when its ticket is executed.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use coppice_client::wire::{ClientId, PartitionId, RangeRequest, Reader, WireError, put_varint};
+use coppice_ordering::ReplicaId;
+
+const REVERSE: u8 = 1;
+const KEYS_ONLY: u8 = 2;
+const COUNT_ONLY: u8 = 4;
+const HIGH: u8 = 8;
+
+/// A bound of a range: the longest key and one byte, which makes it the first key behind.
+const BOUND_BYTES_MAX: usize = coppice_client::wire::KEY_BYTES_MAX + 1;
+
+/// One partition's share of a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Who asked.
+    pub client: ClientId,
+    /// The client's number of this attempt.
+    pub query: u32,
+    /// The replica that the coordinator drew.
+    pub replica: ReplicaId,
+    /// First key.
+    pub low: Bytes,
+    /// First key beyond; none: the end of the key space.
+    pub high: Option<Bytes>,
+    /// From the high end down.
+    pub reverse: bool,
+    /// Leaves the values out.
+    pub keys_only: bool,
+    /// Sends only how many pairs there are.
+    pub count_only: bool,
+    /// So many pairs at most; 0: no limit.
+    pub pairs_max: u64,
+    /// So many bytes at most; 0: no limit.
+    pub bytes_max: u64,
+    /// Bytes that may be sent unasked.
+    pub credit: u32,
+}
+
+impl Share {
+    /// As bytes.
+    pub fn encode(&self) -> Bytes {
+        let high = self.high.as_ref().map_or(0, Bytes::len);
+        let mut out = BytesMut::with_capacity(48 + self.low.len() + high);
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        out.put_u8(
+            flag(self.reverse, REVERSE)
+                | flag(self.keys_only, KEYS_ONLY)
+                | flag(self.count_only, COUNT_ONLY)
+                | flag(self.high.is_some(), HIGH),
+        );
+        out.put_u64_le(self.client.0);
+        put_varint(&mut out, u64::from(self.query));
+        put_varint(&mut out, u64::from(self.replica.0));
+        for bound in std::iter::once(&self.low).chain(&self.high) {
+            put_varint(&mut out, bound.len() as u64);
+            out.extend_from_slice(bound);
+        }
+        put_varint(&mut out, self.pairs_max);
+        put_varint(&mut out, self.bytes_max);
+        put_varint(&mut out, u64::from(self.credit));
+        out.freeze()
+    }
+
+    /// Reads what [`Share::encode`] wrote.
+    ///
+    /// # Errors
+    /// The first thing that is not what it should be.
+    pub fn decode(bytes: &[u8]) -> Result<Share, WireError> {
+        let mut reader = Reader::new(bytes);
+        let flags = reader.u8()?;
+        if flags & !(REVERSE | KEYS_ONLY | COUNT_ONLY | HIGH) != 0 {
+            return Err(WireError::Unknown { what: "share flag", value: u64::from(flags) });
+        }
+        let client = ClientId(reader.u64()?);
+        let query = reader.varint_u32()?;
+        let replica = ReplicaId(reader.varint_u32()?);
+        let low = Bytes::copy_from_slice(reader.bytes("low bound", BOUND_BYTES_MAX)?);
+        let high = match flags & HIGH {
+            0 => None,
+            _ => Some(Bytes::copy_from_slice(reader.bytes("high bound", BOUND_BYTES_MAX)?)),
+        };
+        let (pairs_max, bytes_max) = (reader.varint()?, reader.varint()?);
+        let credit = reader.varint_u32()?;
+        reader.finish()?;
+        let (reverse, keys_only) = (flags & REVERSE != 0, flags & KEYS_ONLY != 0);
+        let count_only = flags & COUNT_ONLY != 0;
+        Ok(Share { client, query, replica, low, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit })
+    }
+
+    /// As a range inside `partition`.
+    pub fn range(&self, partition: PartitionId) -> RangeRequest {
+        RangeRequest {
+            partition,
+            low: self.low.clone(),
+            high: self.high.clone(),
+            reverse: self.reverse,
+            keys_only: self.keys_only,
+            count_only: self.count_only,
+            stale: false,
+            anywhere: true,
+            pairs_max: self.pairs_max,
+            bytes_max: self.bytes_max,
+            credit: self.credit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_share() -> impl Strategy<Value = Share> {
+        let bound = || proptest::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
+        let names = (any::<u64>(), any::<u32>(), any::<u32>());
+        let how = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>(), any::<u64>(), any::<u32>());
+        (names, bound(), proptest::option::of(bound()), how).prop_map(|((client, query, replica), low, high, how)| {
+            let (reverse, keys_only, count_only, pairs_max, bytes_max, credit) = how;
+            let (client, replica) = (ClientId(client), ReplicaId(replica));
+            Share { client, query, replica, low, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_share_comes_back_as_it_was(share in any_share()) {
+            prop_assert_eq!(Share::decode(&share.encode()), Ok(share));
+        }
+
+        #[test]
+        fn any_bytes_are_a_share_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(share) = Share::decode(&bytes) {
+                prop_assert_eq!(Share::decode(&share.encode()), Ok(share));
+            }
+        }
+
+        #[test]
+        fn a_cut_share_is_an_error(share in any_share(), cut in any::<proptest::sample::Index>()) {
+            let bytes = share.encode();
+            prop_assert!(Share::decode(&bytes[..cut.index(bytes.len())]).is_err());
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A replica's part in queries over several partitions: puts tickets into its log, gives its parts once they are
+//! decided, tells the coordinator, and hears what is released (ordering.md 4).
+
+use coppice_client::wire::Position;
+use coppice_ordering::multicast::Place;
+use coppice_ordering::{ConfirmToken, Instance, ReadToken, Ticket, Time};
+
+use super::{Effect, QueryPart, Replica};
+use crate::entry;
+use crate::request::Origin;
+
+/// Parts that wait for their instance to be decided, each with a snapshot. Beyond, the oldest are not given: their
+/// clients ask again.
+const PARTS_MAX: usize = 65_536;
+
+impl Replica {
+    /// The coordinator wants a ticket in the log.
+    pub(super) fn on_place(&mut self, now: Time, place: &Place, effects: &mut Vec<Effect>) {
+        // Sent again while it is in the pipe, it may be ordered twice: the second time it does not count.
+        if self.leading && self.reporter.wants(place.ticket) {
+            self.submit(now, Origin::nobody(), entry::place(place), 1, effects);
+        }
+    }
+
+    /// Everything up to `ticket` is released or voided.
+    pub(super) fn on_released(&mut self, now: Time, ticket: Ticket, effects: &mut Vec<Effect>) {
+        self.reporter.released(ticket);
+        let Some(watermark) = self.reporter.watermark() else { return };
+        self.gate.released(watermark);
+        if self.leading {
+            self.paxos.set_released(now, watermark, &mut self.ordered);
+            self.drain(now, effects);
+        }
+    }
+
+    /// The coordinator wants its leadership confirmed, with the reads of this turn.
+    pub(super) fn on_confirm(&mut self, token: ConfirmToken) {
+        if self.leading {
+            self.confirms.push_back((self.read_token, token));
+            self.unconfirmed_reads = true;
+        }
+    }
+
+    pub(super) fn confirm_coordinator(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
+        while let Some((_, token)) = self.confirms.pop_front_if(|(read, _)| *read <= upto) {
+            effects.push(Effect::Confirmed(token));
+        }
+    }
+
+    /// What was executed from `from` on is undone.
+    pub(super) fn undo_parts(&mut self, from: Instance) {
+        self.reporter.undo_from(from);
+        self.parts.truncate(self.parts.partition_point(|(instance, _)| *instance < from));
+    }
+
+    /// Keeps what the tickets that counted just now ask of this replica.
+    pub(super) fn keep_parts(&mut self) {
+        self.executor.take_placed(&mut self.placed);
+        for placed in self.placed.drain(..) {
+            self.reporter.placed(placed.instance, placed.ticket);
+            let position = Position { partition: self.group, instance: placed.instance.0, index: placed.index };
+            for (share, cursor) in placed.shares {
+                if self.parts.len() >= PARTS_MAX {
+                    self.parts.pop_front();
+                }
+                let part = QueryPart { ticket: placed.ticket, position, share, cursor: Box::new(cursor) };
+                self.parts.push_back((placed.instance, Box::new(part)));
+            }
+        }
+    }
+
+    /// Parts leave when their place is decided. They pass no gate: `Complete` makes them count (ordering.md 4, step 6).
+    pub(super) fn give_parts(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
+        while let Some((_, part)) = self.parts.pop_front_if(|(instance, _)| *instance <= upto) {
+            effects.push(Effect::Part(part));
+        }
+    }
+}

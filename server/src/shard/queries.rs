@@ -1,0 +1,384 @@
+//! Queries over several partitions, as the shard drives them (ordering.md 4): the coordinator beside the directory's
+//! replica, letters between it and the partitions' leaders, and parts on their way to the clients that asked.
+//!
+//! The coordinator runs on the shard that owns the directory. Letters to a group of this shard are delivered at the end
+//! of the turn, so nothing here calls itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+use coppice_client::map::{Entry, PartitionMap, Role};
+use coppice_client::wire::{ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
+use coppice_ordering::multicast::{Coordinator, CoordinatorSettings, Effect, Input, Query, Refusal as NotTaken};
+use coppice_ordering::{Ballot, MapVersion, QueryId, Ticket, Time};
+
+use super::ranges::RangeJob;
+use super::{Shard, ToShard};
+use crate::mailbox::Lane;
+use crate::multicast::{Letter, Share, Word};
+use crate::net::translate;
+use crate::replica::{Input as Step, QueryPart};
+use crate::request::{Origin, Refusal, Reply};
+
+/// How long a part waits for the client that asked to connect to this node.
+const PART_WAIT: Duration = Duration::from_secs(1);
+
+/// Parts that wait so. Beyond, the oldest are dropped: their clients ask again.
+const PARKED_PARTS_MAX: usize = 4_096;
+
+/// Rounds of letters inside one turn: a query whose partitions and coordinator are on one shard needs two.
+const LETTER_ROUNDS_MAX: usize = 8;
+
+/// Who asked for a query, and what was promised.
+struct Asked {
+    origin: Origin,
+    version: MapVersion,
+    parts: Vec<CutPart>,
+}
+
+/// The coordinator of this node, with what it needs of the world.
+pub(super) struct Queries {
+    coordinator: Coordinator,
+    effects: Vec<Effect>,
+    /// The decided map.
+    map: Arc<PartitionMap>,
+    asked: BTreeMap<QueryId, Asked>,
+    next: QueryId,
+    /// Counts drawn replicas, so that they are drawn in turn.
+    drawn: usize,
+    /// Letters between groups of this shard.
+    letters: VecDeque<Letter>,
+    /// Parts whose clients are not connected yet.
+    parked: VecDeque<(Clock, Box<QueryPart>)>,
+}
+
+impl Queries {
+    pub(super) fn new() -> Queries {
+        Queries {
+            coordinator: Coordinator::new(CoordinatorSettings::default()),
+            effects: Vec::new(),
+            map: Arc::default(),
+            asked: BTreeMap::new(),
+            next: QueryId(0),
+            drawn: 0,
+            letters: VecDeque::new(),
+            parked: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.coordinator.deadline()
+    }
+
+    fn cover(&self, request: &QueryRequest) -> Vec<Entry> {
+        self.map.cover(&request.low, request.high.as_deref()).to_vec()
+    }
+}
+
+impl Shard {
+    /// A client asks for a range over several partitions.
+    pub fn query(&mut self, origin: Origin, client: ClientId, request: QueryRequest) {
+        let owner = self.owner(PartitionId::DIRECTORY);
+        if owner != self.index {
+            let input = ToShard::Query { origin, client, request: Box::new(request) };
+            if self.shared.sender(owner).push(Lane::Client, input).is_err() {
+                self.metrics.busy(crate::metrics::Queue::Mailbox);
+                self.reply(PartitionId::DIRECTORY, origin, Reply::Refused(Refusal::Busy));
+            }
+            return;
+        }
+        if self.queries.coordinator.leading().is_none() {
+            let hint = self.groups.get(&PartitionId::DIRECTORY).and_then(|group| group.replica.leader());
+            return self.reply(PartitionId::DIRECTORY, origin, Reply::Refused(Refusal::NotLeader { hint }));
+        }
+        let id = QueryId(self.queries.next.0 + 1);
+        self.queries.next = id;
+        let mut parts = BTreeMap::new();
+        let mut cut = Vec::new();
+        for entry in self.queries.cover(&request) {
+            let (share, part) = self.cut(&entry, client, &request);
+            parts.insert(translate::core_partition(entry.partition), share.encode());
+            cut.push(part);
+        }
+        let version = MapVersion(self.queries.map.version.0);
+        self.queries.asked.insert(id, Asked { origin, version, parts: cut });
+        self.coordinate(Input::Query(Query { id, map: version, parts }));
+    }
+
+    /// One partition's share, and what the client is to expect of it.
+    fn cut(&mut self, entry: &Entry, client: ClientId, request: &QueryRequest) -> (Share, CutPart) {
+        let low = request.low.clone().max(entry.low.clone());
+        let high = match (&request.high, &entry.high) {
+            (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
+            (wanted, own) => wanted.clone().or_else(|| own.clone()),
+        };
+        let (replica, node) = self.draw(entry);
+        let part = CutPart { partition: entry.partition, low: low.clone(), high: high.clone(), node };
+        let share = Share {
+            client,
+            query: request.query,
+            replica,
+            low,
+            high,
+            reverse: request.reverse,
+            keys_only: request.keys_only,
+            count_only: request.count_only,
+            pairs_max: request.pairs_max,
+            bytes_max: request.bytes_max,
+            credit: request.credit,
+        };
+        (share, part)
+    }
+
+    /// The replica that answers: the voters in turn, those that can be reached before the others.
+    fn draw(&mut self, entry: &Entry) -> (coppice_ordering::ReplicaId, NodeId) {
+        let drawn = self.queries.drawn;
+        self.queries.drawn = drawn.wrapping_add(1);
+        let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
+        let up = |node: NodeId| Some(node) == own || self.links.get(&node).is_some_and(|link| link.is_up());
+        let voters: Vec<_> = entry.replicas.iter().filter(|info| info.role == Role::Voter).collect();
+        let reachable: Vec<_> = voters.iter().copied().filter(|info| up(info.node)).collect();
+        let from = if reachable.is_empty() { &voters } else { &reachable };
+        match from.get(drawn % from.len().max(1)) {
+            Some(info) => (translate::replica(info.replica), info.node),
+            // A partition without voters: nobody answers, and the query is asked again by another map.
+            None => (coppice_ordering::ReplicaId(0), NodeId(0)),
+        }
+    }
+
+    /// Steps the coordinator and carries out what that asks for.
+    pub(super) fn coordinate(&mut self, input: Input) {
+        let now = self.now();
+        let mut effects = std::mem::take(&mut self.queries.effects);
+        self.queries.coordinator.step(now, input, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Place { partition, place } => {
+                    self.post(Letter { partition: translate::partition(partition), word: Word::Place(place) });
+                }
+                Effect::Released { partition, watermark } => {
+                    self.post(Letter { partition: translate::partition(partition), word: Word::Released(watermark) });
+                }
+                Effect::Confirm(token) => {
+                    self.touched.push(PartitionId::DIRECTORY);
+                    self.step(PartitionId::DIRECTORY, Step::Confirm(token));
+                }
+                Effect::Cut { query, ticket } => self.on_cut(query, ticket),
+                Effect::Complete { query, ticket } => {
+                    let ticket = translate::ticket(ticket);
+                    self.answer_query(query, Reply::Completed { ticket });
+                }
+                Effect::Aborted { query, why } => {
+                    self.answer_query(query, Reply::Aborted { text: why.to_string() });
+                }
+                Effect::Refused { query, why } => self.on_not_taken(query, why),
+                Effect::Changed { .. } => {}
+            }
+        }
+        self.queries.effects = effects;
+        self.turn.notify_one();
+    }
+
+    fn on_cut(&mut self, query: QueryId, ticket: Ticket) {
+        let Some(asked) = self.queries.asked.get_mut(&query) else { return };
+        let version = coppice_client::wire::MapVersion(asked.version.0);
+        let cut = Cut { ticket: translate::ticket(ticket), version, parts: std::mem::take(&mut asked.parts) };
+        let origin = asked.origin;
+        self.reply(PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
+    }
+
+    fn on_not_taken(&mut self, query: QueryId, why: NotTaken) {
+        let reply = match why {
+            NotTaken::Busy => Reply::Refused(Refusal::Busy),
+            NotTaken::NotLeading => Reply::Refused(Refusal::NotLeader { hint: None }),
+            NotTaken::MapChanged { .. } | NotTaken::NoSuchPartition(_) | NotTaken::TooLarge => {
+                Reply::Aborted { text: why.to_string() }
+            }
+        };
+        self.answer_query(query, reply);
+    }
+
+    fn answer_query(&mut self, query: QueryId, reply: Reply) {
+        if let Some(asked) = self.queries.asked.remove(&query) {
+            self.reply(PartitionId::DIRECTORY, asked.origin, reply);
+        }
+    }
+
+    /// The directory's replica here leads: its node coordinates.
+    pub(super) fn begin_coordinating(&mut self, ballot: Ballot) {
+        self.read_decided_map();
+        let partitions = partitions_of(&self.queries.map);
+        let map = MapVersion(self.queries.map.version.0);
+        self.coordinate(Input::Lead { ballot, map, partitions, changes: Vec::new() });
+    }
+
+    /// It leads no more.
+    pub(super) fn end_coordinating(&mut self) {
+        if self.queries.coordinator.leading().is_some() {
+            self.coordinate(Input::Resign);
+        }
+    }
+
+    /// A batch of the directory was decided.
+    pub(super) fn on_decided_map(&mut self) {
+        if self.queries.coordinator.leading().is_none() || !self.read_decided_map() {
+            return;
+        }
+        let partitions = partitions_of(&self.queries.map);
+        let version = MapVersion(self.queries.map.version.0);
+        self.coordinate(Input::Map { version, partitions });
+    }
+
+    /// Takes over the decided map, never one that is only executed (reliability.md MV13); `true` if it is newer.
+    fn read_decided_map(&mut self) -> bool {
+        let Some(group) = self.groups.get(&PartitionId::DIRECTORY) else { return false };
+        let decided = group.replica.executor().decided_view();
+        let Some(directory) = decided.directory() else { return false };
+        let map = &directory.state().map;
+        if map.version <= self.queries.map.version {
+            return false;
+        }
+        self.queries.map = Arc::new(map.clone());
+        true
+    }
+
+    /// The leader of a partition changed, as far as this node knows.
+    pub(super) fn on_new_leader(&mut self, partition: PartitionId) {
+        let owner = self.owner(PartitionId::DIRECTORY);
+        if owner != self.index {
+            let call = ToShard::Call(Box::new(move |shard| shard.on_new_leader(partition)));
+            _ = self.shared.sender(owner).push(Lane::Consensus, call);
+        } else if self.queries.coordinator.leading().is_some() {
+            self.coordinate(Input::Resend(translate::core_partition(partition)));
+        }
+    }
+
+    /// A ticket is placed in a partition that is led here.
+    pub(super) fn on_placed(&mut self, partition: PartitionId, ticket: Ticket) {
+        self.post(Letter { partition, word: Word::Placed(ticket) });
+    }
+
+    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, to all who may.
+    fn post(&mut self, letter: Letter) {
+        let receiver = match letter.word {
+            Word::Place(_) | Word::Released(_) => letter.partition,
+            Word::Placed(_) => PartitionId::DIRECTORY,
+        };
+        let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
+        let to = |shard: &mut Shard, node: NodeId, letter: &Letter| {
+            if Some(node) == own {
+                shard.queries.letters.push_back(letter.clone());
+            } else if let Some(link) = shard.links.get(&node) {
+                link.send_letter(letter);
+            }
+        };
+        match self.shared.leader(receiver) {
+            Some(node) => to(self, node, &letter),
+            None => {
+                let map = Arc::clone(&self.map);
+                let replicas = map.entry(receiver).map_or(&[][..], |entry| &entry.replicas);
+                replicas.iter().for_each(|info| to(self, info.node, &letter));
+            }
+        }
+        self.turn.notify_one();
+    }
+
+    /// Letters of other nodes, or of other shards.
+    pub fn on_letters(&mut self, letters: Vec<Letter>) {
+        self.queries.letters.extend(letters);
+        self.deliver_letters();
+    }
+
+    /// Delivers what waits; what that writes to this node is delivered too, as long as a turn may last.
+    pub(super) fn deliver_letters(&mut self) {
+        for _ in 0..LETTER_ROUNDS_MAX {
+            let letters = std::mem::take(&mut self.queries.letters);
+            if letters.is_empty() {
+                return;
+            }
+            letters.into_iter().for_each(|letter| self.deliver(letter));
+        }
+        self.turn.notify_one();
+    }
+
+    fn deliver(&mut self, letter: Letter) {
+        let receiver = match letter.word {
+            Word::Place(_) | Word::Released(_) => letter.partition,
+            Word::Placed(_) => PartitionId::DIRECTORY,
+        };
+        let owner = self.owner(receiver);
+        if owner != self.index {
+            // A full mailbox loses it, as a network may.
+            _ = self.shared.sender(owner).push(Lane::Consensus, ToShard::Letters(vec![letter]));
+            return;
+        }
+        match letter.word {
+            Word::Place(place) => self.step(letter.partition, Step::Place(place)),
+            Word::Released(ticket) => self.step(letter.partition, Step::Released(ticket)),
+            Word::Placed(ticket) => {
+                let partition = translate::core_partition(letter.partition);
+                self.coordinate(Input::Placed { partition, ticket });
+            }
+        }
+    }
+
+    /// Gives a part to the client that asked, as soon as it is connected here.
+    pub fn give_part(&mut self, part: Box<QueryPart>) {
+        let Some(id) = self.shared.client_connection(part.share.client) else {
+            return self.park(part);
+        };
+        let shard = Origin { connection: id, stream: 0 }.shard();
+        if shard != self.index {
+            // A client that gets no part asks again.
+            _ = self.shared.sender(shard).push(Lane::Client, ToShard::Part(part));
+            return;
+        }
+        let Some(connection) = self.connections.get(&id).cloned() else { return self.park(part) };
+        let (query, partition) = (part.share.query, part.position.partition);
+        let QueryPart { ticket, position, share, cursor } = *part;
+        let range = Box::new(share.range(partition));
+        let job = RangeJob::of_query(position, translate::ticket(ticket), cursor, range);
+        connection.add_part(query, partition, job);
+        self.touch_connection(&connection);
+    }
+
+    fn park(&mut self, part: Box<QueryPart>) {
+        if self.queries.parked.len() >= PARKED_PARTS_MAX {
+            self.queries.parked.pop_front();
+        }
+        self.queries.parked.push_back((Clock::now(), part));
+    }
+
+    /// A client said hello on some shard: parts may wait for it.
+    pub fn unpark(&mut self, client: ClientId) {
+        let parked = std::mem::take(&mut self.queries.parked).into_iter();
+        let (found, rest): (VecDeque<_>, _) = parked.partition(|(_, part)| part.share.client == client);
+        self.queries.parked = rest;
+        found.into_iter().for_each(|(_, part)| self.give_part(part));
+    }
+
+    /// A client said hello on this shard.
+    pub(crate) fn on_greeted(&mut self, client: ClientId, connection: u64) {
+        self.shared.set_client_connection(client, connection);
+        self.unpark(client);
+        for shard in (0..self.shared.shards()).filter(|&shard| shard != self.index) {
+            let call = ToShard::Call(Box::new(move |shard| shard.unpark(client)));
+            _ = self.shared.sender(shard).push(Lane::Client, call);
+        }
+    }
+
+    /// What time alone changes about queries.
+    pub(super) fn tick_queries(&mut self, now: Time) {
+        while self.queries.parked.front().is_some_and(|(since, _)| since.elapsed() > PART_WAIT) {
+            self.queries.parked.pop_front();
+        }
+        if self.queries.deadline().is_some_and(|deadline| deadline <= now) {
+            self.coordinate(Input::Tick);
+        }
+    }
+}
+
+fn partitions_of(map: &PartitionMap) -> std::collections::BTreeSet<coppice_ordering::PartitionId> {
+    map.partitions.iter().map(|entry| translate::core_partition(entry.partition)).collect()
+}
