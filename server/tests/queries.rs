@@ -163,7 +163,7 @@ impl Asker {
                 Ended::Aborted => std::thread::sleep(Duration::from_millis(20)),
                 Ended::NotLeader(hint) => {
                     let others = self.nodes.keys().copied().filter(|&node| node != coordinator);
-                    coordinator = hint.filter(|hint| self.nodes.contains_key(hint)).or(others.last()).unwrap();
+                    coordinator = hint.filter(|hint| self.nodes.contains_key(hint)).or(others.max()).unwrap();
                 }
             }
         }
@@ -218,7 +218,7 @@ fn a_query_reads_all_partitions_at_one_ticket_while_they_change() {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 round += 1;
                 for key in &keys {
-                    client.put(key.as_slice(), &round.to_be_bytes()).unwrap();
+                    client.put(key.as_slice(), round.to_be_bytes()).unwrap();
                 }
             }
         });
@@ -255,7 +255,7 @@ fn a_query_survives_the_coordinator_and_a_partitions_leader() {
     let endpoints = cluster.endpoints();
     let client = coppice_client::blocking::Client::connect(endpoints.iter().map(ToString::to_string)).unwrap();
     for n in 0..40u64 {
-        client.put(&(n << 58).to_be_bytes(), &n.to_be_bytes()).unwrap();
+        client.put((n << 58).to_be_bytes(), n.to_be_bytes()).unwrap();
     }
     let mut asker = Asker::connect(&cluster);
     assert_eq!(asker.query(&everything()).0.len(), 40);
@@ -267,7 +267,7 @@ fn a_query_survives_the_coordinator_and_a_partitions_leader() {
         let (pairs, _, attempts) = asker.query(&everything());
         println!("node {} restarted: {attempts} attempts, {:?}", at + 1, since.elapsed());
         assert_eq!(pairs.len(), 40);
-        client.put(&(40u64 << 50 | at as u64).to_be_bytes(), b"x").unwrap();
-        client.delete(&(40u64 << 50 | at as u64).to_be_bytes()).unwrap();
+        client.put((40u64 << 50 | at as u64).to_be_bytes(), b"x").unwrap();
+        client.delete((40u64 << 50 | at as u64).to_be_bytes()).unwrap();
     }
 }

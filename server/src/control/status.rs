@@ -315,7 +315,7 @@ fn assemble(
         map_version: MapVersion(map.version.0),
         feature_level: crate::config::FEATURE_LEVEL,
         tolerated_failures: tolerated.max(-1),
-        tickets_in_flight: 0,
+        tickets_in_flight: u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX),
         nodes,
         partitions,
         warnings,

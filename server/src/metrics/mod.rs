@@ -18,7 +18,7 @@ mod render;
 #[cfg(test)]
 mod tests;
 
-pub use names::{CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, Unit, Warning};
+pub use names::{CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Unit, Warning};
 
 use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, nanos};
 use std::collections::BTreeMap;
@@ -90,6 +90,11 @@ impl Node {
         self.partitions().remove(&Label::of(id));
     }
 
+    /// Tickets that this node, as the coordinator, keeps now.
+    pub fn tickets_in_flight(&self) -> u64 {
+        self.0.shards.iter().map(|shard| shard.tickets_in_flight.get()).sum()
+    }
+
     /// How many more nodes may fail; `None`: some partition has no quorum.
     pub fn set_tolerated_failures(&self, nodes: Option<u32>) {
         self.0.tolerated_failures.store(nodes.map_or(-1, i64::from), Relaxed);
@@ -130,6 +135,10 @@ struct ShardCells {
     batch_bytes: Histogram,
     batch_commands: Histogram,
     batch_closed: [Cell; CloseReason::COUNT],
+    gate_wait_seconds: Histogram,
+    ticket_seconds: Histogram,
+    tickets: [Cell; TicketResult::COUNT],
+    tickets_in_flight: Cell,
     stage_busy_nanos: [Cell; Stage::COUNT],
     queue_depth: [Cell; Queue::COUNT],
     busy: [Cell; Queue::COUNT],
@@ -145,6 +154,10 @@ impl ShardCells {
             batch_bytes: Histogram::new(BYTES),
             batch_commands: Histogram::new(COUNT),
             batch_closed: Default::default(),
+            gate_wait_seconds: Histogram::new(SECONDS),
+            ticket_seconds: Histogram::new(SECONDS),
+            tickets: Default::default(),
+            tickets_in_flight: Cell::default(),
             stage_busy_nanos: Default::default(),
             queue_depth: Default::default(),
             busy: Default::default(),
@@ -178,6 +191,24 @@ impl Shard {
     /// `batches` more were closed for this reason.
     pub fn batches_closed(&self, reason: CloseReason, batches: u64) {
         self.0.batch_closed[reason.index()].add(batches);
+    }
+
+    /// An output had to wait for the release of a ticket.
+    pub fn gate_waited(&self, took: Duration) {
+        self.0.gate_wait_seconds.observe_time(took);
+    }
+
+    /// A query over several partitions ended at this coordinator, `took` after it came.
+    pub fn ticket(&self, result: TicketResult, took: Duration) {
+        self.0.tickets[result.index()].add(1);
+        if result == TicketResult::Completed {
+            self.0.ticket_seconds.observe_time(took);
+        }
+    }
+
+    /// Tickets that this coordinator keeps now.
+    pub fn set_tickets_in_flight(&self, tickets: u64) {
+        self.0.tickets_in_flight.set(tickets);
     }
 
     /// The thread was busy in a stage.
@@ -265,6 +296,7 @@ struct PartitionCells {
     leads: Cell,
     decided_instance: Cell,
     sessions: Cell,
+    gate_held: Cell,
     /// Locked to add a peer and to render only.
     peers: Mutex<BTreeMap<Label, Arc<PeerCells>>>,
 }
@@ -300,10 +332,12 @@ pub struct PartitionSample {
     pub decided_instance: u64,
     /// Sessions now.
     pub sessions: u64,
+    /// Outputs behind the gate now.
+    pub gate_held: u64,
 }
 
 impl Partition {
-    /// Publishes a replica's values: 14 plain stores. A few times a second is enough for any scrape.
+    /// Publishes a replica's values: 15 plain stores. A few times a second is enough for any scrape.
     pub fn publish(&self, sample: &PartitionSample) {
         let cells = &*self.0;
         cells.commands_decided.set(sample.commands_decided);
@@ -320,6 +354,7 @@ impl Partition {
         cells.leads.set(u64::from(sample.leads));
         cells.decided_instance.set(sample.decided_instance);
         cells.sessions.set(sample.sessions);
+        cells.gate_held.set(sample.gate_held);
         if !sample.leads {
             self.peers().values().for_each(|peer| peer.instances.set(NOT_SEEN));
         }

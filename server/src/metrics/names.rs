@@ -42,6 +42,8 @@ pub enum Labels {
     Queue,
     /// `{kind}`, see [`Warning`].
     Warning,
+    /// `{result}`, see [`TicketResult`].
+    Result,
     /// `{partition}`: `p1`; `p0` is the directory.
     Partition,
     /// `{partition,node}`.
@@ -61,6 +63,7 @@ impl Labels {
             Self::Stage => &["stage"],
             Self::Queue => &["queue"],
             Self::Warning => &["kind"],
+            Self::Result => &["result"],
             Self::Partition => &["partition"],
             Self::PartitionNode => &["partition", "node"],
             Self::Version => &["version"],
@@ -131,6 +134,16 @@ metrics! {
         "Undecided instances that the leader allows itself.";
     WindowInstanceSeconds => "window_instance", Counter, Seconds, Partition,
         "Undecided instances summed over time: its rate is the average window.";
+    GateWaitSeconds => "gate_wait", Histogram, Seconds, None,
+        "Time that outputs waited for the release of a ticket; outputs that did not wait are not counted.";
+    GateHeld => "gate_held", Gauge, None, Partition,
+        "Outputs that wait for a decision or for the release of a ticket.";
+    TicketsInFlight => "tickets_in_flight", Gauge, None, None,
+        "Tickets that this node, as the coordinator, has sent and not yet released or voided everywhere.";
+    TicketSeconds => "ticket", Histogram, Seconds, None,
+        "Time from a query's arrival at the coordinator to its completion.";
+    Tickets => "tickets", Counter, None, Result,
+        "Queries over several partitions that ended at this coordinator, by how.";
     SpeculationRollbacks => "speculation_rollbacks", Counter, None, Partition,
         "Times that executed batches were undone.";
     SpeculationUndoneCommands => "speculation_undone_commands", Counter, None, Partition,
@@ -266,6 +279,18 @@ label_values! {
         Error = "error",
         /// The connection went before the answer.
         Gone = "gone",
+    }
+}
+
+label_values! {
+    /// How a query over several partitions ended (ordering.md 4).
+    TicketResult {
+        /// Its parts are its result.
+        Completed = "completed",
+        /// It has no result and is asked again.
+        Aborted = "aborted",
+        /// It was not taken.
+        Refused = "refused",
     }
 }
 

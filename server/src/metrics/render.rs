@@ -2,7 +2,7 @@
 //! in the order of the enum; every family is listed even while it has no series, so that dashboards can be checked.
 
 use super::cells::{Cell, Histogram, Total, seconds};
-use super::names::{CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, Unit, Warning};
+use super::names::{CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Unit, Warning};
 use super::{Label, NOT_SEEN, Node, PartitionCells, ShardCells, UNKNOWN};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -73,6 +73,12 @@ impl Family<'_> {
             Metric::BatchClosed => CloseReason::ALL.iter().try_for_each(|reason| {
                 self.value(&[reason.text()], sum(shards, |shard| &shard.batch_closed[reason.index()]))
             }),
+            Metric::GateWaitSeconds => self.histogram(&[], shards.iter().map(|s| &s.gate_wait_seconds)),
+            Metric::TicketSeconds => self.histogram(&[], shards.iter().map(|s| &s.ticket_seconds)),
+            Metric::TicketsInFlight => self.value(&[], sum(shards, |shard| &shard.tickets_in_flight)),
+            Metric::Tickets => TicketResult::ALL.iter().try_for_each(|result| {
+                self.value(&[result.text()], sum(shards, |shard| &shard.tickets[result.index()]))
+            }),
             Metric::StageBusySeconds => Stage::ALL.iter().try_for_each(|stage| {
                 let log = if *stage == Stage::Flush { cells.log.busy_nanos.get() } else { 0 };
                 self.time(&[stage.text()], log + sum(shards, |shard| &shard.stage_busy_nanos[stage.index()]))
@@ -127,6 +133,7 @@ impl Family<'_> {
             Metric::PartitionLeader => &cells.leads,
             Metric::DecidedInstance => &cells.decided_instance,
             Metric::Sessions => &cells.sessions,
+            Metric::GateHeld => &cells.gate_held,
             metric => unreachable!("{metric:?} is a metric of the node"),
         };
         self.value(&[id], cell.get())

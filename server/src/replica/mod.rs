@@ -52,7 +52,9 @@ pub struct Samples {
     /// Batches proposed.
     pub proposed: Vec<Proposed>,
     /// Times from proposing to deciding.
-    pub decided: Vec<std::time::Duration>,
+    pub decided: Vec<Duration>,
+    /// Times that outputs waited for the release of a ticket.
+    pub gate_waits: Vec<Duration>,
 }
 
 /// Samples kept for a driver that is slow to ask for them.
@@ -70,7 +72,8 @@ pub struct Replica {
     me: ReplicaId,
     paxos: Paxos,
     executor: Executor,
-    gate: Gate<(Origin, Reply)>,
+    /// Outputs, and since when they wait.
+    gate: Gate<(Origin, Reply, Time)>,
     /// Tells the coordinator what is placed here.
     reporter: Reporter,
     /// Parts of queries at undecided instances, ascending.
@@ -148,6 +151,7 @@ impl Replica {
     pub fn take_samples(&mut self, samples: &mut Samples) {
         samples.proposed.clear();
         samples.decided.clear();
+        samples.gate_waits.clear();
         std::mem::swap(&mut self.samples, samples);
     }
 
@@ -444,7 +448,7 @@ impl Replica {
                 Outcome::Directory(reply) => Reply::Directory(reply),
                 Outcome::Nothing => continue,
             };
-            self.gate.hold(instance, answer.last_ticket, (origin, reply));
+            self.gate.hold(instance, answer.last_ticket, (origin, reply, self.now));
         }
     }
 
@@ -487,7 +491,10 @@ impl Replica {
     }
 
     fn let_out(&mut self, effects: &mut Vec<Effect>) {
-        while let Some((origin, reply)) = self.gate.pop() {
+        while let Some((origin, reply, since)) = self.gate.pop() {
+            if self.now > since && self.samples.gate_waits.len() < SAMPLES_MAX {
+                self.samples.gate_waits.push(self.now.since(since));
+            }
             effects.push(Effect::Reply { origin, reply });
         }
     }

@@ -72,7 +72,7 @@ impl Replica {
         }
         // Only reads stand in the gate above the decided instance: their request is gone, but nothing was done.
         let hint = self.leader;
-        for (origin, _) in self.gate.undo_from(from) {
+        for (origin, ..) in self.gate.undo_from(from) {
             refuse(effects, origin, Refusal::NotLeader { hint });
         }
     }
@@ -82,7 +82,7 @@ impl Replica {
         while self.reads.front().is_some_and(|read| read.token <= upto) {
             let Some(read) = self.reads.pop_front() else { return };
             let ticket = self.executor.last_ticket();
-            self.gate.hold(read.position, ticket, (read.origin, read.reply));
+            self.gate.hold(read.position, ticket, (read.origin, read.reply, self.now));
         }
     }
 
@@ -102,7 +102,7 @@ impl Replica {
         while self.asked.front().is_some_and(&ready) {
             let Some(read) = self.asked.pop_front() else { return };
             let reply = self.execute_read(&read.request);
-            self.gate.hold(self.executor.tip(), self.executor.last_ticket(), (read.origin, reply));
+            self.gate.hold(self.executor.tip(), self.executor.last_ticket(), (read.origin, reply, self.now));
         }
     }
 }

@@ -140,6 +140,7 @@ impl Group {
             leads: self.replica.is_leading(),
             decided_instance: executor.decided().0,
             sessions,
+            gate_held: self.replica.held() as u64,
         });
     }
 }

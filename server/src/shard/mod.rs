@@ -208,6 +208,7 @@ impl Shard {
         for batch in &self.samples.proposed {
             self.metrics.batch_proposed(batch.bytes, batch.commands);
         }
+        self.samples.gate_waits.iter().for_each(|took| self.metrics.gate_waited(*took));
         self.samples.decided.iter().for_each(|took| self.metrics.instance_decided(*took));
         self.carry_out(id, &mut effects);
         self.effects = effects;

@@ -16,6 +16,7 @@ use coppice_ordering::{Ballot, MapVersion, QueryId, Ticket, Time};
 use super::ranges::RangeJob;
 use super::{Shard, ToShard};
 use crate::mailbox::Lane;
+use crate::metrics::TicketResult;
 use crate::multicast::{Letter, Share, Word};
 use crate::net::translate;
 use crate::replica::{Input as Step, QueryPart};
@@ -33,6 +34,7 @@ const LETTER_ROUNDS_MAX: usize = 8;
 /// Who asked for a query, and what was promised.
 struct Asked {
     origin: Origin,
+    since: Clock,
     version: MapVersion,
     parts: Vec<CutPart>,
 }
@@ -102,7 +104,7 @@ impl Shard {
             cut.push(part);
         }
         let version = MapVersion(self.queries.map.version.0);
-        self.queries.asked.insert(id, Asked { origin, version, parts: cut });
+        self.queries.asked.insert(id, Asked { origin, since: Clock::now(), version, parts: cut });
         self.coordinate(Input::Query(Query { id, map: version, parts }));
     }
 
@@ -177,6 +179,7 @@ impl Shard {
             }
         }
         self.queries.effects = effects;
+        self.metrics.set_tickets_in_flight(self.queries.coordinator.in_flight().1 as u64);
         self.turn.notify_one();
     }
 
@@ -201,6 +204,12 @@ impl Shard {
 
     fn answer_query(&mut self, query: QueryId, reply: Reply) {
         if let Some(asked) = self.queries.asked.remove(&query) {
+            let result = match reply {
+                Reply::Completed { .. } => TicketResult::Completed,
+                Reply::Aborted { .. } => TicketResult::Aborted,
+                _ => TicketResult::Refused,
+            };
+            self.metrics.ticket(result, asked.since.elapsed());
             self.reply(PartitionId::DIRECTORY, asked.origin, reply);
         }
     }
