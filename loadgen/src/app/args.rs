@@ -53,6 +53,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Loads N keys in bulk, spread evenly over the partitions
     Fill(FillArgs),
+    /// Measures one durable put at a time, beside the round trips and the flush that it is made of
+    Unloaded(UnloadedArgs),
     /// Draws the pictures of one or more `run --out` directories over each other
     Plot(PlotArgs),
 }
@@ -74,6 +76,17 @@ impl TargetName {
             TargetName::Resp => "resp",
         }
     }
+}
+
+/// `coppice-load unloaded`.
+#[derive(Clone, Debug, Args)]
+pub struct UnloadedArgs {
+    /// Puts, pings of each kind and flushes
+    #[arg(long, default_value_t = 2_000)]
+    pub rounds: u64,
+    /// Where the flush is measured: on the disk of the nodes' data directories
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
 }
 
 /// `coppice-load run`.

@@ -8,6 +8,7 @@ mod plot;
 mod progress;
 mod run;
 mod store;
+mod unloaded;
 
 use args::{Cli, Command, Output};
 use clap::Parser;
@@ -42,6 +43,7 @@ fn carry_out(cli: &Cli, line: &str) -> Result<Exit, Failure> {
     match &cli.command {
         Command::Run(args) => run::run(args, &cli.global, line),
         Command::Fill(args) => fill::fill(args, &cli.global),
+        Command::Unloaded(args) => unloaded::unloaded(args, &cli.global),
         Command::Plot(args) => plot::plot(args),
     }
 }

@@ -145,8 +145,8 @@ impl State {
                 reply(out, stream, &answer);
             }
             Request::Range(range) => self.range(stream, &range, out),
-            Request::Credit(_) | Request::Cancel => {}
-            Request::Ping | Request::Status(_) | Request::Admin(_) => {
+            Request::Credit(_) | Request::Cancel | Request::PartCredit { .. } | Request::PartCancel { .. } => {}
+            Request::Query(_) | Request::Ping | Request::Status(_) | Request::Admin(_) => {
                 Refusal::Unavailable { text: "not here".into() }.encode(out, stream);
             }
         }

@@ -180,7 +180,7 @@ impl Native {
 }
 
 /// Sessions of two runs must never share an identity: their numbers would be taken for repetitions.
-fn unique_seed() -> u64 {
+pub(crate) fn unique_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // The standard library keys its hashers from the system's random source.
     std::collections::hash_map::RandomState::new().build_hasher().finish()
