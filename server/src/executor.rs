@@ -220,8 +220,12 @@ impl Executor {
         state
     }
 
-    /// Goes on from a snapshot that was installed at `instance`.
-    pub fn install(&mut self, machine: Machine, instance: Instance) {
+    /// Goes on from a snapshot that was installed at `instance`. What is set and not logged stays as it was: a snapshot
+    /// does not hold it, and with other limits this replica would end other sessions than the rest.
+    pub fn install(&mut self, mut machine: Machine, instance: Instance) {
+        if !crate::mutant!(install_default_limits) {
+            machine.take_limits(&self.machine);
+        }
         self.machine = machine;
         self.decided = instance;
         self.executed.clear();

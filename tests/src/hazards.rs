@@ -186,6 +186,8 @@ pub const OTHERS: &[&str] = &[
     "client_unsure_is_sure",
     // Decided batches that exist in memory only are trimmed or told as durable (ordering.md 1.3).
     "decision_held_in_memory",
+    // A replica that installs a snapshot ends sessions by other limits than the rest (ordering.md 6).
+    "install_default_limits",
     // A lease outlives the handover of its leader (ordering.md 7).
     "lease_survives_handover",
     // Rules of the checkers that cut too much (reliability.md 3.3).

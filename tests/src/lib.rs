@@ -12,4 +12,5 @@ macro_rules! mutant {
 pub mod check;
 pub mod hazards;
 pub mod mutants;
+pub mod sim;
 pub mod tidy;

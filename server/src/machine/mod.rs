@@ -88,6 +88,13 @@ impl Machine {
         }
     }
 
+    /// Takes over the limits of another machine of the same group.
+    pub fn take_limits(&mut self, other: &Machine) {
+        if let (Machine::Shard(shard), Machine::Shard(other)) = (self, other) {
+            shard.set_session_limits(other.session_limits());
+        }
+    }
+
     /// The last ticket placed in the partition.
     pub fn last_ticket(&self) -> Option<Ticket> {
         self.shard().and_then(Shard::last_ticket)

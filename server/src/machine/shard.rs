@@ -160,6 +160,11 @@ impl Shard {
         self.session_limits = limits;
     }
 
+    /// Bounds of the session table.
+    pub fn session_limits(&self) -> SessionLimits {
+        self.session_limits
+    }
+
     /// The values of `keys`; `None` if one of them lies outside the partition.
     pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<Vec<Option<Value>>> {
         let keys: Vec<&[u8]> = keys.collect();

@@ -1,0 +1,167 @@
+//! What goes wrong, as a list that is drawn before the run: shrinking takes items out of it.
+
+use super::plan::{MS, Nanos, Plan, Purpose, random};
+use crate::check::random::Random;
+
+/// Faults are drawn for so much simulated time; the safety phase is never longer.
+pub const SAFETY_MAX: Nanos = 20_000 * MS;
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// When it begins.
+    pub at: Nanos,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Who is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This node.
+    Node(usize),
+    /// The node that leads this group then.
+    Leader(u32),
+}
+
+/// A kind of fault with what was drawn for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A node ends between two of its effects, so many from now, and starts again.
+    Crash {
+        /// Which.
+        who: Target,
+        /// Effects that are still carried out.
+        effects: u32,
+        /// How long it is down.
+        down: Nanos,
+        /// Its start is cut off after so many effects on its disk, once.
+        again: Option<u64>,
+    },
+    /// All nodes end at once.
+    CrashAll {
+        /// How long they are down.
+        down: Nanos,
+    },
+    /// A node stands still.
+    Pause {
+        /// Which.
+        who: Target,
+        /// How long.
+        length: Nanos,
+    },
+    /// Links are cut.
+    Cut {
+        /// One side of the cut: a node of the first side and one of the other do not hear each other.
+        side: u32,
+        /// A node that stands alone, beside `side`.
+        alone: Option<Target>,
+        /// Whether the first side is still heard by the other.
+        one_way: bool,
+        /// How long.
+        length: Nanos,
+    },
+    /// A node's clock jumps ahead.
+    Jump {
+        /// Which.
+        who: Target,
+        /// How far.
+        by: Nanos,
+    },
+    /// A leader is asked to hand over.
+    Transfer {
+        /// Which group.
+        group: u32,
+        /// To the voter of this number, counted from the lowest.
+        to: u32,
+    },
+    /// Flushes of a node take longer.
+    SlowDisk {
+        /// Which.
+        who: Target,
+        /// How much longer each.
+        by: Nanos,
+        /// How long.
+        length: Nanos,
+    },
+    /// The next flush of a node fails, and the one after it would not.
+    FailFlush {
+        /// Which.
+        who: Target,
+    },
+    /// A node's disk has room for so many bytes more.
+    FullDisk {
+        /// Which.
+        who: Target,
+        /// How many.
+        bytes: u64,
+        /// How long.
+        length: Nanos,
+    },
+}
+
+/// Names of the kinds, in the order of their generators.
+pub const KINDS: [&str; 9] =
+    ["crash", "crash-all", "pause", "cut", "jump", "transfer", "slow-disk", "fail-flush", "full-disk"];
+
+/// Draws all faults of a plan, in order of time.
+pub fn schedule(plan: &Plan) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (number, name) in KINDS.iter().enumerate() {
+        let mut random = random(plan.seed, Purpose::Faults, 16 + number as u64);
+        if random.below(2) == 0 {
+            continue;
+        }
+        let every = MS * (100 << random.below(6)) * if *name == "crash-all" { 8 } else { 1 };
+        let mut at = 0;
+        loop {
+            at += every / 4 + random.below(every as usize * 3 / 2) as Nanos;
+            if at > SAFETY_MAX {
+                break;
+            }
+            let kind = draw(plan, number, &mut random);
+            faults.push(Fault { at, kind });
+        }
+    }
+    faults.sort_by_key(|fault| fault.at);
+    faults
+}
+
+fn target(plan: &Plan, random: &mut Random) -> Target {
+    match random.below(3) {
+        0 => Target::Leader(random.below(plan.partitions as usize + 1) as u32),
+        _ => Target::Node(random.below(plan.nodes as usize)),
+    }
+}
+
+/// Mostly short, sometimes long.
+fn length(random: &mut Random, longest: Nanos) -> Nanos {
+    let most = longest >> random.below(8);
+    MS + random.below(most as usize) as Nanos
+}
+
+fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
+    let who = target(plan, random);
+    match number {
+        0 => {
+            let effects = if random.below(2) == 0 { 0 } else { random.below(30) as u32 };
+            let again = (random.below(5) == 0).then(|| random.below(8) as u64);
+            Kind::Crash { who, effects, down: length(random, 5_000 * MS), again }
+        }
+        1 => Kind::CrashAll { down: length(random, 2_000 * MS) },
+        2 => Kind::Pause { who, length: length(random, 4_000 * MS) },
+        3 => {
+            let alone = (random.below(2) == 0).then_some(who);
+            let side = if alone.is_some() { 0 } else { 1 + random.below((1 << plan.nodes) - 1) as u32 };
+            Kind::Cut { side, alone, one_way: random.below(3) == 0, length: length(random, 6_000 * MS) }
+        }
+        4 => Kind::Jump { who, by: length(random, 10_000 * MS) },
+        5 => Kind::Transfer {
+            group: random.below(plan.partitions as usize + 1) as u32,
+            to: random.below(plan.replicas as usize) as u32,
+        },
+        6 => Kind::SlowDisk { who, by: length(random, 1_000 * MS), length: length(random, 4_000 * MS) },
+        7 => Kind::FailFlush { who },
+        _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
+    }
+}

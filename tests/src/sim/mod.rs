@@ -1,0 +1,36 @@
+//! The deterministic simulator: whole clusters of the real pure code in one thread, from one seed (reliability.md 4).
+//!
+//! What is real: replicas (Paxos, executor, sessions, gate), client sessions, the wire protocol, the log with its
+//! recovery, the snapshot format. What is simulated: the network, disks, clocks, crashes, and the few lines of a node
+//! that move bytes between these. Nothing here asks for the time or for outside randomness: the same seed is the same
+//! run, step by step ([`trace`]).
+//!
+//! | room | what |
+//! |---|---|
+//! | [`plan`] | what a seed draws: shape, settings, workload, faults |
+//! | `world` | the heap of events, the phases |
+//! | `node`, `store`, `doors` | a node: its replicas, its disk, its client connections |
+//! | `net`, `faults` | messages on their way; what goes wrong |
+//! | `clients` | client sessions and their workload |
+//! | `oracle` | invariants after every step, from the simulator's own knowledge |
+//! | `account` | the history and the logs, for the checkers |
+//! | `sweep`, `shrink`, `planted`, `cli` | many seeds; one seed made short; planted bugs; the program |
+
+mod account;
+pub mod cli;
+mod clients;
+mod doors;
+mod faults;
+mod net;
+mod node;
+mod oracle;
+pub mod plan;
+mod planted;
+mod shrink;
+mod store;
+pub mod sweep;
+pub mod trace;
+mod world;
+
+pub use plan::Plan;
+pub use world::{Failure, Outcome, run};

@@ -1,0 +1,83 @@
+//! Messages between nodes on their way: delay, loss, copies, cuts. It does not know what they say.
+
+use super::plan::{MS, Nanos, Network, Purpose, random};
+use crate::check::random::Random;
+
+/// A copy comes at most so much later.
+const COPY_LATE: Nanos = 60_000 * MS;
+
+/// The network between nodes.
+#[derive(Debug)]
+pub struct Net {
+    rates: Network,
+    random: Random,
+    /// For each node, by how many cuts it is kept from hearing each other one.
+    cuts: Vec<Vec<u32>>,
+}
+
+impl Net {
+    /// The network of a seed with `nodes` nodes.
+    pub fn new(seed: u64, rates: Network, nodes: usize) -> Net {
+        Net { rates, random: random(seed, Purpose::Network, 2), cuts: vec![vec![0; nodes]; nodes] }
+    }
+
+    /// How long a message takes.
+    pub fn delay(&mut self) -> Nanos {
+        let rates = &self.rates;
+        let tail = self.random.chance(rates.tail);
+        let extra = self.random.below(2 * rates.delay_mean as usize + 1) as Nanos;
+        let late = if tail { self.random.below(2_000 * MS as usize) as Nanos } else { 0 };
+        rates.delay_min + extra + late
+    }
+
+    /// When copies of a message from one node to another arrive, after now: none, one or two.
+    pub fn send(&mut self, from: usize, to: usize) -> [Option<Nanos>; 2] {
+        let first = self.delay();
+        let lost = self.random.chance(self.rates.loss) || self.cuts[to][from] > 0;
+        let copied = self.random.chance(self.rates.duplicates);
+        let shift = self.random.below(16);
+        let copy = copied.then(|| first + self.random.below((COPY_LATE >> shift) as usize) as Nanos);
+        [(!lost).then_some(first), copy.filter(|_| self.cuts[to][from] == 0)]
+    }
+
+    /// Whether `to` hears `from`.
+    pub fn hears(&self, to: usize, from: usize) -> bool {
+        self.cuts[to][from] == 0
+    }
+
+    /// Whether a client's frame is the last one of its connection.
+    pub fn breaks(&mut self) -> bool {
+        self.random.chance(self.rates.client_cut)
+    }
+
+    /// Whether a connection attempt fails.
+    pub fn refuses(&mut self) -> bool {
+        self.random.chance(self.rates.connect_fails)
+    }
+
+    /// One of two, as likely.
+    pub fn either(&mut self) -> bool {
+        self.random.below(2) == 0
+    }
+
+    /// Cuts (or mends, with `by` -1) what nodes of `side` hear of the others, and the other way unless `one_way`.
+    pub fn cut(&mut self, side: u32, one_way: bool, by: i32) {
+        let inside = |node: usize| side >> node & 1 == 1;
+        for to in 0..self.cuts.len() {
+            for from in 0..self.cuts.len() {
+                let crosses = inside(to) != inside(from) && (inside(to) || !one_way);
+                if crosses {
+                    self.cuts[to][from] = self.cuts[to][from].saturating_add_signed(by);
+                }
+            }
+        }
+    }
+
+    /// Everything works from now on.
+    pub fn heal(&mut self) {
+        let Network { delay_min, delay_mean, .. } = self.rates;
+        self.rates =
+            Network { delay_min, delay_mean, tail: 0, loss: 0, duplicates: 0, client_cut: 0, connect_fails: 0 };
+        self.cuts.iter_mut().flatten().for_each(|cuts| *cuts = 0);
+    }
+}

@@ -1,0 +1,243 @@
+//! What a seed draws (reliability.md 4, the table of draws). Shape, workload and each kind of fault have a generator of
+//! their own, so that taking one fault out leaves the rest as it was.
+
+use std::time::Duration;
+
+use coppice_ordering::{Reads, Settings};
+
+use super::faults::{Fault, schedule};
+use crate::check::random::Random;
+
+/// Nanoseconds of simulated time.
+pub type Nanos = u64;
+
+/// A millisecond.
+pub const MS: Nanos = 1_000_000;
+
+/// What each generator is for.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+pub(super) enum Purpose {
+    Shape = 1,
+    Settings,
+    Network,
+    Disk,
+    Replicas,
+    World,
+    /// Plus the number of the kind of fault.
+    Faults = 32,
+    /// Plus the number of the client.
+    Client = 1_024,
+}
+
+/// A generator for one purpose of one seed.
+pub(super) fn random(seed: u64, purpose: Purpose, number: u64) -> Random {
+    Random::of(seed, purpose as u64 + number)
+}
+
+/// Everything that a seed decides before the run begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Data partitions; the directory comes on top.
+    pub partitions: u32,
+    /// Voters of each group.
+    pub replicas: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Clients.
+    pub clients: u32,
+    /// Operations in flight per client.
+    pub in_flight: usize,
+    /// Operations of all clients together.
+    pub operations: u32,
+    /// Keys in use.
+    pub keys: u32,
+    /// Operations of a client are at most so far apart.
+    pub think: Nanos,
+    /// Calls with a short deadline, whose outcome may stay unknown, per mille.
+    pub impatient: u32,
+    /// Limits and intervals of all groups.
+    pub settings: Settings,
+    /// Which nodes speculate, one bit each.
+    pub speculation: u32,
+    /// Sessions per partition.
+    pub sessions_max: usize,
+    /// A session that ordered nothing for so many instances ends.
+    pub expiry_instances: u64,
+    /// A snapshot is written each so many instances.
+    pub snapshot_instances: u64,
+    /// Bytes of a log segment.
+    pub segment_bytes: u64,
+    /// The network.
+    pub network: Network,
+    /// The disks.
+    pub disk: DiskPlan,
+    /// Rates of the nodes' clocks, per mille of true time.
+    pub clock_rates: Vec<u32>,
+    /// What goes wrong, in order of time.
+    pub faults: Vec<Fault>,
+    /// Effects of one step are carried out in a drawn order.
+    pub shuffle: bool,
+    /// During the liveness phase only a majority of each group runs.
+    pub minority_down: bool,
+}
+
+/// How messages travel.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Shortest way.
+    pub delay_min: Nanos,
+    /// Mean of what comes on top.
+    pub delay_mean: Nanos,
+    /// Per mille of messages that take up to two seconds.
+    pub tail: u32,
+    /// Per mille of messages between nodes that get lost.
+    pub loss: u32,
+    /// Per mille of messages between nodes that come twice, the copy up to a minute late.
+    pub duplicates: u32,
+    /// Per mille of frames after which a client's connection breaks.
+    pub client_cut: u32,
+    /// Per mille of connection attempts that fail or hang.
+    pub connect_fails: u32,
+}
+
+/// How disks behave.
+#[derive(Clone, Debug)]
+pub struct DiskPlan {
+    /// Shortest flush.
+    pub flush_min: Nanos,
+    /// Longest flush.
+    pub flush_max: Nanos,
+    /// At a crash unflushed sectors are old, new or garbage; else the page cache survives.
+    pub power: bool,
+    /// A snapshot takes up to so long to be durable.
+    pub snapshot_max: Nanos,
+}
+
+impl Plan {
+    /// Draws everything of `seed`.
+    pub fn of(seed: u64) -> Plan {
+        let mut shape = random(seed, Purpose::Shape, 0);
+        let replicas = [1, 3, 3, 3, 3, 3, 3, 5, 5, 5][shape.below(10)];
+        let nodes = (3 + shape.below(5) as u32).max(replicas);
+        let clients = 1 + log_draw(&mut shape, 12) as u32;
+        let quiet = shape.below(20) == 0;
+        let mut plan = Plan {
+            seed,
+            partitions: 1 + shape.below(5) as u32,
+            replicas,
+            nodes,
+            clients,
+            in_flight: 1 + shape.below((48 / clients as usize).clamp(1, 12)),
+            operations: 100 + log_draw(&mut shape, 900) as u32,
+            keys: 8 + log_draw(&mut shape, 500) as u32,
+            think: [0, 2, 20, 60][shape.below(4)] * MS,
+            impatient: [0, 0, 50, 200][shape.below(4)],
+            settings: settings(seed),
+            speculation: if shape.below(5) == 0 { shape.next() as u32 } else { u32::MAX },
+            sessions_max: if shape.below(8) == 0 { clients as usize + shape.below(3) } else { 100_000 },
+            expiry_instances: if shape.below(8) == 0 { 20 + shape.below(400) as u64 } else { 1_000_000 },
+            snapshot_instances: 10 + log_draw(&mut shape, 1_000),
+            segment_bytes: 24 << (10 + shape.below(4)),
+            network: network(seed, quiet),
+            disk: disk(seed, quiet),
+            clock_rates: Vec::new(),
+            faults: Vec::new(),
+            shuffle: shape.below(2) == 0,
+            minority_down: replicas > 1 && shape.below(2) == 0,
+        };
+        plan.clock_rates = clock_rates(&plan, quiet);
+        if !quiet {
+            plan.faults = schedule(&plan);
+        }
+        plan
+    }
+
+    /// Whether a node executes before it is decided.
+    pub fn speculates(&self, node: usize) -> bool {
+        self.speculation >> (node % 32) & 1 == 1
+    }
+}
+
+/// From 0 up to `max`, small numbers as likely as large ones.
+fn log_draw(random: &mut Random, max: u64) -> u64 {
+    let bits = u64::BITS - max.leading_zeros();
+    let shift = random.below(bits as usize + 1) as u32;
+    random.next() % (max >> shift).max(1)
+}
+
+fn settings(seed: u64) -> Settings {
+    let mut random = random(seed, Purpose::Settings, 0);
+    let election_timeout = Duration::from_millis(100 + random.below(300) as u64);
+    let window = 1 + log_draw(&mut random, 64) as u32;
+    Settings {
+        window,
+        batch_bytes_max: 64 << random.below(11),
+        batch_delay_max: Duration::from_micros(random.below(5_000) as u64),
+        eager_window: [0, 1, 1, window][random.below(4)],
+        window_bytes_max: 512 << random.below(12),
+        execute_lag_max: 1 + log_draw(&mut random, 128),
+        catch_up_bytes_max: 200 << random.below(13),
+        phase1b_bytes_max: 200 << random.below(13),
+        accept_ahead_max: if random.below(4) == 0 { 1 } else { 1_024 },
+        queue_submissions_max: if random.below(8) == 0 { 2 } else { 8_192 },
+        election_timeout,
+        heartbeat_interval: election_timeout / (3 + random.below(5) as u32),
+        announce_delay: Duration::from_micros(random.below(3_000) as u64),
+        retransmit_max: Duration::from_millis(50 + random.below(300) as u64),
+        reads: if random.below(4) == 0 { Reads::Lease } else { Reads::Quorum },
+        lease_duration: election_timeout * 2 / 3,
+        ..Settings::default()
+    }
+}
+
+/// One of `values`, or the first half of the time: each kind of fault is on in half of the seeds.
+fn sometimes(random: &mut Random, values: &[u32]) -> u32 {
+    if random.below(2) == 0 { 0 } else { values[random.below(values.len())] }
+}
+
+fn network(seed: u64, quiet: bool) -> Network {
+    let mut random = random(seed, Purpose::Network, 1);
+    let delay_min = [50_000, 200_000, MS, 3 * MS][random.below(4)];
+    let delay_mean = delay_min * random.below(4) as u64;
+    let mut network = Network {
+        delay_min,
+        delay_mean,
+        tail: sometimes(&mut random, &[1, 5, 10]),
+        loss: sometimes(&mut random, &[5, 30, 100, 300]),
+        duplicates: sometimes(&mut random, &[10, 50, 300]),
+        client_cut: sometimes(&mut random, &[2, 10, 50]),
+        connect_fails: sometimes(&mut random, &[20, 200]),
+    };
+    if quiet {
+        network = Network { tail: 0, loss: 0, duplicates: 0, client_cut: 0, connect_fails: 0, ..network };
+    }
+    network
+}
+
+fn disk(seed: u64, quiet: bool) -> DiskPlan {
+    let mut random = random(seed, Purpose::Disk, 1);
+    let flush_min = [20_000, 100_000, MS][random.below(3)];
+    DiskPlan {
+        flush_min,
+        flush_max: flush_min * [1, 2, 10, 50][random.below(4)],
+        power: !quiet && random.below(5) > 0,
+        snapshot_max: [MS, 30 * MS, 500 * MS][random.below(3)],
+    }
+}
+
+/// Leases rest on clocks that agree within the bound; without them any rate will do.
+fn clock_rates(plan: &Plan, quiet: bool) -> Vec<u32> {
+    let mut random = random(plan.seed, Purpose::Faults, 1);
+    let off = quiet || random.below(2) == 0;
+    let bound = plan.settings.clock_rate_bound_percent;
+    let rate = |_| match plan.settings.reads {
+        _ if off => 1_000,
+        // Two clocks that differ by the bound: the faster runs at most so much faster than the slower.
+        Reads::Lease => 1_000 + random.below(10 * bound as usize + 1) as u32,
+        Reads::Quorum => 500 + random.below(1_501) as u32,
+    };
+    (0..plan.nodes).map(rate).collect()
+}

@@ -1,0 +1,370 @@
+//! A node's disk: its log (the real one, over a disk that loses what was not flushed) and its checkpoints.
+//!
+//! A write to the log is carried out when its flush ends; a crash before that carries out a drawn part of it. So a
+//! crash falls between any two effects on the disk, and sectors of the write may be there or not.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use coppice_ordering::Instance;
+use coppice_server::checkpoint::stream::{Decoder, Encoder};
+use coppice_server::checkpoint::{Chunk, Manifest};
+use coppice_server::datadir::{ClusterId, Identity, NodeId};
+use coppice_server::log::engine::{self, Found, Progress, prepare};
+use coppice_server::log::{Append, Disk, Engine, Entry, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
+use coppice_server::snapshot::{self, Loaded, Taken};
+
+use super::plan::Plan;
+use crate::check::random::Random;
+
+// The disk of the log's own tests; the simulator may use the same one, since nothing but tests knows it.
+#[allow(missing_docs, dead_code, unreachable_pub)]
+#[path = "../../../server/tests/log_common/sim_disk.rs"]
+pub mod sim_disk;
+
+use sim_disk::{Crash, SimDisk};
+
+/// Deterministic numbers for the disk.
+#[derive(Debug)]
+pub struct Draw(Random);
+
+impl Draw {
+    /// From a seed.
+    pub fn new(seed: u64) -> Draw {
+        Draw(Random::new(seed))
+    }
+
+    /// Below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.below(bound as usize) as u64
+    }
+}
+
+/// The cluster of every run.
+pub const CLUSTER: ClusterId = ClusterId(0x51);
+
+/// A disk that outlives the process that writes it.
+#[derive(Clone, Debug, Default)]
+pub struct Platter(Rc<RefCell<SimDisk>>);
+
+impl Disk for Platter {
+    fn list(&mut self) -> io::Result<Vec<FileName>> {
+        self.0.borrow_mut().list()
+    }
+
+    fn read(&mut self, file: FileName, limit: usize) -> io::Result<Vec<u8>> {
+        self.0.borrow_mut().read(file, limit)
+    }
+
+    fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()> {
+        self.0.borrow_mut().carry_out(effect)
+    }
+}
+
+/// A snapshot as it lies on disk, or travels.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// Where it was taken.
+    pub instance: Instance,
+    chunks: Vec<Chunk>,
+    manifest: Vec<u8>,
+}
+
+impl Saved {
+    /// Encodes a state, by the code that writes checkpoints.
+    pub fn of(taken: Taken) -> Saved {
+        let instance = taken.head.instance;
+        let snapshot = taken.tree.snapshot();
+        let mut encoder = Encoder::new(taken.head, &taken.blobs, snapshot.iter());
+        let chunks = encoder.by_ref().collect();
+        Saved { instance, chunks, manifest: encoder.finish().encode() }
+    }
+
+    /// Reads it back, by the code that reads checkpoints: in words what is wrong with it.
+    pub fn load(&self) -> Result<Loaded, String> {
+        let manifest = Manifest::decode(&self.manifest).ok_or("the manifest is damaged")?;
+        let mut decoder = Decoder::new(manifest.head.clone());
+        let mut pairs = Vec::new();
+        for chunk in &self.chunks {
+            decoder.push(chunk.number, &chunk.bytes, chunk.crc).map_err(|error| error.to_string())?;
+            while let Some(pair) = decoder.next_pair().map_err(|error| error.to_string())? {
+                pairs.push(pair);
+            }
+        }
+        let blobs = decoder.blobs().map_err(|error| error.to_string())?.ok_or("the blobs are not complete")?;
+        decoder.finish(&manifest).map_err(|error| error.to_string())?;
+        snapshot::restore(&manifest.head, &blobs, pairs.into_iter()).map_err(|error| error.to_string())
+    }
+}
+
+/// A node's disk and the process's hold on it.
+#[derive(Debug)]
+pub struct Store {
+    disk: Platter,
+    engine: Option<Engine<Platter>>,
+    identity: Identity,
+    geometry: Geometry,
+    /// Submitted, not yet written.
+    waiting: Vec<Append>,
+    /// In the write under way.
+    writing: Option<Vec<Append>>,
+    /// Newest last; two generations.
+    checkpoints: BTreeMap<GroupId, Vec<Saved>>,
+}
+
+/// How a write ended.
+#[derive(Debug)]
+pub enum Written {
+    /// These entries are durable.
+    Durable(Vec<Append>),
+    /// The disk is full: the same again later.
+    Full,
+    /// The process must stop (reliability.md ST1).
+    Failed,
+}
+
+impl Store {
+    /// The disk of a new node: with an empty log.
+    pub fn new(plan: &Plan, node: usize) -> Store {
+        let identity = Identity { cluster: CLUSTER, node: NodeId(node as u32 + 1), incarnation: 1 };
+        let bytes = plan.segment_bytes;
+        let geometry = Geometry { first_bytes: 20 << 10, segment_bytes: bytes, segments_ahead: 1 };
+        let mut disk = Platter::default();
+        engine::create(&mut disk, identity, geometry).expect("an empty disk takes a log");
+        Store {
+            disk,
+            engine: None,
+            identity,
+            geometry,
+            waiting: Vec::new(),
+            writing: None,
+            checkpoints: BTreeMap::new(),
+        }
+    }
+
+    /// This start's incarnation.
+    pub fn incarnation(&self) -> u64 {
+        self.identity.incarnation
+    }
+
+    /// Reads the log and opens it, by the real recovery. `None`: the power failed on the way (`cut`), or the disk did:
+    /// the process ends and is started again.
+    ///
+    /// # Errors
+    /// In words: the log says that it lost something.
+    pub fn open(&mut self, cut: Option<u64>) -> Result<Option<Replay>, String> {
+        {
+            let mut disk = self.disk.0.borrow_mut();
+            disk.cut_at = cut.map(|effects| disk.effects + effects);
+        }
+        let mut replay = Replay::default();
+        let found = Found::read(&mut self.disk.clone(), self.identity, &mut |carried, entry| {
+            replay.apply(carried, entry);
+        });
+        let found = match found {
+            Ok(found) => found,
+            Err(LogError::Io(_)) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        let identity = found.identity;
+        let opened = found.open(self.disk.clone(), self.geometry, false);
+        self.disk.0.borrow_mut().cut_at = None;
+        let Ok(engine) = opened else { return Ok(None) };
+        self.engine = Some(engine);
+        self.identity = identity;
+        Ok(Some(replay))
+    }
+
+    /// Queues entries.
+    pub fn append(&mut self, append: Append) {
+        self.waiting.push(append);
+    }
+
+    /// Begins a write if there is something to write and none is under way. `idle`: lazy entries and the mark too.
+    pub fn begin(&mut self, idle: bool) -> bool {
+        let Some(engine) = &mut self.engine else { return false };
+        if self.writing.is_some() {
+            return false;
+        }
+        let due = self.waiting.iter().any(|append| !append.lazy) || (idle && !self.waiting.is_empty());
+        if due {
+            let batch = std::mem::take(&mut self.waiting);
+            engine.write(batch.iter().map(|append| &append.entry));
+            self.writing = Some(batch);
+            return true;
+        }
+        if idle && engine.mark() {
+            self.writing = Some(Vec::new());
+            return true;
+        }
+        false
+    }
+
+    /// The flush of the write under way ends.
+    pub fn finish(&mut self) -> Written {
+        let Some(engine) = &mut self.engine else { return Written::Failed };
+        match engine.proceed() {
+            Err(_) => Written::Failed,
+            Ok(Progress::Full) => Written::Full,
+            Ok(Progress::Durable) => {
+                let durable = self.writing.take().unwrap_or_default();
+                if self.keep() { Written::Durable(durable) } else { Written::Failed }
+            }
+        }
+    }
+
+    /// What the keeper thread does between writes. False: the disk failed.
+    fn keep(&mut self) -> bool {
+        let Some(engine) = &mut self.engine else { return false };
+        for effect in engine.take_drops() {
+            if self.disk.carry_out(&effect).is_err() {
+                return false;
+            }
+        }
+        if self.disk.0.borrow().budget.is_some() {
+            // Nothing is prepared on a disk that is about to be full; the newest segment grows.
+            return true;
+        }
+        while let Some((number, bytes)) = engine.to_prepare() {
+            if prepare(number, bytes).iter().any(|effect| self.disk.carry_out(effect).is_err()) {
+                return false;
+            }
+            engine.prepared(number, bytes);
+        }
+        true
+    }
+
+    /// The process ends: a write under way is cut off somewhere. `power`: what was not flushed may be lost.
+    pub fn crash(&mut self, power: bool, random: &mut Random) {
+        if self.writing.take().is_some()
+            && let Some(engine) = &mut self.engine
+        {
+            let cut = self.disk.0.borrow().effects + random.below(3) as u64;
+            self.disk.0.borrow_mut().cut_at = Some(cut);
+            _ = engine.proceed();
+        }
+        self.engine = None;
+        self.waiting.clear();
+        let how = match power {
+            true if random.below(3) == 0 => Crash::AllLost,
+            true => Crash::Drawn(random.next()),
+            false => Crash::Process,
+        };
+        let mut disk = self.disk.0.borrow_mut();
+        (disk.cut_at, disk.budget) = (None, None);
+        *disk = std::mem::take(&mut *disk).crash(how);
+    }
+
+    /// The next flush fails; the one after it would not.
+    pub fn fail_flush(&mut self) {
+        self.disk.0.borrow_mut().fail_flushes = 1;
+    }
+
+    /// No flush fails any more.
+    pub fn spare_flushes(&mut self) {
+        self.disk.0.borrow_mut().fail_flushes = 0;
+    }
+
+    /// Room for so many bytes more; none: enough.
+    pub fn set_room(&mut self, bytes: Option<u64>) {
+        let mut disk = self.disk.0.borrow_mut();
+        let used: usize = disk.file_names().iter().map(|name| disk.bytes(*name).len()).sum();
+        disk.budget = bytes.map(|bytes| used as u64 + bytes);
+    }
+
+    /// Whether growing commands are refused.
+    pub fn is_full(&self) -> bool {
+        self.disk.0.borrow().budget.is_some()
+    }
+
+    /// A checkpoint is durable. Names the older generation, up to which the log may be trimmed.
+    pub fn keep_checkpoint(&mut self, group: GroupId, saved: Saved) -> Option<Instance> {
+        let generations = self.checkpoints.entry(group).or_default();
+        if generations.iter().all(|other| other.instance != saved.instance) {
+            generations.push(saved);
+        }
+        generations.sort_by_key(|saved| saved.instance);
+        if generations.len() > 2 {
+            generations.remove(0);
+        }
+        let older = generations.len().checked_sub(2)?;
+        Some(generations[older].instance)
+    }
+
+    /// The newest checkpoint of a group that is whole.
+    pub fn load_checkpoint(&self, group: GroupId) -> Option<Loaded> {
+        self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load().ok())
+    }
+
+    /// A birth, written before the replica does anything.
+    pub fn created(&mut self, entry: Entry) {
+        self.append(Append { entry, lsn: None, lazy: false });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use coppice_btree::{Op, Undo};
+
+    use super::*;
+
+    impl Saved {
+        /// All its bytes, to damage one: chunks with their checksums, then the manifest.
+        pub fn bytes(&self) -> usize {
+            self.chunks.iter().map(|chunk| chunk.bytes.len() + 4).sum::<usize>() + self.manifest.len()
+        }
+
+        /// The same with one byte changed.
+        pub fn flipped(&self, mut at: usize) -> Saved {
+            let mut saved = self.clone();
+            for chunk in &mut saved.chunks {
+                if at < chunk.bytes.len() {
+                    let mut bytes = chunk.bytes.to_vec();
+                    bytes[at] ^= 0x40;
+                    chunk.bytes = Bytes::from(bytes);
+                    return saved;
+                }
+                at -= chunk.bytes.len();
+                if at < 4 {
+                    chunk.crc ^= 0x40 << (8 * at);
+                    return saved;
+                }
+                at -= 4;
+            }
+            saved.manifest[at] ^= 0x40;
+            saved
+        }
+    }
+
+    /// reliability.md G8: one flipped byte at every offset of a checkpoint.
+    #[test]
+    fn a_checkpoint_with_any_byte_changed_is_refused() {
+        let mut tree = coppice_btree::Tree::new();
+        let mut undo = Undo::default();
+        for number in 0..600 {
+            let (key, value) = (format!("k{number:04}"), format!("value {number}"));
+            tree.execute(Op::Put { key: key.as_bytes(), value: value.as_bytes() }, &mut undo);
+        }
+        let configuration = coppice_ordering::Configuration::of_voters([coppice_ordering::ReplicaId(0)]);
+        let plain = "plain data";
+        let blobs = coppice_server::checkpoint::Blobs {
+            configuration: postcard::to_stdvec(&(configuration, Instance(3))).expect(plain).into(),
+            sessions: postcard::to_stdvec(&coppice_server::sessions::Sessions::default().export()).expect(plain).into(),
+            ..Default::default()
+        };
+        let head = coppice_server::checkpoint::Head {
+            partition: GroupId(2),
+            instance: Instance(70),
+            low: Bytes::from_static(b"k"),
+            ..Default::default()
+        };
+        let saved = Saved::of(Taken { head, blobs, tree });
+        assert!(saved.load().is_ok() && saved.bytes() > 8_192, "{:?} {}", saved.load().map(|_| ()), saved.bytes());
+        for at in 0..saved.bytes() {
+            assert!(saved.flipped(at).load().is_err(), "byte {at} was changed and nothing noticed");
+        }
+    }
+}

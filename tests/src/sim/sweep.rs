@@ -1,0 +1,126 @@
+//! Many seeds, one after the other on each thread, with a line of progress.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Failure, Outcome, Plan, run, trace::Trace};
+
+/// Which seeds, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// The first seed.
+    pub from: u64,
+    /// How many.
+    pub count: u64,
+    /// Threads.
+    pub jobs: usize,
+    /// Every so many seeds one is run twice and the hashes are compared; 0: none.
+    pub twice_every: u64,
+    /// Stop at the first failure.
+    pub first: bool,
+    /// Say nothing while it runs.
+    pub quiet: bool,
+}
+
+/// What a sweep found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Failing seeds, ascending.
+    pub failed: Vec<(u64, Failure)>,
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// Steps of all of them.
+    pub steps: u64,
+    /// Operations answered.
+    pub answered: u64,
+    /// Faults made.
+    pub faults: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+thread_local! {
+    static PANIC: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
+}
+
+/// Panics become failures of their seed; what they say is kept, not printed.
+pub fn catch_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.to_string();
+        PANIC.with_borrow_mut(|kept| *kept = text);
+    }));
+}
+
+/// Runs a plan; a panic of the code under test is a failure like any other.
+pub fn run_plan(plan: Plan, trace: Trace) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(|| run(plan, trace))) {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let what = PANIC.with_borrow(String::clone);
+            let failure = Failure { check: "panic".into(), what, step: 0, at: 0 };
+            Outcome { failure: Some(failure), ..Outcome::default() }
+        }
+    }
+}
+
+/// Runs one seed; `twice`: and once more, which must be the same run.
+pub fn run_seed(seed: u64, twice: bool) -> Outcome {
+    let mut outcome = run_plan(Plan::of(seed), Trace::silent());
+    if twice && outcome.failure.is_none() {
+        let again = run_plan(Plan::of(seed), Trace::silent());
+        if (again.hash, again.steps) != (outcome.hash, outcome.steps) {
+            let what = format!("{:016x} after {} steps, then {:016x}", outcome.hash, outcome.steps, again.hash);
+            outcome.failure = Some(Failure { check: "twice".into(), what, step: outcome.steps, at: 0 });
+        }
+    }
+    outcome
+}
+
+impl Sweep {
+    /// Runs all seeds.
+    pub fn run(&self) -> Report {
+        let (next, stop) = (AtomicU64::new(self.from), AtomicBool::new(false));
+        let report = Mutex::new(Report::default());
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.max(1) {
+                scope.spawn(|| self.work(&next, &stop, &report, started));
+            }
+        });
+        let mut report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        report.failed.sort_by_key(|(seed, _)| *seed);
+        report.took = started.elapsed();
+        report
+    }
+
+    fn work(&self, next: &AtomicU64, stop: &AtomicBool, report: &Mutex<Report>, started: Instant) {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.from.saturating_add(self.count) || stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let twice = self.twice_every > 0 && seed.is_multiple_of(self.twice_every);
+            let outcome = run_seed(seed, twice);
+            let mut report = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            report.seeds += 1;
+            report.steps += outcome.steps;
+            report.answered += outcome.answered;
+            report.faults += outcome.faults;
+            if let Some(failure) = outcome.failure {
+                if !self.quiet {
+                    println!("seed {seed} FAILED: {}: {}", failure.check, failure.what);
+                    println!("  replay: coppice-sim replay {seed} --trace {seed}.trace");
+                }
+                report.failed.push((seed, failure));
+                stop.fetch_or(self.first, Ordering::Relaxed);
+            }
+            if !self.quiet && report.seeds.is_multiple_of(100) {
+                let (seeds, steps) = (report.seeds, report.steps);
+                let rate = seeds as f64 / started.elapsed().as_secs_f64();
+                println!("{seeds} seeds, {steps} steps, {rate:.1} seeds/s, {} failed", report.failed.len());
+            }
+        }
+    }
+}
