@@ -17,7 +17,7 @@ use crate::error::NodeTrouble;
 use crate::wire::control::{decode_control, encode_control};
 use crate::wire::{
     AdminError, AdminReply, AdminRequest, ClientId, ConfigRow, Frame, FrameDecoder, Hello, HelloOk, InitRequest, Kind,
-    MapGet, MapReply, NodeId, PROTOCOL, PartitionId, Refusal, Status, StatusGet,
+    MapGet, MapReply, NodeId, PROTOCOL, PartitionId, Refusal, ReshapeRequest, Reshaped, Status, StatusGet,
 };
 
 /// An endpoint that has not answered a question by then gets company: the next one is asked too.
@@ -138,6 +138,18 @@ impl Admin {
         match self.verb(AdminRequest::TransferLeader { partition, to, deadline_ms }).await? {
             AdminReply::Transferred { pause_us } => Ok(Duration::from_micros(pause_us)),
             AdminReply::Done => Ok(Duration::ZERO),
+            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
+        }
+    }
+
+    /// Begins a change of the cluster's shape, or says how far it is: ask again, with the same request, until it is
+    /// done.
+    ///
+    /// # Errors
+    /// Any [`AdminError`]: why it is not begun, or how it failed.
+    pub async fn reshape(&self, request: ReshapeRequest) -> Result<Reshaped, Error> {
+        match self.verb(AdminRequest::Reshape(request)).await? {
+            AdminReply::Reshaped(reshaped) => Ok(reshaped),
             other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
         }
     }

@@ -55,6 +55,10 @@ pub enum NodeState {
     Draining,
     /// It holds nothing and will not come back under this id.
     Removed,
+    /// It was given its number, and has not taken it yet.
+    Joining,
+    /// Its replicas and leaderships are moved away, and then it is removed.
+    Leaving,
 }
 
 /// A partition: its keys and its replicas.

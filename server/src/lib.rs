@@ -22,6 +22,7 @@ pub mod node;
 pub mod random;
 pub mod replica;
 pub mod request;
+pub mod reshape;
 pub mod sessions;
 pub mod shard;
 pub mod shared;

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Kind, encode_frame};
+use super::reshape::{ReshapeRequest, Reshaped};
 use super::serde_bytes;
 use super::varint::WireError;
 use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId};
@@ -155,6 +156,8 @@ pub enum AdminRequest {
     },
     /// Compares the digests of all replicas at logged positions.
     Verify,
+    /// Changes the cluster's shape, or says how far that is.
+    Reshape(ReshapeRequest),
 }
 
 /// Answers [`AdminRequest`].
@@ -189,6 +192,8 @@ pub enum AdminReply {
     },
     /// Not done, and why, in terms that a caller can act on.
     Failed(AdminError),
+    /// How far a change of the cluster's shape is.
+    Reshaped(Reshaped),
 }
 
 /// Why a verb was not carried out.

@@ -34,6 +34,7 @@ pub mod query;
 pub mod refusal;
 pub mod reply;
 pub mod request;
+pub mod reshape;
 pub mod serde_bytes;
 pub mod status;
 mod varint;
@@ -50,6 +51,7 @@ pub use query::{Completed, Cut, CutPart, QueryRequest, encode_part_cancel, encod
 pub use refusal::{CommandRefusal, Refusal};
 pub use reply::{AnswerWriter, ManyResults, PackReply, Replies, RepliesWriter, ResultRef, Section};
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};
+pub use reshape::{ChangeId, ReshapeRequest, Reshaped, Shape};
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
 pub use varint::{Reader, WireError, put_varint, varint_bytes};
 

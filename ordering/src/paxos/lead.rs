@@ -15,7 +15,7 @@ pub(super) const CONFIRM_INTERVAL: Duration = Duration::from_micros(200);
 impl Paxos {
     /// Begins a heartbeat round: to everybody, or to the voters only when it is for reads.
     pub(super) fn begin_round(&mut self, everybody: bool, effects: &mut Vec<Effect>) {
-        let held_upto = self.held_upto();
+        let held_upto = self.note_held();
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         self.counters.heartbeat_rounds += 1;
         let beat = proposer.begin_beat(self.now);
@@ -35,7 +35,7 @@ impl Paxos {
     }
 
     /// What a quorum of the newest configuration durably holds.
-    fn held_upto(&mut self) -> Instance {
+    fn note_held(&mut self) -> Instance {
         let own = self.acceptor.durable_upto(self.learner.decided_upto);
         let Some(proposer) = self.proposer.as_deref() else { return Instance::ZERO };
         let held = |id| if id == self.id { own } else { proposer.peer(id).map_or(Instance::ZERO, |p| p.durable_upto) };

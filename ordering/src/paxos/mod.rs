@@ -282,6 +282,11 @@ impl Paxos {
         Some(self.proposer.as_ref()?.peer(replica)?.durable_upto)
     }
 
+    /// A quorum of the newest configuration durably holds everything up to here, as far as known (ordering.md 1.5).
+    pub fn held_upto(&self) -> Instance {
+        self.learner.held_upto
+    }
+
     /// The settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings

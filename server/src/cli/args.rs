@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::inspect::InspectVerb;
 use super::node_flags::NodeFlags;
 use super::operate::LeaderVerb;
+use super::shape_args::{NodeVerb, PartitionVerb};
 use super::text::Coding;
 use crate::config::{Address, units};
 
@@ -117,6 +118,12 @@ pub enum Verb {
     Leader(LeaderVerb),
     /// Compare the digests of all replicas
     Verify,
+    /// Add, drain, remove and replace nodes
+    #[command(subcommand)]
+    Node(NodeVerb),
+    /// Move partitions, and see where they are
+    #[command(subcommand)]
+    Partition(PartitionVerb),
     /// Show, check and change settings
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -149,6 +156,8 @@ impl Verb {
             Self::Status(_) => "status",
             Self::Leader(_) => "leader",
             Self::Verify => "verify",
+            Self::Node(_) => "node",
+            Self::Partition(_) => "partition",
             Self::Config(_) => "config",
             Self::Inspect(_) => "inspect",
             Self::Completions(_) => "completions",

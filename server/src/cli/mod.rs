@@ -26,6 +26,9 @@ mod range;
 mod run;
 mod scan;
 mod serve;
+mod shape;
+pub mod shape_args;
+mod shape_tables;
 mod shell;
 pub mod status;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::failure::{Exit, Failure};
 use super::operate::LeaderVerb;
 use super::output::{Output, Style};
 use super::usage::{Refusal, refusal};
-use super::{cluster, config_verb, data, inspect, local, operate, serve, shell};
+use super::{cluster, config_verb, data, inspect, local, operate, serve, shape, shell};
 
 /// The program: reads the process's arguments, does what they say, and gives its exit status.
 #[must_use]
@@ -115,6 +115,8 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Status(args) if args.local => local::run(&cli.global, output),
         Verb::Status(args) => cluster::status(cli, &context, args, output).await,
         Verb::Init(args) => cluster::init(cli, &context, args, output).await,
+        Verb::Node(verb) => shape::node(cli, &context, verb, output).await,
+        Verb::Partition(verb) => shape::partition(cli, &context, verb, output).await,
         Verb::Get(_) | Verb::Put(_) | Verb::Insert(_) | Verb::Delete(_) | Verb::Cas(_) | Verb::Scan(_) => {
             data::run(cli, context, output).await
         }

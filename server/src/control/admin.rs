@@ -40,6 +40,7 @@ impl Control {
                 self.transfer(partition, to, Duration::from_millis(u64::from(deadline_ms)), reply);
             }
             AdminRequest::Verify => self.verify(reply),
+            AdminRequest::Reshape(request) => self.reshape(request, reply),
         }
     }
 
@@ -129,9 +130,18 @@ impl Control {
             Question::Assign(assignment) => _ = reply.send(self.assign(&assignment)),
             Question::Map => {
                 let map = (*self.shared.map()).clone();
-                _ = reply.send(Answer::Map { map, leaders: self.shared.leaders().into_iter().collect() });
+                let leaders = self.shared.leaders().into_iter().collect();
+                _ = reply.send(Answer::Map { map, leaders, settings: self.pairs.clone() });
             }
             Question::Status => self.answer_local_status(reply),
+            Question::Adopt { map, settings } => {
+                self.adopt(map, settings);
+                _ = reply.send(Answer::Done);
+            }
+            Question::Configure { partition, expected, configuration } => {
+                self.answer_configure(partition, expected, configuration);
+                _ = reply.send(Answer::Done);
+            }
             Question::Admin(request) => {
                 let (sender, receiver) = oneshot::channel();
                 self.answer_admin(request, sender);
@@ -168,13 +178,14 @@ impl Control {
         };
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
-            if let Ok(Answer::Map { map, leaders }) = ask(&address, &Question::Map, Duration::from_millis(300)).await {
+            let answer = ask(&address, &Question::Map, Duration::from_millis(300)).await;
+            if let Ok(Answer::Map { map, leaders, settings }) = answer {
                 for (group, leader) in leaders {
                     if shared.map().entry(group).is_some_and(|entry| entry.replica_on(identity.node).is_none()) {
                         shared.set_leader(group, Some(leader));
                     }
                 }
-                shared.tell_control(super::ToControl::Call(Box::new(move |control| control.adopt_map(map))));
+                shared.tell_control(super::ToControl::Call(Box::new(move |control| control.adopt(map, settings))));
             }
         });
     }
@@ -263,7 +274,7 @@ pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -
     }
 }
 
-async fn decide_here(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
+pub(super) async fn decide_here(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
     let (sender, receiver) = oneshot::channel();
     let owner = PartitionId::DIRECTORY.0 as usize % shared.shards();
     let asked = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {

@@ -172,9 +172,10 @@ async fn form(
     let command = DirectoryCommand::Create { map, settings };
     match submit(shared, command).await? {
         DirectoryReply::Done => {}
-        DirectoryReply::AlreadyCreated | DirectoryReply::UnknownNode => {
-            return Err("another init created the map first".into());
-        }
+        DirectoryReply::AlreadyCreated
+        | DirectoryReply::UnknownNode
+        | DirectoryReply::Registered(_)
+        | DirectoryReply::Refused(_) => return Err("another init created the map first".into()),
     }
     wait_for_leaders(shared, partitions).await;
     Ok(AdminReply::Initialized { cluster, nodes, partitions, existed: false })

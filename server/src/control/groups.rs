@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_client::map::{Entry, PartitionMap, Role};
+use coppice_client::map::{Entry, NodeState, PartitionMap, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
 use coppice_ordering::{Config, Configuration, Instance, RecoveredGroup, ReplicaId, Settings};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,9 @@ use crate::sessions::SessionLimits;
 use crate::shard::{Group, Shard, ToShard};
 use crate::snapshot::Loaded;
 
+/// The version of the map that `init` makes.
+const FIRST_MAP: MapVersion = MapVersion(1);
+
 /// What a replica starts from when nothing else is known of it: written to the log before it does anything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Birth {
@@ -33,6 +36,9 @@ pub struct Birth {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
     map_version: u64,
+    /// It was there when the group was made: from nothing, the group's log makes its state. One that came later has it
+    /// from a snapshot.
+    founder: bool,
 }
 
 impl Birth {
@@ -48,6 +54,7 @@ impl Birth {
             low: entry.low.to_vec(),
             high: entry.high.as_ref().map(|high| high.to_vec()),
             map_version: entry.version.0,
+            founder: true,
         }
     }
 
@@ -174,10 +181,13 @@ impl Control {
         }
         let Some((me, birth)) = replay.created.take() else { return Ok(()) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|_| format!("{group}: its birth record is unknown"))?;
+        self.born.insert(group, MapVersion(birth.map_version));
         let loaded = self.load_checkpoint(group)?;
         let snapshot = loaded.as_ref().map_or(Instance::ZERO, |loaded| loaded.instance);
         // Its votes up to there are gone from the log: without the state that came of them it must not run.
-        if let Some(trimmed) = replay.trimmed.filter(|trimmed| *trimmed > snapshot) {
+        // So it is if all that it began with was a snapshot.
+        let lost = if birth.founder || loaded.is_some() { None } else { Some(Instance::ZERO) };
+        if let Some(trimmed) = replay.trimmed.filter(|trimmed| *trimmed > snapshot).or(lost) {
             let own = self.shared.identity().map(|identity| identity.node);
             if birth.nodes().all(|node| Some(node) == own) {
                 return Err(format!(
@@ -227,18 +237,86 @@ impl Control {
         }
         // A newer replica of the group takes its place here.
         self.healing.remove(&group);
-        let Some(log) = &self.log else { return };
+        // Since the first map nothing was changed about the group: its log begins with what this entry says. Any later
+        // entry says nothing about how the group began.
+        if entry.version > FIRST_MAP || info.role == Role::Learner {
+            return self.join_group(entry, me);
+        }
         let birth = Birth::of(entry);
-        let body = Bytes::from(postcard::to_stdvec(&birth).expect("a birth is plain data"));
-        let created = LogEntry::Created { group: GroupId(group.0), replica: me, birth: body };
-        // Nobody waits for it: whatever the replica writes later is durable only together with it.
-        if log.log().append(vec![Append { entry: created, lsn: None, lazy: false }]).is_err() {
+        if !self.note_birth(group, me, &birth) {
             return;
         }
         let first = entry.replicas.first().is_some_and(|first| first.node == identity.node);
         let machine = birth.machine(group);
         let launch = self.launch(group, me, &birth, RecoveredGroup::new(), machine, Instance::ZERO, first);
         self.start(launch);
+    }
+
+    /// Writes down that this replica exists, before it does anything. Nobody waits for it: whatever the replica writes
+    /// later is durable only together with it.
+    fn note_birth(&mut self, group: PartitionId, me: ReplicaId, birth: &Birth) -> bool {
+        let Some(log) = &self.log else { return false };
+        let body = Bytes::from(postcard::to_stdvec(birth).expect("a birth is plain data"));
+        let created = LogEntry::Created { group: GroupId(group.0), replica: me, birth: body };
+        self.born.insert(group, MapVersion(birth.map_version));
+        log.log().append(vec![Append { entry: created, lsn: None, lazy: false }]).is_ok()
+    }
+
+    /// A replica of a group that is there already begins with a snapshot from one of its voters (ordering.md 1.5).
+    fn join_group(&mut self, entry: &Entry, me: ReplicaId) {
+        let group = entry.partition;
+        if self.deleting.contains(&group) || self.joining.get(&group).is_some_and(|&joining| joining >= me) {
+            return;
+        }
+        let own = self.shared.identity().map(|identity| identity.node);
+        let voters = entry.replicas.iter().filter(|info| info.role == Role::Voter && Some(info.node) != own);
+        let sources: Vec<String> = voters.filter_map(|info| self.shared.peer_address(info.node)).collect();
+        if sources.is_empty() {
+            return;
+        }
+        self.joining.insert(group, me);
+        let entry = entry.clone();
+        self.fetch_first(group, sources, move |control, loaded| {
+            control.joining.remove(&group);
+            if let Some(loaded) = loaded {
+                control.joined(&entry, me, loaded);
+            }
+        });
+    }
+
+    /// The first snapshot is here, durable: the replica starts from it, if the map still wants it.
+    fn joined(&mut self, entry: &Entry, me: ReplicaId, loaded: Loaded) {
+        let group = entry.partition;
+        let map = self.shared.map();
+        let Some(entry) = map.entry(group) else { return };
+        let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
+        let wanted = entry.replica_on(own).is_some_and(|info| translate::replica(info.replica) == me);
+        let known = self.running.get(&group).or_else(|| self.removed.get(&group));
+        if !wanted || known.is_some_and(|&known| known >= me) {
+            return;
+        }
+        let birth = Birth { founder: false, ..Birth::of(entry) };
+        if !self.note_birth(group, me, &birth) {
+            return;
+        }
+        let Loaded { machine, instance, configuration, configured_at } = loaded;
+        let recovered = RecoveredGroup::from_snapshot(instance, configuration, configured_at);
+        tracing::info!(partition = %group, replica = %me, %instance, "a replica begins here from a snapshot");
+        let launch = self.launch(group, me, &birth, recovered, machine, instance, false);
+        self.start(launch);
+    }
+
+    /// Replicas that the map names for this node and that do not run yet: their snapshot did not come.
+    pub(super) fn start_missing(&mut self) {
+        let Some(identity) = self.shared.identity() else { return };
+        let map = self.shared.map();
+        let mut named = map.directory.iter().chain(&map.partitions);
+        if named.all(|entry| entry.replica_on(identity.node).is_none() || self.running.contains_key(&entry.partition)) {
+            return;
+        }
+        for entry in map.directory.iter().chain(&map.partitions) {
+            self.start_from_map(entry);
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call site each; a struct would repeat Launch")]
@@ -303,16 +381,28 @@ impl Control {
         });
     }
 
-    /// Uses `map` if it is newer: links to its nodes, replicas that it names for this node.
-    pub(super) fn adopt_map(&mut self, map: PartitionMap) {
-        if map.check().is_err() || !self.shared.set_map(Arc::new(map)) {
+    /// Uses `map` if it is newer: links to its nodes, replicas that it names for this node, and no others.
+    pub(super) fn adopt(&mut self, map: PartitionMap, settings: BTreeMap<String, String>) {
+        if map.check().is_err() || map.version < self.shared.map().version {
+            return;
+        }
+        self.apply_settings(&settings);
+        if !self.shared.set_map(Arc::new(map)) {
             return;
         }
         let map = self.shared.map();
         let own = self.shared.identity().map(|identity| identity.node);
         for node in map.nodes.iter().filter(|node| Some(node.id) != own) {
-            self.link(node.id, &node.addresses.peer);
+            if node.state == NodeState::Removed || node.addresses.peer.is_empty() {
+                self.unlink(node.id);
+            } else {
+                self.link(node.id, &node.addresses.peer);
+            }
         }
+        if own.and_then(|own| map.node(own)).is_some_and(|node| node.state == NodeState::Removed) {
+            tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
+        }
+        self.remove_unnamed(&map);
         for entry in map.directory.iter().chain(&map.partitions) {
             self.start_from_map(entry);
         }
@@ -321,6 +411,33 @@ impl Control {
             self.on_shard_index(shard, move |shard| shard.set_map(map));
         }
         self.announce();
+    }
+
+    /// Removes the replicas here that the map does not name any more. The directory takes a replica off the map only
+    /// when a quorum of those that stay durably holds all of the log up to its removal (ordering.md 1.5).
+    fn remove_unnamed(&mut self, map: &PartitionMap) {
+        let Some(identity) = self.shared.identity() else { return };
+        let named = |group: PartitionId, me: ReplicaId| {
+            let info = map.entry(group).and_then(|entry| entry.replica_on(identity.node));
+            info.is_some_and(|info| translate::replica(info.replica) == me)
+        };
+        // An older map than the one that it was born from says nothing about it.
+        let newer = |group: &PartitionId| self.born.get(group).is_none_or(|born| map.version >= *born);
+        let gone = self.running.iter().filter(|&(group, &me)| newer(group) && !named(*group, me));
+        for group in gone.map(|(&group, _)| group).collect::<Vec<_>>() {
+            self.remove_group(group);
+        }
+    }
+
+    /// No shard keeps a link to a node that is none any more.
+    fn unlink(&self, node: NodeId) {
+        for shard in 0..self.shared.shards() {
+            self.on_shard_index(shard, move |shard| {
+                if let Some(link) = shard.links.remove(&node) {
+                    link.close();
+                }
+            });
+        }
     }
 
     /// Every shard keeps a link to every other node.
@@ -345,13 +462,23 @@ impl Control {
             let removed = LogEntry::Removed { group: GroupId(group.0), replica };
             _ = log.log().append(vec![Append { entry: removed, lsn: None, lazy: false }]);
         }
+        self.born.remove(&group);
         self.on_shard(group, move |shard| shard.drop_group(group));
+        self.shared.set_leader(group, None);
         self.shared.metrics.forget_partition(group);
+        if group == PartitionId::DIRECTORY {
+            self.directory = None;
+        }
+        self.delete_checkpoints(group);
         tracing::info!(partition = %group, %replica, "the replica here was removed");
     }
 
     /// Uses the cluster's settings, as the directory has them.
     pub(super) fn apply_settings(&mut self, pairs: &BTreeMap<String, String>) {
+        if *pairs == self.pairs {
+            return;
+        }
+        self.pairs = pairs.clone();
         let Ok(settings) = parse_settings(pairs) else {
             tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
             return;
@@ -406,6 +533,8 @@ impl Shard {
     pub(super) fn host(&mut self, group: PartitionId, hosted: Group, mut effects: Vec<crate::replica::Effect>) {
         self.groups.insert(group, hosted);
         self.carry_out_start(group, &mut effects);
+        // What the checkpoint holds was decided before: no effect tells of it.
+        self.on_directory_changed(group);
     }
 
     /// Uses other settings from now on.

@@ -6,17 +6,18 @@
 mod admin;
 mod forming;
 mod groups;
+mod growth;
 mod healing;
 mod listeners;
 mod snapshots;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coppice_client::map::Addresses;
-use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, Status, StatusGet};
+use coppice_client::wire::{AdminReply, AdminRequest, MapVersion, NodeId, PartitionId, Status, StatusGet};
 use coppice_ordering::Instance;
 use tokio::sync::{mpsc, oneshot};
 
@@ -99,7 +100,18 @@ pub struct Control {
     pub(super) removed: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
     /// Replicas whose state must come from another node before they run.
     healing: BTreeMap<PartitionId, healing::Healing>,
+    /// The map version of each running replica's birth: a map at least as new that does not name it has removed it.
+    pub(super) born: BTreeMap<PartitionId, MapVersion>,
+    /// Groups that a replica here is to join, while its snapshot is on its way.
+    pub(super) joining: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
+    /// Groups whose checkpoints of a removed replica are being deleted: no new one begins meanwhile.
+    pub(super) deleting: BTreeSet<PartitionId>,
+    /// The directory's decided state, if it runs here.
+    pub(super) directory: Option<Arc<DirectoryState>>,
+    pub(super) driver: growth::Driver,
     pub(super) settings: ClusterSettings,
+    /// The same as the directory has them: those that differ from their defaults.
+    pub(super) pairs: BTreeMap<String, String>,
     pub(super) addresses: Addresses,
     pub(super) started: Instant,
     /// Commands and instances decided when last looked at, for rates.
@@ -124,7 +136,13 @@ impl Control {
             running: BTreeMap::new(),
             removed: BTreeMap::new(),
             healing: BTreeMap::new(),
+            born: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            deleting: BTreeSet::new(),
+            directory: None,
+            driver: growth::Driver::default(),
             settings: ClusterSettings::default(),
+            pairs: BTreeMap::new(),
             addresses,
             started: Instant::now(),
             rates: BTreeMap::new(),
@@ -220,6 +238,7 @@ impl Control {
                     let wait = if self.shared.map().version.0 == 0 { LOOK_FIRST } else { LOOK };
                     next_look = tokio::time::Instant::now() + wait;
                 }
+                () = tokio::time::sleep_until(self.driver.next.into()) => self.drive(),
                 message = messages.recv() => match message {
                     None | Some(ToControl::Stop) => break,
                     Some(message) => self.take(message),
@@ -231,8 +250,9 @@ impl Control {
 
     fn take(&mut self, message: ToControl) {
         match message {
-            ToControl::Role { group } => tracing::trace!(partition = %group, "role changed"),
-            ToControl::Directory(state) => self.on_directory(&state),
+            ToControl::Role { group } if group == PartitionId::DIRECTORY => self.drive(),
+            ToControl::Role { .. } => {}
+            ToControl::Directory(state) => self.on_directory(state),
             ToControl::NeedSnapshot { group, from, instance } => self.fetch_snapshot(group, from, instance),
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
@@ -249,6 +269,7 @@ impl Control {
         self.check_memory();
         self.start_checkpoints();
         self.ask_for_states();
+        self.start_missing();
         if !self.running.contains_key(&PartitionId::DIRECTORY) {
             self.ask_for_the_map();
         }
@@ -268,9 +289,10 @@ impl Control {
         metrics.set_warning(Warning::FlushOff, config.log.flush == crate::config::Flush::Off);
     }
 
-    fn on_directory(&mut self, state: &DirectoryState) {
-        self.apply_settings(&state.settings);
-        self.adopt_map(state.map.clone());
+    fn on_directory(&mut self, state: Arc<DirectoryState>) {
+        self.adopt(state.map.clone(), state.settings.clone());
+        self.directory = Some(state);
+        self.drive();
     }
 
     /// Above `memory.limit` growing writes are refused; it clears by itself (experience.md 4).

@@ -15,7 +15,7 @@ use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
-use super::{Control, ask_shard};
+use super::{Control, ToControl, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Written};
@@ -123,6 +123,58 @@ impl Control {
                     group.installing = false;
                 }
             });
+        }
+    }
+}
+
+impl Control {
+    /// Fetches a snapshot for a replica that is not there yet, from the first of `sources` that gives one; `then` gets
+    /// it, or nothing.
+    pub(super) fn fetch_first(
+        &mut self,
+        group: PartitionId,
+        sources: Vec<String>,
+        then: impl FnOnce(&mut Control, Option<Loaded>) + Send + 'static,
+    ) {
+        let Some((checkpoints, _)) = &self.checkpoints else { return };
+        let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
+        let fetching = std::thread::Builder::new().name(format!("join-{group}"));
+        let spawned = fetching.spawn(move || {
+            let mut loaded = None;
+            for source in &sources {
+                match fetch(&checkpoints, source, group, Instance::ZERO) {
+                    Ok(snapshot) => {
+                        loaded = Some(snapshot);
+                        break;
+                    }
+                    Err(error) => tracing::info!(partition = %group, %source, %error, "no first snapshot from there"),
+                }
+            }
+            shared.tell_control(ToControl::Call(Box::new(move |control| then(control, loaded))));
+        });
+        if let Err(error) = spawned {
+            // `then` is gone with the thread; the map names the replica still, so it is tried again.
+            tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; trying again");
+            self.joining.remove(&group);
+        }
+    }
+
+    /// The checkpoints of a replica that was removed go, in the background.
+    pub(super) fn delete_checkpoints(&mut self, group: PartitionId) {
+        let Some((checkpoints, _)) = &self.checkpoints else { return };
+        let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
+        self.deleting.insert(group);
+        let deleting = std::thread::Builder::new().name(format!("delete-{group}"));
+        let spawned = deleting.spawn(move || {
+            if let Err(error) = checkpoints.remove(group) {
+                tracing::warn!(partition = %group, %error, "the checkpoints of a removed replica are still there");
+            }
+            let done = move |control: &mut Control| _ = control.deleting.remove(&group);
+            shared.tell_control(ToControl::Call(Box::new(done)));
+        });
+        if let Err(error) = spawned {
+            self.deleting.remove(&group);
+            tracing::warn!(partition = %group, %error, "no thread to delete checkpoints with");
         }
     }
 }

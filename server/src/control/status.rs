@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use coppice_client::map::{PartitionMap, Role};
+use coppice_client::map::{NodeState, PartitionMap, Role};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
@@ -130,7 +130,7 @@ impl Control {
             let map = shared.map();
             let mut asked = Vec::new();
             if !get.local {
-                for node in map.nodes.iter().filter(|node| node.id != own) {
+                for node in map.nodes.iter().filter(|node| node.id != own && node.state != NodeState::Removed) {
                     let (id, address) = (node.id, node.addresses.peer.clone());
                     let question = async move { (id, ask(&address, &Question::Status, ASK_TIMEOUT).await) };
                     asked.push(tokio::task::spawn_local(question));
@@ -167,7 +167,19 @@ impl Control {
         warnings
     }
 
-    fn local_status(&self) -> impl Future<Output = LocalStatus> + use<> {
+    /// Why this node takes no further replica, if it does not.
+    fn full(&self, disk: bool) -> Option<String> {
+        let (held, most) = (self.running.len(), self.shared.config.limits.partitions);
+        if held >= most {
+            return Some(format!("it holds {held} replicas, as many as limits.partitions allows"));
+        }
+        if disk {
+            return Some("its disk is filled to the reserve".into());
+        }
+        self.shared.memory_is_full().then(|| "its memory is filled to the limit".into())
+    }
+
+    pub(super) fn local_status(&self) -> impl Future<Output = LocalStatus> + use<> {
         let shared = Arc::clone(&self.shared);
         let rates = self.rates.clone();
         let space = self.log.as_ref().map(|log| log.log().space());
@@ -186,6 +198,7 @@ impl Control {
             connections: shared.connections() as u32,
         };
         let warnings = self.warnings();
+        let full = self.full(space.is_some_and(|space| space.full));
         async move {
             let mut replicas = BTreeMap::new();
             for shard in 0..shared.shards() {
@@ -196,7 +209,7 @@ impl Control {
                     replicas.insert(id, local_replica(&group, rates.get(&id)));
                 }
             }
-            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings }
+            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full }
         }
     }
 
@@ -272,6 +285,7 @@ fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
         batch_commands: rate.map_or(0.0, |rate| rate.batch),
         sessions: group.sessions,
         digests: group.digests.iter().map(|(instance, digest)| (instance.0, *digest)).collect(),
+        group: group.report.clone(),
     }
 }
 
@@ -282,7 +296,8 @@ fn assemble(
     known: &BTreeMap<NodeId, LocalStatus>,
     mut warnings: Vec<String>,
 ) -> Status {
-    let nodes = map.nodes.iter().map(|info| match known.get(&info.id) {
+    let members = map.nodes.iter().filter(|info| info.state != NodeState::Removed);
+    let nodes = members.map(|info| match known.get(&info.id) {
         Some(local) => NodeStatus { id: info.id, ..local.node.clone() },
         None => NodeStatus {
             id: info.id,

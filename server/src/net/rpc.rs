@@ -7,6 +7,7 @@ use coppice_client::map::{Addresses, PartitionMap};
 use coppice_client::wire::{
     AdminReply, AdminRequest, ClusterId, Frame, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal, ReplicaId,
 };
+use coppice_ordering::Configuration;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -49,6 +50,22 @@ pub enum Question {
     Admin(AdminRequest),
     /// A change for the directory, which you lead.
     Directory(DirectoryCommand),
+    /// A newer map, and the cluster's settings.
+    Adopt {
+        /// The map.
+        map: PartitionMap,
+        /// Settings that differ from their defaults.
+        settings: BTreeMap<String, String>,
+    },
+    /// Propose this configuration of a group that you lead, if the one decided at `expected` is in force.
+    Configure {
+        /// Which group.
+        partition: PartitionId,
+        /// Another one in force: do nothing.
+        expected: u64,
+        /// Who replicates from then on.
+        configuration: Configuration,
+    },
 }
 
 /// An identity given to a node that has none.
@@ -84,6 +101,32 @@ pub struct LocalStatus {
     pub replicas: BTreeMap<PartitionId, LocalReplica>,
     /// What is wrong with it.
     pub warnings: Vec<String>,
+    /// Why it takes no further replica, if it does not.
+    pub full: Option<String>,
+}
+
+impl LocalStatus {
+    /// Whether it takes no further replica.
+    pub fn is_full(&self) -> bool {
+        self.full.is_some()
+    }
+}
+
+/// A group's membership as one of its replicas knows it; what the others hold, only a leader knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Who votes.
+    pub voters: Vec<ReplicaId>,
+    /// Who learns.
+    pub learners: Vec<ReplicaId>,
+    /// The instance that decided this.
+    pub configured_at: u64,
+    /// Decided.
+    pub decided_upto: u64,
+    /// A quorum of the voters durably holds everything up to here.
+    pub held_upto: u64,
+    /// How far the other replicas durably are.
+    pub durable: Vec<(ReplicaId, u64)>,
 }
 
 /// One replica as its node knows it.
@@ -117,6 +160,8 @@ pub struct LocalReplica {
     pub sessions: u64,
     /// The newest digests and their instances, ascending.
     pub digests: Vec<(u64, u64)>,
+    /// Its group's membership.
+    pub group: GroupReport,
 }
 
 /// An answer.
@@ -130,6 +175,8 @@ pub enum Answer {
         map: PartitionMap,
         /// Who leads, as far as known.
         leaders: Vec<(PartitionId, NodeId)>,
+        /// Settings of the cluster that differ from their defaults.
+        settings: BTreeMap<String, String>,
     },
     /// To `Status`.
     Status(Box<LocalStatus>),
@@ -139,6 +186,8 @@ pub enum Answer {
     Directory(DirectoryReply),
     /// No, and why.
     Refused(String),
+    /// To `Adopt` and `Configure`: it was taken up.
+    Done,
 }
 
 /// Why there is no answer.

@@ -9,6 +9,7 @@ mod reads;
 mod step;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_client::wire::PartitionId;
@@ -22,6 +23,7 @@ pub use step::{Effect, Input, QueryPart};
 
 use crate::entry;
 use crate::executor::Executor;
+use crate::machine::directory::DirectoryState;
 use crate::machine::shard::Placed;
 use crate::machine::{Answer, Machine, Outcome};
 use crate::request::{Origin, Refusal, Reply, Request};
@@ -200,6 +202,16 @@ impl Replica {
         &mut self.executor
     }
 
+    /// What the directory has decided, if this is a replica of it: nobody acts on what may yet be taken back
+    /// (reliability.md MV13).
+    pub fn decided_directory(&self) -> Option<Arc<DirectoryState>> {
+        if crate::mutant!(change_before_decided) {
+            return self.executor.machine().directory().map(|directory| Arc::clone(directory.state()));
+        }
+        self.executor.machine().directory()?;
+        self.executor.decided_view().directory().map(|directory| Arc::clone(directory.state()))
+    }
+
     /// Whether this replica leads and serves.
     pub fn is_leading(&self) -> bool {
         self.leading
@@ -247,6 +259,9 @@ impl Replica {
                 self.parts.retain(|(at, _)| *at > instance);
                 self.gate.decided(instance);
                 self.work = self.work.split_off(&instance.next());
+                if self.group == PartitionId::DIRECTORY {
+                    effects.push(Effect::DirectoryChanged);
+                }
                 self.order(now, Order::Installed { instance, configuration, configured_at }, effects);
             }
             Input::Change(configuration) => self.order(now, Order::Change(configuration), effects),

@@ -1,7 +1,5 @@
 //! Carries out what replicas ask for: into the log's next append, onto links, onto connections.
 
-use std::sync::Arc;
-
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
 
@@ -116,10 +114,11 @@ impl Shard {
         hint.and_then(|replica| group.nodes.get(&replica).copied()).or_else(|| self.shared.leader(id))
     }
 
-    fn on_directory_changed(&mut self, id: PartitionId) {
+    pub(crate) fn on_directory_changed(&mut self, id: PartitionId) {
         let Some(group) = self.groups.get(&id) else { return };
-        let Some(directory) = group.replica.executor().machine().directory() else { return };
-        self.shared.tell_control(ToControl::Directory(Arc::clone(directory.state())));
+        if let Some(state) = group.replica.decided_directory() {
+            self.shared.tell_control(ToControl::Directory(state));
+        }
     }
 
     fn on_need_snapshot(&mut self, id: PartitionId, from: ReplicaId, instance: coppice_ordering::Instance) {

@@ -6,6 +6,8 @@ use coppice_client::wire::NodeId;
 use coppice_ordering::{Instance, ReplicaId};
 
 use crate::metrics::{CloseReason, Partition, PartitionSample};
+use crate::net::rpc::GroupReport;
+use crate::net::translate::wire_replica;
 use crate::replica::Replica;
 
 /// One hosted replica.
@@ -69,6 +71,8 @@ pub struct GroupStatus {
     pub digests: Vec<(Instance, u64)>,
     /// How far the other replicas have durably got, as a leader knows it.
     pub peers: BTreeMap<NodeId, Instance>,
+    /// Its group's membership.
+    pub report: GroupReport,
 }
 
 impl Group {
@@ -102,6 +106,22 @@ impl Group {
             commands_decided: counters.commands_decided,
             digests: executor.digests().chain(executor.digest_now()).collect(),
             peers: progress.collect(),
+            report: self.report(),
+        }
+    }
+
+    fn report(&self) -> GroupReport {
+        let paxos = self.replica.paxos();
+        let (configuration, configured_at) = paxos.configuration();
+        let others = configuration.members().chain(configuration.leaving.iter().copied());
+        let durable = others.filter_map(|id| Some((wire_replica(id), paxos.durable_upto(id)?.0)));
+        GroupReport {
+            voters: configuration.voters.iter().copied().map(wire_replica).collect(),
+            learners: configuration.learners.iter().copied().map(wire_replica).collect(),
+            configured_at: configured_at.0,
+            decided_upto: paxos.decided_upto().0,
+            held_upto: paxos.held_upto().0,
+            durable: durable.collect(),
         }
     }
 

@@ -2,13 +2,19 @@
 //!
 //! Pure. Every command is idempotent, so that one sent twice over a change of leader does no harm.
 
-use std::collections::BTreeMap;
+mod change;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{NodeId, PartitionId};
+use coppice_client::wire::{ChangeId, NodeId, PartitionId};
 use coppice_ordering::{Batch, Instance};
 use serde::{Deserialize, Serialize};
+
+pub use change::{Change, Ended, Move, Reason, Reshape};
 
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
@@ -37,6 +43,8 @@ pub enum DirectoryCommand {
         /// Its addresses now.
         addresses: coppice_client::map::Addresses,
     },
+    /// Something about the cluster's shape.
+    Reshape(Reshape),
 }
 
 /// What a directory command answers.
@@ -48,6 +56,10 @@ pub enum DirectoryReply {
     AlreadyCreated,
     /// No such node.
     UnknownNode,
+    /// The node has this number, from now on or since before.
+    Registered(NodeId),
+    /// Nothing was changed.
+    Refused(Reason),
 }
 
 /// The replicated content. Small, so undo keeps the whole previous value.
@@ -57,6 +69,16 @@ pub struct DirectoryState {
     pub map: PartitionMap,
     /// Settings that differ from their defaults.
     pub settings: BTreeMap<String, String>,
+    /// Changes of the cluster's shape that are under way.
+    pub changes: BTreeMap<ChangeId, Change>,
+    /// What the newest changes came to, the oldest first.
+    pub ended: VecDeque<(ChangeId, Ended)>,
+    /// The highest replica id that each group ever had.
+    pub replicas_used: BTreeMap<PartitionId, u32>,
+    /// Leaving nodes, with the nodes that get their replicas.
+    pub successors: BTreeMap<NodeId, NodeId>,
+    /// Leaving nodes whose replicas may be given up if they find no other place.
+    pub forced: BTreeSet<NodeId>,
 }
 
 /// The machine of group 0.
@@ -116,6 +138,10 @@ impl Directory {
                         DirectoryReply::AlreadyCreated
                     };
                 }
+                let groups = map.directory.iter().chain(&map.partitions);
+                let highest =
+                    |entry: &coppice_client::map::Entry| entry.replicas.iter().map(|info| info.replica.0).max();
+                state.replicas_used = groups.map(|entry| (entry.partition, highest(entry).unwrap_or(0))).collect();
                 state.map = map;
                 state.settings = settings;
                 DirectoryReply::Done
@@ -134,6 +160,7 @@ impl Directory {
                 }
                 DirectoryReply::Done
             }
+            DirectoryCommand::Reshape(command) => state.reshape(command),
         }
     }
 }

@@ -1,0 +1,172 @@
+//! Verbs that change the cluster's shape: the plan, the question, the progress, the end (experience.md 3).
+//!
+//! A change that was begun goes on in the cluster whether anybody watches or not. This program draws its name, asks for
+//! it until it is done, and may be interrupted: the same command with `--resume NAME` watches it again.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use coppice_client::wire::{AdminError, ChangeId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::{Admin, admin};
+use serde_json::json;
+
+use super::args::{Cli, Format};
+use super::connect;
+use super::errors::{self, Context};
+use super::failure::{Exit, Failure};
+use super::output::Output;
+use super::shape_args::{NodeVerb, PartitionVerb, PlanArgs};
+use super::{shape_tables, words};
+
+/// Between two questions how far a change is.
+const POLL: Duration = Duration::from_millis(100);
+
+/// While nobody in the cluster answers about a change that was begun, it is asked again for so long: elections and
+/// restarts are part of a change's life.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Outcome = io::Result<Result<Exit, Failure>>;
+
+/// `node`.
+///
+/// # Errors
+/// That of stdout or stderr; a failure is returned with its four lines.
+pub async fn node(cli: &Cli, context: &Context, verb: &NodeVerb, output: &mut Output<'_>) -> Outcome {
+    let (shape, plan) = match verb {
+        NodeVerb::Ls => return shape_tables::nodes(&connect::admin(cli), context, output).await,
+        NodeVerb::Add { address, plan } => (Shape::AddNode { address: address.clone() }, plan),
+        NodeVerb::Drain { node, plan } => (Shape::DrainNode { node: *node }, plan),
+        NodeVerb::Undrain { node, plan } => (Shape::UndrainNode { node: *node }, plan),
+        NodeVerb::Remove { node, plan } => (Shape::RemoveNode { node: *node }, plan),
+        NodeVerb::Replace { old, address, plan } => (Shape::ReplaceNode { old: *old, address: address.clone() }, plan),
+    };
+    change(&connect::admin(cli), context, shape, plan, output).await
+}
+
+/// `partition`.
+///
+/// # Errors
+/// That of stdout or stderr; a failure is returned with its four lines.
+pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, output: &mut Output<'_>) -> Outcome {
+    let admin = connect::admin(cli);
+    let (shape, plan) = match verb {
+        PartitionVerb::Ls => return shape_tables::partitions(&admin, context, output).await,
+        PartitionVerb::Show { key } => return shape_tables::partition_of(&admin, context, key, output).await,
+        PartitionVerb::Move { partition, from, to, plan } => {
+            (Shape::Move { partition: *partition, from: from.clone(), to: to.clone() }, plan)
+        }
+    };
+    change(&admin, context, shape, plan, output).await
+}
+
+/// Shows the plan, asks, begins, and watches until the end.
+async fn change(admin: &Admin, context: &Context, shape: Shape, plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
+    let name = plan.resume.unwrap_or_else(|| ChangeId(crate::random::draw()));
+    let request = ReshapeRequest { change: name, shape, dry_run: true, force: plan.force };
+    let planned = match admin.reshape(request.clone()).await {
+        Ok(planned) => planned,
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
+    if planned.done {
+        return report(&planned, name, output).map(|()| Ok(Exit::Done));
+    }
+    for step in &planned.steps {
+        output.note(&format!("plan: {step}"))?;
+    }
+    if plan.dry_run {
+        return report(&planned, name, output).map(|()| Ok(Exit::Done));
+    }
+    if plan.resume.is_none() && !plan.yes && !agreed(output)? {
+        let cause = "nobody agreed to the plan";
+        return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
+    }
+    let watching = watch(admin, context, ReshapeRequest { dry_run: false, ..request }, output);
+    tokio::select! {
+        watched = watching => match watched? {
+            Ok(done) => report(&done, name, output).map(|()| Ok(Exit::Done)),
+            Err(failure) => Ok(Err(failure)),
+        },
+        _ = tokio::signal::ctrl_c() => Ok(Err(interrupted(context, name))),
+    }
+}
+
+/// Asks until the change is done.
+async fn watch(
+    admin: &Admin,
+    context: &Context,
+    request: ReshapeRequest,
+    output: &mut Output<'_>,
+) -> io::Result<Result<Reshaped, Failure>> {
+    let mut said = String::new();
+    let mut heard = Instant::now();
+    let mut begun = false;
+    loop {
+        match admin.reshape(request.clone()).await {
+            Ok(progress) if progress.done => return Ok(Ok(progress)),
+            Ok(progress) => {
+                heard = Instant::now();
+                // The first answer repeats the plan.
+                let text = progress.steps.join("; ");
+                if begun && text != said {
+                    output.note(&text)?;
+                }
+                begun = true;
+                said = text;
+            }
+            // Somebody is elected, or starts again; asking twice is not asking for two.
+            Err(admin::Error::Failed(AdminError::TimedOut(_)) | admin::Error::Unreachable(_))
+                if heard.elapsed() < PATIENCE => {}
+            Err(admin::Error::Failed(AdminError::TimedOut(_)) | admin::Error::Unreachable(_)) => {
+                return Ok(Err(interrupted(context, request.change)));
+            }
+            Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Asks on a terminal; without one the answer is no.
+fn agreed(output: &mut Output<'_>) -> io::Result<bool> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    write!(output.notes, "go on? [y/N] ")?;
+    output.notes.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn report(reshaped: &Reshaped, name: ChangeId, output: &mut Output<'_>) -> io::Result<()> {
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            let fields = json!({
+                "v": 1, "done": reshaped.done, "change": name.to_string(), "steps": reshaped.steps,
+                "node": reshaped.node.map(|node| node.to_string()),
+                "partition": reshaped.partition.map(|partition| partition.to_string()),
+                "map_version": reshaped.map_version.0,
+            });
+            writeln!(output.data, "{fields}")
+        }
+        Format::Table | Format::Raw if reshaped.done => {
+            writeln!(output.data, "{}; map version {}", reshaped.steps.join("; "), reshaped.map_version)
+        }
+        Format::Table | Format::Raw => Ok(()),
+    }
+}
+
+/// The change goes on without this program.
+fn interrupted(context: &Context, name: ChangeId) -> Failure {
+    Failure {
+        exit: Exit::Unknown,
+        code: "interrupted",
+        what: format!("{}: not done yet; it goes on in the cluster", context.verb),
+        place: context.endpoints.join(", "),
+        cause: "it was not watched to its end".to_owned(),
+        next: again(context, &format!("--resume {name}")),
+    }
+}
+
+fn again(context: &Context, more: &str) -> String {
+    format!("{} {more}", words::join(["coppice"].into_iter().chain(context.line.iter().map(String::as_str))))
+}

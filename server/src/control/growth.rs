@@ -1,0 +1,374 @@
+//! Growing and shrinking, the part that acts: the leader of the directory looks at all nodes, asks [`crate::reshape`]
+//! what is next, and has it done (ordering.md 1.5, 8). Whoever leads the directory next goes on from its log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coppice_client::map::{NodeState, PartitionMap};
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped};
+use coppice_ordering::Configuration;
+use tokio::sync::oneshot;
+
+use super::admin::decide_here;
+use super::{Control, ToControl, ask_shard};
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
+use crate::net::rpc::{Answer, Assignment, LocalStatus, Question, ask};
+use crate::replica::Input;
+use crate::reshape::{Step, Verdict, View, balance, steps, verdict};
+use crate::shared::Shared;
+
+/// How long another node may take to say how it is.
+const ASK_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
+const LOOK_BUSY: Duration = Duration::from_millis(50);
+
+/// Between two looks at a cluster that is as it should be.
+const LOOK_CALM: Duration = Duration::from_secs(1);
+
+/// Between two handovers that only make leaderships more even.
+const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A leader that was asked to hand over may take so long; then a change goes on without.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// After that time a handover may be asked for again.
+const HANDOVER_MEMORY: Duration = Duration::from_secs(20);
+
+/// How long a verb may take to reach the leader of the directory and come back.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// What the driver remembers between its looks; nothing that safety rests on.
+pub(crate) struct Driver {
+    /// When to look next.
+    pub next: Instant,
+    /// A look is under way.
+    looking: bool,
+    /// When each group's leader was last asked to hand over.
+    asked: BTreeMap<PartitionId, Instant>,
+    balanced: Instant,
+    /// Nodes that could not be told their number, and why.
+    troubles: BTreeMap<NodeId, String>,
+}
+
+impl Default for Driver {
+    fn default() -> Driver {
+        let now = Instant::now();
+        Driver { next: now, looking: false, asked: BTreeMap::new(), balanced: now, troubles: BTreeMap::new() }
+    }
+}
+
+impl Control {
+    /// Whether this node leads the directory.
+    fn drives(&self) -> bool {
+        let own = self.shared.identity().map(|identity| identity.node);
+        own.is_some() && self.shared.leader(PartitionId::DIRECTORY) == own
+    }
+
+    /// Looks at all nodes, if this one leads the directory, and does what is next.
+    pub(super) fn drive(&mut self) {
+        self.driver.next = Instant::now() + LOOK_CALM;
+        let (true, Some(state)) = (self.drives(), self.directory.clone()) else { return };
+        if state.map.version.0 == 0 || std::mem::replace(&mut self.driver.looking, true) {
+            return;
+        }
+        let look = self.look(&state);
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            let view = look.await;
+            shared.tell_control(ToControl::Call(Box::new(move |control| control.on_view(&view))));
+        });
+    }
+
+    /// What all nodes say of themselves.
+    fn look(&self, state: &DirectoryState) -> impl Future<Output = View> + use<> {
+        let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
+        let local = self.local_status();
+        let others = state.map.nodes.iter().filter(|node| node.id != own && !node.addresses.peer.is_empty());
+        let others: Vec<(NodeId, String)> = others.map(|node| (node.id, node.addresses.peer.clone())).collect();
+        async move {
+            let asked: Vec<_> = others
+                .into_iter()
+                .map(|(id, address)| {
+                    tokio::task::spawn_local(async move { (id, ask(&address, &Question::Status, ASK_TIMEOUT).await) })
+                })
+                .collect();
+            let mut nodes: BTreeMap<NodeId, LocalStatus> = BTreeMap::from([(own, local.await)]);
+            for task in asked {
+                // A process that lost its data answers as nobody: that node is not up.
+                if let Ok((id, Ok(Answer::Status(status)))) = task.await
+                    && status.node.id == id
+                {
+                    nodes.insert(id, *status);
+                }
+            }
+            View::new(nodes)
+        }
+    }
+
+    fn on_view(&mut self, view: &View) {
+        self.driver.looking = false;
+        let (true, Some(state)) = (self.drives(), self.directory.clone()) else { return };
+        let now = Instant::now();
+        self.driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY);
+        let replicas = self.settings.replicas as usize;
+        let steps = steps(&state, view, replicas, &self.tried(&state, now));
+        let pending = !steps.is_empty() || !state.changes.is_empty();
+        self.push_map(&state.map, view);
+        for step in steps {
+            self.take_step(step, &state);
+        }
+        if pending {
+            self.driver.next = now + LOOK_BUSY;
+        } else if now - self.driver.balanced >= BALANCE_INTERVAL {
+            self.driver.balanced = now;
+            if let Some(step) = balance(&state, view) {
+                self.take_step(step, &state);
+            }
+        }
+    }
+
+    /// Moves whose leader was asked to hand over, and did not in time.
+    fn tried(&self, state: &DirectoryState, now: Instant) -> BTreeSet<ChangeId> {
+        let slow = |change: &Change| {
+            change
+                .groups()
+                .any(|group| self.driver.asked.get(&group).is_some_and(|&asked| now - asked >= HANDOVER_TIMEOUT))
+        };
+        state.changes.iter().filter(|(_, change)| slow(change)).map(|(&id, _)| id).collect()
+    }
+
+    /// Nodes that do not host the directory hear of a new map at once; they ask for it from time to time too.
+    fn push_map(&self, map: &PartitionMap, view: &View) {
+        for node in &map.nodes {
+            let behind = view.node(node.id).is_some_and(|local| local.map_version < map.version.0);
+            if behind && !node.addresses.peer.is_empty() {
+                let (address, map, settings) = (node.addresses.peer.clone(), map.clone(), self.pairs.clone());
+                tokio::task::spawn_local(async move {
+                    // Lost, it comes with the next look.
+                    _ = ask(&address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
+                });
+            }
+        }
+    }
+
+    fn take_step(&mut self, step: Step, state: &Arc<DirectoryState>) {
+        let shared = Arc::clone(&self.shared);
+        let address = |node: NodeId| state.map.node(node).map(|row| row.addresses.peer.clone()).unwrap_or_default();
+        let own = shared.identity().map(|identity| identity.node);
+        match step {
+            Step::Decide(command) => {
+                tokio::task::spawn_local(async move {
+                    match decide_here(&shared, command.clone()).await {
+                        Ok(DirectoryReply::Refused(reason)) => {
+                            tracing::info!(?command, %reason, "the directory does not take a step");
+                        }
+                        Ok(_) => shared.tell_control(ToControl::Call(Box::new(Control::drive))),
+                        Err(error) => tracing::debug!(?command, %error, "a step is not decided yet"),
+                    }
+                });
+            }
+            Step::Configure { leader, partition, expected, configuration } => {
+                tracing::info!(%partition, %configuration, "a new configuration is to be proposed");
+                if Some(leader) == own {
+                    configure(&shared, partition, expected, configuration);
+                    return;
+                }
+                let address = address(leader);
+                tokio::task::spawn_local(async move {
+                    let question = Question::Configure { partition, expected, configuration };
+                    if let Err(error) = ask(&address, &question, ASK_TIMEOUT).await {
+                        tracing::debug!(%partition, %error, "a configuration was not proposed; it will be");
+                    }
+                });
+            }
+            Step::Transfer { leader, partition, to } => {
+                let now = Instant::now();
+                if self.driver.asked.contains_key(&partition) {
+                    return;
+                }
+                self.driver.asked.insert(partition, now);
+                let deadline_ms = HANDOVER_TIMEOUT.as_millis() as u32;
+                let request = AdminRequest::TransferLeader { partition, to, deadline_ms };
+                let address = address(leader);
+                tracing::info!(%partition, from = %leader, %to, "leadership is to be handed over");
+                if Some(leader) == own {
+                    let (sender, receiver) = oneshot::channel();
+                    self.answer_admin(request, sender);
+                    tokio::task::spawn_local(async move { _ = receiver.await });
+                    return;
+                }
+                tokio::task::spawn_local(async move {
+                    _ = ask(&address, &Question::Admin(request), HANDOVER_TIMEOUT + ASK_TIMEOUT).await;
+                });
+            }
+            Step::Assign { node } => self.assign_number(node, address(node), state),
+        }
+    }
+
+    /// Tells a process which node it is; once that is durable there, the directory is told.
+    fn assign_number(&self, node: NodeId, address: String, state: &DirectoryState) {
+        let Some(identity) = self.shared.identity() else { return };
+        let (shared, map, settings) = (Arc::clone(&self.shared), state.map.clone(), state.settings.clone());
+        tokio::task::spawn_local(async move {
+            let assignment = Assignment { cluster: identity.cluster, node, directory: Vec::new() };
+            let told = ask(&address, &Question::Assign(assignment), FORWARD_TIMEOUT).await;
+            let trouble = match told {
+                Ok(Answer::Identified(_)) => {
+                    _ = ask(&address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
+                    let joined = DirectoryCommand::Reshape(Reshape::Joined { node });
+                    decide_here(&shared, joined).await.err()
+                }
+                Ok(_) => Some("it gave an answer of another kind".to_owned()),
+                Err(error) => Some(error.to_string()),
+            };
+            let note = move |control: &mut Control| {
+                match trouble {
+                    Some(text) => control.driver.troubles.insert(node, text),
+                    None => control.driver.troubles.remove(&node),
+                };
+                control.drive();
+            };
+            shared.tell_control(ToControl::Call(Box::new(note)));
+        });
+    }
+
+    /// Proposes a configuration of a group that this node leads.
+    pub(super) fn answer_configure(&self, partition: PartitionId, expected: u64, configuration: Configuration) {
+        configure(&self.shared, partition, expected, configuration);
+    }
+
+    /// An operator's change of the cluster's shape: passed on to the leader of the directory, begun, or reported.
+    pub(super) fn reshape(&mut self, request: ReshapeRequest, reply: oneshot::Sender<AdminReply>) {
+        let (true, Some(state)) = (self.drives(), self.directory.clone()) else {
+            return self.forward(request, reply);
+        };
+        let look = self.look(&state);
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            let view = look.await;
+            let judge = move |control: &mut Control| control.judge(request, &view, reply);
+            shared.tell_control(ToControl::Call(Box::new(judge)));
+        });
+    }
+
+    fn forward(&self, request: ReshapeRequest, reply: oneshot::Sender<AdminReply>) {
+        let leader = self.shared.leader(PartitionId::DIRECTORY);
+        let own = self.shared.identity().map(|identity| identity.node);
+        let address = leader.filter(|&leader| Some(leader) != own).and_then(|leader| self.shared.peer_address(leader));
+        tokio::task::spawn_local(async move {
+            let Some(address) = address else {
+                let text = "no leader of the directory is known: a majority of its nodes must be up".to_owned();
+                _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
+                return;
+            };
+            let asked = ask(&address, &Question::Admin(AdminRequest::Reshape(request)), FORWARD_TIMEOUT).await;
+            _ = reply.send(match asked {
+                Ok(Answer::Admin(answer)) => answer,
+                Ok(_) => AdminReply::Failed(AdminError::Refused("an answer of another kind".into())),
+                Err(error) => AdminReply::Failed(AdminError::TimedOut(error.to_string())),
+            });
+        });
+    }
+
+    fn judge(&mut self, request: ReshapeRequest, view: &View, reply: oneshot::Sender<AdminReply>) {
+        let (true, Some(state)) = (self.drives(), self.directory.clone()) else {
+            let text = "the directory has just got another leader: ask again".to_owned();
+            _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
+            return;
+        };
+        let judged = verdict(&state, view, self.settings.replicas as usize, &request);
+        let shared = Arc::clone(&self.shared);
+        match judged {
+            Err(error) => _ = reply.send(AdminReply::Failed(error)),
+            Ok(Verdict::Progress(mut progress)) => {
+                let trouble = progress.node.and_then(|node| self.driver.troubles.get(&node));
+                progress.steps.extend(trouble.cloned());
+                _ = reply.send(AdminReply::Reshaped(progress));
+                self.drive();
+            }
+            Ok(Verdict::Begin { plan, .. } | Verdict::Enlist { plan, .. }) if request.dry_run => {
+                _ = reply.send(AdminReply::Reshaped(plan));
+            }
+            Ok(Verdict::Begin { command, plan }) => {
+                tokio::task::spawn_local(async move {
+                    _ = reply.send(begun(&shared, command, plan).await);
+                    shared.tell_control(ToControl::Call(Box::new(Control::drive)));
+                });
+            }
+            Ok(Verdict::Enlist { address, replaces, plan }) => {
+                tokio::task::spawn_local(async move {
+                    _ = reply.send(enlist(&shared, &state, address, replaces, plan).await);
+                    shared.tell_control(ToControl::Call(Box::new(Control::drive)));
+                });
+            }
+        }
+    }
+}
+
+/// Has the directory decide the beginning of a change.
+async fn begun(shared: &Arc<Shared>, command: DirectoryCommand, plan: Reshaped) -> AdminReply {
+    match decide_here(shared, command).await {
+        Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Refused(reason.to_string())),
+        Ok(_) => AdminReply::Reshaped(plan),
+        Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
+    }
+}
+
+/// Gives the process at `address` a number, if it waits for one.
+async fn enlist(
+    shared: &Arc<Shared>,
+    state: &DirectoryState,
+    address: String,
+    replaces: Option<NodeId>,
+    plan: Reshaped,
+) -> AdminReply {
+    let refused = |text: String| AdminReply::Failed(AdminError::Refused(text));
+    let identified = match ask(&address, &Question::Identify, ASK_TIMEOUT * 3).await {
+        Ok(Answer::Identified(identified)) => identified,
+        Ok(_) => return refused(format!("{address} is not the peer port of a coppice process")),
+        Err(error) => {
+            return refused(format!("nobody answers there: {error}; give the peer port of a running coppice serve"));
+        }
+    };
+    let own = shared.identity().map(|identity| identity.cluster);
+    match identified.identity {
+        Some((cluster, node)) if Some(cluster) == own => {
+            let done = state.map.node(node).is_some_and(|row| row.state == NodeState::Member);
+            if replaces.is_some() || !done {
+                return refused(format!("{address} is {node} of this cluster, with its data"));
+            }
+            let steps = vec![format!("{node} is a node of this cluster")];
+            return AdminReply::Reshaped(Reshaped { done, steps, node: Some(node), left: 0, ..plan });
+        }
+        Some((cluster, node)) => return refused(format!("{address} is {node} of another cluster, {cluster}")),
+        None => {}
+    }
+    let (name, addresses) = (identified.name, identified.addresses);
+    let register = DirectoryCommand::Reshape(Reshape::Register { name, addresses, replaces });
+    match decide_here(shared, register).await {
+        Ok(DirectoryReply::Registered(node)) => AdminReply::Reshaped(Reshaped { node: Some(node), ..plan }),
+        Ok(DirectoryReply::Refused(reason)) => refused(reason.to_string()),
+        Ok(_) => refused("the directory gave an answer of another kind".into()),
+        Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
+    }
+}
+
+/// Has the group's replica here propose a configuration, if the one that it is to follow is still in force: a step that
+/// comes late must not bring back who was removed since.
+fn configure(shared: &Arc<Shared>, partition: PartitionId, expected: u64, configuration: Configuration) {
+    let owner = partition.0 as usize % shared.shards();
+    let shared = Arc::clone(shared);
+    tokio::task::spawn_local(async move {
+        _ = ask_shard(&shared, owner, ASK_TIMEOUT, move |shard| {
+            let Some(group) = shard.groups.get(&partition) else { return };
+            let (_, configured_at) = group.replica.paxos().configuration();
+            if configured_at.0 == expected {
+                shard.step(partition, Input::Change(configuration));
+            }
+        })
+        .await;
+    });
+}

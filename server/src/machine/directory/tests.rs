@@ -1,0 +1,188 @@
+//! The directory's commands, one by one and repeated.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
+use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_ordering::{Batch, Commands, Instance};
+
+use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Reason, Reshape};
+use crate::machine::Outcome;
+
+fn addresses(node: u32) -> Addresses {
+    Addresses { native: format!("h{node}:1"), peer: format!("h{node}:2"), ..Addresses::default() }
+}
+
+/// Nodes 1 to `nodes`, the directory and p1 on the first three.
+fn created(nodes: u32) -> Directory {
+    let info =
+        |id| NodeInfo { id: NodeId(id), name: format!("h{id}"), addresses: addresses(id), state: NodeState::Member };
+    let replica = |n| ReplicaInfo { replica: ReplicaId(n), node: NodeId(n), role: Role::Voter };
+    let entry = |partition| Entry {
+        partition: PartitionId(partition),
+        low: Bytes::new(),
+        high: None,
+        version: MapVersion(1),
+        replicas: (1..=3).map(replica).collect(),
+    };
+    let map = PartitionMap {
+        version: MapVersion(1),
+        nodes: (1..=nodes).map(info).collect(),
+        directory: Some(entry(0)),
+        partitions: vec![entry(1)],
+    };
+    let mut directory = Directory::new(DirectoryState::default());
+    let create = DirectoryCommand::Create { map, settings: BTreeMap::new() };
+    assert_eq!(execute(&mut directory, create), DirectoryReply::Done);
+    directory
+}
+
+fn execute(directory: &mut Directory, command: DirectoryCommand) -> DirectoryReply {
+    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(&command)));
+    let mut answers = Vec::new();
+    directory.execute(Instance(7), &batch, &mut answers);
+    match answers.remove(0).outcome {
+        Outcome::Directory(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reshape(directory: &mut Directory, command: Reshape) -> DirectoryReply {
+    let reply = execute(directory, DirectoryCommand::Reshape(command));
+    assert_eq!(directory.state().map.check(), Ok(()));
+    reply
+}
+
+fn begin(change: u64, partition: u32, to: &[u32]) -> Reshape {
+    let to = to.iter().map(|&node| NodeId(node)).collect();
+    Reshape::Move { change: ChangeId(change), partition: PartitionId(partition), to }
+}
+
+fn replicas(directory: &Directory, partition: u32) -> Vec<(u32, u32, Role)> {
+    let entry = directory.state().map.entry(PartitionId(partition)).expect("it is there");
+    entry.replicas.iter().map(|info| (info.replica.0, info.node.0, info.role)).collect()
+}
+
+const VOTER: Role = Role::Voter;
+
+#[test]
+fn a_move_adds_learners_and_ends_with_voters() {
+    let mut directory = created(5);
+    assert_eq!(reshape(&mut directory, begin(9, 1, &[2, 3, 4])), DirectoryReply::Done);
+    let learning = vec![(1, 1, VOTER), (2, 2, VOTER), (3, 3, VOTER), (4, 4, Role::Learner)];
+    assert_eq!(replicas(&directory, 1), learning);
+    let busy = Reason::Busy { partition: PartitionId(1), change: ChangeId(9) };
+    assert_eq!(reshape(&mut directory, begin(10, 1, &[1, 2, 5])), DirectoryReply::Refused(busy), "one wins");
+    assert_eq!(reshape(&mut directory, Reshape::Moved { change: ChangeId(9) }), DirectoryReply::Done);
+    assert_eq!(replicas(&directory, 1), [(2, 2, VOTER), (3, 3, VOTER), (4, 4, VOTER)]);
+    assert_eq!(directory.state().map.version, MapVersion(3));
+    assert!(directory.state().changes.is_empty());
+}
+
+#[test]
+fn a_removed_replicas_id_is_never_given_again() {
+    let mut directory = created(3);
+    for round in 0..3 {
+        reshape(&mut directory, begin(2 * round, 1, &[1, 2]));
+        reshape(&mut directory, Reshape::Moved { change: ChangeId(2 * round) });
+        reshape(&mut directory, begin(2 * round + 1, 1, &[1, 2, 3]));
+        reshape(&mut directory, Reshape::Moved { change: ChangeId(2 * round + 1) });
+        assert_eq!(replicas(&directory, 1)[2], (4 + round as u32, 3, VOTER));
+    }
+}
+
+/// A command of a former leader of the directory arrives when the change is long over, and its opposite was done since.
+#[test]
+fn mv8_a_repeated_step_changes_nothing() {
+    let mut directory = created(4);
+    for (change, to) in [(1, [2, 3, 4]), (2, [1, 2, 3])] {
+        reshape(&mut directory, begin(change, 1, &to));
+        reshape(&mut directory, begin(change, 1, &to));
+        reshape(&mut directory, Reshape::Moved { change: ChangeId(change) });
+        let once = directory.state().clone();
+        assert_eq!(reshape(&mut directory, Reshape::Moved { change: ChangeId(change) }), DirectoryReply::Done);
+        assert_eq!(directory.state(), &once);
+    }
+    let settled = directory.state().clone();
+    assert_eq!(reshape(&mut directory, begin(1, 1, &[2, 3, 4])), DirectoryReply::Done);
+    assert_eq!(directory.state(), &settled, "the first move was repeated after the second");
+    let unknown = DirectoryReply::Refused(Reason::UnknownChange(ChangeId(77)));
+    assert_eq!(reshape(&mut directory, Reshape::Moved { change: ChangeId(77) }), unknown);
+}
+
+#[test]
+fn a_cancelled_move_leaves_everything_as_it_was() {
+    let mut directory = created(4);
+    let before = replicas(&directory, 1);
+    reshape(&mut directory, begin(5, 1, &[1, 2, 3, 4]));
+    reshape(&mut directory, Reshape::Cancel { change: ChangeId(5) });
+    reshape(&mut directory, Reshape::Unmoved { change: ChangeId(5) });
+    assert_eq!(replicas(&directory, 1), before);
+    assert_eq!(reshape(&mut directory, begin(5, 1, &[1, 2, 3, 4])), DirectoryReply::Done, "it had its end");
+    assert_eq!(replicas(&directory, 1), before);
+}
+
+#[test]
+fn senseless_moves_are_refused_whole() {
+    let mut directory = created(3);
+    let before = directory.state().clone();
+    for (partition, to, reason) in [
+        (8, &[1][..], Reason::UnknownPartition(PartitionId(8))),
+        (1, &[], Reason::NoReplica(PartitionId(1))),
+        (1, &[1, 2, 9], Reason::UnknownNode(NodeId(9))),
+    ] {
+        assert_eq!(reshape(&mut directory, begin(1, partition, to)), DirectoryReply::Refused(reason));
+        assert_eq!(directory.state(), &before);
+    }
+}
+
+#[test]
+fn a_node_registers_joins_drains_and_leaves() {
+    let mut directory = created(3);
+    let register = |node| Reshape::Register { name: "new".into(), addresses: addresses(node), replaces: None };
+    let taken = Reason::AddressTaken { node: NodeId(2), address: "h2:2".into() };
+    assert_eq!(reshape(&mut directory, register(2)), DirectoryReply::Refused(taken));
+    let registered = DirectoryReply::Registered(NodeId(4));
+    assert_eq!(reshape(&mut directory, register(4)), registered);
+    assert_eq!(reshape(&mut directory, register(4)), registered, "asked twice, registered once");
+    let not_member = DirectoryReply::Refused(Reason::NotMember(NodeId(4)));
+    assert_eq!(reshape(&mut directory, begin(1, 1, &[1, 2, 4])), not_member, "it has not joined");
+    reshape(&mut directory, Reshape::Joined { node: NodeId(4) });
+    reshape(&mut directory, begin(1, 1, &[1, 2, 4]));
+    reshape(&mut directory, Reshape::Moved { change: ChangeId(1) });
+    let leave = Reshape::SetState { node: NodeId(4), state: NodeState::Leaving, force: false };
+    assert_eq!(reshape(&mut directory, leave), DirectoryReply::Done);
+    let holds = Reason::StillHolds { node: NodeId(4), partition: PartitionId(1) };
+    assert_eq!(reshape(&mut directory, Reshape::Removed { node: NodeId(4) }), DirectoryReply::Refused(holds));
+    reshape(&mut directory, begin(2, 1, &[1, 2, 3]));
+    reshape(&mut directory, Reshape::Moved { change: ChangeId(2) });
+    assert_eq!(reshape(&mut directory, Reshape::Removed { node: NodeId(4) }), DirectoryReply::Done);
+    assert_eq!(reshape(&mut directory, register(4)), DirectoryReply::Registered(NodeId(5)), "a number is used once");
+}
+
+#[test]
+fn a_lost_disk_comes_back_as_another_node() {
+    let mut directory = created(3);
+    let register = Reshape::Register { name: "n".into(), addresses: addresses(3), replaces: Some(NodeId(3)) };
+    assert_eq!(reshape(&mut directory, register), DirectoryReply::Registered(NodeId(4)));
+    let state = directory.state();
+    assert_eq!(state.successors.get(&NodeId(3)), Some(&NodeId(4)));
+    let old = state.map.node(NodeId(3)).expect("still there");
+    assert_eq!((old.state, old.addresses.peer.as_str()), (NodeState::Leaving, ""));
+    reshape(&mut directory, Reshape::Joined { node: NodeId(4) });
+    reshape(&mut directory, begin(1, 1, &[1, 2, 4]));
+    assert_eq!(replicas(&directory, 1)[3], (4, 4, Role::Learner), "a new id, and no vote yet");
+}
+
+#[test]
+fn undo_takes_everything_back() {
+    let mut directory = created(4);
+    let before = directory.state().clone();
+    let command = DirectoryCommand::Reshape(begin(1, 1, &[1, 2, 4]));
+    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(&command)));
+    let mark = directory.execute(Instance(8), &batch, &mut Vec::new());
+    assert_ne!(directory.state().map, before.map);
+    directory.undo(mark);
+    assert_eq!(directory.state(), &before);
+}

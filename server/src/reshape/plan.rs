@@ -1,0 +1,218 @@
+//! What is next: of each move under way, and of what the nodes' states ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coppice_client::map::{Entry, NodeState, Role};
+use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReplicaId};
+use coppice_ordering::Configuration;
+
+use super::{Led, Step, View, core_ids, load, placements};
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Move, Reshape};
+
+/// Moves that the plan begins by itself run at most so many at a time: each sends a whole partition over the network.
+const MOVES_MAX: usize = 2;
+
+/// A learner that lacks at most so many instances has caught up: it gets the newest ones as voters do, so under load it
+/// is never quite there.
+const CAUGHT_UP_INSTANCES: u64 = 64;
+
+/// The steps to take now. `replicas` is the cluster's setting; `tried` are moves whose leader was asked to hand over and
+/// did not: they go on without.
+pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTreeSet<ChangeId>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for node in &state.map.nodes {
+        if node.state == NodeState::Joining {
+            steps.push(Step::Assign { node: node.id });
+        }
+    }
+    for (&id, change) in &state.changes {
+        match change {
+            Change::Move(change) => steps.extend(next_of_move(state, view, id, change, tried.contains(&id))),
+        }
+    }
+    hand_over(state, view, &mut steps);
+    begin_moves(state, view, replicas, &mut steps);
+    for node in state.map.nodes.iter().filter(|node| node.state == NodeState::Leaving) {
+        if placements(state).all(|(_, nodes)| !nodes.contains(&node.id)) {
+            steps.push(Step::Decide(DirectoryCommand::Reshape(Reshape::Removed { node: node.id })));
+        }
+    }
+    steps
+}
+
+/// The next step of a move, if there is one to take now (ordering.md 1.5, 8).
+fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move, tried: bool) -> Option<Step> {
+    let entry = state.map.entry(change.partition)?;
+    let Led { leader, report } = view.led(change.partition)?;
+    let all: BTreeSet<ReplicaId> = entry.replicas.iter().map(|replica| replica.replica).collect();
+    let added: BTreeSet<ReplicaId> = change.add.iter().copied().collect();
+    let target: BTreeSet<ReplicaId> = all.iter().copied().filter(|id| !change.remove.contains(id)).collect();
+    let before: BTreeSet<ReplicaId> = all.difference(&added).copied().collect();
+    let voters: BTreeSet<ReplicaId> = report.voters.iter().copied().collect();
+    let learners: BTreeSet<ReplicaId> = report.learners.iter().copied().collect();
+    let decide = |command| Some(Step::Decide(DirectoryCommand::Reshape(command)));
+    let configure = |voters: &BTreeSet<ReplicaId>, learners: &BTreeSet<ReplicaId>| {
+        let configuration = Configuration {
+            voters: core_ids(voters.iter().copied()),
+            learners: core_ids(learners.iter().copied()),
+            ..Configuration::default()
+        };
+        Some(Step::Configure { leader, partition: change.partition, expected: report.configured_at, configuration })
+    };
+    if voters == target && learners.is_empty() {
+        // Only now may those that were removed forget: a quorum of the new ones holds all of it (reliability.md PX19).
+        let held = report.held_upto >= report.configured_at;
+        return if held { decide(Reshape::Moved { change: id }) } else { None };
+    }
+    if change.cancelled {
+        return if learners.is_empty() {
+            decide(Reshape::Unmoved { change: id })
+        } else {
+            configure(&before, &BTreeSet::new())
+        };
+    }
+    if !added.is_subset(&learners) {
+        return configure(&voters, &added);
+    }
+    let held = |replica: &ReplicaId| report.durable.iter().find(|(id, _)| id == replica).map_or(0, |&(_, upto)| upto);
+    let behind = |replica: &ReplicaId| held(replica) + CAUGHT_UP_INSTANCES < report.decided_upto;
+    if added.iter().any(behind) {
+        return None;
+    }
+    if change.remove.iter().any(|&gone| entry.node_of(gone) == Some(leader)) && !tried {
+        let stays = |entry: &Entry| {
+            let staying = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
+            let mut staying = staying.filter(|replica| target.contains(&replica.replica) && view.is_up(replica.node));
+            staying.next().map(|replica| replica.node)
+        };
+        if let Some(to) = stays(entry) {
+            return Some(Step::Transfer { leader, partition: change.partition, to });
+        }
+    }
+    configure(&target, &BTreeSet::new())
+}
+
+/// Nodes that are to hold nothing lead nothing, where another voter can.
+fn hand_over(state: &DirectoryState, view: &View, steps: &mut Vec<Step>) {
+    let going = |node: NodeId| {
+        let state = state.map.node(node).map(|node| node.state);
+        matches!(state, Some(NodeState::Draining | NodeState::Leaving))
+    };
+    let leads = leaderships(state, view);
+    for entry in state.map.directory.iter().chain(&state.map.partitions) {
+        let Some(led) = view.led(entry.partition).filter(|led| going(led.leader)) else { continue };
+        if state.change_of(entry.partition).is_some() {
+            continue;
+        }
+        let staying = |replica: &&coppice_client::map::ReplicaInfo| {
+            replica.role == Role::Voter && !going(replica.node) && view.is_up(replica.node)
+        };
+        let to = entry.replicas.iter().filter(staying).min_by_key(|replica| leads.get(&replica.node).copied());
+        if let Some(to) = to {
+            steps.push(Step::Transfer { leader: led.leader, partition: entry.partition, to: to.node });
+        }
+    }
+}
+
+/// Begins the moves that the nodes' states ask for: away from those that go, onto those that came.
+fn begin_moves(state: &DirectoryState, view: &View, replicas: usize, steps: &mut Vec<Step>) {
+    let mut room = MOVES_MAX.saturating_sub(state.changes.len());
+    let mut load = load(state);
+    for (partition, nodes) in placements(state) {
+        if room == 0 {
+            return;
+        }
+        // Without its leader nothing can be changed; it may come back.
+        if state.change_of(partition).is_some() || view.led(partition).is_none() {
+            continue;
+        }
+        let Some(to) = wanted(state, view, &nodes, replicas, &load) else { continue };
+        for &node in to.iter().filter(|node| !nodes.contains(node)) {
+            *load.entry(node).or_default() += 1;
+        }
+        // Every move raises the map's version, so the two name it for ever.
+        let change = ChangeId(state.map.version.0 << 32 | u64::from(partition.0) | 1 << 63);
+        let command = Reshape::Move { change, partition, to };
+        steps.push(Step::Decide(DirectoryCommand::Reshape(command)));
+        room -= 1;
+    }
+}
+
+/// The nodes that a group on `nodes` should be on instead, if that is not where it is: one replica at a time.
+fn wanted(
+    state: &DirectoryState,
+    view: &View,
+    nodes: &[NodeId],
+    replicas: usize,
+    load: &BTreeMap<NodeId, usize>,
+) -> Option<Vec<NodeId>> {
+    let row = |node: NodeId| state.map.node(node);
+    let going = |&node: &NodeId| row(node).is_none_or(|row| row.state != NodeState::Member);
+    let free = |node: &NodeId| {
+        let member = row(*node).is_some_and(|row| row.state == NodeState::Member);
+        member && !nodes.contains(node) && view.node(*node).is_some_and(|local| !local.is_full())
+    };
+    let members = || state.map.nodes.iter().map(|row| row.id).filter(|node| free(node));
+    let best = || members().min_by_key(|node| (load.get(node).copied().unwrap_or(0), *node));
+    if let Some(&old) = nodes.iter().find(|node| going(node)) {
+        let others = nodes.iter().copied().filter(|&node| node != old);
+        let successor = state.successors.get(&old).copied();
+        let new = match successor {
+            // It will take over as soon as it has joined.
+            Some(new) if row(new).is_some_and(|row| row.state == NodeState::Joining) => return None,
+            Some(new) if free(&new) => Some(new),
+            _ => best(),
+        };
+        return match new {
+            Some(new) => Some(others.chain([new]).collect()),
+            // More than there should be, or nowhere to go and that was accepted.
+            None if nodes.len() > replicas || (state.forced.contains(&old) && nodes.len() > 1) => {
+                Some(others.collect())
+            }
+            None => None,
+        };
+    }
+    if nodes.len() < replicas
+        && let Some(new) = best()
+    {
+        return Some(nodes.iter().copied().chain([new]).collect());
+    }
+    None
+}
+
+fn leaderships(state: &DirectoryState, view: &View) -> BTreeMap<NodeId, usize> {
+    let mut leads: BTreeMap<NodeId, usize> = state.map.nodes.iter().map(|node| (node.id, 0)).collect();
+    for (partition, _) in placements(state) {
+        if let Some(led) = view.led(partition) {
+            *leads.entry(led.leader).or_default() += 1;
+        }
+    }
+    leads
+}
+
+/// One handover that makes the leaderships more even, if any does. The directory's stays where it is: queries across
+/// partitions would wait for its next leader.
+pub fn balance(state: &DirectoryState, view: &View) -> Option<Step> {
+    let leads = leaderships(state, view);
+    let count = |node: NodeId| leads.get(&node).copied().unwrap_or(0);
+    let member = |node: NodeId| state.map.node(node).is_some_and(|row| row.state == NodeState::Member);
+    let mut best: Option<(usize, PartitionId, NodeId, NodeId)> = None;
+    for entry in &state.map.partitions {
+        let Some(led) = view.led(entry.partition) else { continue };
+        if state.change_of(entry.partition).is_some() {
+            continue;
+        }
+        let follows = |replica: ReplicaId| {
+            let durable = led.report.durable.iter().find(|(id, _)| *id == replica);
+            durable.is_some_and(|&(_, upto)| upto + CAUGHT_UP_INSTANCES >= led.report.decided_upto)
+        };
+        for replica in entry.replicas.iter().filter(|replica| replica.role == Role::Voter && member(replica.node)) {
+            let gain = count(led.leader).saturating_sub(count(replica.node));
+            let better = best.is_none_or(|(known, ..)| gain > known);
+            if gain >= 2 && better && view.is_up(replica.node) && follows(replica.replica) {
+                best = Some((gain, entry.partition, led.leader, replica.node));
+            }
+        }
+    }
+    best.map(|(_, partition, leader, to)| Step::Transfer { leader, partition, to })
+}

@@ -1,0 +1,340 @@
+//! The planner driven against a small model of the cluster, and the refusals that operators meet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{ChangeId, MapVersion, NodeId, NodeStatus, PartitionId, ReplicaId, ReshapeRequest, Shape};
+use coppice_ordering::{Batch, Commands, Instance};
+
+use super::{Step, Verdict, View, balance, steps, verdict};
+use crate::machine::directory::{Directory, DirectoryCommand, DirectoryState, Reshape};
+use crate::net::rpc::{GroupReport, LocalReplica, LocalStatus};
+
+/// A cluster of groups that do at once what they are asked, unless a node of theirs is down.
+struct Model {
+    directory: Directory,
+    groups: BTreeMap<PartitionId, (NodeId, GroupReport)>,
+    down: BTreeSet<NodeId>,
+    /// Handovers are not obeyed.
+    stubborn: bool,
+    log: Vec<String>,
+}
+
+fn voter(replica: u32, node: u32) -> ReplicaInfo {
+    ReplicaInfo { replica: ReplicaId(replica), node: NodeId(node), role: Role::Voter }
+}
+
+impl Model {
+    fn new(nodes: u32, partitions: u32) -> Model {
+        let info = |id| NodeInfo {
+            id: NodeId(id),
+            name: String::new(),
+            addresses: Addresses { peer: format!("h{id}:2"), ..Addresses::default() },
+            state: NodeState::Member,
+        };
+        let on = nodes.min(3);
+        let entry = |id: u32| Entry {
+            partition: PartitionId(id),
+            low: if id < 2 { Bytes::new() } else { Bytes::from(vec![id as u8]) },
+            high: (id > 0 && id < partitions).then(|| Bytes::from(vec![id as u8 + 1])),
+            version: MapVersion(1),
+            replicas: (1..=on).map(|n| voter(n, n)).collect(),
+        };
+        let map = PartitionMap {
+            version: MapVersion(1),
+            nodes: (1..=nodes).map(info).collect(),
+            directory: Some(entry(0)),
+            partitions: (1..=partitions).map(entry).collect(),
+        };
+        map.check().expect("a whole map");
+        let report = GroupReport { voters: (1..=on).map(ReplicaId).collect(), ..GroupReport::default() };
+        let groups = (0..=partitions).map(|id| (PartitionId(id), (NodeId(1), report.clone()))).collect();
+        let mut directory = Directory::new(DirectoryState::default());
+        let create = DirectoryCommand::Create { map, settings: BTreeMap::new() };
+        let mut model =
+            Model { directory: directory.clone(), groups, down: BTreeSet::new(), stubborn: false, log: vec![] };
+        execute(&mut directory, &create);
+        model.directory = directory;
+        model
+    }
+
+    fn state(&self) -> &DirectoryState {
+        self.directory.state()
+    }
+
+    fn view(&self) -> View {
+        let mut nodes = BTreeMap::new();
+        for node in self.state().map.nodes.iter().filter(|node| !self.down.contains(&node.id)) {
+            let mut local =
+                LocalStatus { node: NodeStatus { id: node.id, ..NodeStatus::default() }, ..LocalStatus::default() };
+            for (&group, (leader, report)) in &self.groups {
+                if *leader == node.id {
+                    let replica = LocalReplica { leads: true, group: report.clone(), ..LocalReplica::default() };
+                    local.replicas.insert(group, replica);
+                }
+            }
+            nodes.insert(node.id, local);
+        }
+        View::new(nodes)
+    }
+
+    /// Plans once and does it.
+    fn turn(&mut self, tried: &[u64]) -> usize {
+        let tried = tried.iter().map(|&id| ChangeId(id)).collect();
+        let steps = steps(self.state(), &self.view(), 3, &tried);
+        let count = steps.len();
+        for step in steps {
+            self.log.push(format!("{step:?}"));
+            self.take(step);
+        }
+        count
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Decide(command) => execute(&mut self.directory, &command),
+            Step::Transfer { partition, to, .. } if !self.stubborn => {
+                self.groups.get_mut(&partition).expect("known").0 = to;
+            }
+            Step::Transfer { .. } => {}
+            Step::Assign { node } => {
+                execute(&mut self.directory, &DirectoryCommand::Reshape(Reshape::Joined { node }));
+            }
+            Step::Configure { partition, expected, configuration, .. } => {
+                let map = &self.directory.state().map;
+                let (leader, report) = self.groups.get_mut(&partition).expect("known");
+                assert_eq!(report.configured_at, expected);
+                let entry = map.entry(partition).expect("known");
+                let node = |id: ReplicaId| entry.node_of(id).expect("the map names every member");
+                report.voters = configuration.voters.iter().map(|id| ReplicaId(id.0)).collect();
+                report.learners = configuration.learners.iter().map(|id| ReplicaId(id.0)).collect();
+                report.configured_at += 10;
+                report.decided_upto = report.configured_at;
+                report.held_upto = report.configured_at;
+                report.durable = entry.replicas.iter().map(|info| (info.replica, report.decided_upto)).collect();
+                assert!(
+                    report.voters.iter().any(|&id| !self.down.contains(&node(id))),
+                    "{partition} has lost everybody"
+                );
+                if !report.voters.contains(&entry.replica_on(*leader).expect("it led").replica) {
+                    *leader = node(report.voters[0]);
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            if self.turn(&[]) == 0 {
+                return;
+            }
+        }
+        panic!("it never comes to rest: {:#?}", &self.log[self.log.len() - 8..]);
+    }
+
+    fn nodes_of(&self, group: u32) -> Vec<u32> {
+        let entry = self.state().map.entry(PartitionId(group)).expect("known");
+        entry.replicas.iter().map(|info| info.node.0).collect()
+    }
+
+    fn ask(&self, shape: Shape, force: bool) -> Result<Verdict, AdminError> {
+        let request = ReshapeRequest { change: ChangeId(1), shape, dry_run: false, force };
+        verdict(self.state(), &self.view(), 3, &request)
+    }
+
+    fn begin(&mut self, shape: Shape) {
+        match self.ask(shape, false) {
+            Ok(Verdict::Begin { command, .. }) => execute(&mut self.directory, &command),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn why(&self, shape: Shape) -> String {
+        match self.ask(shape, false) {
+            Err(error) => error.to_string(),
+            Ok(verdict) => panic!("{verdict:?}"),
+        }
+    }
+}
+
+fn execute(directory: &mut Directory, command: &DirectoryCommand) {
+    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(command)));
+    directory.execute(Instance(1), &batch, &mut Vec::new());
+    assert_eq!(directory.state().map.check(), Ok(()));
+}
+
+fn relocation(partition: u32, to: &[u32]) -> Shape {
+    Shape::Move { partition: PartitionId(partition), from: vec![], to: to.iter().map(|&node| NodeId(node)).collect() }
+}
+
+#[test]
+fn a_calm_cluster_needs_no_step() {
+    assert_eq!(Model::new(5, 4).turn(&[]), 0);
+}
+
+#[test]
+fn a_move_goes_by_learners_and_a_handover_to_its_end() {
+    let mut model = Model::new(4, 1);
+    model.begin(relocation(1, &[2, 3, 4]));
+    model.settle();
+    assert_eq!(model.nodes_of(1), [2, 3, 4]);
+    let kinds: Vec<&str> = model.log.iter().map(|step| step.split([' ', '(']).next().unwrap_or_default()).collect();
+    assert_eq!(kinds, ["Configure", "Transfer", "Configure", "Decide"], "{:#?}", model.log);
+    assert!(model.state().changes.is_empty());
+}
+
+#[test]
+fn a_leader_that_does_not_hand_over_in_time_is_removed_all_the_same() {
+    let mut model = Model::new(4, 1);
+    model.stubborn = true;
+    model.begin(relocation(1, &[2, 3, 4]));
+    model.turn(&[]);
+    model.turn(&[]);
+    assert!(model.log[1].starts_with("Transfer"), "{:#?}", model.log);
+    for _ in 0..3 {
+        model.turn(&[1]);
+    }
+    assert_eq!(model.nodes_of(1), [2, 3, 4]);
+}
+
+#[test]
+fn px19_nobody_is_taken_off_the_map_before_a_quorum_holds_the_log() {
+    let mut model = Model::new(6, 1);
+    model.begin(relocation(1, &[4, 5, 6]));
+    model.turn(&[]);
+    model.turn(&[]);
+    let report = &mut model.groups.get_mut(&PartitionId(1)).expect("known").1;
+    assert_eq!(report.voters, [4, 5, 6].map(ReplicaId));
+    report.held_upto -= 1;
+    assert_eq!(model.turn(&[]), 0, "the old ones must stay");
+    assert_eq!(model.nodes_of(1).len(), 6);
+    model.groups.get_mut(&PartitionId(1)).expect("known").1.held_upto += 1;
+    model.settle();
+    assert_eq!(model.nodes_of(1), [4, 5, 6]);
+}
+
+#[test]
+fn a_learner_that_lags_does_not_vote() {
+    let mut model = Model::new(4, 1);
+    model.begin(relocation(1, &[1, 2, 3, 4]));
+    model.turn(&[]);
+    let report = &mut model.groups.get_mut(&PartitionId(1)).expect("known").1;
+    report.decided_upto += 1_000;
+    assert_eq!(model.turn(&[]), 0);
+    let report = &mut model.groups.get_mut(&PartitionId(1)).expect("known").1;
+    report.durable = vec![(ReplicaId(4), report.decided_upto)];
+    model.settle();
+    assert_eq!(model.nodes_of(1), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_cancelled_move_sends_its_learners_away() {
+    let mut model = Model::new(4, 1);
+    model.begin(relocation(1, &[2, 3, 4]));
+    model.turn(&[]);
+    execute(&mut model.directory, &DirectoryCommand::Reshape(Reshape::Cancel { change: ChangeId(1) }));
+    model.settle();
+    assert_eq!(model.nodes_of(1), [1, 2, 3]);
+    assert!(model.groups[&PartitionId(1)].1.learners.is_empty());
+}
+
+#[test]
+fn a_drained_node_ends_up_holding_and_leading_nothing() {
+    let mut model = Model::new(5, 3);
+    model.begin(Shape::DrainNode { node: NodeId(1) });
+    model.settle();
+    for group in 0..=3 {
+        assert!(!model.nodes_of(group).contains(&1), "p{group} is on {:?}", model.nodes_of(group));
+        assert_ne!(model.groups[&PartitionId(group)].0, NodeId(1));
+    }
+    assert!(matches!(model.ask(Shape::DrainNode { node: NodeId(1) }, false), Ok(Verdict::Progress(done)) if done.done));
+    model.begin(Shape::RemoveNode { node: NodeId(1) });
+    model.settle();
+    assert_eq!(model.state().map.node(NodeId(1)).map(|node| node.state), Some(NodeState::Removed));
+}
+
+#[test]
+fn a_dead_node_is_replaced_by_the_one_that_was_named() {
+    let mut model = Model::new(5, 2);
+    model.down.insert(NodeId(2));
+    let addresses = Addresses { peer: "h2:2".into(), ..Addresses::default() };
+    let register = Reshape::Register { name: String::new(), addresses, replaces: Some(NodeId(2)) };
+    execute(&mut model.directory, &DirectoryCommand::Reshape(register));
+    model.settle();
+    for group in 0..=2 {
+        assert_eq!(model.nodes_of(group), [1, 3, 6], "its successor, not any other");
+    }
+    assert_eq!(model.state().map.node(NodeId(2)).map(|node| node.state), Some(NodeState::Removed));
+}
+
+#[test]
+fn missing_replicas_come_as_nodes_join() {
+    let mut model = Model::new(1, 2);
+    for node in [2, 3, 4] {
+        let addresses = Addresses { peer: format!("h{node}:2"), ..Addresses::default() };
+        let register = Reshape::Register { name: String::new(), addresses, replaces: None };
+        execute(&mut model.directory, &DirectoryCommand::Reshape(register));
+        model.settle();
+    }
+    for group in 0..=2 {
+        assert_eq!(model.nodes_of(group).len(), 3);
+    }
+}
+
+#[test]
+fn leaderships_become_even() {
+    let mut model = Model::new(3, 6);
+    for (_, report) in model.groups.values_mut() {
+        report.durable = (1..=3).map(|id| (ReplicaId(id), 0)).collect();
+    }
+    while let Some(step) = balance(model.state(), &model.view()) {
+        model.take(step);
+    }
+    let leads = |node| model.groups.values().filter(|(leader, _)| *leader == NodeId(node)).count();
+    let counts = [leads(1), leads(2), leads(3)];
+    assert!(counts.iter().all(|count| (2..=3).contains(count)), "{counts:?}");
+    assert_eq!(model.groups[&PartitionId(0)].0, NodeId(1), "the directory stays");
+}
+
+#[test]
+fn what_would_lose_a_quorum_is_refused_with_the_reason() {
+    let mut model = Model::new(5, 1);
+    let because = |text: String, words: &str| assert!(text.contains(words), "{text}");
+    because(model.why(relocation(1, &[])), "no replica left");
+    because(model.why(relocation(1, &[1, 2])), "--force");
+    because(model.why(relocation(7, &[1, 2, 3])), "no partition p7");
+    because(model.why(relocation(1, &[1, 2, 9])), "no node n9");
+    model.down.insert(NodeId(4));
+    because(model.why(relocation(1, &[1, 2, 4])), "n4 does not answer");
+    model.down.extend([NodeId(2), NodeId(3)]);
+    because(model.why(relocation(1, &[1, 5, 3])), "no quorum");
+    because(model.why(Shape::RemoveNode { node: NodeId(3) }), "no quorum");
+    because(model.why(Shape::RemoveNode { node: NodeId(8) }), "no node n8");
+}
+
+#[test]
+fn a_node_without_a_place_for_its_replicas_stays() {
+    let mut model = Model::new(3, 1);
+    let remove = Shape::RemoveNode { node: NodeId(3) };
+    assert!(model.why(remove.clone()).contains("add a node first"), "{}", model.why(remove.clone()));
+    let Ok(Verdict::Begin { command, .. }) = model.ask(remove, true) else { panic!("forced") };
+    execute(&mut model.directory, &command);
+    model.settle();
+    assert_eq!(model.nodes_of(1), [1, 2]);
+    let mut model = Model::new(1, 1);
+    let last = Shape::RemoveNode { node: NodeId(1) };
+    assert!(model.why(last.clone()).contains("last node"), "{}", model.why(last));
+    model.down.clear();
+}
+
+#[test]
+fn a_node_that_drains_or_leaves_is_given_nothing() {
+    let mut model = Model::new(5, 1);
+    model.begin(Shape::DrainNode { node: NodeId(5) });
+    assert!(model.why(relocation(1, &[1, 2, 5])).contains("takes no replicas"));
+    model.begin(Shape::UndrainNode { node: NodeId(5) });
+    model.begin(relocation(1, &[1, 2, 5]));
+    assert!(matches!(model.ask(relocation(1, &[1, 2, 5]), false), Ok(Verdict::Progress(progress)) if !progress.done));
+}

@@ -1,0 +1,382 @@
+//! What an operator's verb comes to here and now: done, under way, to be begun, or refused with the reason.
+
+use std::collections::BTreeSet;
+
+use coppice_client::map::{NodeInfo, NodeState};
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+
+use super::{View, placements};
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reshape};
+
+/// What a request comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was begun before: so far it is.
+    Progress(Reshaped),
+    /// It is to be begun by this command.
+    Begin {
+        /// For the directory.
+        command: DirectoryCommand,
+        /// What will be done.
+        plan: Reshaped,
+    },
+    /// The process at this address is to become a node.
+    Enlist {
+        /// Its peer port.
+        address: String,
+        /// The node that it replaces.
+        replaces: Option<NodeId>,
+        /// What will be done.
+        plan: Reshaped,
+    },
+}
+
+/// Judges a request. `replicas` is the cluster's setting.
+///
+/// # Errors
+/// Why it cannot or must not be done; nothing was changed.
+pub fn verdict(
+    state: &DirectoryState,
+    view: &View,
+    replicas: usize,
+    request: &ReshapeRequest,
+) -> Result<Verdict, AdminError> {
+    let judge = Judge { state, view, replicas, request };
+    match &request.shape {
+        Shape::AddNode { address } => judge.add(address),
+        Shape::DrainNode { node } => judge.drain(*node),
+        Shape::UndrainNode { node } => judge.undrain(*node),
+        Shape::RemoveNode { node } => judge.remove(*node),
+        Shape::ReplaceNode { old, address } => judge.replace(*old, address),
+        Shape::Move { partition, from, to } => judge.relocate(*partition, from, to),
+        Shape::Split { .. } | Shape::Merge { .. } => {
+            Err(AdminError::Refused("this version does not change the borders of partitions".into()))
+        }
+    }
+}
+
+struct Judge<'a> {
+    state: &'a DirectoryState,
+    view: &'a View,
+    replicas: usize,
+    request: &'a ReshapeRequest,
+}
+
+fn refused<T>(text: String) -> Result<T, AdminError> {
+    Err(AdminError::Refused(text))
+}
+
+fn decide(command: Reshape, plan: Reshaped) -> Result<Verdict, AdminError> {
+    Ok(Verdict::Begin { command: DirectoryCommand::Reshape(command), plan })
+}
+
+impl Judge<'_> {
+    fn reshaped(&self, done: bool, left: usize, steps: Vec<String>) -> Reshaped {
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        Reshaped { done, steps, left, partition: None, node: None, map_version: self.state.map.version }
+    }
+
+    fn progress(&self, done: bool, left: usize, step: String) -> Result<Verdict, AdminError> {
+        Ok(Verdict::Progress(self.reshaped(done, left, vec![step])))
+    }
+
+    fn known(&self, node: NodeId) -> Result<&NodeInfo, AdminError> {
+        let row = self.state.map.node(node);
+        row.ok_or_else(|| AdminError::NotFound(format!("there is no node {node}")))
+    }
+
+    /// Groups that have a replica on the node.
+    fn held_by(&self, node: NodeId) -> Vec<PartitionId> {
+        let held = placements(self.state).filter(|(_, nodes)| nodes.contains(&node));
+        held.map(|(partition, _)| partition).collect()
+    }
+
+    fn led_by(&self, node: NodeId) -> Vec<PartitionId> {
+        let led = |partition: &PartitionId| self.view.led(*partition).is_some_and(|led| led.leader == node);
+        placements(self.state).map(|(partition, _)| partition).filter(led).collect()
+    }
+
+    fn add(&self, address: &str) -> Result<Verdict, AdminError> {
+        let listens = |row: &&NodeInfo| row.addresses.peer == address && row.state != NodeState::Removed;
+        let row = self.state.map.nodes.iter().find(listens);
+        let done = |row: &NodeInfo, done: bool, text: String| {
+            Ok(Verdict::Progress(Reshaped {
+                node: Some(row.id),
+                ..self.reshaped(done, usize::from(!done), vec![text])
+            }))
+        };
+        match row {
+            Some(row) if row.state == NodeState::Joining => {
+                done(row, false, format!("{} is told that it belongs to this cluster", row.id))
+            }
+            Some(row) if self.view.is_up(row.id) => done(row, true, format!("{} is a node of this cluster", row.id)),
+            Some(row) => refused(format!(
+                "{} is registered at {address} and does not answer; if its data is lost: coppice node replace {} {address}",
+                row.id, row.id
+            )),
+            None => {
+                let step = format!("{address} becomes a node; it holds nothing until replicas move there");
+                Ok(Verdict::Enlist {
+                    address: address.to_owned(),
+                    replaces: None,
+                    plan: self.reshaped(false, 1, vec![step]),
+                })
+            }
+        }
+    }
+
+    fn replace(&self, old: NodeId, address: &str) -> Result<Verdict, AdminError> {
+        let row = self.known(old)?;
+        let left = self.held_by(old).len();
+        match (row.state, self.state.successors.get(&old)) {
+            (NodeState::Removed, _) => {
+                let listens = |row: &&NodeInfo| row.addresses.peer == address && row.state == NodeState::Member;
+                match self.state.map.nodes.iter().find(listens) {
+                    Some(new) => self.progress(true, 0, format!("{} has taken the place of {old}", new.id)),
+                    None => refused(format!("{old} was removed before")),
+                }
+            }
+            (_, Some(new)) => self.progress(false, left.max(1), format!("{left} replicas are still to move to {new}")),
+            (NodeState::Leaving, None) => refused(format!("{old} is being removed already")),
+            _ => {
+                self.quorums_without(old)?;
+                let steps = vec![
+                    format!("{address} becomes a node"),
+                    format!("it gets {left} replicas under new ids, as learners first: {}", list(&self.held_by(old))),
+                    format!("{old} is removed"),
+                ];
+                let plan = self.reshaped(false, left.max(1), steps);
+                Ok(Verdict::Enlist { address: address.to_owned(), replaces: Some(old), plan })
+            }
+        }
+    }
+
+    /// Every group on the node can agree on a change, now and without it: the others are a majority of its voters.
+    fn quorums_without(&self, node: NodeId) -> Result<(), AdminError> {
+        for (partition, nodes) in placements(self.state).filter(|(_, nodes)| nodes.contains(&node)) {
+            let (up, all) = self.view.voters_up(self.state, partition);
+            if up <= all / 2 {
+                return refused(format!(
+                    "{partition} has no quorum: {up} of its {all} voters answer, so it cannot decide to change them"
+                ));
+            }
+            let others = nodes.iter().filter(|&&other| other != node && self.view.is_up(other)).count();
+            if others == 0 && nodes.len() > 1 {
+                return refused(format!("the only replica of {partition} that answers is on {node}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every replica of the node has somewhere else to go, or may be given up.
+    fn places_without(&self, node: NodeId) -> Result<Vec<String>, AdminError> {
+        let mut steps = Vec::new();
+        for (partition, nodes) in placements(self.state).filter(|(_, nodes)| nodes.contains(&node)) {
+            let free = |row: &&NodeInfo| row.state == NodeState::Member && !nodes.contains(&row.id);
+            let members: Vec<NodeId> = self.state.map.nodes.iter().filter(free).map(|row| row.id).collect();
+            let up = members.iter().filter(|&&to| self.view.node(to).is_some_and(|local| !local.is_full())).count();
+            if up > 0 {
+                steps.push(format!("a replica of {partition} is rebuilt on another node, then that of {node} goes"));
+            } else if nodes.len() > self.replicas || (self.request.force && nodes.len() > 1) {
+                steps.push(format!("{partition} keeps {} replicas", nodes.len() - 1));
+            } else if nodes.len() == 1 {
+                return refused(format!("{node} holds the last replica of {partition}, and no other node can take it"));
+            } else {
+                return refused(format!(
+                    "{partition} needs {} replicas and no other node can take that of {node}: add a node first, or accept \
+                     to survive fewer failures with --force",
+                    self.replicas
+                ));
+            }
+        }
+        Ok(steps)
+    }
+
+    fn drain(&self, node: NodeId) -> Result<Verdict, AdminError> {
+        let (held, led) = (self.held_by(node), self.led_by(node));
+        match self.known(node)?.state {
+            NodeState::Draining if held.is_empty() => self.progress(true, 0, format!("{node} holds nothing")),
+            NodeState::Draining => self.progress(false, held.len(), moving(&held)),
+            NodeState::Member => {
+                self.quorums_without(node)?;
+                let mut steps = self.places_without(node)?;
+                if !led.is_empty() {
+                    steps.insert(0, format!("{node} hands over what it leads: {}", list(&led)));
+                }
+                let force = self.request.force;
+                let plan = self.reshaped(false, held.len(), steps);
+                decide(Reshape::SetState { node, state: NodeState::Draining, force }, plan)
+            }
+            _ => refused(format!("{node} is joining, being removed, or was")),
+        }
+    }
+
+    fn undrain(&self, node: NodeId) -> Result<Verdict, AdminError> {
+        match self.known(node)?.state {
+            NodeState::Member => self.progress(true, 0, format!("{node} may hold replicas")),
+            NodeState::Draining => {
+                let plan = self.reshaped(false, 0, vec![format!("{node} may hold replicas again")]);
+                decide(Reshape::SetState { node, state: NodeState::Member, force: false }, plan)
+            }
+            _ => refused(format!("{node} is joining, being removed, or was")),
+        }
+    }
+
+    fn remove(&self, node: NodeId) -> Result<Verdict, AdminError> {
+        let held = self.held_by(node);
+        match self.known(node)?.state {
+            NodeState::Removed => self.progress(true, 0, format!("{node} is no node of this cluster any more")),
+            NodeState::Leaving => self.progress(false, held.len().max(1), moving(&held)),
+            NodeState::Joining => self.begin_removal(node, vec![format!("{node} is removed before it joined")]),
+            NodeState::Member | NodeState::Draining => {
+                let members = |row: &&NodeInfo| row.state == NodeState::Member && row.id != node;
+                if !self.state.map.nodes.iter().any(|row| members(&row)) {
+                    return refused(format!("{node} is the last node that may hold replicas"));
+                }
+                self.quorums_without(node)?;
+                let mut steps = self.places_without(node)?;
+                steps.push(format!("{node} is removed; its number is never used again"));
+                self.begin_removal(node, steps)
+            }
+        }
+    }
+
+    fn begin_removal(&self, node: NodeId, steps: Vec<String>) -> Result<Verdict, AdminError> {
+        let plan = self.reshaped(false, self.held_by(node).len().max(1), steps);
+        decide(Reshape::SetState { node, state: NodeState::Leaving, force: self.request.force }, plan)
+    }
+
+    fn relocate(&self, partition: PartitionId, from: &[NodeId], to: &[NodeId]) -> Result<Verdict, AdminError> {
+        let change = self.request.change;
+        if let Some(Change::Move(under_way)) = self.state.changes.get(&change) {
+            return Ok(Verdict::Progress(self.moving(under_way)));
+        }
+        match self.state.ended(change) {
+            Some(Ended::Done) => return self.progress(true, 0, format!("{partition} is on {}", self.place(partition))),
+            Some(Ended::Cancelled) => return refused(format!("the move of {partition} was called off")),
+            None => {}
+        }
+        let Some(entry) = self.state.map.entry(partition) else {
+            return Err(AdminError::NotFound(format!("there is no partition {partition}")));
+        };
+        if let Some((other, _)) = self.state.change_of(partition) {
+            return refused(format!(
+                "{partition} is being changed already, by change {other}: ask again when it is done"
+            ));
+        }
+        let now: BTreeSet<NodeId> = entry.replicas.iter().map(|replica| replica.node).collect();
+        let target: BTreeSet<NodeId> = if from.is_empty() {
+            to.iter().copied().collect()
+        } else {
+            if let Some(stranger) = from.iter().find(|node| !now.contains(node)) {
+                return Err(AdminError::Invalid(format!("{stranger} has no replica of {partition}")));
+            }
+            now.iter().copied().filter(|node| !from.contains(node)).chain(to.iter().copied()).collect()
+        };
+        self.check_target(partition, &now, &target)?;
+        let mut steps = Vec::new();
+        for node in target.difference(&now) {
+            steps.push(format!(
+                "{node} gets a replica of {partition}: a learner that catches up by a snapshot, then votes"
+            ));
+        }
+        for node in now.difference(&target) {
+            steps.push(format!(
+                "the replica of {partition} on {node} goes, when a quorum of the others holds everything"
+            ));
+        }
+        let left = target.symmetric_difference(&now).count();
+        let plan = Reshaped { partition: Some(partition), ..self.reshaped(left == 0, left, steps) };
+        if left == 0 {
+            return self.progress(true, 0, format!("{partition} is on {} already", self.place(partition)));
+        }
+        decide(Reshape::Move { change, partition, to: target.into_iter().collect() }, plan)
+    }
+
+    fn check_target(
+        &self,
+        partition: PartitionId,
+        now: &BTreeSet<NodeId>,
+        target: &BTreeSet<NodeId>,
+    ) -> Result<(), AdminError> {
+        if target.is_empty() {
+            return refused(format!("{partition} would have no replica left: its data would be lost"));
+        }
+        if target.len() < self.replicas.min(now.len()) && !self.request.force {
+            return refused(format!(
+                "{partition} would have {} replicas instead of {}, and survive fewer failures: give it as many nodes, set \
+                 `replicas`, or accept it with --force",
+                target.len(),
+                now.len()
+            ));
+        }
+        for &node in target.difference(now) {
+            if self.known(node)?.state != NodeState::Member {
+                return refused(format!("{node} takes no replicas: it is joining, drained or removed"));
+            }
+            match self.view.node(node) {
+                None => return refused(format!("{node} does not answer: a replica there would not count")),
+                Some(local) => {
+                    if let Some(why) = &local.full {
+                        return refused(format!("{node} is full: {why}"));
+                    }
+                }
+            }
+        }
+        let (up, all) = self.view.voters_up(self.state, partition);
+        if up <= all / 2 {
+            return refused(format!("{partition} has no quorum: {up} of its {all} voters answer"));
+        }
+        let up = target.iter().filter(|&&node| self.view.is_up(node)).count();
+        if up <= target.len() / 2 {
+            return refused(format!(
+                "{partition} would lose its quorum: only {up} of these {} nodes answer",
+                target.len()
+            ));
+        }
+        Ok(())
+    }
+
+    fn moving(&self, change: &Move) -> Reshaped {
+        let partition = change.partition;
+        let left = change.add.len() + change.remove.len();
+        let text = match self.view.led(partition) {
+            None => format!("{partition} has no leader that answers"),
+            Some(led) => {
+                let learning = |id: &&coppice_client::wire::ReplicaId| led.report.learners.contains(id);
+                let behind = change.add.iter().filter(learning).map(|id| {
+                    let durable = led.report.durable.iter().find(|(known, _)| known == id);
+                    led.report.decided_upto.saturating_sub(durable.map_or(0, |&(_, upto)| upto))
+                });
+                match behind.max() {
+                    Some(0) | None => format!("{partition} changes its voters"),
+                    Some(behind) => format!("a new replica of {partition} lacks {behind} instances"),
+                }
+            }
+        };
+        Reshaped { partition: Some(partition), ..self.reshaped(false, left, vec![text]) }
+    }
+
+    fn place(&self, partition: PartitionId) -> String {
+        let entry = self.state.map.entry(partition);
+        let nodes: Vec<String> =
+            entry.map(|entry| entry.replicas.iter().map(|info| info.node.to_string()).collect()).unwrap_or_default();
+        nodes.join(" ")
+    }
+}
+
+fn moving(held: &[PartitionId]) -> String {
+    match held.len() {
+        0 => "nothing is left on it".into(),
+        count => format!("{count} replicas are still to be moved: {}", list(held)),
+    }
+}
+
+fn list(partitions: &[PartitionId]) -> String {
+    if partitions.is_empty() {
+        return "none".into();
+    }
+    let names: Vec<String> = partitions.iter().map(PartitionId::to_string).collect();
+    names.join(" ")
+}
