@@ -316,6 +316,22 @@ fn commands_across_a_split_keep_their_session_and_number() {
     }
 }
 
+/// Every replica that the client knew still answered, and pointed to a leader that its map did not name; it asked them
+/// in turn until the deadline, and never for a newer map.
+#[test]
+fn a_leader_on_a_node_that_joined_since_is_found() {
+    for seed in 0..20 {
+        let mut run = Run::new(seed, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
+        let put = |token| Request::Command(Operation::put("a", &*mark(token)).into());
+        run.submit(1, Duration::from_secs(1), put(1)).unwrap();
+        run.run_for(Duration::from_secs(1));
+        run.world.grow();
+        run.submit(2, Duration::from_secs(1), put(2)).unwrap();
+        run.run_for(Duration::from_secs(2));
+        assert!(run.outcome(2).is_ok(), "seed {seed}: {:?}", run.outcome(2));
+    }
+}
+
 #[test]
 fn nobody_there_means_a_sure_failure_by_the_deadline() {
     let mut run = Run::new(3, Chaos { connect_fails: 1000, delay_ms: 1, ..Chaos::default() }, &[]);

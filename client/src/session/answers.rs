@@ -301,6 +301,8 @@ impl Session {
         }
         lane.trouble = Trouble::NoLeader;
         lane.misses = lane.misses.saturating_add(1);
+        // A leader that our map does not name, or nobody who knows one in a whole round: the replicas have moved.
+        let mut moved = hint.is_some_and(|hint| !lane.replicas.contains(&hint));
         let hint = hint.filter(|&hint| Some(hint) != node && lane.replicas.contains(&hint));
         lane.follow(hint);
         if hint.is_none() {
@@ -311,6 +313,10 @@ impl Session {
         if lane.misses >= round {
             let rest = pause(self.config.backoff, self.config.search_pause_max, lane.misses / round, draw);
             lane.not_before = lane.not_before.max(now + rest);
+            moved = true;
+        }
+        if moved {
+            self.want_map();
         }
     }
 

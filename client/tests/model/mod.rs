@@ -340,6 +340,16 @@ impl World {
         }
     }
 
+    /// A node joins, gets a replica of every partition, and leads them all.
+    pub fn grow(&mut self) {
+        self.nodes += 1;
+        self.version += 1;
+        for partition in &mut self.partitions {
+            partition.leader = self.nodes;
+            partition.version = self.version;
+        }
+    }
+
     /// Splits a partition in the middle of its keys: data and sessions are copied, nothing moves.
     pub fn split(&mut self) {
         let at = self.rng.below(self.partitions.len() as u64) as usize;

@@ -256,11 +256,12 @@ impl Shard {
         self.step(id, Input::Request { origin, request });
     }
 
-    /// No replica of `group` is here: somebody else leads it, or there is no such partition.
+    /// No replica of `group` is here: one is about to start, or the client's map is older than ours.
     fn not_here(&self, group: PartitionId) -> Refusal {
+        let own = self.shared.identity().map(|identity| identity.node);
         match self.map.entry(group) {
-            Some(_) => Refusal::NotLeader { hint: None },
-            None => Refusal::WrongPartition,
+            Some(entry) if own.is_some_and(|own| entry.replica_on(own).is_some()) => Refusal::NotLeader { hint: None },
+            _ => Refusal::WrongPartition,
         }
     }
 
