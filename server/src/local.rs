@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use coppice_client::wire::control::{decode_control, encode_control};
-use coppice_client::wire::{AdminReply, AdminRequest, ClientId, FrameDecoder, Hello, InitRequest, Kind, PROTOCOL};
+use coppice_client::wire::{
+    AdminReply, AdminRequest, ClientId, FrameDecoder, Hello, InitRequest, Kind, NodeId, PROTOCOL, PartitionId,
+};
 
 use crate::config::{Address, Listen, NodeConfig};
 use crate::node::{Node, StartError};
@@ -91,6 +93,32 @@ impl Cluster {
     /// Where clients reach the nodes, those that are stopped too.
     pub fn endpoints(&self) -> Vec<SocketAddr> {
         self.configs.iter().filter_map(|config| config.listen.native.resolve().ok()).collect()
+    }
+
+    /// Starts one more process beside the cluster, which waits to be added; returns its place, counted from 0.
+    ///
+    /// # Errors
+    /// See [`LocalError`].
+    pub fn start_waiting(&mut self) -> Result<usize, LocalError> {
+        let at = self.configs.len();
+        let ports = free_ports(2)?;
+        let known = &self.configs[0];
+        let local = |port: u16| Address::new("127.0.0.1", port);
+        let parent = known.data_dir.parent().unwrap_or(&known.data_dir);
+        let config = NodeConfig {
+            name: format!("n{}", at + 1),
+            data_dir: parent.join(format!("n{}", at + 1)),
+            listen: Listen { native: local(ports[0]), peer: local(ports[1]), admin: None },
+            ..known.clone()
+        };
+        self.nodes.push(Some(start(&config)?));
+        self.configs.push(config);
+        Ok(at)
+    }
+
+    /// Who leads a group, as the first running node knows it.
+    pub fn leader_of(&self, group: PartitionId) -> Option<NodeId> {
+        self.nodes.iter().flatten().next()?.leader_of(group)
     }
 
     /// A running node, counted from 0.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use coppice_client::wire::{ClusterId, NodeId};
+use coppice_client::wire::{ClusterId, NodeId, PartitionId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::config::{Address, NodeConfig};
@@ -170,6 +170,11 @@ impl Node {
     /// Which node of which cluster it is; none: it waits for `init`.
     pub fn identity(&self) -> Option<(ClusterId, NodeId)> {
         self.shared.identity().map(|identity| (identity.cluster, identity.node))
+    }
+
+    /// Who leads a group, as this node knows it.
+    pub fn leader_of(&self, group: PartitionId) -> Option<NodeId> {
+        self.shared.leader(group)
     }
 
     /// Hands leaderships over, finishes what is in flight, flushes, and stops. Takes up to `drain_timeout`.

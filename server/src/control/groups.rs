@@ -130,6 +130,13 @@ impl Control {
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
+        // What the seeds do not name is found by the map as it was before; it may be old, so others are asked all the
+        // same.
+        let kept = self.home.read_map().and_then(|map| postcard::from_bytes::<PartitionMap>(&map).ok());
+        if let Some(map) = kept {
+            let pairs = self.pairs.clone();
+            self.adopt(map, pairs);
+        }
         Ok(())
     }
 
@@ -403,6 +410,10 @@ impl Control {
             tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
         }
         self.remove_unnamed(&map);
+        let kept = postcard::to_stdvec(&*map).expect("a map is plain data");
+        if let Err(error) = self.home.write_map(&kept) {
+            tracing::warn!(%error, "the partition map was not kept for the next start");
+        }
         for entry in map.directory.iter().chain(&map.partitions) {
             self.start_from_map(entry);
         }

@@ -6,6 +6,7 @@
 //! | `VERSION` | format of the directory; written last at its creation |
 //! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
 //! | `endpoints.json` | the addresses after bind; removed at shutdown |
+//! | `map` | the newest partition map known, with its crc32c: a hint, for finding the others after a restart |
 //! | `log/`, `checkpoints/` | see [`crate::log`], `crate::checkpoint` |
 //!
 //! Directories are 0700 and files 0600. A file that matters changes by temporary file, fsync, rename, and fsync of the
@@ -179,6 +180,23 @@ impl DataDir {
     /// The system's.
     pub fn write_endpoints(&self, json: &str) -> io::Result<()> {
         replace(&self.path, "endpoints.json", json.as_bytes())
+    }
+
+    /// Keeps the newest map that this node knows, so that a restart finds nodes that the seeds do not name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_map(&self, map: &[u8]) -> io::Result<()> {
+        let mut content = crc32c::crc32c(map).to_le_bytes().to_vec();
+        content.extend_from_slice(map);
+        replace(&self.path, "map", &content)
+    }
+
+    /// The map that was kept; none if there is none that is whole: it is only a hint.
+    pub fn read_map(&self) -> Option<Vec<u8>> {
+        let content = fs::read(self.path.join("map")).ok()?;
+        let (crc, map) = content.split_at_checked(4)?;
+        (crc == crc32c::crc32c(map).to_le_bytes()).then(|| map.to_vec())
     }
 }
 

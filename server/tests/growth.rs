@@ -1,0 +1,233 @@
+//! A real cluster that changes its shape while it serves: nodes join and go, replicas move, a disk is lost.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use coppice_client::blocking::Client;
+use coppice_client::map::{PartitionMap, Role};
+use coppice_client::wire::{
+    AdminError, AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape,
+};
+use coppice_server::local::{Cluster, LocalOptions, admin};
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("coppice-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Asks any node that answers, until the verb is done or refused.
+fn reshape(cluster: &Cluster, change: u64, shape: Shape) -> Result<Reshaped, AdminError> {
+    let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false };
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{request:?} is never done");
+        for endpoint in cluster.endpoints() {
+            match admin(endpoint, AdminRequest::Reshape(request.clone()), Duration::from_secs(5)) {
+                Ok(AdminReply::Reshaped(reshaped)) if reshaped.done => return Ok(reshaped),
+                Ok(AdminReply::Failed(error @ (AdminError::Refused(_) | AdminError::NotFound(_)))) => {
+                    return Err(error);
+                }
+                Ok(AdminReply::Reshaped(_)) => break,
+                // Stopped, or without a leader of the directory for the moment.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn add(cluster: &mut Cluster, change: u64) -> NodeId {
+    let at = cluster.start_waiting().unwrap();
+    let address = cluster.node(at).unwrap().endpoints().peer.to_string();
+    reshape(cluster, change, Shape::AddNode { address }).unwrap().node.unwrap()
+}
+
+fn relocate(partition: u32, to: &[u32]) -> Shape {
+    Shape::Move { partition: PartitionId(partition), from: vec![], to: to.iter().map(|&node| NodeId(node)).collect() }
+}
+
+fn connect(cluster: &Cluster) -> Client {
+    Client::connect(cluster.endpoints().iter().map(ToString::to_string)).unwrap()
+}
+
+/// The map as the newest node that answers has it.
+fn map(cluster: &Cluster) -> PartitionMap {
+    let maps = cluster.endpoints().into_iter().filter_map(|endpoint| {
+        let client = Client::connect([endpoint.to_string()]).ok()?;
+        client.map().ok().map(|map| map.as_ref().clone())
+    });
+    maps.max_by_key(|map| map.version).unwrap()
+}
+
+fn nodes_of(map: &PartitionMap, partition: u32) -> Vec<u32> {
+    map.entry(PartitionId(partition)).unwrap().replicas.iter().map(|info| info.node.0).collect()
+}
+
+/// Inserts ever new keys until it is told to stop; returns how many, and the longest wait for one.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(u64, Duration)>,
+}
+
+fn key(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+impl Writer {
+    fn start(cluster: &Cluster) -> Writer {
+        let (client, stop) = (connect(cluster), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let (mut n, mut longest) = (0, Duration::ZERO);
+            while !stopped.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                // An insert that had been executed before would find its own value.
+                let present = client.insert(key(n), n.to_be_bytes()).unwrap().output;
+                assert_eq!(present, None, "insert {n} was executed twice");
+                longest = longest.max(begun.elapsed());
+                n += 1;
+            }
+            (n, longest)
+        });
+        Writer { stop, thread }
+    }
+
+    /// Every write that was answered is there.
+    fn check(self, cluster: &Cluster) {
+        self.stop.store(true, Ordering::Relaxed);
+        let (count, longest) = self.thread.join().unwrap();
+        println!("{count} writes, the longest took {longest:?}");
+        assert!(count > 10, "only {count} writes in all that time");
+        let client = connect(cluster);
+        for n in 0..count {
+            let value = client.get(key(n)).unwrap().output;
+            assert_eq!(value.as_deref(), Some(&n.to_be_bytes()[..]), "write {n} is lost");
+        }
+    }
+}
+
+#[test]
+fn every_replica_moves_to_new_nodes_and_the_old_ones_go_while_a_client_writes() {
+    let directory = Directory::new("grow");
+    let options = LocalOptions { partitions: 2, ..LocalOptions::new(&directory.0) };
+    let mut cluster = Cluster::start_local(&options).unwrap();
+    let writer = Writer::start(&cluster);
+    let added: Vec<NodeId> = (0..3).map(|n| add(&mut cluster, 10 + n)).collect();
+    assert_eq!(added, [4, 5, 6].map(NodeId));
+    // The directory too; all at once, so that no old replica is left to ask.
+    for partition in [1, 0, 2] {
+        reshape(&cluster, 20 + u64::from(partition), relocate(partition, &[4, 5, 6])).unwrap();
+    }
+    let moved = map(&cluster);
+    for partition in 0..=2 {
+        assert_eq!(nodes_of(&moved, partition), [4, 5, 6]);
+        let entry = moved.entry(PartitionId(partition)).unwrap();
+        assert!(entry.replicas.iter().all(|info| info.role == Role::Voter && info.replica.0 > 3), "{entry:?}");
+    }
+    for node in 1..=3 {
+        reshape(&cluster, 30 + u64::from(node), Shape::RemoveNode { node: NodeId(node) }).unwrap();
+        cluster.stop(node as usize - 1);
+    }
+    // All that the cluster was formed of is gone; those that are left come back by themselves.
+    for at in 3..6 {
+        cluster.stop(at);
+        cluster.restart(at).unwrap();
+    }
+    writer.check(&cluster);
+}
+
+#[test]
+fn a_drained_node_holds_nothing_and_the_move_survives_the_directorys_leader() {
+    let directory = Directory::new("drain");
+    let options = LocalOptions { partitions: 3, ..LocalOptions::new(&directory.0) };
+    let mut cluster = Cluster::start_local(&options).unwrap();
+    let writer = Writer::start(&cluster);
+    add(&mut cluster, 1);
+    let leader = cluster.leader_of(PartitionId::DIRECTORY).unwrap();
+    let request = ReshapeRequest { change: ChangeId(2), shape: relocate(1, &[2, 3, 4]), dry_run: false, force: false };
+    let endpoint = cluster.endpoints()[leader.0 as usize - 1];
+    admin(endpoint, AdminRequest::Reshape(request), Duration::from_secs(5)).unwrap();
+    // It was decided a moment ago; whoever leads now finds it in the log.
+    cluster.stop(leader.0 as usize - 1);
+    reshape(&cluster, 2, relocate(1, &[2, 3, 4])).unwrap();
+    cluster.restart(leader.0 as usize - 1).unwrap();
+    assert_eq!(nodes_of(&map(&cluster), 1), [2, 3, 4]);
+    reshape(&cluster, 3, Shape::DrainNode { node: NodeId(2) }).unwrap();
+    let drained = map(&cluster);
+    for partition in 0..=3 {
+        let nodes = nodes_of(&drained, partition);
+        assert!(nodes.len() == 3 && !nodes.contains(&2), "p{partition} is on {nodes:?}");
+    }
+    writer.check(&cluster);
+}
+
+#[test]
+fn px11_a_node_that_lost_its_disk_comes_back_as_a_learner_with_another_id() {
+    let directory = Directory::new("wiped");
+    let mut cluster = Cluster::start_local(&LocalOptions::new(&directory.0)).unwrap();
+    let writer = Writer::start(&cluster);
+    cluster.stop(2);
+    std::fs::remove_dir_all(directory.0.join("n3")).unwrap();
+    cluster.restart(2).unwrap();
+    let address = cluster.node(2).unwrap().endpoints().peer.to_string();
+    assert_eq!(cluster.node(2).unwrap().identity(), None, "it must not remember who it was");
+    let refusal = reshape(&cluster, 1, Shape::AddNode { address: address.clone() }).unwrap_err();
+    assert!(refusal.to_string().contains("coppice node replace n3"), "{refusal}");
+    reshape(&cluster, 2, Shape::ReplaceNode { old: NodeId(3), address }).unwrap();
+    assert_eq!(cluster.node(2).unwrap().identity().map(|(_, node)| node), Some(NodeId(4)));
+    let replaced = map(&cluster);
+    for partition in 0..=1 {
+        let replicas: Vec<(u32, u32)> = replaced
+            .entry(PartitionId(partition))
+            .unwrap()
+            .replicas
+            .iter()
+            .map(|info| (info.replica.0, info.node.0))
+            .collect();
+        assert_eq!(replicas, [(1, 1), (2, 2), (4, 4)]);
+    }
+    // With the new replica two of three: it votes.
+    cluster.stop(0);
+    connect(&cluster).put("after", "all").unwrap();
+    cluster.restart(0).unwrap();
+    writer.check(&cluster);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_nothing_is_half_done() {
+    let directory = Directory::new("refused");
+    let mut cluster = Cluster::start_local(&LocalOptions::new(&directory.0)).unwrap();
+    let before = map(&cluster);
+    let because = |shape: Shape, words: &str| {
+        let error = reshape(&cluster, 1, shape).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    because(relocate(1, &[1, 2, 9]), "no node n9");
+    because(relocate(1, &[2]), "--force");
+    because(relocate(7, &[1, 2, 3]), "no partition p7");
+    because(Shape::RemoveNode { node: NodeId(3) }, "add a node first");
+    because(Shape::AddNode { address: "127.0.0.1:1".into() }, "nobody answers");
+    let own = cluster.node(1).unwrap().endpoints().native.to_string();
+    because(Shape::AddNode { address: own }, "peer port");
+    assert_eq!(map(&cluster), before);
+    let strangers = Directory::new("strangers");
+    let other = Cluster::start_local(&LocalOptions { nodes: 1, ..LocalOptions::new(&strangers.0) }).unwrap();
+    let address = other.node(0).unwrap().endpoints().peer.to_string();
+    because(Shape::AddNode { address }, "another cluster");
+    cluster.stop(1);
+    cluster.stop(2);
+}
