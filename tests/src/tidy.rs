@@ -166,6 +166,7 @@ const PURE: &[&str] = &[
     "server/src/executor",
     "server/src/sessions",
     "server/src/machine",
+    "server/src/reshape",
     "server/src/catch_up",
     "server/src/snapshot",
 ];

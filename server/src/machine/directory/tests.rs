@@ -186,3 +186,15 @@ fn undo_takes_everything_back() {
     directory.undo(mark);
     assert_eq!(directory.state(), &before);
 }
+
+/// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_step_that_is_done_twice_is_noticed() {
+    let test = "machine::directory::tests::mv8_a_repeated_step_changes_nothing";
+    let program = std::env::current_exe().expect("this test");
+    let mut command = std::process::Command::new(program);
+    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "change_not_idempotent").output();
+    let output = output.expect("it runs");
+    assert!(!output.status.success(), "the mutant survived: {}", String::from_utf8_lossy(&output.stdout));
+}
