@@ -12,12 +12,12 @@ use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Move, 
 /// Moves that the plan begins by itself run at most so many at a time: each sends a whole partition over the network.
 const MOVES_MAX: usize = 2;
 
-/// A learner that lacks at most so many instances has caught up: it gets the newest ones as voters do, so under load it
-/// is never quite there.
+/// A learner that lacks at most so many instances has caught up: it gets the newest ones as voters do, so under load
+/// it is never quite there.
 const CAUGHT_UP_INSTANCES: u64 = 64;
 
-/// The steps to take now. `replicas` is the cluster's setting; `tried` are moves whose leader was asked to hand over and
-/// did not: they go on without.
+/// The steps to take now. `replicas` is the cluster's setting; `tried` are moves whose leader was asked to hand over
+/// and did not: they go on without.
 pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTreeSet<ChangeId>) -> Vec<Step> {
     let mut steps = Vec::new();
     for node in &state.map.nodes {
