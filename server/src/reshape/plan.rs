@@ -180,10 +180,11 @@ fn wanted(
     None
 }
 
+/// Partitions that each node leads. The directory does not count: it orders nothing that clients write.
 fn leaderships(state: &DirectoryState, view: &View) -> BTreeMap<NodeId, usize> {
     let mut leads: BTreeMap<NodeId, usize> = state.map.nodes.iter().map(|node| (node.id, 0)).collect();
-    for (partition, _) in placements(state) {
-        if let Some(led) = view.led(partition) {
+    for entry in &state.map.partitions {
+        if let Some(led) = view.led(entry.partition) {
             *leads.entry(led.leader).or_default() += 1;
         }
     }
