@@ -5,9 +5,9 @@
 //! are executed in their order.
 
 use crate::key::{Probe, head};
-use crate::node::{Inner, Link};
+use crate::node::{INNER_HEAD_LINES, Node};
 use crate::op::{Op, OpResult};
-use crate::shared::Shared;
+use crate::shared::Link;
 use crate::snapshot::Snapshot;
 use crate::tree::Tree;
 use crate::undo::Undo;
@@ -24,7 +24,7 @@ impl Tree {
         for group in ops.chunks(GROUP) {
             self.warm(group.iter().map(Op::key), Words::prefetch_change);
             for op in group {
-                results.push(self.execute_as::<false>(*op, undo));
+                results.push(self.execute(*op, undo));
             }
         }
     }
@@ -36,7 +36,7 @@ impl Snapshot {
         for (group, first) in keys.chunks(GROUP).zip((0..).step_by(GROUP)) {
             let leaves = self.warm(group.iter().map(AsRef::as_ref), Words::prefetch_pair);
             for ((key, leaf), index) in group.iter().zip(leaves).zip(first..) {
-                found(index, leaf.and_then(|leaf| leaf.get_in_leaf::<false>(Probe::new(key.as_ref()))));
+                found(index, leaf.and_then(|leaf| leaf.get_in_leaf(Probe::new(key.as_ref()))));
             }
         }
     }
@@ -44,11 +44,7 @@ impl Snapshot {
     /// Goes down with up to [`GROUP`] keys and asks for what a command on each will touch in its leaf, by `prefetch` if
     /// it is a fast one. Returns the leaves.
     #[inline]
-    fn warm<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a [u8]>,
-        prefetch: impl Fn(&Shared<Words>, u64),
-    ) -> [Option<&Link>; GROUP] {
+    fn warm<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, prefetch: impl Fn(&Words, u64)) -> [Option<&Link>; GROUP] {
         let mut lanes = [Lane { probe: Probe::new(&[]), link: self.root.as_ref(), at: 0 }; GROUP];
         let mut count = 0;
         for (lane, key) in lanes.iter_mut().zip(keys) {
@@ -56,22 +52,22 @@ impl Snapshot {
             count += 1;
         }
         // All leaves have the same height, so the lanes arrive together.
-        while let Some(Link::Inner(_)) = lanes[0].link {
+        while let Some(Node::Inner(_)) = lanes[0].link.map(Link::node) {
             for lane in &mut lanes[..count] {
-                if let Some(Link::Inner(inner)) = lane.link {
-                    lane.at = Inner::search_ahead::<false>(inner, lane.probe);
+                if let Some(Node::Inner(inner)) = lane.link.map(Link::node) {
+                    lane.at = inner.search(lane.probe);
                 }
             }
             for lane in &mut lanes[..count] {
-                if let Some(Link::Inner(inner)) = lane.link {
+                if let Some(Node::Inner(inner)) = lane.link.map(Link::node) {
                     let child = inner.child(lane.at);
-                    child.prefetch();
+                    child.prefetch(0..INNER_HEAD_LINES);
                     lane.link = Some(child);
                 }
             }
         }
         for lane in &lanes[..count] {
-            if let Some(Link::Words(words)) = lane.link {
+            if let Some(Node::Words(words)) = lane.link.map(Link::node) {
                 prefetch(words, lane.probe.head);
             }
         }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::node::{Inner, Link, Summary};
+use crate::node::{Inner, Node, Summary};
+use crate::shared::Link;
 use crate::snapshot::Snapshot;
 
 /// An invariant that does not hold, in words.
@@ -52,9 +53,9 @@ impl Snapshot {
         high: Option<&[u8]>,
         shape: &mut Shape,
     ) -> Result<Summary, Violation> {
-        let counted = match link {
-            Link::Inner(inner) if height > 0 => self.check_inner(inner, height, low, high, shape)?,
-            Link::Words(words) if height == 0 => {
+        let counted = match link.node() {
+            Node::Inner(inner) if height > 0 => self.check_inner(inner, height, low, high, shape)?,
+            Node::Words(words) if height == 0 => {
                 if !words.has_clean_slots() {
                     return violation("an unused key slot is not at the maximum");
                 }
@@ -62,7 +63,7 @@ impl Snapshot {
                 let keys = (0..words.len()).map(|at| words.key(at));
                 self.check_keys(keys.zip(words.values()).map(|(key, value)| (key, &value[..])), low, high)?
             }
-            Link::Wide(wide) if height == 0 => {
+            Node::Wide(wide) if height == 0 => {
                 if !wide.has_matching_heads() {
                     return violation("heads do not match their keys");
                 }

@@ -5,8 +5,8 @@
 
 use crate::capacity::Capacity;
 use crate::key::separator;
-use crate::node::{Inner, Link, Split};
-use crate::shared::Shared;
+use crate::node::{Inner, Node, OwnedNode, Split};
+use crate::shared::Link;
 use crate::value::Key;
 use crate::wide::Wide;
 use crate::words::Words;
@@ -14,10 +14,10 @@ use crate::words::Words;
 /// Whether the node should get together with a neighbour.
 #[inline]
 pub(crate) fn is_thin(link: &Link, capacity: Capacity) -> bool {
-    match link {
-        Link::Inner(inner) => inner.len() < capacity.children_low(),
-        Link::Words(words) => words.len() < capacity.pairs_low(),
-        Link::Wide(wide) => wide.len() < capacity.pairs_low(),
+    match link.node() {
+        Node::Inner(inner) => inner.len() < capacity.children_low(),
+        Node::Words(words) => words.len() < capacity.pairs_low(),
+        Node::Wide(wide) => wide.len() < capacity.pairs_low(),
     }
 }
 
@@ -41,21 +41,18 @@ pub(crate) fn fuse_children(inner: &mut Inner, at: usize, capacity: Capacity) {
 
 /// Makes one node of two neighbours of the same height, or two of about the same width.
 pub(crate) fn fuse(left: Link, separator: Key, right: Link, capacity: Capacity) -> (Link, Option<Split>) {
-    match (left, right) {
-        (Link::Inner(left), Link::Inner(right)) => {
-            let (left, right) = (left.into_inner(), right.into_inner());
-            fuse_inner(left, separator, right, capacity)
-        }
-        (Link::Words(left), Link::Words(right)) => fuse_words(left, right, capacity),
+    match (left.into_owned(), right.into_owned()) {
+        (OwnedNode::Inner(left), OwnedNode::Inner(right)) => fuse_inner(left, separator, *right, capacity),
+        (OwnedNode::Words(left), OwnedNode::Words(right)) => fuse_words(left, right, capacity),
         (left, right) => fuse_wide(into_wide(left), into_wide(right), capacity),
     }
 }
 
-fn fuse_inner(mut left: Inner, separator: Key, mut right: Inner, capacity: Capacity) -> (Link, Option<Split>) {
+fn fuse_inner(mut left: Box<Inner>, separator: Key, mut right: Inner, capacity: Capacity) -> (Link, Option<Split>) {
     let (count, half) = (left.len() + right.len(), (left.len() + right.len()) / 2);
     if count <= capacity.children_max() {
         left.append(separator, right);
-        return (Link::inner(left), None);
+        return (Link::from(left), None);
     }
     let (separator, right) = if left.len() < half {
         let (next, rest) = right.split_off(half - left.len());
@@ -68,28 +65,26 @@ fn fuse_inner(mut left: Inner, separator: Key, mut right: Inner, capacity: Capac
     } else {
         (separator, right)
     };
-    (Link::inner(left), Some(Split { separator, right: Link::inner(right) }))
+    (Link::from(left), Some(Split { separator, right: Link::inner(right) }))
 }
 
-fn fuse_words(mut left: Shared<Words>, mut right: Shared<Words>, capacity: Capacity) -> (Link, Option<Split>) {
+fn fuse_words(mut left: Box<Words>, mut right: Box<Words>, capacity: Capacity) -> (Link, Option<Split>) {
     let (count, half) = (left.len() + right.len(), (left.len() + right.len()) / 2);
-    let into = left.own();
     if count <= capacity.pairs_max() {
-        into.append(&right);
-        return (Link::Words(left), None);
+        left.append(&right);
+        return (Link::from(left), None);
     }
-    if into.len() < half {
-        let from = right.own();
-        let rest = from.split_off(half - into.len());
-        into.append(from);
-        *from = rest;
+    if left.len() < half {
+        let rest = right.split_off(half - left.len());
+        left.append(&right);
+        *right = rest;
     } else {
-        let mut moved = into.split_off(half);
+        let mut moved = left.split_off(half);
         moved.append(&right);
-        right = Shared::new(moved);
+        *right = moved;
     }
     let separator = Key::from(right.keys()[0].to_be_bytes());
-    (Link::Words(left), Some(Split { separator, right: Link::Words(right) }))
+    (Link::from(left), Some(Split { separator, right: Link::from(right) }))
 }
 
 fn fuse_wide(mut left: Wide, right: Wide, capacity: Capacity) -> (Link, Option<Split>) {
@@ -102,10 +97,10 @@ fn fuse_wide(mut left: Wide, right: Wide, capacity: Capacity) -> (Link, Option<S
     (Link::wide(left), Some(Split { separator, right: Link::wide(right) }))
 }
 
-fn into_wide(leaf: Link) -> Wide {
+fn into_wide(leaf: OwnedNode) -> Wide {
     match leaf {
-        Link::Words(words) => Wide::from_words(&words),
-        Link::Wide(wide) => wide.into_inner(),
-        Link::Inner(_) => unreachable!("neighbours have the same height"),
+        OwnedNode::Words(words) => Wide::from_words(&words),
+        OwnedNode::Wide(wide) => *wide,
+        OwnedNode::Inner(_) => unreachable!("neighbours have the same height"),
     }
 }

@@ -2,14 +2,14 @@
 
 use crate::capacity::Capacity;
 use crate::key::{Probe, separator};
-use crate::node::{Inner, Link, Split, Summary};
-use crate::shared::Shared;
+use crate::node::{Inner, Node, NodeMut, Split, Summary};
+use crate::shared::Link;
 use crate::value::{Key, Value};
 use crate::wide::Wide;
 use crate::words::Words;
 
-/// One write on its way down and up; `ALONE` as in [`search::find_block`](crate::search::find_block).
-pub(crate) struct Write<'a, const ALONE: bool> {
+/// One write on its way down and up.
+pub(crate) struct Write<'a> {
     probe: Probe<'a>,
     value: &'a [u8],
     /// Whether a present value gives way (`put`) or stays (`insert`).
@@ -25,7 +25,7 @@ pub(crate) struct Write<'a, const ALONE: bool> {
     split: Option<Split>,
 }
 
-impl<'a, const ALONE: bool> Write<'a, ALONE> {
+impl<'a> Write<'a> {
     pub fn new(key: &'a [u8], value: &'a [u8], overwrite: bool, capacity: Capacity) -> Self {
         Self {
             probe: Probe::new(key),
@@ -49,7 +49,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
                     Link::words(words)
                 }
                 _ => {
-                    let mut wide = Wide::default();
+                    let mut wide = Wide::new();
                     wide.insert(0, self.probe.key, self.value);
                     Link::wide(wide)
                 }
@@ -64,13 +64,23 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
     }
 
     fn descend(&mut self, link: &mut Link) {
-        match link {
-            Link::Inner(inner) => {
-                let at = Inner::search_ahead::<ALONE>(inner, self.probe);
-                self.descend_inner(inner.own(), at);
+        match link.node() {
+            Node::Inner(inner) => {
+                let at = inner.search(self.probe);
+                if let NodeMut::Inner(inner) = link.own() {
+                    self.descend_inner(inner, at);
+                }
             }
-            Link::Words(_) => self.write_words(link),
-            Link::Wide(_) => self.write_wide(link),
+            Node::Words(words) if self.probe.is_word() => {
+                let place = words.find_to_change(self.probe.head);
+                match (place, <[u8; 8]>::try_from(self.value)) {
+                    (Ok(at), _) if !self.overwrite => self.previous = Some(Value::from(words.values()[at])),
+                    (place, Ok(value)) => self.write_words(link, place, value),
+                    (_, Err(_)) => self.write_odd(link),
+                }
+            }
+            Node::Words(_) => self.write_odd(link),
+            Node::Wide(_) => self.write_wide(link),
         }
     }
 
@@ -79,61 +89,67 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
         self.rightmost &= at + 1 == inner.len();
         self.descend(inner.child_mut(at));
         inner.apply(self.change);
-        if let Some(Split { separator, right }) = self.split.take() {
-            inner.insert_child(at, separator, right);
-            if inner.len() > self.capacity.children_max() {
-                // At the right edge the left part stays full: keys that only grow fill their nodes.
-                let cut = if self.rightmost { inner.len() - 2 } else { inner.len() / 2 };
-                let (separator, right) = inner.split_off(cut);
-                self.split = Some(Split { separator, right: Link::inner(right) });
+        if self.split.is_some() {
+            self.split_inner(inner, at);
+        }
+    }
+
+    #[cold]
+    fn split_inner(&mut self, inner: &mut Inner, at: usize) {
+        let Some(Split { separator, right }) = self.split.take() else { return };
+        inner.insert_child(at, separator, right);
+        if inner.len() > self.capacity.children_max() {
+            // At the right edge the left part stays full: keys that only grow fill their nodes.
+            let cut = if self.rightmost { inner.len() - 2 } else { inner.len() / 2 };
+            let (separator, right) = inner.split_off(cut);
+            self.split = Some(Split { separator, right: Link::inner(right) });
+        }
+    }
+
+    #[inline]
+    fn write_words(&mut self, link: &mut Link, place: Result<usize, usize>, value: [u8; 8]) {
+        let NodeMut::Words(words) = link.own() else { unreachable!("the caller saw a fast leaf") };
+        match place {
+            Ok(at) => {
+                self.previous = Some(Value::from(words.values()[at]));
+                self.change.digest = words.replace(at, value);
+            }
+            Err(at) => {
+                let digest = words.insert(at, self.probe.head, value);
+                self.change = Summary { len: 1, bytes: 16, digest };
+                if words.len() > self.capacity.pairs_max() {
+                    let right = words.split_off(self.leaf_cut(at, words.len()));
+                    let separator = Key::from(right.keys()[0].to_be_bytes());
+                    self.split = Some(Split { separator, right: Link::words(right) });
+                }
             }
         }
     }
 
-    fn write_words(&mut self, link: &mut Link) {
-        let Link::Words(words) = link else { unreachable!("the caller saw a fast leaf") };
-        if self.probe.is_word() {
-            let value = <[u8; 8]>::try_from(self.value);
-            match (words.find::<ALONE>(self.probe.head), value) {
-                (Ok(at), _) if !self.overwrite => {
-                    self.previous = Some(Value::from(words.values()[at]));
-                    return;
-                }
-                (Ok(at), Ok(value)) => {
-                    self.previous = Some(Value::from(words.values()[at]));
-                    self.change.digest = words.own().replace(at, value);
-                    return;
-                }
-                (Err(at), Ok(value)) => {
-                    let words = words.own();
-                    let digest = words.insert(at, self.probe.head, value);
-                    self.change = Summary { len: 1, bytes: 16, digest };
-                    if words.len() > self.capacity.pairs_max() {
-                        let right = words.split_off(self.leaf_cut(at, words.len()));
-                        let separator = Key::from(right.keys()[0].to_be_bytes());
-                        self.split = Some(Split { separator, right: Link::words(right) });
-                    }
-                    return;
-                }
-                (_, Err(_)) => {}
-            }
+    /// Writes a pair that does not fit a fast leaf: from here on this leaf is a general one.
+    #[cold]
+    fn write_odd(&mut self, link: &mut Link) {
+        if let Node::Words(words) = link.node() {
+            *link = Link::from(Box::new(Wide::from_words(words)));
         }
-        // The pair does not fit a fast leaf: from here on this leaf is a general one.
-        *link = Link::Wide(Shared::new(Wide::from_words(words)));
         self.write_wide(link);
     }
 
     fn write_wide(&mut self, link: &mut Link) {
-        let Link::Wide(wide) = link else { unreachable!("the caller saw a general leaf") };
-        match wide.find(self.probe) {
-            Ok(at) if !self.overwrite => self.previous = Some(wide.values()[at].clone()),
+        let Node::Wide(wide) = link.node() else { unreachable!("the caller saw a general leaf") };
+        let place = wide.find(self.probe);
+        if let (Ok(at), false) = (place, self.overwrite) {
+            self.previous = Some(wide.values()[at].clone());
+            return;
+        }
+        let NodeMut::Wide(wide) = link.own() else { unreachable!("a copy is of the same kind") };
+        match place {
             Ok(at) => {
-                let (previous, change) = wide.own().replace(at, self.value);
+                let (previous, change) = wide.replace(at, self.value);
                 self.previous = Some(previous);
                 self.change = change;
             }
             Err(at) => {
-                let wide = wide.own();
                 let digest = wide.insert(at, self.probe.key, self.value);
                 let bytes = (self.probe.key.len() + self.value.len()) as u64;
                 self.change = Summary { len: 1, bytes, digest };

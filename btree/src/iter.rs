@@ -3,7 +3,8 @@
 //! The bound at the far end is compared with once per leaf, not once per pair.
 
 use crate::key::{KeyRange, KeyRef, Probe};
-use crate::node::{Inner, Link};
+use crate::node::{Inner, Node};
+use crate::shared::Link;
 use crate::snapshot::Snapshot;
 use crate::value::Key;
 use crate::wide::Wide;
@@ -17,7 +18,9 @@ impl Snapshot {
             let probe = Probe::new(&range.low);
             let leaf = iter.path.descend(root, |inner| inner.search(probe));
             if let Some((inner, at)) = iter.path.last() {
-                (at + 1..=at + LEAVES_AHEAD).filter_map(|at| inner.get_child(at)).for_each(Link::prefetch_leaf);
+                (at + 1..=at + LEAVES_AHEAD)
+                    .filter_map(|at| inner.get_child(at))
+                    .for_each(|leaf| leaf.prefetch(LEAF_LINES));
             }
             iter.run = leaf.from(leaf.lower_bound(probe));
             iter.clip();
@@ -59,6 +62,9 @@ impl<'a> IntoIterator for &'a Snapshot {
 /// How many leaves ahead of a walk are asked for: reading one takes less time than its memory takes to come.
 const LEAVES_AHEAD: usize = 3;
 
+/// The lines of a fast leaf.
+const LEAF_LINES: std::ops::Range<usize> = 0..size_of::<Words>() / 64;
+
 /// Inner nodes from the root down, each with the child that the walk is in.
 type Path<'a> = Vec<(&'a Inner, usize)>;
 
@@ -71,14 +77,14 @@ impl<'a> Walk<'a> for Path<'a> {
     #[inline]
     fn descend(&mut self, mut link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Run<'a> {
         loop {
-            match link {
-                Link::Inner(inner) => {
+            match link.node() {
+                Node::Inner(inner) => {
                     let at = choose(inner);
                     self.push((inner, at));
                     link = inner.child(at);
                 }
-                Link::Words(words) => return Run::of_words(words),
-                Link::Wide(wide) => return Run::of_wide(wide),
+                Node::Words(words) => return Run::of_words(words),
+                Node::Wide(wide) => return Run::of_wide(wide),
             }
         }
     }
@@ -224,7 +230,7 @@ impl<'a> Range<'a> {
             if *at + 1 < inner.len() {
                 *at += 1;
                 if let Some(ahead) = inner.get_child(*at + LEAVES_AHEAD) {
-                    ahead.prefetch_leaf();
+                    ahead.prefetch(LEAF_LINES);
                 }
                 let child = inner.child(*at);
                 self.run = self.path.descend(child, |_| 0);

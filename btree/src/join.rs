@@ -2,7 +2,8 @@
 
 use crate::capacity::Capacity;
 use crate::fix::{fuse, fuse_children, is_thin};
-use crate::node::{Inner, Link, Split};
+use crate::node::{Inner, Split};
+use crate::shared::Link;
 use crate::value::Key;
 
 /// A tree and its height; a leaf has height 0.
@@ -15,13 +16,11 @@ pub(crate) struct Tall {
 pub(crate) fn join(mut left: Tall, separator: &Key, mut right: Tall, capacity: Capacity) -> Tall {
     let mut grown;
     let split = if left.height > right.height {
-        let Link::Inner(inner) = &mut left.link else { unreachable!("a node above leaves is an inner one") };
-        let split = append(inner.own(), left.height, separator, right, capacity);
+        let split = append(left.link.own_inner(), left.height, separator, right, capacity);
         grown = left;
         split
     } else if left.height < right.height {
-        let Link::Inner(inner) = &mut right.link else { unreachable!("a node above leaves is an inner one") };
-        let split = prepend(inner.own(), right.height, separator, left, capacity);
+        let split = prepend(right.link.own_inner(), right.height, separator, left, capacity);
         grown = right;
         split
     } else {
@@ -47,9 +46,8 @@ fn append(inner: &mut Inner, height: usize, separator: &Key, right: Tall, capaci
         inner.push(separator.clone(), right.link);
         fix_pair(inner, last, capacity);
     } else {
-        let Link::Inner(below) = inner.child_mut(last) else { unreachable!("a node above leaves is an inner one") };
         let added = right.link.summary();
-        let split = append(below.own(), height - 1, separator, right, capacity);
+        let split = append(inner.child_mut(last).own_inner(), height - 1, separator, right, capacity);
         inner.apply(added);
         if let Some(Split { separator, right }) = split {
             inner.insert_child(last, separator, right);
@@ -64,9 +62,8 @@ fn prepend(inner: &mut Inner, height: usize, separator: &Key, left: Tall, capaci
         inner.push_front(left.link, separator.clone());
         fix_pair(inner, 0, capacity);
     } else {
-        let Link::Inner(below) = inner.child_mut(0) else { unreachable!("a node above leaves is an inner one") };
         let added = left.link.summary();
-        let split = prepend(below.own(), height - 1, separator, left, capacity);
+        let split = prepend(inner.child_mut(0).own_inner(), height - 1, separator, left, capacity);
         inner.apply(added);
         if let Some(Split { separator, right }) = split {
             inner.insert_child(0, separator, right);

@@ -3,16 +3,15 @@
 
 use crate::digest::hash_pair;
 use crate::key::{KeyRef, Probe, head};
-use crate::search::{
-    BLOCK, SAMPLE_OF_NONE, SLOTS, Sample, Slots, count_below, count_in_block, find_block, take_sample,
-};
-use crate::shared::Shared;
+use crate::search::{BLOCK, block_of, count_below, count_in_block, take_sample};
+use crate::shared::{Link, Owners, prefetch};
 use crate::value::Key;
 use crate::wide::Wide;
 use crate::words::Words;
 
-/// Child slots of an inner node; one more than it keeps, for the child that makes it split.
-pub(crate) const INNER_SLOTS: usize = SLOTS;
+/// Child slots of an inner node; one more than it keeps, for the child that makes it split. Wide enough that a tree of
+/// twelve million pairs has three levels above its leaves, of which the caches hold all but the lowest.
+pub(crate) const INNER_SLOTS: usize = 96;
 
 /// What a subtree holds. A change of a subtree is one too: its numbers wrap around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +45,25 @@ impl Summary {
     }
 }
 
-/// A counted reference to a node, and the node's kind. All children of one node have the same height; leaves of both
-/// kinds may be siblings.
-#[derive(Clone)]
-pub(crate) enum Link {
-    Inner(Shared<Inner>),
-    Words(Shared<Words>),
-    Wide(Shared<Wide>),
+/// A node, to be read. All children of one node have the same height; leaves of both kinds may be siblings.
+pub(crate) enum Node<'a> {
+    Inner(&'a Inner),
+    Words(&'a Words),
+    Wide(&'a Wide),
+}
+
+/// A node, to be changed.
+pub(crate) enum NodeMut<'a> {
+    Inner(&'a mut Inner),
+    Words(&'a mut Words),
+    Wide(&'a mut Wide),
+}
+
+/// A node that no link leads to.
+pub(crate) enum OwnedNode {
+    Inner(Box<Inner>),
+    Words(Box<Words>),
+    Wide(Box<Wide>),
 }
 
 /// What a node that became too large gives to its parent.
@@ -61,91 +72,83 @@ pub(crate) struct Split {
     pub right: Link,
 }
 
+impl Node<'_> {
+    /// A copy with one owner.
+    pub fn to_copy(&self) -> Link {
+        match *self {
+            Self::Inner(inner) => Link::inner(inner.clone()),
+            Self::Words(words) => Link::words(words.clone()),
+            Self::Wide(wide) => Link::from(Box::new(wide.clone())),
+        }
+    }
+}
+
 impl Link {
     pub fn words(words: Words) -> Self {
-        Self::Words(Shared::new(words))
+        Self::from(Box::new(words))
     }
 
     pub fn inner(inner: Inner) -> Self {
-        Self::Inner(Shared::new(inner))
+        Self::from(Box::new(inner))
     }
 
     /// A general leaf, in the fast form if possible.
     pub fn wide(wide: Wide) -> Self {
         match wide.to_words() {
             Some(words) => Self::words(words),
-            None => Self::Wide(Shared::new(wide)),
+            None => Self::from(Box::new(wide)),
         }
     }
 
-    /// Asks for the first line of the node.
-    #[inline]
-    pub fn prefetch(&self) {
-        match self {
-            Self::Inner(inner) => inner.prefetch(0..1),
-            Self::Words(words) => words.prefetch(0..1),
-            Self::Wide(wide) => wide.prefetch(0..1),
-        }
-    }
-
-    /// Asks for a whole leaf.
-    #[inline]
-    pub fn prefetch_leaf(&self) {
-        if let Self::Words(words) = self {
-            words.prefetch(0..size_of::<Words>().div_ceil(64));
+    /// The inner node that a link above the leaves leads to, to be changed.
+    pub fn own_inner(&mut self) -> &mut Inner {
+        match self.own() {
+            NodeMut::Inner(inner) => inner,
+            _ => unreachable!("a node above leaves is an inner one"),
         }
     }
 
     pub fn summary(&self) -> Summary {
-        match self {
-            Self::Inner(inner) => inner.summary,
-            Self::Words(words) => words.summary(),
-            Self::Wide(wide) => wide.summary(),
+        match self.node() {
+            Node::Inner(inner) => inner.summary,
+            Node::Words(words) => words.summary(),
+            Node::Wide(wide) => wide.summary(),
         }
     }
 
     /// The value of the probe in this leaf.
     #[inline]
-    pub fn get_in_leaf<const ALONE: bool>(&self, probe: Probe<'_>) -> Option<&[u8]> {
-        match self {
-            Self::Words(words) if probe.is_word() => Some(Words::get::<ALONE>(words, probe.head)?),
-            Self::Wide(wide) => Some(&wide.values()[wide.find(probe).ok()?]),
+    pub fn get_in_leaf(&self, probe: Probe<'_>) -> Option<&[u8]> {
+        match self.node() {
+            Node::Words(words) if probe.is_word() => Some(words.get(probe.head)?),
+            Node::Wide(wide) => Some(&wide.values()[wide.find(probe).ok()?]),
             _ => None,
-        }
-    }
-
-    /// Pairs of a leaf, children of an inner node.
-    pub fn width(&self) -> usize {
-        match self {
-            Self::Inner(inner) => inner.len(),
-            Self::Words(words) => words.len(),
-            Self::Wide(wide) => wide.len(),
         }
     }
 
     /// 0 for a leaf. O(height).
     pub fn height(&self) -> usize {
-        match self {
-            Self::Inner(inner) => 1 + inner.child(0).height(),
-            Self::Words(_) | Self::Wide(_) => 0,
+        match self.node() {
+            Node::Inner(inner) => 1 + inner.child(0).height(),
+            Node::Words(_) | Node::Wide(_) => 0,
         }
     }
 
     /// The smallest key of the subtree, which is not empty. O(height).
     pub fn first_key(&self) -> KeyRef<'_> {
-        match self {
-            Self::Inner(inner) => inner.child(0).first_key(),
-            Self::Words(words) => words.key(0),
-            Self::Wide(wide) => wide.key(0),
+        match self.node() {
+            Node::Inner(inner) => inner.child(0).first_key(),
+            Node::Words(words) => words.key(0),
+            Node::Wide(wide) => wide.key(0),
         }
     }
 
     /// The greatest key of the subtree, which is not empty. O(height).
     pub fn last_key(&self) -> KeyRef<'_> {
-        match self {
-            Self::Inner(inner) => inner.child(inner.len() - 1).last_key(),
-            Self::Words(words) => words.key(words.len() - 1),
-            Self::Wide(wide) => wide.key(wide.len() - 1),
+        match self.node() {
+            Node::Inner(inner) => inner.child(inner.len() - 1).last_key(),
+            Node::Words(words) => words.key(words.len() - 1),
+            Node::Wide(wide) => wide.key(wide.len() - 1),
         }
     }
 }
@@ -153,60 +156,69 @@ impl Link {
 /// Children and the separators between them: everything below `children[i]` is under separator `i`, everything below
 /// `children[i + 1]` is not.
 ///
-/// The order of the fields counts: behind the owners' count (`shared`), the first three fill the first cache line.
-#[repr(C)]
+/// The order of the fields counts: what a search reads first, and what a change below writes, is in the first two
+/// cache lines; every block of heads, and of children, is a line.
+#[repr(C, align(64))]
 pub(crate) struct Inner {
+    pub(crate) owners: Owners,
     /// The number of children; at least 2, but while a node is being built.
     len: u32,
-    /// Whether there are `tails`.
-    has_tails: bool,
-    sample: Sample,
-    /// The heads of the separators, ascending; `u64::MAX` in slots at or above `len - 1`.
-    heads: Slots,
-    /// `Some` in the first `len` slots.
-    children: [Option<Link>; INNER_SLOTS],
+    sample: [u64; SAMPLES],
     /// Of everything below.
     summary: Summary,
-    /// The separators themselves; empty while all of them have eight bytes.
-    tails: Vec<Key>,
+    /// The separators themselves, if not all of them have eight bytes.
+    tails: Option<Box<Tails>>,
+    /// The heads of the separators, ascending; `u64::MAX` in slots at or above `len - 1`.
+    heads: [u64; INNER_SLOTS],
+    /// `Some` in the first `len` slots.
+    children: [Option<Link>; INNER_SLOTS],
 }
 
-/// The cache line where the children begin, and the lines of a block of them.
-const CHILDREN_LINE: usize = (std::mem::offset_of!(Inner, children) + 8) / 64;
-const BLOCK_LINES: usize = BLOCK * size_of::<Option<Link>>() / 64;
-const _: () = assert!(std::mem::offset_of!(Inner, heads) + 8 == 64);
+/// Separators of any length. A type of its own, so that an inner node holds one word for it.
+#[derive(Clone)]
+struct Tails(Vec<Key>);
+
+const SAMPLES: usize = INNER_SLOTS / BLOCK - 1;
+/// The lines before the heads: `owners` to `tails`.
+pub(crate) const INNER_HEAD_LINES: usize = 2;
+const CHILDREN_LINE: usize = INNER_HEAD_LINES + INNER_SLOTS / BLOCK;
+#[cfg(not(feature = "safe"))]
+const _: () = assert!(std::mem::offset_of!(Inner, heads) == 64 * INNER_HEAD_LINES);
+#[cfg(not(feature = "safe"))]
+const _: () = assert!(std::mem::offset_of!(Inner, children) == 64 * CHILDREN_LINE);
 
 impl Clone for Inner {
     fn clone(&self) -> Self {
         // Each child gets one more owner; the lines that count them come together, not one after the other.
-        self.children().for_each(Link::prefetch);
+        self.children().for_each(|child| child.prefetch(0..1));
         Self {
+            owners: Owners::ONE,
+            len: self.len,
             sample: self.sample,
+            summary: self.summary,
+            tails: self.tails.clone(),
             heads: self.heads,
             children: self.children.clone(),
-            tails: self.tails.clone(),
-            ..*self
         }
     }
 }
 
 impl Inner {
     const EMPTY: Self = Self {
+        owners: Owners::ONE,
         len: 0,
-        has_tails: false,
-        sample: SAMPLE_OF_NONE,
+        sample: [u64::MAX; SAMPLES],
+        summary: Summary { len: 0, bytes: 0, digest: 0 },
+        tails: None,
         heads: [u64::MAX; INNER_SLOTS],
         children: [const { None }; INNER_SLOTS],
-        summary: Summary { len: 0, bytes: 0, digest: 0 },
-        tails: Vec::new(),
     };
 
     /// A node of one child; more must follow.
     pub fn new(first: Link) -> Self {
-        let mut children = [const { None }; INNER_SLOTS];
-        let summary = first.summary();
-        children[0] = Some(first);
-        Self { len: 1, summary, children, ..Self::EMPTY }
+        let mut inner = Self { len: 1, summary: first.summary(), ..Self::EMPTY };
+        inner.children[0] = Some(first);
+        inner
     }
 
     /// A node of two children.
@@ -248,55 +260,42 @@ impl Inner {
     }
 
     pub fn separator(&self, at: usize) -> Key {
-        match self.has_tails {
-            true => self.tails[at].clone(),
-            false => Key::from(self.heads[at].to_be_bytes()),
+        match &self.tails {
+            Some(tails) => tails.0[at].clone(),
+            None => Key::from(self.heads[at].to_be_bytes()),
         }
     }
 
-    /// The child whose subtree the probe belongs to: the number of separators that are not above it.
+    /// The child whose subtree the probe belongs to: the number of separators that are not above it. Asks for the link
+    /// of that child while the heads are being compared.
     #[inline]
     pub fn search(&self, probe: Probe<'_>) -> usize {
-        if self.has_tails {
-            return self.search_tails(probe);
+        if self.tails.is_some() || probe.key.len() < 8 {
+            return self.search_odd(probe);
         }
-        match probe.key.len() >= 8 {
-            true => self.count_not_above(probe.head),
-            // A shorter key lies below every eight-byte separator with its head.
-            false => self.count_below(probe.head),
-        }
+        let Some(bound) = probe.head.checked_add(1) else { return self.len() - 1 };
+        let block = block_of(&self.sample, bound);
+        // The line after it is reached by one key in nine only.
+        prefetch(self, CHILDREN_LINE + block..CHILDREN_LINE + block + 1);
+        count_in_block(&self.heads, block, bound)
     }
 
-    /// [`Inner::search`]; asks for the links of the block that the child is in while its heads are being compared.
-    #[inline]
-    pub fn search_ahead<const ALONE: bool>(this: &Shared<Self>, probe: Probe<'_>) -> usize {
-        if this.has_tails || probe.key.len() < 8 {
-            return this.search(probe);
-        }
-        let Some(bound) = probe.head.checked_add(1) else { return this.len() - 1 };
-        let block = find_block::<ALONE>(&this.sample, &this.heads, bound);
-        let line = CHILDREN_LINE + block * BLOCK_LINES;
-        // The block after it is reached by one key in nine only.
-        this.prefetch(line..line + BLOCK_LINES);
-        count_in_block(&this.heads, block, bound)
-    }
-
-    fn search_tails(&self, probe: Probe<'_>) -> usize {
-        let (below, end) = (self.count_below(probe.head), self.count_not_above(probe.head));
-        below + self.tails[below..end].partition_point(|tail| tail.as_slice() <= probe.key)
-    }
-
-    /// The number of separators whose heads are below `head`.
-    #[inline]
-    fn count_below(&self, head: u64) -> usize {
-        count_below(&self.sample, &self.heads, head)
+    /// [`Inner::search`] where heads are not everything.
+    #[inline(never)]
+    fn search_odd(&self, probe: Probe<'_>) -> usize {
+        let below = count_below(&self.sample, &self.heads, probe.head);
+        let Some(tails) = &self.tails else {
+            // A shorter key lies below every eight-byte separator with its head; a longer one does not.
+            return if probe.key.len() < 8 { below } else { self.count_not_above(probe.head) };
+        };
+        let end = self.count_not_above(probe.head);
+        below + tails.0[below..end].partition_point(|tail| tail.as_slice() <= probe.key)
     }
 
     /// The number of separators whose heads are not above `head`.
-    #[inline]
     fn count_not_above(&self, head: u64) -> usize {
         match head.checked_add(1) {
-            Some(bound) => self.count_below(bound),
+            Some(bound) => count_below(&self.sample, &self.heads, bound),
             None => self.len() - 1,
         }
     }
@@ -317,15 +316,14 @@ impl Inner {
     /// Puts a child to the right of child `at`. The summary stays: what it holds was in this subtree already.
     pub fn insert_child(&mut self, at: usize, separator: Key, child: Link) {
         let len = self.len();
-        if !self.has_tails && separator.len() != 8 {
-            self.tails = (0..len - 1).map(|i| self.separator(i)).collect();
-            self.has_tails = true;
+        if self.tails.is_none() && separator.len() != 8 {
+            self.tails = Some(Box::new(Tails((0..len - 1).map(|i| self.separator(i)).collect())));
         }
         self.heads.copy_within(at..len - 1, at + 1);
         self.heads[at] = head(&separator);
         take_sample(&mut self.sample, &self.heads, at, len);
-        if self.has_tails {
-            self.tails.insert(at, separator);
+        if let Some(tails) = &mut self.tails {
+            tails.0.insert(at, separator);
         }
         self.children[at + 1..=len].rotate_right(1);
         self.children[at + 1] = Some(child);
@@ -339,8 +337,8 @@ impl Inner {
         self.heads.copy_within(at + 1..len - 1, at);
         self.heads[len - 2] = u64::MAX;
         take_sample(&mut self.sample, &self.heads, at, len);
-        if self.has_tails {
-            self.tails.remove(at);
+        if let Some(tails) = &mut self.tails {
+            tails.0.remove(at);
         }
         self.children[at + 1..len].rotate_left(1);
         let right = self.children[len - 1].take().expect("a child in every slot below len");
@@ -354,14 +352,13 @@ impl Inner {
         let len = self.len();
         let mut right = Self { len: (len - at) as u32, ..Self::EMPTY };
         right.heads[..len - 1 - at].copy_from_slice(&self.heads[at..len - 1]);
-        take_sample(&mut right.sample, &right.heads, 0, SLOTS);
+        take_sample(&mut right.sample, &right.heads, 0, INNER_SLOTS);
         self.heads[at - 1..].fill(u64::MAX);
-        take_sample(&mut self.sample, &self.heads, at - 1, SLOTS);
-        if self.has_tails {
-            right.tails = self.tails.split_off(at);
-            right.has_tails = true;
+        take_sample(&mut self.sample, &self.heads, at - 1, INNER_SLOTS);
+        if let Some(tails) = &mut self.tails {
+            right.tails = Some(Box::new(Tails(tails.0.split_off(at))));
+            tails.0.pop();
             right.drop_needless_tails();
-            self.tails.pop();
             self.drop_needless_tails();
         }
         for (from, to) in self.children[at..].iter_mut().zip(&mut right.children) {
@@ -395,9 +392,8 @@ impl Inner {
     }
 
     fn drop_needless_tails(&mut self) {
-        if self.tails.iter().all(|tail| tail.len() == 8) {
-            self.has_tails = false;
-            self.tails = Vec::new();
+        if self.tails.as_ref().is_some_and(|tails| tails.0.iter().all(|tail| tail.len() == 8)) {
+            self.tails = None;
         }
     }
 
@@ -410,14 +406,14 @@ impl Inner {
         if self.heads[seps..].iter().any(|head| *head != u64::MAX) {
             return Err("unused heads are not at the maximum");
         }
-        let mut sample = SAMPLE_OF_NONE;
-        take_sample(&mut sample, &self.heads, 0, SLOTS);
+        let mut sample = [u64::MAX; SAMPLES];
+        take_sample(&mut sample, &self.heads, 0, INNER_SLOTS);
         if self.sample != sample {
             return Err("the sample does not match the heads");
         }
-        if self.has_tails {
+        if let Some(tails) = &self.tails {
             let same = |(tail, stored): (&Key, &u64)| head(tail) == *stored;
-            if self.tails.len() != seps || !self.tails.iter().zip(&self.heads).all(same) {
+            if tails.0.len() != seps || !tails.0.iter().zip(&self.heads).all(same) {
                 return Err("separators do not match their heads");
             }
         }

@@ -1,7 +1,7 @@
 //! Counting: the pair at a given rank, the rank of a key, and a good key to split a partition at. All O(log n).
 
 use crate::key::Probe;
-use crate::node::Link;
+use crate::node::Node;
 use crate::snapshot::Snapshot;
 use crate::value::Key;
 
@@ -11,8 +11,8 @@ impl Snapshot {
         let mut link = self.root.as_ref()?;
         let mut rest = rank;
         loop {
-            match link {
-                Link::Inner(inner) => {
+            match link.node() {
+                Node::Inner(inner) => {
                     link = inner.children().find(|child| {
                         let len = child.summary().len;
                         let here = rest < len;
@@ -20,8 +20,8 @@ impl Snapshot {
                         here
                     })?;
                 }
-                Link::Words(words) => return (rest < words.len() as u64).then(|| words.key(rest as usize).to_key()),
-                Link::Wide(wide) => return wide.keys().get(rest as usize).cloned(),
+                Node::Words(words) => return (rest < words.len() as u64).then(|| words.key(rest as usize).to_key()),
+                Node::Wide(wide) => return wide.keys().get(rest as usize).cloned(),
             }
         }
     }
@@ -32,14 +32,14 @@ impl Snapshot {
         let Some(mut link) = self.root.as_ref() else { return 0 };
         let mut rank = 0;
         loop {
-            match link {
-                Link::Inner(inner) => {
+            match link.node() {
+                Node::Inner(inner) => {
                     let at = inner.search(probe);
                     rank += inner.children().take(at).map(|child| child.summary().len).sum::<u64>();
                     link = inner.child(at);
                 }
-                Link::Words(words) => return rank + words.lower_bound(probe) as u64,
-                Link::Wide(wide) => return rank + wide.lower_bound(probe) as u64,
+                Node::Words(words) => return rank + words.lower_bound(probe) as u64,
+                Node::Wide(wide) => return rank + wide.lower_bound(probe) as u64,
             }
         }
     }

@@ -3,11 +3,12 @@
 use crate::capacity::Capacity;
 use crate::fix::fix_child;
 use crate::key::Probe;
-use crate::node::{Inner, Link, Summary};
+use crate::node::{Inner, Node, NodeMut, Summary};
+use crate::shared::Link;
 use crate::value::Value;
 
-/// One removal on its way down and up; `ALONE` as in [`search::find_block`](crate::search::find_block).
-struct Removal<'a, const ALONE: bool> {
+/// One removal on its way down and up.
+struct Removal<'a> {
     probe: Probe<'a>,
     capacity: Capacity,
     /// What the subtree below shrank by.
@@ -15,37 +16,39 @@ struct Removal<'a, const ALONE: bool> {
 }
 
 /// Removes `key` from the tree under `root`; returns its value.
-pub(crate) fn remove<const ALONE: bool>(root: &mut Option<Link>, key: &[u8], capacity: Capacity) -> Option<Value> {
+pub(crate) fn remove(root: &mut Option<Link>, key: &[u8], capacity: Capacity) -> Option<Value> {
     let link = root.as_mut()?;
-    let mut removal = Removal::<ALONE> { probe: Probe::new(key), capacity, gone: Summary::default() };
+    let mut removal = Removal { probe: Probe::new(key), capacity, gone: Summary::default() };
     let value = removal.descend(link)?;
-    match link {
-        Link::Inner(inner) if inner.len() == 1 => *root = Some(inner.own().take_child(0)),
-        link if link.width() == 0 => *root = None,
+    match link.node() {
+        Node::Inner(inner) if inner.len() == 1 => *root = Some(link.own_inner().take_child(0)),
+        Node::Words(words) if words.len() == 0 => *root = None,
+        Node::Wide(wide) if wide.len() == 0 => *root = None,
         _ => {}
     }
     Some(value)
 }
 
-impl<const ALONE: bool> Removal<'_, ALONE> {
+impl Removal<'_> {
     fn descend(&mut self, link: &mut Link) -> Option<Value> {
-        match link {
-            Link::Inner(inner) => {
-                let at = Inner::search_ahead::<ALONE>(inner, self.probe);
-                self.descend_inner(inner.own(), at)
+        match link.node() {
+            Node::Inner(inner) => {
+                let at = inner.search(self.probe);
+                self.descend_inner(link.own_inner(), at)
             }
-            Link::Words(words) => {
+            Node::Words(words) => {
                 if !self.probe.is_word() {
                     return None;
                 }
-                let at = words.find::<ALONE>(self.probe.head).ok()?;
-                let (value, digest) = words.own().remove(at);
+                let at = words.find_to_change(self.probe.head).ok()?;
+                let NodeMut::Words(words) = link.own() else { unreachable!("a copy is of the same kind") };
+                let (value, digest) = words.remove(at);
                 self.gone = Summary { len: 1, bytes: 16, digest };
                 Some(Value::from(value))
             }
-            Link::Wide(wide) => {
+            Node::Wide(wide) => {
                 let at = wide.find(self.probe).ok()?;
-                let wide = wide.own();
+                let NodeMut::Wide(wide) = link.own() else { unreachable!("a copy is of the same kind") };
                 let (value, gone) = wide.remove(at);
                 self.gone = gone;
                 // When the last odd pair has gone, the leaf becomes a fast one again.

@@ -1,129 +1,220 @@
 //! Counted references to nodes, and hints to the memory system: the crate's only unsafe code (style.md 23).
 //!
-//! `std::sync::Arc` would do, and does with the feature `safe`. What this adds: whether a node has one owner is one
-//! load (`Arc::get_mut` locks the line, which holds up every cache miss of the operations around it), and a node can be
-//! asked for before it is needed. `btree/benches/README.md` says what that is worth. Run under Miri:
+//! An `enum` of three `std::sync::Arc` would do, and does with the feature `safe`. What this adds: a link takes 8 bytes
+//! instead of 16, so half the lines hold the children of a node; the owners' count stands in a node's first line, beside
+//! what a search reads first; whether a node has one owner is one load (`Arc::get_mut` locks the line, which holds up
+//! every cache miss of the operations around it); and a node can be asked for before it is needed.
+//! `cargo bench -p coppice-btree --bench unsafe` measures what that is worth. Run under Miri:
 //! `cargo +nightly miri test -p coppice-btree --lib`.
 #![allow(unsafe_code)]
 
-use std::fmt;
-use std::ops::{Deref, Range};
+use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, offset_of};
+use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// A counted reference to a value that does not change while it has several owners.
+use crate::node::{Inner, Node, NodeMut, OwnedNode};
+use crate::wide::Wide;
+use crate::words::Words;
+
+/// How many links lead to a node: the first field of every node.
 ///
-/// Invariant: `counted` points to a live allocation of a `Box`, whose `owners` is the number of `Shared` that hold it.
-pub(crate) struct Shared<T> {
-    counted: NonNull<Counted<T>>,
+/// Invariant: 1, but in a node that links lead to; there it is their number.
+#[derive(Debug)]
+pub(crate) struct Owners(AtomicU32);
+
+impl Owners {
+    /// Of a node that no link leads to yet.
+    pub const ONE: Self = Self(AtomicU32::new(1));
 }
 
-// Aligned to cache lines, which the nodes' layouts rely on for speed.
-#[repr(C, align(64))]
-struct Counted<T> {
-    owners: AtomicUsize,
-    value: T,
+/// A copy of a node starts with one owner, whatever the original has.
+impl Clone for Owners {
+    fn clone(&self) -> Self {
+        Self::ONE
+    }
 }
 
-// SAFETY: a `Shared` gives out `&T` on every thread that has one (T: Sync), and the last owner, on whichever thread,
-// changes or drops the value (T: Send). The count is atomic.
-unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: through a `&Shared` a thread can get a `&T` and clones, for which the line above holds.
-unsafe impl<T: Send + Sync> Sync for Shared<T> {}
+/// A counted reference to a node. The node does not change while it has several owners.
+///
+/// Invariant: `tagged` is the pointer of a `Box<Inner>`, `Box<Words>` or `Box<Wide>` that was leaked, with the kind of
+/// node in its two lowest bits. The links that lead to the node own the box together; `Owners` counts them.
+pub(crate) struct Link {
+    tagged: NonNull<u8>,
+    owns: PhantomData<(Inner, Words, Wide)>,
+}
 
-impl<T> Shared<T> {
-    #[inline]
-    pub fn new(value: T) -> Self {
-        let counted = Box::new(Counted { owners: AtomicUsize::new(1), value });
-        Self { counted: NonNull::from(Box::leak(counted)) }
+const INNER: usize = 0;
+const WORDS: usize = 1;
+const WIDE: usize = 2;
+const TAG: usize = 3;
+
+const _: () = assert!(align_of::<Inner>() > TAG && align_of::<Words>() > TAG && align_of::<Wide>() > TAG);
+const _: () =
+    assert!(offset_of!(Inner, owners) == 0 && offset_of!(Words, owners) == 0 && offset_of!(Wide, owners) == 0);
+
+// SAFETY: a `Link` gives out `&` to its node on every thread that has one (the nodes are Sync), and the last owner, on
+// whichever thread, changes or drops it (they are Send). The count is atomic. The nodes hold links themselves, so the
+// compiler cannot find this out; everything else in them is checked below.
+unsafe impl Send for Link {}
+// SAFETY: through a `&Link` a thread can get a `&` to the node and clones of the link, for which the above holds.
+unsafe impl Sync for Link {}
+
+const _: () = {
+    const fn is_send_and_sync<T: Send + Sync>() {}
+    // With `Link` as both, by the lines above, these need all other fields to be both.
+    is_send_and_sync::<Inner>();
+    is_send_and_sync::<Words>();
+    is_send_and_sync::<Wide>();
+};
+
+impl Link {
+    fn new<T>(node: Box<T>, tag: usize) -> Self {
+        let tagged = NonNull::from(Box::leak(node)).cast::<u8>().map_addr(|address| address | tag);
+        Self { tagged, owns: PhantomData }
     }
 
     #[inline]
-    fn counted(&self) -> &Counted<T> {
-        // SAFETY: the allocation lives as long as `self` (invariant), and no `&mut` to it exists: `own` borrows the
-        // only owner mutably for as long as its result lives.
-        unsafe { self.counted.as_ref() }
+    fn tag(&self) -> usize {
+        self.tagged.addr().get() & TAG
     }
 
-    /// Whether nothing else holds the value.
+    /// The node's address, as that of a node of type `T`: right only for the type that the tag says.
+    #[inline]
+    fn pointer<T>(&self) -> *mut T {
+        self.tagged.as_ptr().map_addr(|address| address & !TAG).cast()
+    }
+
+    #[inline]
+    fn owners(&self) -> &AtomicU32 {
+        // SAFETY: the box lives as long as `self` (invariant), every kind of node begins with its `Owners` (asserted
+        // above), and no `&mut` to the node exists: `own` borrows the only link to it mutably as long as that lives.
+        unsafe { &(*self.pointer::<Owners>()).0 }
+    }
+
+    /// Whether nothing else holds the node.
     #[inline]
     fn is_only_owner(&self) -> bool {
-        // Acquire: what other owners read before they let go of the value happened before we change it.
-        self.counted().owners.load(Ordering::Acquire) == 1
+        // Acquire: what other owners read before they let go of the node happened before we change it.
+        self.owners().load(Ordering::Acquire) == 1
     }
 
-    /// Asks for cache lines of the node, without waiting for them. Line 0 holds the owners' count and the value's first
-    /// 56 bytes.
+    /// The node, to be read.
+    #[inline]
+    pub fn node(&self) -> Node<'_> {
+        // SAFETY: the box lives as long as `self`, is of the tag's type, and is not borrowed mutably (as in `owners`).
+        unsafe {
+            match self.tag() {
+                INNER => Node::Inner(&*self.pointer()),
+                WORDS => Node::Words(&*self.pointer()),
+                _ => Node::Wide(&*self.pointer()),
+            }
+        }
+    }
+
+    /// The node, to be changed: itself if it has no other owner, else a copy (reliability.md ST12).
+    #[inline]
+    pub fn own(&mut self) -> NodeMut<'_> {
+        if !self.is_only_owner() && !mutant!(cow_in_place) {
+            *self = self.node().to_copy();
+        }
+        // SAFETY: there is one owner, which is `self`, borrowed mutably; so nobody else can reach the node or clone
+        // its way to it while the result lives. (The mutant breaks this on purpose; it is never in a released program.)
+        unsafe {
+            match self.tag() {
+                INNER => NodeMut::Inner(&mut *self.pointer()),
+                WORDS => NodeMut::Words(&mut *self.pointer()),
+                _ => NodeMut::Wide(&mut *self.pointer()),
+            }
+        }
+    }
+
+    /// The node itself, or a copy if it has other owners.
+    pub fn into_owned(mut self) -> OwnedNode {
+        if !self.is_only_owner() {
+            self = self.node().to_copy();
+        }
+        let link = ManuallyDrop::new(self);
+        // SAFETY: the only owner ends here without its `drop`, so the box, of the tag's type, is taken over exactly once.
+        unsafe {
+            match link.tag() {
+                INNER => OwnedNode::Inner(Box::from_raw(link.pointer())),
+                WORDS => OwnedNode::Words(Box::from_raw(link.pointer())),
+                _ => OwnedNode::Wide(Box::from_raw(link.pointer())),
+            }
+        }
+    }
+
+    /// Asks for cache lines of the node, without waiting for them.
     #[inline]
     pub fn prefetch(&self, lines: Range<usize>) {
-        let start = self.counted.as_ptr().cast::<u8>();
-        for line in lines {
-            prefetch_line(start.wrapping_add(64 * line));
-        }
+        prefetch_at(self.pointer::<u8>(), lines);
     }
 }
 
-impl<T: Clone> Shared<T> {
-    /// The value, to be changed: itself if it has no other owner, else a copy (reliability.md ST12).
-    #[inline]
-    pub fn own(&mut self) -> &mut T {
-        if !self.is_only_owner() && !mutant!(cow_in_place) {
-            *self = Self::new(T::clone(self));
-        }
-        // SAFETY: there is one owner, which is `self`, borrowed mutably; so nobody else can reach the value or clone
-        // its way to it while the result lives. (The mutant breaks this on purpose; it is never in a released program.)
-        unsafe { &mut self.counted.as_mut().value }
-    }
-
-    /// The value itself, or a copy if it has other owners.
-    pub fn into_inner(self) -> T {
-        if !self.is_only_owner() {
-            return T::clone(&self);
-        }
-        let counted = std::mem::ManuallyDrop::new(self).counted;
-        // SAFETY: the only owner ends here without its `drop`, so the box is taken over exactly once.
-        unsafe { Box::from_raw(counted.as_ptr()).value }
+impl From<Box<Inner>> for Link {
+    fn from(node: Box<Inner>) -> Self {
+        Self::new(node, INNER)
     }
 }
 
-impl<T> Deref for Shared<T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.counted().value
+impl From<Box<Words>> for Link {
+    fn from(node: Box<Words>) -> Self {
+        Self::new(node, WORDS)
     }
 }
 
-impl<T> Clone for Shared<T> {
+impl From<Box<Wide>> for Link {
+    fn from(node: Box<Wide>) -> Self {
+        Self::new(node, WIDE)
+    }
+}
+
+impl Clone for Link {
     #[inline]
     fn clone(&self) -> Self {
-        // Relaxed: the new owner comes from an existing one. Overflow would take 2^63 owners that were forgotten.
-        let before = self.counted().owners.fetch_add(1, Ordering::Relaxed);
-        assert!(before < isize::MAX as usize, "a reference count overflowed");
-        Self { counted: self.counted }
+        // Relaxed: the new owner comes from an existing one. Overflow would take 2^32 links, 32 GiB of them.
+        let before = self.owners().fetch_add(1, Ordering::Relaxed);
+        assert!(before < u32::MAX / 2, "a reference count overflowed");
+        Self { tagged: self.tagged, owns: PhantomData }
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl Drop for Link {
     #[inline]
     fn drop(&mut self) {
         // Release: what this owner read happened before the last owner frees it. The sole owner needs no locked
         // instruction: nobody is left to clone from.
-        let owners = &self.counted().owners;
+        let owners = self.owners();
         if owners.load(Ordering::Acquire) != 1 {
             if owners.fetch_sub(1, Ordering::Release) != 1 {
                 return;
             }
             fence(Ordering::Acquire);
         }
-        // SAFETY: the count is zero, or one and `self` is that one: nothing else reaches the box, and it is freed once.
-        drop(unsafe { Box::from_raw(self.counted.as_ptr()) });
+        // SAFETY: the count is zero, or one and `self` is that one: nothing else reaches the box, and it is freed once,
+        // as the type that the tag says.
+        unsafe {
+            match self.tag() {
+                INNER => drop(Box::<Inner>::from_raw(self.pointer())),
+                WORDS => drop(Box::<Words>::from_raw(self.pointer())),
+                _ => drop(Box::<Wide>::from_raw(self.pointer())),
+            }
+        }
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Shared<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        T::fmt(self, f)
+/// Asks for cache lines of a node, without waiting for them. Line 0 is its first.
+#[inline]
+pub(crate) fn prefetch<T>(node: &T, lines: Range<usize>) {
+    prefetch_at(std::ptr::from_ref(node).cast(), lines);
+}
+
+#[inline]
+fn prefetch_at(start: *const u8, lines: Range<usize>) {
+    for line in lines {
+        prefetch_line(start.wrapping_add(64 * line));
     }
 }
 
@@ -142,44 +233,86 @@ fn prefetch_line(address: *const u8) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
+    fn words(keys: Range<u64>) -> Box<Words> {
+        let mut words = Words::new();
+        keys.enumerate().for_each(|(at, key)| _ = words.insert(at, key, key.to_be_bytes()));
+        Box::new(words)
+    }
+
+    fn keys(link: &Link) -> Vec<u64> {
+        match link.node() {
+            Node::Words(words) => words.keys().to_vec(),
+            _ => panic!("the tests here link to fast leaves"),
+        }
+    }
+
+    fn push(link: &mut Link, key: u64) {
+        let NodeMut::Words(words) = link.own() else { panic!("the tests here link to fast leaves") };
+        words.insert(words.len(), key, [0; 8]);
+    }
+
+    fn owners(link: &Link) -> u32 {
+        link.owners().load(Ordering::Relaxed)
+    }
+
     #[test]
-    fn a_value_is_dropped_once_with_its_last_owner() {
-        let witness = Arc::new(());
-        let first = Shared::new(Arc::clone(&witness));
+    fn a_node_is_dropped_with_its_last_owner() {
+        // The inner node owns the leaf: when it goes, one owner less is left.
+        let leaf = Link::from(words(0..3));
+        let first = Link::from(Box::new(Inner::new(leaf.clone())));
         let second = first.clone();
+        assert_eq!(owners(&leaf), 2);
         drop(first);
-        assert_eq!(Arc::strong_count(&witness), 2);
+        assert_eq!(owners(&leaf), 2);
         drop(second);
-        assert_eq!(Arc::strong_count(&witness), 1);
+        assert_eq!(owners(&leaf), 1);
     }
 
     #[test]
     fn a_sole_owner_changes_in_place_and_others_keep_what_they_had() {
-        let mut first = Shared::new(vec![1]);
-        let place = first.as_ptr();
-        first.own()[0] = 2;
-        assert_eq!(first.as_ptr(), place);
+        let mut first = Link::from(words(0..1));
+        let place = first.tagged;
+        push(&mut first, 2);
+        assert_eq!(first.tagged, place);
         let second = first.clone();
-        first.own()[0] = 3;
-        assert_eq!((first.as_slice(), second.as_slice()), (&[3][..], &[2][..]));
+        push(&mut first, 3);
+        assert_eq!((keys(&first), keys(&second)), (vec![0, 2, 3], vec![0, 2]));
         let third = second.clone();
-        assert_eq!((second.into_inner(), third.into_inner()), (vec![2], vec![2]));
+        for link in [second, third] {
+            let OwnedNode::Words(words) = link.into_owned() else { panic!("a fast leaf went in") };
+            assert_eq!(words.keys(), [0, 2]);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_node_comes_back_as_what_it_was() {
+        let leaf = Link::from(words(0..2));
+        let wide = Link::from(Box::new(Wide::from_words(&words(0..5))));
+        let inner = Link::from(Box::new(Inner::new(leaf.clone())));
+        for link in [leaf, wide, inner] {
+            let copy = link.clone();
+            match (link.node(), copy.into_owned()) {
+                (Node::Inner(a), OwnedNode::Inner(b)) => assert_eq!(a.len(), b.len()),
+                (Node::Words(a), OwnedNode::Words(b)) => assert_eq!(a.keys(), b.keys()),
+                (Node::Wide(a), OwnedNode::Wide(b)) => assert_eq!(a.keys(), b.keys()),
+                _ => panic!("the kind changed"),
+            }
+            drop(link.into_owned());
+        }
     }
 
     #[test]
     fn owners_come_and_go_on_many_threads() {
-        let mut shared = Shared::new(vec![0_u64; 4]);
+        let mut link = Link::from(words(0..1));
         std::thread::scope(|scope| {
-            for round in 0..50 {
-                let held = shared.clone();
-                scope.spawn(move || assert!(held.iter().all(|n| *n == held[0] && *n <= round)));
-                shared.own().iter_mut().for_each(|n| *n += 1);
+            for round in 1..50 {
+                let held = link.clone();
+                scope.spawn(move || assert_eq!(keys(&held).len() as u64, round));
+                push(&mut link, round);
             }
         });
-        assert_eq!(shared.into_inner(), [50; 4]);
+        assert_eq!((keys(&link), owners(&link)), ((0..50).collect(), 1));
     }
 }

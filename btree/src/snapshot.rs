@@ -5,9 +5,9 @@ use std::fmt;
 use crate::capacity::Capacity;
 use crate::digest::Digest;
 use crate::key::Probe;
-use crate::node::{Inner, Link, Summary};
+use crate::node::{Node, Summary};
+use crate::shared::Link;
 use crate::value::Value;
-use crate::words::Words;
 
 /// The state of a tree at one moment. It never changes, is cheap to clone (one reference count), may be read and
 /// dropped by any thread, and lives independent of the tree.
@@ -26,33 +26,28 @@ impl Snapshot {
     #[inline]
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let probe = Probe::new(key);
-        let mut link = self.root.as_ref()?;
-        while let Link::Inner(inner) = link {
-            link = inner.child(Inner::search_ahead::<true>(inner, probe));
-        }
-        link.get_in_leaf::<true>(probe)
+        self.leaf(probe)?.get_in_leaf(probe)
     }
 
     /// The value at `key`, owned; long values are shared, not copied. O(log n).
     #[inline]
     pub fn get_value(&self, key: &[u8]) -> Option<Value> {
-        self.get_value_as::<true>(key)
+        let probe = Probe::new(key);
+        match self.leaf(probe)?.node() {
+            Node::Words(words) if probe.is_word() => Some(Value::from(*words.get(probe.head)?)),
+            Node::Wide(wide) => Some(wide.values()[wide.find(probe).ok()?].clone()),
+            _ => None,
+        }
     }
 
+    /// The leaf that the probe belongs to.
     #[inline]
-    pub(crate) fn get_value_as<const ALONE: bool>(&self, key: &[u8]) -> Option<Value> {
-        let probe = Probe::new(key);
+    fn leaf(&self, probe: Probe<'_>) -> Option<&Link> {
         let mut link = self.root.as_ref()?;
-        loop {
-            match link {
-                Link::Inner(inner) => link = inner.child(Inner::search_ahead::<ALONE>(inner, probe)),
-                Link::Words(words) => {
-                    let value = probe.is_word().then(|| Words::get::<ALONE>(words, probe.head))??;
-                    return Some(Value::from(*value));
-                }
-                Link::Wide(wide) => return Some(wide.values()[wide.find(probe).ok()?].clone()),
-            }
+        while let Node::Inner(inner) = link.node() {
+            link = inner.child(inner.search(probe));
         }
+        Some(link)
     }
 
     /// Whether `key` is there. O(log n).

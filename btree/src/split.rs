@@ -3,42 +3,42 @@
 use crate::capacity::Capacity;
 use crate::join::{Tall, join};
 use crate::key::Probe;
-use crate::node::{Inner, Link};
+use crate::node::{Inner, OwnedNode};
+use crate::shared::Link;
 use crate::value::Key;
 
 /// What lies below the probe, and what does not.
 pub(crate) fn split(tree: Tall, probe: Probe<'_>, capacity: Capacity) -> (Option<Tall>, Option<Tall>) {
     let height = tree.height;
-    match tree.link {
-        Link::Inner(mut inner) => {
-            let inner = inner.own();
+    match tree.link.into_owned() {
+        OwnedNode::Inner(mut inner) => {
             let at = inner.search(probe);
             let right = (at + 1 < inner.len()).then(|| inner.split_off(at + 1));
             let left = (at > 0).then(|| {
                 let (separator, child) = inner.split_off(at);
-                (std::mem::replace(inner, child), separator)
+                (Box::new(std::mem::replace(&mut *inner, child)), separator)
             });
             let child = Tall { link: inner.take_child(0), height: height - 1 };
             let (below, above) = split(child, probe, capacity);
             let left = left.map(|(left, separator)| (collapsed(left, height), separator));
-            let right = right.map(|(separator, right)| (separator, collapsed(right, height)));
+            let right = right.map(|(separator, right)| (separator, collapsed(Box::new(right), height)));
             (join_left(left, below, capacity), join_right(above, right, capacity))
         }
-        Link::Words(mut words) => {
+        OwnedNode::Words(mut words) => {
             let at = words.lower_bound(probe);
             if at == 0 || at == words.len() {
-                return one_side(Link::Words(words), at == 0);
+                return one_side(Link::from(words), at == 0);
             }
-            let right = words.own().split_off(at);
-            (leaf(Link::Words(words)), leaf(Link::words(right)))
+            let right = words.split_off(at);
+            (leaf(Link::from(words)), leaf(Link::words(right)))
         }
-        Link::Wide(mut wide) => {
+        OwnedNode::Wide(mut wide) => {
             let at = wide.lower_bound(probe);
             if at == 0 || at == wide.len() {
-                return one_side(Link::Wide(wide), at == 0);
+                return one_side(Link::from(wide), at == 0);
             }
-            let right = wide.own().split_off(at);
-            (leaf(Link::Wide(wide)), leaf(Link::wide(right)))
+            let right = wide.split_off(at);
+            (leaf(Link::from(wide)), leaf(Link::wide(right)))
         }
     }
 }
@@ -52,10 +52,10 @@ fn one_side(link: Link, is_right: bool) -> (Option<Tall>, Option<Tall>) {
 }
 
 /// A root needs no inner node of one child.
-fn collapsed(mut inner: Inner, height: usize) -> Tall {
+fn collapsed(mut inner: Box<Inner>, height: usize) -> Tall {
     match inner.len() {
         1 => Tall { link: inner.take_child(0), height: height - 1 },
-        _ => Tall { link: Link::inner(inner), height },
+        _ => Tall { link: Link::from(inner), height },
     }
 }
 

@@ -3,12 +3,15 @@
 use crate::digest::hash_pair;
 use crate::key::{KeyRef, Probe, head};
 use crate::node::Summary;
+use crate::shared::Owners;
 use crate::value::{Key, Value};
 use crate::words::Words;
 
 /// Pairs in ascending order of keys.
-#[derive(Clone, Default)]
+#[derive(Clone)]
+#[repr(C)]
 pub(crate) struct Wide {
+    pub(crate) owners: Owners,
     /// The sum of the pairs' hashes.
     digest: u64,
     /// The sum of the lengths of keys and values.
@@ -20,9 +23,15 @@ pub(crate) struct Wide {
 }
 
 impl Wide {
+    pub fn new() -> Self {
+        let (heads, keys, values) = (Vec::new(), Vec::new(), Vec::new());
+        Self { owners: Owners::ONE, digest: 0, bytes: 0, heads, keys, values }
+    }
+
     pub fn from_words(words: &Words) -> Self {
         let summary = words.summary();
         Self {
+            owners: Owners::ONE,
             digest: summary.digest,
             bytes: summary.bytes,
             heads: words.keys().to_vec(),
@@ -117,7 +126,7 @@ impl Wide {
     /// Cuts off everything from `at` on.
     pub fn split_off(&mut self, at: usize) -> Self {
         let (heads, keys, values) = (self.heads.split_off(at), self.keys.split_off(at), self.values.split_off(at));
-        let mut right = Self { digest: 0, bytes: 0, heads, keys, values };
+        let mut right = Self { owners: Owners::ONE, digest: 0, bytes: 0, heads, keys, values };
         let moved = right.sum_all();
         (right.bytes, right.digest) = (moved.bytes, moved.digest);
         self.bytes -= moved.bytes;

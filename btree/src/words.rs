@@ -3,40 +3,49 @@
 use crate::digest::hash_words;
 use crate::key::{KeyRef, Probe};
 use crate::node::Summary;
-use crate::search::{
-    BLOCK, SAMPLE_OF_NONE, SLOTS, Sample, Slots, block_of, count_below, count_in_block, find_block, take_sample,
-};
-use crate::shared::Shared;
+use crate::search::{BLOCK, block_of, count_below, count_in_block, take_sample};
+use crate::shared::{Owners, prefetch};
 
 /// Slots of a fast leaf; one more than it keeps, for the pair that makes it split. A leaf is just below 1 KiB.
-pub(crate) const WORDS_SLOTS: usize = SLOTS;
+pub(crate) const WORDS_SLOTS: usize = 56;
 
 /// Pairs in ascending order of keys.
 ///
-/// The order of the fields counts: behind the owners' count (`shared`), `len` and `sample` fill the first cache line;
+/// The order of the fields counts: what a search reads first, and what a change writes, is in the first cache line;
 /// every block of keys, and of values, is a line.
 #[derive(Clone)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Words {
+    pub(crate) owners: Owners,
     len: u32,
-    sample: Sample,
-    /// Big-endian keys as integers, ascending; `u64::MAX` in slots at or above `len`.
-    keys: Slots,
-    values: [[u8; 8]; WORDS_SLOTS],
     /// The sum of the pairs' hashes.
     digest: u64,
+    sample: [u64; SAMPLES],
+    /// Big-endian keys as integers, ascending; `u64::MAX` in slots at or above `len`.
+    keys: [u64; WORDS_SLOTS],
+    values: [[u8; 8]; WORDS_SLOTS],
 }
 
+const SAMPLES: usize = WORDS_SLOTS / BLOCK - 1;
 /// The cache line of the first block of keys.
 const KEYS_LINE: usize = 1;
 /// The cache line of the first block of values.
-const VALUES_LINE: usize = KEYS_LINE + SLOTS / BLOCK;
-const _: () = assert!(std::mem::offset_of!(Words, keys) + 8 == 64 * KEYS_LINE);
-const _: () = assert!(std::mem::offset_of!(Words, values) + 8 == 64 * VALUES_LINE);
+const VALUES_LINE: usize = KEYS_LINE + WORDS_SLOTS / BLOCK;
+const _: () = assert!(std::mem::offset_of!(Words, keys) == 64 * KEYS_LINE);
+const _: () = assert!(std::mem::offset_of!(Words, values) == 64 * VALUES_LINE);
 
 impl Words {
+    const EMPTY: Self = Self {
+        owners: Owners::ONE,
+        len: 0,
+        digest: 0,
+        sample: [u64::MAX; SAMPLES],
+        keys: [u64::MAX; WORDS_SLOTS],
+        values: [[0; 8]; WORDS_SLOTS],
+    };
+
     pub fn new() -> Self {
-        Self { len: 0, sample: SAMPLE_OF_NONE, keys: [u64::MAX; WORDS_SLOTS], values: [[0; 8]; WORDS_SLOTS], digest: 0 }
+        Self::EMPTY
     }
 
     #[inline]
@@ -62,38 +71,50 @@ impl Words {
         Summary { len: u64::from(self.len), bytes: 16 * u64::from(self.len), digest: self.digest }
     }
 
-    /// The place of an eight-byte key, or where it belongs.
+    /// The place of an eight-byte key, or where it belongs. Asks for the lines that a change there touches while the
+    /// keys are being compared.
     #[inline]
-    pub fn find<const ALONE: bool>(&self, key: u64) -> Result<usize, usize> {
-        let at = count_in_block(&self.keys, find_block::<ALONE>(&self.sample, &self.keys, key), key);
+    pub fn find_to_change(&self, key: u64) -> Result<usize, usize> {
+        let block = block_of(&self.sample, key);
+        self.prefetch_from(block);
+        self.find_in_block(block, key)
+    }
+
+    #[inline]
+    fn find_in_block(&self, block: usize, key: u64) -> Result<usize, usize> {
+        let at = count_in_block(&self.keys, block, key);
         if self.keys().get(at) == Some(&key) { Ok(at) } else { Err(at) }
     }
 
     /// The value of an eight-byte key.
     #[inline]
-    pub fn get<const ALONE: bool>(this: &Shared<Self>, key: u64) -> Option<&[u8; 8]> {
-        let block = find_block::<ALONE>(&this.sample, &this.keys, key);
+    pub fn get(&self, key: u64) -> Option<&[u8; 8]> {
+        let block = block_of(&self.sample, key);
         // The value is in a line of its own: it comes while the keys are being compared.
-        this.prefetch(VALUES_LINE + block..VALUES_LINE + block + 1);
-        let at = count_in_block(&this.keys, block, key);
-        if this.keys().get(at) == Some(&key) { Some(&this.values[at]) } else { None }
+        prefetch(self, VALUES_LINE + block..VALUES_LINE + block + 1);
+        self.values.get(self.find_in_block(block, key).ok()?)
     }
 
     /// Asks for the lines in which the pair of `key` is found. Waits for the first line.
     #[inline]
-    pub fn prefetch_pair(this: &Shared<Self>, key: u64) {
-        let block = block_of(&this.sample, key);
-        this.prefetch(KEYS_LINE + block..KEYS_LINE + block + 1);
-        this.prefetch(VALUES_LINE + block..VALUES_LINE + block + 1);
+    pub fn prefetch_pair(&self, key: u64) {
+        let block = block_of(&self.sample, key);
+        prefetch(self, KEYS_LINE + block..KEYS_LINE + block + 1);
+        prefetch(self, VALUES_LINE + block..VALUES_LINE + block + 1);
     }
 
     /// Asks for the lines that a change at `key` touches. Waits for the first line.
     #[inline]
-    pub fn prefetch_change(this: &Shared<Self>, key: u64) {
-        let (block, end) = (block_of(&this.sample, key), this.len() / BLOCK + 1);
-        this.prefetch(KEYS_LINE + block..KEYS_LINE + end);
-        this.prefetch(VALUES_LINE + block..VALUES_LINE + end);
-        this.prefetch(VALUES_LINE + SLOTS / BLOCK..VALUES_LINE + SLOTS / BLOCK + 1);
+    pub fn prefetch_change(&self, key: u64) {
+        self.prefetch_from(block_of(&self.sample, key));
+    }
+
+    /// A new pair moves the ones behind it.
+    #[inline]
+    fn prefetch_from(&self, block: usize) {
+        let end = self.len() / BLOCK + 1;
+        prefetch(self, KEYS_LINE + block..KEYS_LINE + end);
+        prefetch(self, VALUES_LINE + block..VALUES_LINE + end);
     }
 
     /// How many keys are below the probe, which may have any length.
@@ -150,10 +171,10 @@ impl Words {
         right.keys[..len - at].copy_from_slice(&self.keys[at..len]);
         right.values[..len - at].copy_from_slice(&self.values[at..len]);
         right.len = (len - at) as u32;
-        take_sample(&mut right.sample, &right.keys, 0, SLOTS);
+        take_sample(&mut right.sample, &right.keys, 0, WORDS_SLOTS);
         right.digest = right.hash_all();
         self.keys[at..].fill(u64::MAX);
-        take_sample(&mut self.sample, &self.keys, at, SLOTS);
+        take_sample(&mut self.sample, &self.keys, at, WORDS_SLOTS);
         self.len = at as u32;
         self.digest = self.digest.wrapping_sub(right.digest);
         right
@@ -176,8 +197,8 @@ impl Words {
     }
 
     pub fn has_clean_slots(&self) -> bool {
-        let mut sample = SAMPLE_OF_NONE;
-        take_sample(&mut sample, &self.keys, 0, SLOTS);
+        let mut sample = [u64::MAX; SAMPLES];
+        take_sample(&mut sample, &self.keys, 0, WORDS_SLOTS);
         self.sample == sample && self.keys[self.len()..].iter().all(|key| *key == u64::MAX)
     }
 }
