@@ -24,7 +24,7 @@ impl Tree {
         for group in ops.chunks(GROUP) {
             self.warm(group.iter().map(Op::key), Words::prefetch_change);
             for op in group {
-                results.push(self.execute(*op, undo));
+                results.push(self.execute_as::<false>(*op, undo));
             }
         }
     }

@@ -8,8 +8,8 @@ use crate::value::{Key, Value};
 use crate::wide::Wide;
 use crate::words::Words;
 
-/// One write on its way down and up.
-pub(crate) struct Write<'a> {
+/// One write on its way down and up. `ALONE`: nobody asked for its nodes before.
+pub(crate) struct Write<'a, const ALONE: bool> {
     probe: Probe<'a>,
     value: &'a [u8],
     /// Whether a present value gives way (`put`) or stays (`insert`).
@@ -25,7 +25,7 @@ pub(crate) struct Write<'a> {
     split: Option<Split>,
 }
 
-impl<'a> Write<'a> {
+impl<'a, const ALONE: bool> Write<'a, ALONE> {
     pub fn new(key: &'a [u8], value: &'a [u8], overwrite: bool, capacity: Capacity) -> Self {
         Self {
             probe: Probe::new(key),
@@ -87,7 +87,11 @@ impl<'a> Write<'a> {
     #[inline]
     fn descend_inner(&mut self, inner: &mut Inner, at: usize) {
         self.rightmost &= at + 1 == inner.len();
-        self.descend(inner.child_mut(at));
+        let child = inner.child_mut(at);
+        if ALONE {
+            child.prefetch_all();
+        }
+        self.descend(child);
         inner.apply(self.change);
         if self.split.is_some() {
             self.split_inner(inner, at);

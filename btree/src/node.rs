@@ -108,6 +108,17 @@ impl Link {
         }
     }
 
+    /// Asks for all of a node, without waiting for it: a key that goes down alone waits once for the node then, and
+    /// neighbouring lines come almost as fast as one. Keys that go down together wait together, and want few lines.
+    #[inline]
+    pub fn prefetch_all(&self) {
+        match self.node() {
+            Node::Inner(inner) => prefetch(inner, 0..size_of::<Inner>() / 64),
+            Node::Words(words) => prefetch(words, 0..size_of::<Words>() / 64),
+            Node::Wide(wide) => prefetch(wide, 0..size_of::<Wide>().div_ceil(64)),
+        }
+    }
+
     pub fn summary(&self) -> Summary {
         match self.node() {
             Node::Inner(inner) => inner.summary,

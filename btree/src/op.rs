@@ -96,17 +96,23 @@ impl Tree {
     /// insert, a failed cas or a delete of nothing. O(log n).
     #[inline]
     pub fn execute(&mut self, op: Op<'_>, undo: &mut Undo) -> OpResult {
+        self.execute_as::<true>(op, undo)
+    }
+
+    /// [`Tree::execute`]; with `ALONE`, nobody asked for the nodes before.
+    #[inline]
+    pub(crate) fn execute_as<const ALONE: bool>(&mut self, op: Op<'_>, undo: &mut Undo) -> OpResult {
         match op {
-            Op::Put { key, value } => OpResult::Put { previous: self.put_undoable(key, value, undo) },
+            Op::Put { key, value } => OpResult::Put { previous: self.put_undoable::<ALONE>(key, value, undo) },
             Op::Insert { key, value } => {
-                let present = self.write(key, value, false);
+                let present = self.write::<ALONE>(key, value, false);
                 if present.is_none() || mutant!(undo_insert) {
                     undo.push(Record::Inserted { key: Key::from(key) });
                 }
                 OpResult::Insert { present }
             }
             Op::Delete { key } => {
-                let previous = self.remove(key);
+                let previous = self.remove::<ALONE>(key);
                 if let Some(value) = &previous {
                     undo.push(Record::Deleted { key: Key::from(key), value: value.clone() });
                 } else if mutant!(undo_delete) {
@@ -116,7 +122,7 @@ impl Tree {
             }
             Op::Cas { key, expected, value } => {
                 if self.get(key).is_some_and(|current| current == expected) {
-                    OpResult::Cas { done: true, current: self.put_undoable(key, value, undo) }
+                    OpResult::Cas { done: true, current: self.put_undoable::<ALONE>(key, value, undo) }
                 } else {
                     OpResult::Cas { done: false, current: self.get_value(key) }
                 }
@@ -126,8 +132,8 @@ impl Tree {
     }
 
     #[inline]
-    fn put_undoable(&mut self, key: &[u8], value: &[u8], undo: &mut Undo) -> Option<Value> {
-        let previous = self.write(key, value, true);
+    fn put_undoable<const ALONE: bool>(&mut self, key: &[u8], value: &[u8], undo: &mut Undo) -> Option<Value> {
+        let previous = self.write::<ALONE>(key, value, true);
         let key = Key::from(key);
         undo.push(match &previous {
             Some(value) if !mutant!(undo_put) => Record::Replaced { key, value: value.clone() },

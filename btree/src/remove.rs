@@ -7,8 +7,8 @@ use crate::node::{Inner, Node, NodeMut, Summary};
 use crate::shared::Link;
 use crate::value::Value;
 
-/// One removal on its way down and up.
-struct Removal<'a> {
+/// One removal on its way down and up. `ALONE`: nobody asked for its nodes before.
+struct Removal<'a, const ALONE: bool> {
     probe: Probe<'a>,
     capacity: Capacity,
     /// What the subtree below shrank by.
@@ -16,9 +16,9 @@ struct Removal<'a> {
 }
 
 /// Removes `key` from the tree under `root`; returns its value.
-pub(crate) fn remove(root: &mut Option<Link>, key: &[u8], capacity: Capacity) -> Option<Value> {
+pub(crate) fn remove<const ALONE: bool>(root: &mut Option<Link>, key: &[u8], capacity: Capacity) -> Option<Value> {
     let link = root.as_mut()?;
-    let mut removal = Removal { probe: Probe::new(key), capacity, gone: Summary::default() };
+    let mut removal = Removal::<ALONE> { probe: Probe::new(key), capacity, gone: Summary::default() };
     let value = removal.descend(link)?;
     match link.node() {
         Node::Inner(inner) if inner.len() == 1 => *root = Some(link.own_inner().take_child(0)),
@@ -29,7 +29,7 @@ pub(crate) fn remove(root: &mut Option<Link>, key: &[u8], capacity: Capacity) ->
     Some(value)
 }
 
-impl Removal<'_> {
+impl<const ALONE: bool> Removal<'_, ALONE> {
     fn descend(&mut self, link: &mut Link) -> Option<Value> {
         match link.node() {
             Node::Inner(inner) => {
@@ -61,7 +61,11 @@ impl Removal<'_> {
     }
 
     fn descend_inner(&mut self, inner: &mut Inner, at: usize) -> Option<Value> {
-        let value = self.descend(inner.child_mut(at))?;
+        let child = inner.child_mut(at);
+        if ALONE {
+            child.prefetch_all();
+        }
+        let value = self.descend(child)?;
         inner.apply(Summary::default().minus(self.gone));
         fix_child(inner, at, self.capacity);
         Some(value)

@@ -46,6 +46,7 @@ impl Snapshot {
         let mut link = self.root.as_ref()?;
         while let Node::Inner(inner) = link.node() {
             link = inner.child(inner.search(probe));
+            link.prefetch_all();
         }
         Some(link)
     }

@@ -44,18 +44,18 @@ impl Tree {
     /// Writes `value` whether or not `key` is there; returns the previous value. O(log n).
     #[inline]
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Option<Value> {
-        self.write(key, value, true)
+        self.write::<true>(key, value, true)
     }
 
     /// Writes `value` only if `key` is absent; returns the present value otherwise. O(log n).
     #[inline]
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Option<Value> {
-        self.write(key, value, false)
+        self.write::<true>(key, value, false)
     }
 
     #[inline]
-    pub(crate) fn write(&mut self, key: &[u8], value: &[u8], overwrite: bool) -> Option<Value> {
-        let mut write = Write::new(key, value, overwrite, self.now.capacity);
+    pub(crate) fn write<const ALONE: bool>(&mut self, key: &[u8], value: &[u8], overwrite: bool) -> Option<Value> {
+        let mut write = Write::<ALONE>::new(key, value, overwrite, self.now.capacity);
         write.run(&mut self.now.root);
         self.changed();
         write.previous
@@ -64,12 +64,12 @@ impl Tree {
     /// Removes `key`; returns its value. O(log n).
     #[inline]
     pub fn delete(&mut self, key: &[u8]) -> Option<Value> {
-        self.remove(key)
+        self.remove::<true>(key)
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<Value> {
-        let value = remove(&mut self.now.root, key, self.now.capacity);
+    pub(crate) fn remove<const ALONE: bool>(&mut self, key: &[u8]) -> Option<Value> {
+        let value = remove::<ALONE>(&mut self.now.root, key, self.now.capacity);
         self.changed();
         value
     }
