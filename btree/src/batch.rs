@@ -21,8 +21,18 @@ impl Tree {
     /// [`Tree::execute`] one by one, faster.
     pub fn execute_batch(&mut self, ops: &[Op<'_>], results: &mut Vec<OpResult>, undo: &mut Undo) {
         results.reserve(ops.len());
-        for group in ops.chunks(GROUP) {
-            self.warm(group.iter().map(Op::key), Words::prefetch_change);
+        let ask = |tree: &Self, group: &[Op<'_>]| {
+            tree.warm(group.iter().map(Op::key), Words::prefetch_change);
+        };
+        // While the commands of one group are executed, the memory of the next one's leaves is on its way.
+        let mut groups = ops.chunks(GROUP).peekable();
+        if let Some(first) = groups.peek() {
+            ask(self, first);
+        }
+        while let Some(group) = groups.next() {
+            if let Some(next) = groups.peek() {
+                ask(self, next);
+            }
             for op in group {
                 results.push(self.execute_as::<false>(*op, undo));
             }
@@ -45,7 +55,7 @@ impl Snapshot {
     /// it is a fast one. Returns the leaves.
     #[inline]
     fn warm<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, prefetch: impl Fn(&Words, u64)) -> [Option<&Link>; GROUP] {
-        let mut lanes = [Lane { probe: Probe::new(&[]), link: self.root.as_ref(), at: 0 }; GROUP];
+        let mut lanes = [Lane { probe: Probe::new(&[]), link: self.root.as_ref(), block: 0 }; GROUP];
         let mut count = 0;
         for (lane, key) in lanes.iter_mut().zip(keys) {
             lane.probe = Probe { head: head(key), key };
@@ -55,12 +65,12 @@ impl Snapshot {
         while let Some(Node::Inner(_)) = lanes[0].link.map(Link::node) {
             for lane in &mut lanes[..count] {
                 if let Some(Node::Inner(inner)) = lane.link.map(Link::node) {
-                    lane.at = inner.search(lane.probe);
+                    lane.block = inner.search_block(lane.probe);
                 }
             }
             for lane in &mut lanes[..count] {
                 if let Some(Node::Inner(inner)) = lane.link.map(Link::node) {
-                    let child = inner.child(lane.at);
+                    let child = inner.child(inner.search_from(lane.block, lane.probe));
                     child.prefetch(0..INNER_HEAD_LINES);
                     lane.link = Some(child);
                 }
@@ -81,6 +91,6 @@ struct Lane<'k, 't> {
     probe: Probe<'k>,
     /// The node it has reached.
     link: Option<&'t Link>,
-    /// The child it goes to next.
-    at: usize,
+    /// The block of that node in which the next one's link stands.
+    block: usize,
 }

@@ -281,13 +281,27 @@ impl Inner {
     /// of that child while the heads are being compared.
     #[inline]
     pub fn search(&self, probe: Probe<'_>) -> usize {
+        self.search_from(self.search_block(probe), probe)
+    }
+
+    /// The first half of [`Inner::search`]: the block that the child is in. Asks for the block's lines, waits for the
+    /// node's first ones.
+    #[inline]
+    pub fn search_block(&self, probe: Probe<'_>) -> usize {
+        let block = block_of(&self.sample, probe.head.saturating_add(1));
+        prefetch(self, INNER_HEAD_LINES + block..INNER_HEAD_LINES + block + 1);
+        // The line after it is reached by one key in nine only.
+        prefetch(self, CHILDREN_LINE + block..CHILDREN_LINE + block + 1);
+        block
+    }
+
+    /// The second half of [`Inner::search`].
+    #[inline]
+    pub fn search_from(&self, block: usize, probe: Probe<'_>) -> usize {
         if self.tails.is_some() || probe.key.len() < 8 {
             return self.search_odd(probe);
         }
         let Some(bound) = probe.head.checked_add(1) else { return self.len() - 1 };
-        let block = block_of(&self.sample, bound);
-        // The line after it is reached by one key in nine only.
-        prefetch(self, CHILDREN_LINE + block..CHILDREN_LINE + block + 1);
         count_in_block(&self.heads, block, bound)
     }
 
