@@ -72,7 +72,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
                 }
             }
             Node::Words(words) if self.probe.is_word() => {
-                let place = words.find_to_change(self.probe.head);
+                let place = words.find(self.probe.head);
                 match (place, <[u8; 8]>::try_from(self.value)) {
                     (Ok(at), _) if !self.overwrite => self.previous = Some(Value::from(words.values()[at])),
                     (place, Ok(value)) => self.write_words(link, place, value),

@@ -40,7 +40,7 @@ impl<const ALONE: bool> Removal<'_, ALONE> {
                 if !self.probe.is_word() {
                     return None;
                 }
-                let at = words.find_to_change(self.probe.head).ok()?;
+                let at = words.find(self.probe.head).ok()?;
                 let NodeMut::Words(words) = link.own() else { unreachable!("a copy is of the same kind") };
                 let (value, digest) = words.remove(at);
                 self.gone = Summary { len: 1, bytes: 16, digest };

@@ -71,13 +71,10 @@ impl Words {
         Summary { len: u64::from(self.len), bytes: 16 * u64::from(self.len), digest: self.digest }
     }
 
-    /// The place of an eight-byte key, or where it belongs. Asks for the lines that a change there touches while the
-    /// keys are being compared.
+    /// The place of an eight-byte key, or where it belongs.
     #[inline]
-    pub fn find_to_change(&self, key: u64) -> Result<usize, usize> {
-        let block = block_of(&self.sample, key);
-        self.prefetch_from(block);
-        self.find_in_block(block, key)
+    pub fn find(&self, key: u64) -> Result<usize, usize> {
+        self.find_in_block(block_of(&self.sample, key), key)
     }
 
     #[inline]
@@ -103,18 +100,17 @@ impl Words {
         prefetch(self, VALUES_LINE + block..VALUES_LINE + block + 1);
     }
 
-    /// Asks for the lines that a change at `key` touches. Waits for the first line.
+    /// Asks for the lines that a change at `key` touches: a new pair moves the ones behind it. Waits for the first line.
     #[inline]
     pub fn prefetch_change(&self, key: u64) {
-        self.prefetch_from(block_of(&self.sample, key));
-    }
-
-    /// A new pair moves the ones behind it.
-    #[inline]
-    fn prefetch_from(&self, block: usize) {
-        let end = self.len() / BLOCK + 1;
-        prefetch(self, KEYS_LINE + block..KEYS_LINE + end);
-        prefetch(self, VALUES_LINE + block..VALUES_LINE + end);
+        let (block, last) = (block_of(&self.sample, key), self.len() / BLOCK);
+        // Some lines are asked for more than once. A loop over just the right ones would end at a place that nobody can
+        // predict, and a wrong prediction makes the keys that go down together wait for one another.
+        for line in 0..WORDS_SLOTS / BLOCK {
+            let line = line.max(block).min(last);
+            prefetch(self, KEYS_LINE + line..KEYS_LINE + line + 1);
+            prefetch(self, VALUES_LINE + line..VALUES_LINE + line + 1);
+        }
     }
 
     /// How many keys are below the probe, which may have any length.
