@@ -15,6 +15,8 @@ use crate::words::Words;
 
 /// Keys that go down together: about as many lines as a core can wait for at a time.
 const GROUP: usize = 16;
+/// Commands that go down together: two groups are under way at a time, and a change needs more lines than a read.
+const GROUP_TO_CHANGE: usize = GROUP / 2;
 
 impl Tree {
     /// Executes `ops` in order and appends one result each to `results`: the same results, content and undo as
@@ -25,7 +27,7 @@ impl Tree {
             tree.warm(group.iter().map(Op::key), Words::prefetch_change);
         };
         // While the commands of one group are executed, the memory of the next one's leaves is on its way.
-        let mut groups = ops.chunks(GROUP).peekable();
+        let mut groups = ops.chunks(GROUP_TO_CHANGE).peekable();
         if let Some(first) = groups.peek() {
             ask(self, first);
         }

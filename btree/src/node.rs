@@ -72,17 +72,6 @@ pub(crate) struct Split {
     pub right: Link,
 }
 
-impl Node<'_> {
-    /// A copy with one owner.
-    pub fn to_copy(&self) -> Link {
-        match *self {
-            Self::Inner(inner) => Link::inner(inner.clone()),
-            Self::Words(words) => Link::words(words.clone()),
-            Self::Wide(wide) => Link::from(Box::new(wide.clone())),
-        }
-    }
-}
-
 impl Link {
     pub fn words(words: Words) -> Self {
         Self::from(Box::new(words))
@@ -203,7 +192,7 @@ impl Clone for Inner {
         // Each child gets one more owner; the lines that count them come together, not one after the other.
         self.children().for_each(|child| child.prefetch(0..1));
         Self {
-            owners: Owners::ONE,
+            owners: Owners::one(),
             len: self.len,
             sample: self.sample,
             summary: self.summary,
@@ -215,19 +204,21 @@ impl Clone for Inner {
 }
 
 impl Inner {
-    const EMPTY: Self = Self {
-        owners: Owners::ONE,
-        len: 0,
-        sample: [u64::MAX; SAMPLES],
-        summary: Summary { len: 0, bytes: 0, digest: 0 },
-        tails: None,
-        heads: [u64::MAX; INNER_SLOTS],
-        children: [const { None }; INNER_SLOTS],
-    };
+    fn empty() -> Self {
+        Self {
+            owners: Owners::one(),
+            len: 0,
+            sample: [u64::MAX; SAMPLES],
+            summary: Summary { len: 0, bytes: 0, digest: 0 },
+            tails: None,
+            heads: [u64::MAX; INNER_SLOTS],
+            children: [const { None }; INNER_SLOTS],
+        }
+    }
 
     /// A node of one child; more must follow.
     pub fn new(first: Link) -> Self {
-        let mut inner = Self { len: 1, summary: first.summary(), ..Self::EMPTY };
+        let mut inner = Self { len: 1, summary: first.summary(), ..Self::empty() };
         inner.children[0] = Some(first);
         inner
     }
@@ -375,7 +366,7 @@ impl Inner {
     pub fn split_off(&mut self, at: usize) -> (Key, Self) {
         let separator = self.separator(at - 1);
         let len = self.len();
-        let mut right = Self { len: (len - at) as u32, ..Self::EMPTY };
+        let mut right = Self { len: (len - at) as u32, ..Self::empty() };
         right.heads[..len - 1 - at].copy_from_slice(&self.heads[at..len - 1]);
         take_sample(&mut right.sample, &right.heads, 0, INNER_SLOTS);
         self.heads[at - 1..].fill(u64::MAX);

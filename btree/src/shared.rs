@@ -1,10 +1,10 @@
 //! Counted references to nodes, and hints to the memory system: the crate's only unsafe code (style.md 23).
 //!
-//! An `enum` of three `std::sync::Arc` would do, and does with the feature `safe`. What this adds: a link takes 8 bytes
-//! instead of 16, so half the lines hold the children of a node; the owners' count stands in a node's first line, beside
-//! what a search reads first; whether a node has one owner is one load (`Arc::get_mut` locks the line, which holds up
-//! every cache miss of the operations around it); and a node can be asked for before it is needed.
-//! `cargo bench -p coppice-btree --bench unsafe` measures what that is worth. Run under Miri:
+//! An `enum` of three `std::sync::Arc` would do, and does with the feature `safe`. What this adds: a link takes 8
+//! bytes instead of 16, so half the lines hold the children of a node; the owners' count stands in a node's first line,
+//! beside what a search reads first; whether a node has one owner is one load (`Arc::get_mut` locks the line, which
+//! holds up every cache miss of the operations around it); and a node can be asked for before it is needed.
+//! `cargo bench -p coppice-btree --bench twins` measures what that is worth. Run under Miri:
 //! `cargo +nightly miri test -p coppice-btree --lib`.
 #![allow(unsafe_code)]
 
@@ -26,13 +26,15 @@ pub(crate) struct Owners(AtomicU32);
 
 impl Owners {
     /// Of a node that no link leads to yet.
-    pub const ONE: Self = Self(AtomicU32::new(1));
+    pub fn one() -> Self {
+        Self(AtomicU32::new(1))
+    }
 }
 
 /// A copy of a node starts with one owner, whatever the original has.
 impl Clone for Owners {
     fn clone(&self) -> Self {
-        Self::ONE
+        Self::one()
     }
 }
 
@@ -113,11 +115,21 @@ impl Link {
         }
     }
 
+    /// A copy of the node, with one owner.
+    #[cold]
+    fn to_copy(&self) -> Self {
+        match self.node() {
+            Node::Inner(inner) => Self::from(Box::new(inner.clone())),
+            Node::Words(words) => Self::from(Box::new(words.clone())),
+            Node::Wide(wide) => Self::from(Box::new(wide.clone())),
+        }
+    }
+
     /// The node, to be changed: itself if it has no other owner, else a copy (reliability.md ST12).
     #[inline]
     pub fn own(&mut self) -> NodeMut<'_> {
         if !self.is_only_owner() && !mutant!(cow_in_place) {
-            *self = self.node().to_copy();
+            *self = self.to_copy();
         }
         // SAFETY: there is one owner, which is `self`, borrowed mutably; so nobody else can reach the node or clone
         // its way to it while the result lives. (The mutant breaks this on purpose; it is never in a released program.)
@@ -133,10 +145,10 @@ impl Link {
     /// The node itself, or a copy if it has other owners.
     pub fn into_owned(mut self) -> OwnedNode {
         if !self.is_only_owner() {
-            self = self.node().to_copy();
+            self = self.to_copy();
         }
         let link = ManuallyDrop::new(self);
-        // SAFETY: the only owner ends here without its `drop`, so the box, of the tag's type, is taken over exactly once.
+        // SAFETY: the only owner ends here without its `drop`, so the box, of the tag's type, is taken over just once.
         unsafe {
             match link.tag() {
                 INNER => OwnedNode::Inner(Box::from_raw(link.pointer())),

@@ -12,7 +12,9 @@ use crate::words::Words;
 pub(crate) struct Owners(#[expect(dead_code, reason = "it keeps the layout of the nodes")] u32);
 
 impl Owners {
-    pub const ONE: Self = Self(1);
+    pub fn one() -> Self {
+        Self(1)
+    }
 }
 
 /// A counted reference to a node.

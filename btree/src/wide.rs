@@ -25,13 +25,13 @@ pub(crate) struct Wide {
 impl Wide {
     pub fn new() -> Self {
         let (heads, keys, values) = (Vec::new(), Vec::new(), Vec::new());
-        Self { owners: Owners::ONE, digest: 0, bytes: 0, heads, keys, values }
+        Self { owners: Owners::one(), digest: 0, bytes: 0, heads, keys, values }
     }
 
     pub fn from_words(words: &Words) -> Self {
         let summary = words.summary();
         Self {
-            owners: Owners::ONE,
+            owners: Owners::one(),
             digest: summary.digest,
             bytes: summary.bytes,
             heads: words.keys().to_vec(),
@@ -126,7 +126,7 @@ impl Wide {
     /// Cuts off everything from `at` on.
     pub fn split_off(&mut self, at: usize) -> Self {
         let (heads, keys, values) = (self.heads.split_off(at), self.keys.split_off(at), self.values.split_off(at));
-        let mut right = Self { owners: Owners::ONE, digest: 0, bytes: 0, heads, keys, values };
+        let mut right = Self { owners: Owners::one(), digest: 0, bytes: 0, heads, keys, values };
         let moved = right.sum_all();
         (right.bytes, right.digest) = (moved.bytes, moved.digest);
         self.bytes -= moved.bytes;

@@ -35,17 +35,15 @@ const _: () = assert!(std::mem::offset_of!(Words, keys) == 64 * KEYS_LINE);
 const _: () = assert!(std::mem::offset_of!(Words, values) == 64 * VALUES_LINE);
 
 impl Words {
-    const EMPTY: Self = Self {
-        owners: Owners::ONE,
-        len: 0,
-        digest: 0,
-        sample: [u64::MAX; SAMPLES],
-        keys: [u64::MAX; WORDS_SLOTS],
-        values: [[0; 8]; WORDS_SLOTS],
-    };
-
     pub fn new() -> Self {
-        Self::EMPTY
+        Self {
+            owners: Owners::one(),
+            len: 0,
+            digest: 0,
+            sample: [u64::MAX; SAMPLES],
+            keys: [u64::MAX; WORDS_SLOTS],
+            values: [[0; 8]; WORDS_SLOTS],
+        }
     }
 
     #[inline]
@@ -100,7 +98,7 @@ impl Words {
         prefetch(self, VALUES_LINE + block..VALUES_LINE + block + 1);
     }
 
-    /// Asks for the lines that a change at `key` touches: a new pair moves the ones behind it. Waits for the first line.
+    /// Asks for the lines that a change at `key` touches: a new pair moves the ones behind it. Waits for the first one.
     #[inline]
     pub fn prefetch_change(&self, key: u64) {
         let (block, last) = (block_of(&self.sample, key), self.len() / BLOCK);
