@@ -311,9 +311,8 @@ impl Coordinator {
                 reign.tickets.tell(partition, true, effects);
             }
         } else if ticket.ballot < ballot && !mutant!(released_once) {
-            if reign.tickets.knows(partition) {
-                reign.tickets.tell(partition, true, effects);
-            } else {
+            reign.tickets.tell(partition, true, effects);
+            if !reign.tickets.knows(partition) && !reign.partitions.contains(&partition) {
                 // The map has it no more. What earlier ballots left there can never complete: this ballot was elected.
                 effects.push(Effect::Released { partition, watermark: Ticket { ballot, n: 0 } });
             }

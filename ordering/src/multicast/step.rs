@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::ids::{Ballot, ChangeId, ConfirmToken, MapVersion, PartitionId, QueryId, Ticket};
 
 /// Put this into your log: coordinator to the leader of a partition, and the entry itself (ordering.md 4, step 2).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Which one.
     pub ticket: Ticket,
@@ -28,7 +28,7 @@ impl fmt::Display for Place {
 }
 
 /// What a ticket does in one partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
     /// Nothing: the first ticket of a ballot, or one that was voided.
     #[default]
@@ -58,7 +58,7 @@ impl fmt::Display for Work {
 }
 
 /// One partition's share of a query.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubQuery {
     /// Of which query.
     pub query: QueryId,
