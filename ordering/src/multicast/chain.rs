@@ -86,8 +86,9 @@ pub struct Reporter {
     released: Option<Ticket>,
     /// What was told last, and when it is told again.
     told: Option<(Ticket, Time)>,
-    /// The coordinator asks for a ticket that is placed.
-    asked: bool,
+    /// To be told once whatever the watermark says, because that passes voided tickets too: a ticket was decided, or
+    /// the coordinator asks for one that is.
+    owed: bool,
 }
 
 impl Reporter {
@@ -102,7 +103,7 @@ impl Reporter {
             executed: VecDeque::new(),
             released: None,
             told: None,
-            asked: false,
+            owed: false,
         }
     }
 
@@ -120,7 +121,7 @@ impl Reporter {
     pub fn follow(&mut self) {
         self.leading = false;
         self.told = None;
-        self.asked = false;
+        self.owed = false;
     }
 
     /// A [`super::Place`] with this ticket arrived at the leader: whether to submit it to the log. If not, it is there
@@ -131,8 +132,7 @@ impl Reporter {
         if tip < Some(ticket) {
             return true;
         }
-        // Its `Placed` was lost, and nothing tells whether the watermark passed it because it was voided.
-        self.asked |= Some(ticket) <= self.decided && tip.is_some_and(|tip| tip.ballot == ticket.ballot);
+        self.owed |= self.leading && Some(ticket) <= self.decided && tip.is_some_and(|tip| tip.ballot == ticket.ballot);
         false
     }
 
@@ -158,6 +158,7 @@ impl Reporter {
         self.decided_upto = self.decided_upto.max(upto);
         while let Some((_, ticket)) = self.executed.pop_front_if(|(instance, _)| *instance <= upto) {
             self.decided = Some(ticket);
+            self.owed = self.leading;
         }
     }
 
@@ -187,7 +188,7 @@ impl Reporter {
     pub fn poll(&mut self, now: Time) -> Option<Ticket> {
         let ticket = self.due(now)?;
         self.told = Some((ticket, now + self.interval));
-        self.asked = false;
+        self.owed = false;
         Some(ticket)
     }
 
@@ -196,7 +197,7 @@ impl Reporter {
         // Told above an undecided instance, it could be that something else gets there (reliability.md TK14).
         let last = if mutant!(placed_above_hole) { tip.or(self.decided) } else { self.decided };
         let last = last.filter(|_| self.leading)?;
-        if self.asked {
+        if self.owed {
             return Some(last);
         }
         let fresh = self.told.is_none_or(|(told, again)| told < last || again <= now && !mutant!(placed_once));
@@ -207,7 +208,7 @@ impl Reporter {
     pub fn deadline(&self) -> Option<Time> {
         let last = self.decided.filter(|_| self.leading)?;
         let (told, again) = self.told.unwrap_or((last, Time::ZERO));
-        if self.asked || told < last && Some(last) > self.released {
+        if self.owed || told < last && Some(last) > self.released {
             return Some(Time::ZERO);
         }
         (Some(last) > self.released).then_some(again)

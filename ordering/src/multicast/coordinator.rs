@@ -299,12 +299,14 @@ impl Coordinator {
     }
 
     fn on_placed(&mut self, partition: PartitionId, ticket: Ticket, effects: &mut Vec<Effect>) {
-        let resend = self.place_resend();
+        let (resend, timeout) = (self.place_resend(), self.place_timeout());
         let Some(reign) = &mut self.reign else { return };
         let ballot = reign.tickets.ballot;
         if ticket.ballot == ballot {
             if let Some(took) = reign.tickets.placed(self.now, (partition, ticket.n), resend, effects) {
-                // A quarter of the weight goes to the newest: a few rounds suffice to follow a change of load.
+                // A partition that was dead for a minute must not stretch everything by that. A quarter of the weight
+                // goes to the newest: a few rounds suffice to follow a change of load.
+                let took = took.min(timeout);
                 self.round = if self.round.is_zero() { took } else { (3 * self.round + took) / 4 };
             }
             if !mutant!(released_once) {
@@ -344,8 +346,9 @@ impl Coordinator {
             }
             reign.unload(ended);
         }
+        let resend = self.place_resend();
         let Some(reign) = &mut self.reign else { return };
-        reign.tickets.resend_due(now, timeout, effects);
+        reign.tickets.resend_due(now, (resend, timeout), effects);
     }
 
     /// What follows from the state as it is now. Every step ends here.

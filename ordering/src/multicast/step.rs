@@ -150,7 +150,8 @@ pub enum Effect {
         /// Every ticket up to here is released or voided. Grows.
         watermark: Ticket,
     },
-    /// Confirm the directory's leadership, by a round that begins after this came out (ordering.md 7).
+    /// Confirm the directory's leadership, by a round that begins after this came out (ordering.md 7). Comes again,
+    /// with a later token, if it is not answered.
     Confirm(ConfirmToken),
     /// This query has a ticket: its client may expect the parts.
     Cut {

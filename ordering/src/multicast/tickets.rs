@@ -1,8 +1,8 @@
 //! The tickets of one ballot: who has placed which, and which heads every queue (ordering.md 4, 4.1).
 //!
 //! A ticket stands in two lists of each of its partitions. The *queue* holds those that are neither released nor
-//! voided; the *chain* is everything ever sent, of which only the part that is not placed is kept, to be sent again. Voiding
-//! takes a ticket out of the queues, never out of the chains. This file knows no clients and no packing.
+//! voided; the *chain* is everything ever sent, of which only the part that is not placed is kept, to be sent again.
+//! Voiding takes a ticket out of the queues, never out of the chains. This file knows no clients and no packing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -102,6 +102,8 @@ pub(super) struct Tickets {
     /// The newest token asked for, and the newest that came back.
     pub asked: ConfirmToken,
     pub confirmed: ConfirmToken,
+    /// The driver may have been too busy to ask.
+    ask_again_at: Time,
 }
 
 impl Tickets {
@@ -114,6 +116,7 @@ impl Tickets {
             ready: BTreeSet::new(),
             asked,
             confirmed: asked,
+            ask_again_at: Time::ZERO,
         }
     }
 
@@ -170,14 +173,15 @@ impl Tickets {
         let unplaced = works.into_iter().map(|(partition, work)| (partition, Some(work))).collect();
         let mut open = Open { purpose, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
         if mutant!(confirm_before_placed) {
-            open.confirmed_by = Some(self.ask(effects));
+            open.confirmed_by = Some(self.ask(now + resend, effects));
         }
         self.open.insert(n, open);
         self.ticket(n)
     }
 
-    fn ask(&mut self, effects: &mut Vec<Effect>) -> ConfirmToken {
+    fn ask(&mut self, again_at: Time, effects: &mut Vec<Effect>) -> ConfirmToken {
         self.asked = self.asked.next();
+        self.ask_again_at = again_at;
         effects.push(Effect::Confirm(self.asked));
         self.asked
     }
@@ -206,16 +210,22 @@ impl Tickets {
                 completed.push(sent.n);
             }
         }
-        self.complete_placing(now, completed, effects)
+        self.complete_placing((now, resend), completed, effects)
     }
 
-    fn complete_placing(&mut self, now: Time, placed: Vec<u64>, effects: &mut Vec<Effect>) -> Option<Duration> {
-        let mut slowest = None;
-        // One confirmation serves all that became complete at once: it begins after the last `Placed` of each.
-        let mut token = None;
+    fn complete_placing(
+        &mut self,
+        (now, resend): (Time, Duration),
+        placed: Vec<u64>,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Duration> {
+        let (mut slowest, mut unasked) = (None, Vec::new());
         for n in placed {
             let Some(open) = self.open.get_mut(&n) else { continue };
-            slowest = slowest.max(Some(now - open.sent_at));
+            // A change waits for more than its order: a child must be born.
+            if !matches!(open.purpose, Purpose::Change(_)) {
+                slowest = slowest.max(Some(now - open.sent_at));
+            }
             if open.voided {
                 // Too late, for good (reliability.md TK11).
                 let open = self.open.remove(&n).filter(|_| mutant!(late_placed_completes));
@@ -226,12 +236,14 @@ impl Tickets {
             }
             self.ready.insert(n);
             if open.confirmed_by.is_none() {
-                let asked = *token.get_or_insert_with(|| {
-                    self.asked = self.asked.next();
-                    effects.push(Effect::Confirm(self.asked));
-                    self.asked
-                });
-                open.confirmed_by = Some(asked);
+                unasked.push(n);
+            }
+        }
+        if !unasked.is_empty() {
+            // One confirmation serves all that became complete at once: it begins after the last `Placed` of each.
+            let token = self.ask(now + resend, effects);
+            for n in unasked {
+                self.open.entry(n).and_modify(|open| open.confirmed_by = Some(token));
             }
         }
         slowest
@@ -361,8 +373,17 @@ impl Tickets {
         Some(first.sent_at + timeout)
     }
 
-    /// Sends again what is due.
-    pub fn resend_due(&mut self, now: Time, longest: Duration, effects: &mut Vec<Effect>) {
+    /// Whether a ticket waits for nothing but its confirmation, or for its turn after that.
+    fn is_unconfirmed(&self) -> bool {
+        let by = |n: &u64| self.open.get(n).and_then(|open| open.confirmed_by);
+        self.ready.iter().any(|n| by(n) > Some(self.confirmed))
+    }
+
+    /// Sends again, and asks again, what is due.
+    pub fn resend_due(&mut self, now: Time, (resend, longest): (Duration, Duration), effects: &mut Vec<Effect>) {
+        if self.ask_again_at <= now && self.is_unconfirmed() {
+            self.ask(now + resend, effects);
+        }
         let due = |queue: &Queue| !queue.unplaced.is_empty() && queue.resend_at <= now;
         let due: Vec<PartitionId> = self.queues.iter().filter(|(_, queue)| due(queue)).map(|(id, _)| *id).collect();
         for partition in due {
@@ -389,7 +410,8 @@ impl Tickets {
     /// When [`Tickets::resend_due`] has something to do.
     pub fn resend_at(&self) -> Option<Time> {
         let waiting = self.queues.values().filter(|queue| !queue.unplaced.is_empty());
-        waiting.map(|queue| queue.resend_at).min()
+        let unconfirmed = self.is_unconfirmed().then_some(self.ask_again_at);
+        waiting.map(|queue| queue.resend_at).chain(unconfirmed).min()
     }
 
     /// Whether the partition ever had a ticket of this ballot.

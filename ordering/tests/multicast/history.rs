@@ -2,6 +2,7 @@
 //! (ordering.md 5).
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use coppice_ordering::PartitionId;
 
@@ -50,14 +51,15 @@ pub struct Operation {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {
-    pub ops: Vec<Operation>,
+    pub ops: Vec<Rc<Operation>>,
     answered: u64,
 }
 
 impl History {
     pub fn plan(&mut self, kind: Kind, after: Option<Op>) -> Op {
         assert!(self.ops.len() < OPS_MAX, "too many operations");
-        self.ops.push(Operation { kind, after, status: Status::Planned, before: 0, parts: BTreeMap::new() });
+        let operation = Operation { kind, after, status: Status::Planned, before: 0, parts: BTreeMap::new() };
+        self.ops.push(Rc::new(operation));
         self.ops.len() - 1
     }
 
@@ -69,12 +71,18 @@ impl History {
 
     pub fn invoke(&mut self, op: Op) {
         assert!(self.may_invoke(op), "{op} is not to be invoked");
-        (self.ops[op].status, self.ops[op].before) = (Status::Invoked, self.answered);
+        let answered = self.answered;
+        let operation = self.change(op);
+        (operation.status, operation.before) = (Status::Invoked, answered);
     }
 
     pub fn answer(&mut self, op: Op) {
-        self.ops[op].status = Status::Answered;
+        self.change(op).status = Status::Answered;
         self.answered |= 1 << op;
+    }
+
+    pub fn change(&mut self, op: Op) -> &mut Operation {
+        Rc::make_mut(&mut self.ops[op])
     }
 
     pub fn key(&self, op: Op) -> u8 {
@@ -112,7 +120,7 @@ impl History {
     }
 
     /// Everything that was answered, and every write that is decided, fits one order that keeps each log and real time.
-    pub fn check(&self, partitions: &BTreeMap<PartitionId, Partition>) -> Result<(), String> {
+    pub fn check(&self, partitions: &BTreeMap<PartitionId, Rc<Partition>>) -> Result<(), String> {
         let mut pred = [0_u64; OPS_MAX];
         let mut nodes = self.answered;
         // The last node of a log at each position at which another log goes on from it.

@@ -1,6 +1,8 @@
-//! The multicast over the real coordinator, chain, reporter and gate: scripts, an exhaustive search of small worlds, and
+//! The multicast over the real coordinator, chain, reporter and gate: scripts, an exhaustive search of small worlds and
 //! random schedules, all judged by one history (ordering.md 3, 4, 5, 8; reliability.md 6, tickets).
 
+mod explore;
+mod fuzz;
 mod history;
 #[cfg(feature = "mutants")]
 mod mutants;

@@ -1,6 +1,7 @@
 //! A partition as the multicast sees it: a log with a decided part and a pipe, the real chain, reporter and gate, and a
 //! leader that may change and lose what is not decided.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use coppice_ordering::multicast::{Place, Work};
@@ -15,7 +16,7 @@ pub const REPORT_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Entry {
     Write(Op),
-    Place(Place),
+    Place(Rc<Place>),
     NoOp,
 }
 
@@ -131,10 +132,27 @@ impl Partition {
     }
 
     /// A `Place` reaches the leader.
-    pub fn propose_place(&mut self, place: Place, history: &History) {
+    pub fn propose_place(&mut self, place: Rc<Place>, history: &History) {
         if self.reporter.wants(place.ticket) {
             self.append(Entry::Place(place), history);
         }
+    }
+
+    /// Whether a `Place` that arrives now counts, or may count later if `lossy` pipes lose what stands before it.
+    pub fn would_place(&self, place: &Place, lossy: bool) -> bool {
+        let mut chain = self.tip.chain;
+        Some(place.ticket) > chain.last_ticket()
+            && (chain.place(place.ticket, place.prev) || lossy && self.undecided() > 0)
+    }
+
+    /// Whether this ticket can never count again here.
+    pub fn is_past(&self, ticket: Ticket) -> bool {
+        self.undecided() == 0 && Some(ticket) <= self.tip.chain.last_ticket()
+    }
+
+    /// Whether this watermark is no news.
+    pub fn knows(&self, watermark: Ticket) -> bool {
+        Some(watermark) <= self.reporter.watermark()
     }
 
     /// Into the pipe, whatever the leader thinks of it: an older leader may have let it in.
@@ -221,8 +239,8 @@ impl Partition {
         said.placed = self.reporter.poll(now);
     }
 
-    /// Another replica leads: it finds the decided log, and of the pipe what `survives`, with no-ops in the holes. Whoever
-    /// waits asks again under the same number and gets the stored reply, through the new leader's gate.
+    /// Another replica leads: it finds the decided log, and of the pipe what `survives`, with no-ops in the holes.
+    /// Whoever waits asks again under the same number and gets the stored reply, through the new leader's gate.
     pub fn change_leader(&mut self, survives: impl Fn(usize) -> bool, history: &History, said: &mut Said) {
         let decided = Instance(self.decided as u64);
         // What ran ahead is undone: by the real reporter and gate, and by the marks.

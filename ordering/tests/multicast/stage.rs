@@ -10,7 +10,7 @@ use crate::partition::Entry;
 use crate::world::{Message, World};
 
 /// Turns after which a world that is left alone must be at rest.
-const TURNS_MAX: usize = 400;
+const TURNS_MAX: usize = 1_000;
 
 pub struct Stage {
     pub world: World,
@@ -216,7 +216,7 @@ impl Stage {
             let operation = &self.world.history.ops[op];
             if let Kind::Write { key } = operation.kind
                 && operation.status == Status::Invoked
-                && !self.world.partitions[&self.world.owner(key)].has(op)
+                && self.world.partitions.get(&self.world.owner(key)).is_some_and(|partition| !partition.has(op))
             {
                 self.world.write(op);
                 moved = true;
@@ -258,10 +258,12 @@ impl Stage {
         let ops: Vec<String> = ops.map(|(op, operation)| format!("{op}:{:?}", operation.kind)).collect();
         let held: Vec<String> =
             self.world.partitions.values().map(|p| format!("{} holds {}", p.id, p.held())).collect();
-        format!("{ops:?} have no end; {held:?}; {} changes open", self.world.changes_open())
+        let newest = self.world.coordinator(self.world.seats() - 1);
+        format!("{ops:?} have no end; {held:?}; {} changes open; {newest:?}", self.world.changes_open())
     }
 }
 
 pub fn place_of(message: &Message, op: Op, partition: u32) -> bool {
-    matches!(message, Message::Place { to, place } if to.0 == partition && Entry::queries(place).any(|other| other == op))
+    let Message::Place { to, place } = message else { return false };
+    to.0 == partition && Entry::queries(place).any(|other| other == op)
 }

@@ -1,7 +1,9 @@
 //! Coordinators, partitions and clients, without a network: what they say goes to whoever drives the world, who decides
-//! what arrives, when, how often, and whether at all. Every drive is judged by the same rules.
+//! what arrives, when, how often, and whether at all. Every drive is judged by the same rules. The parts of a world are
+//! shared, because an exhaustive search copies it at every step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use coppice_ordering::multicast::{Change, Coordinator, CoordinatorSettings, Effect, Input, Place, Query};
@@ -16,7 +18,7 @@ pub const KEYS: u8 = 10;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
     /// To the leader of the partition.
-    Place { to: PartitionId, place: Place },
+    Place { to: PartitionId, place: Rc<Place> },
     /// To the leader of the partition.
     Released { to: PartitionId, watermark: Ticket },
     /// To whichever coordinator.
@@ -46,10 +48,10 @@ pub struct World {
     pub now: Time,
     settings: CoordinatorSettings,
     /// The i-th leads in ballot i + 1. All but the last are deposed, and do not know it.
-    seats: Vec<Seat>,
+    seats: Vec<Rc<Seat>>,
     /// Rounds begun and not acknowledged.
     confirming: BTreeSet<(usize, ConfirmToken)>,
-    pub partitions: BTreeMap<PartitionId, Partition>,
+    pub partitions: BTreeMap<PartitionId, Rc<Partition>>,
     map: Map,
     /// Decided changes that nobody said to be done.
     changes: Vec<Change>,
@@ -73,7 +75,7 @@ impl World {
             settings,
             seats: Vec::new(),
             confirming: BTreeSet::new(),
-            partitions: ids.map(|id| (PartitionId(u32::from(id)), partition(id))).collect(),
+            partitions: ids.map(|id| (PartitionId(u32::from(id)), Rc::new(partition(id)))).collect(),
             map,
             changes: Vec::new(),
             history: History::default(),
@@ -84,7 +86,8 @@ impl World {
     /// Another replica is elected in the directory: from now on no earlier coordinator's round can be acknowledged.
     pub fn elect(&mut self) -> usize {
         let seat = self.seats.len();
-        self.seats.push(Seat { coordinator: Coordinator::new(self.settings.clone()), map: self.map.clone() });
+        let coordinator = Coordinator::new(self.settings.clone());
+        self.seats.push(Rc::new(Seat { coordinator, map: self.map.clone() }));
         let ballot = Ballot::new(seat as u64 + 1, seat as u32);
         let partitions = self.map.borders.values().copied().collect();
         let (map, changes) = (self.map.version, self.changes.clone());
@@ -110,10 +113,12 @@ impl World {
     /// Feeds a coordinator and does what it says.
     pub fn step(&mut self, seat: usize, input: Input) {
         let mut effects = Vec::new();
-        self.seats[seat].coordinator.step(self.now, input, &mut effects);
+        Rc::make_mut(&mut self.seats[seat]).coordinator.step(self.now, input, &mut effects);
         for effect in effects {
             match effect {
-                Effect::Place { partition, place } => self.out.push(Message::Place { to: partition, place }),
+                Effect::Place { partition, place } => {
+                    self.out.push(Message::Place { to: partition, place: Rc::new(place) })
+                }
                 Effect::Released { partition, watermark } => {
                     self.out.push(Message::Released { to: partition, watermark });
                 }
@@ -123,7 +128,7 @@ impl World {
                 Effect::Aborted { query, .. } | Effect::Refused { query, .. } => {
                     let op = query.0 as Op;
                     assert_ne!(self.history.ops[op].status, Status::Answered, "I12: a completed query is aborted");
-                    self.history.ops[op].status = Status::Aborted;
+                    self.history.change(op).status = Status::Aborted;
                 }
                 Effect::Changed { id, .. } => self.changes.retain(|change| change.id != id),
             }
@@ -178,6 +183,11 @@ impl World {
         *owner.expect("every key has an owner").1
     }
 
+    /// Whether a border may be set at this key.
+    pub fn may_split(&self, key: u8) -> bool {
+        !self.map.borders.contains_key(&key) && self.map.borders.keys().next().is_some_and(|low| *low < key)
+    }
+
     /// The directory decides to split the partition that owns `key` there; its leader tells its coordinator.
     pub fn split(&mut self, key: u8) -> PartitionId {
         let (parent, child) = (self.owner(key), PartitionId(self.map.borders.len() as u32 + 1));
@@ -191,7 +201,7 @@ impl World {
         };
         self.changes.push(change.clone());
         if let Some(seat) = self.seats.len().checked_sub(1) {
-            self.seats[seat].map = self.map.clone();
+            Rc::make_mut(&mut self.seats[seat]).map = self.map.clone();
             self.step(seat, Input::Change(change));
         }
         child
@@ -235,6 +245,11 @@ impl World {
         self.out.push(Message::Confirmed { to: seat, token });
     }
 
+    /// Rounds before this one are as good as never begun: it confirms all that they would.
+    pub fn forget_rounds_before(&mut self, seat: usize, token: ConfirmToken) {
+        self.confirming.retain(|round| round.0 != seat || round.1 >= token);
+    }
+
     /// The next `count` entries of a partition's pipe are decided.
     pub fn decide(&mut self, partition: PartitionId, count: usize) {
         self.at(partition, |partition, _, said| partition.decide(count, said));
@@ -263,7 +278,7 @@ impl World {
     /// What somebody waits for next.
     pub fn deadline(&self) -> Option<Time> {
         let seats = self.seats.iter().filter_map(|seat| seat.coordinator.deadline());
-        seats.chain(self.partitions.values().filter_map(Partition::deadline)).min()
+        seats.chain(self.partitions.values().filter_map(|partition| partition.deadline())).min()
     }
 
     /// Something happens at a partition; then all that may leave leaves.
@@ -271,20 +286,20 @@ impl World {
         // It may not be born yet: then nobody listens.
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let mut said = Said::default();
-        event(partition, &self.history, &mut said);
+        event(Rc::make_mut(partition), &self.history, &mut said);
         self.let_out(id, said);
     }
 
     fn let_out(&mut self, id: PartitionId, mut said: Said) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
-        partition.say(self.now, &mut said);
+        Rc::make_mut(partition).say(self.now, &mut said);
         for (op, part) in said.parts {
-            self.history.ops[op].parts.entry(id).or_insert(part);
+            self.history.change(op).parts.entry(id).or_insert(part);
         }
         for fork in said.forks {
             let child = Partition::child(id, fork);
             let born = child.id;
-            self.partitions.entry(born).or_insert(child);
+            self.partitions.entry(born).or_insert(Rc::new(child));
             self.let_out(born, Said::default());
         }
         if let Some(ticket) = said.placed {
