@@ -188,6 +188,8 @@ pub const OTHERS: &[&str] = &[
     "decision_held_in_memory",
     // A replica that installs a snapshot ends sessions by other limits than the rest (ordering.md 6).
     "install_default_limits",
+    // A proposal that a later ballot overwrote is taken for the decided one (ordering.md 1.1).
+    "overwritten_is_heard",
     // A lease outlives the handover of its leader (ordering.md 7).
     "lease_survives_handover",
     // Rules of the checkers that cut too much (reliability.md 3.3).

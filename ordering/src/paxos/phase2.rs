@@ -195,6 +195,11 @@ impl Paxos {
             // It is decided, so this is the decided value, and what this replica durably holds is a vote for it: a
             // candidate is told of it as decided or trimmed, whatever the ballot.
             if let Some(slot) = slot {
+                // Unless a later ballot decided it: this replica heard of that by catch-up only and has promised
+                // nothing, so a leader that was overwritten still finds its ear here, but no vote.
+                if slot.ballot > m.ballot && slot.batch != m.batch && !mutant!(overwritten_is_heard) {
+                    return;
+                }
                 assert_eq!(slot.batch, m.batch, "{} decided one batch, {} brings another", m.instance, m.ballot);
                 if !self.acceptor.is_durable(slot.lsn) {
                     return;

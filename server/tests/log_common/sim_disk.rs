@@ -141,9 +141,11 @@ impl File {
                 _ => short + draw.below((long - short) as u64 + 1) as usize,
             };
             self.durable.resize(length, 0);
-            for sector in &self.dirty {
-                let start = (sector * SECTOR).min(length);
-                let end = (start + SECTOR).min(length).min(self.current.len().max(start));
+            // Sectors behind the end were cut off since they were written.
+            let whole = length.min(self.current.len());
+            for sector in self.dirty.iter().filter(|sector| **sector * SECTOR < whole) {
+                let start = sector * SECTOR;
+                let end = (start + SECTOR).min(whole);
                 match draw.below(4) {
                     0 => {}
                     1 => self.durable[start..end].iter_mut().for_each(|byte| *byte = draw.below(256) as u8),

@@ -151,7 +151,10 @@ impl Account {
         let reads = matches!(operation.call, Call::Get { .. } | Call::Range { .. });
         let (status, output, positions, ticket) = match &operation.end {
             Some(End::Answered { output, positions, ticket }) => {
-                let place = |at: &WirePosition| if reads { last_of(oracle, *at) } else { position(*at) };
+                let place = |at: &WirePosition| match reads && ticket.is_none() {
+                    true => last_of(oracle, *at),
+                    false => position(*at),
+                };
                 (Status::Ok, output.clone(), positions.iter().map(place).collect(), *ticket)
             }
             Some(End::Refused) => (Status::No, Output::Value(None), Vec::new(), None),
@@ -204,11 +207,20 @@ fn last_of(oracle: &Oracle, at: WirePosition) -> Position {
     Position { index: count.saturating_sub(1), ..position(at) }
 }
 
+fn told(ticket: coppice_ordering::Ticket) -> Ticket {
+    Ticket { round: ticket.ballot.round.0, replica: ticket.ballot.replica.0, number: ticket.n }
+}
+
+/// The place of entry `index` of the batch at place `at` of the list of batches.
+fn place(group: PartitionId, at: usize, index: u32) -> Position {
+    Position { partition: group.0, instance: at as u64 + 1, index }
+}
+
 /// One group's decided log with the verdicts of the machine that executed it without speculation.
 fn dump(group: PartitionId, state: &Group, events: &mut Vec<Event<'static>>) {
     let mut clients: BTreeMap<SessionId, u64> = BTreeMap::new();
     for (at, (batch, answers)) in state.decided.iter().zip(&state.answers).enumerate() {
-        let place = |index| Position { partition: group.0, instance: at as u64 + 1, index };
+        let place = |index| place(group, at, index);
         let Batch::Commands(commands) = batch else {
             events.push(Event::Log(LogLine { position: place(0), replica: 0, entry: Entry::Other, hit: true }));
             continue;
@@ -252,7 +264,14 @@ fn dump(group: PartitionId, state: &Group, events: &mut Vec<Event<'static>>) {
                     let position = place(answer.index);
                     events.push(Event::Log(LogLine { position, replica: 0, entry: Entry::Other, hit: true }));
                 }
-                LogEntry::Directory(_) | LogEntry::Place(_) | LogEntry::Unknown => {
+                LogEntry::Place(place) => {
+                    let position = self::place(group, at, answer.index);
+                    let hit = state.placed.contains(&(position.instance, position.index));
+                    let (ticket, previous) = (told(place.ticket), place.prev.map(told));
+                    let entry = Entry::Place { ticket, previous, change: None };
+                    events.push(Event::Log(LogLine { position, replica: 0, entry, hit }));
+                }
+                LogEntry::Directory(_) | LogEntry::Unknown => {
                     let position = place(answer.index);
                     events.push(Event::Log(LogLine { position, replica: 0, entry: Entry::Other, hit: true }));
                 }

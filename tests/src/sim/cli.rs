@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use super::plan::Plan;
 use super::sweep::{Sweep, catch_panics, run_plan};
 use super::trace::Trace;
-use super::{planted, shrink};
+use super::{exhaustive, planted, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
 
@@ -67,6 +67,15 @@ enum Verb {
         #[arg(long)]
         trace: Option<PathBuf>,
     },
+    /// One fault at every place of a small run: a crash between every two effects, an error at every I/O.
+    Exhaustive {
+        /// Operations of the run.
+        #[arg(long, default_value_t = 40)]
+        ops: u32,
+        /// Only every so manieth place.
+        #[arg(long, default_value_t = 1)]
+        step: usize,
+    },
     /// Show that planted bugs are caught: by which check, after how many seeds.
     Mutants {
         /// Only these, separated by commas.
@@ -97,6 +106,7 @@ pub fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
         },
+        Verb::Exhaustive { ops, step } => exhaustive::main(ops, step),
         Verb::Mutants { names, seeds, jobs } => planted::main(&names, seeds, jobs),
     }
 }

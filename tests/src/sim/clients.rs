@@ -132,12 +132,20 @@ impl World {
     /// A client submits what it may, and thinks of when to do so again.
     pub fn think(&mut self, client: usize) {
         self.clients[client].thinking = false;
-        while self.clients[client].left > 0 && self.clients[client].waiting.len() < self.clients[client].in_flight {
+        while self.clients[client].left > 0 && self.busy(client) < self.clients[client].in_flight {
             if self.healed {
                 self.clients[client].left = 0;
                 break;
             }
             self.clients[client].left -= 1;
+            if self.map.partitions.len() > 1 && self.clients[client].random.below(100) < 15 {
+                let keys = self.plan.keys as usize;
+                let low = self.clients[client].random.below(keys) as u32;
+                let whole = self.clients[client].random.below(2) == 0;
+                let high = low + 1 + self.clients[client].random.below(keys) as u32;
+                self.ask(client, if whole { 0 } else { low }, if whole { self.plan.keys } else { high });
+                continue;
+            }
             let (request, call, stale) = self.draw(client);
             self.submit(client, request, call, stale);
             if self.plan.think > 0 {
@@ -148,10 +156,16 @@ impl World {
         self.think_later(client);
     }
 
+    /// Calls and queries that a client waits for.
+    fn busy(&self, client: usize) -> usize {
+        let queries = self.queries.range((client, 0)..(client + 1, 0)).count();
+        self.clients[client].waiting.len() + queries
+    }
+
     fn think_later(&mut self, client: usize) {
-        let pause = self.plan.think;
+        let (pause, busy) = (self.plan.think, self.busy(client));
         let each = &mut self.clients[client];
-        if each.left == 0 || each.thinking || each.waiting.len() >= each.in_flight {
+        if each.left == 0 || each.thinking || busy >= each.in_flight {
             return;
         }
         each.thinking = true;

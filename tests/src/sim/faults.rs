@@ -89,6 +89,13 @@ pub enum Kind {
         /// Which.
         who: Target,
     },
+    /// The disk of a node fails at the so manieth effect from now on; its process stops.
+    IoError {
+        /// Which.
+        who: Target,
+        /// Effects that succeed before.
+        after: u64,
+    },
     /// A node's disk has room for so many bytes more.
     FullDisk {
         /// Which.
@@ -101,8 +108,8 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 9] =
-    ["crash", "crash-all", "pause", "cut", "jump", "transfer", "slow-disk", "fail-flush", "full-disk"];
+pub const KINDS: [&str; 10] =
+    ["crash", "crash-all", "pause", "cut", "jump", "transfer", "slow-disk", "fail-flush", "io-error", "full-disk"];
 
 /// Draws all faults of a plan, in order of time.
 pub fn schedule(plan: &Plan) -> Vec<Fault> {
@@ -128,7 +135,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
 }
 
 fn target(plan: &Plan, random: &mut Random) -> Target {
-    match random.below(3) {
+    match random.below(2) {
         0 => Target::Leader(random.below(plan.partitions as usize + 1) as u32),
         _ => Target::Node(random.below(plan.nodes as usize)),
     }
@@ -136,7 +143,7 @@ fn target(plan: &Plan, random: &mut Random) -> Target {
 
 /// Mostly short, sometimes long.
 fn length(random: &mut Random, longest: Nanos) -> Nanos {
-    let most = longest >> random.below(8);
+    let most = longest >> random.below(6);
     MS + random.below(most as usize) as Nanos
 }
 
@@ -162,6 +169,7 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
         },
         6 => Kind::SlowDisk { who, by: length(random, 1_000 * MS), length: length(random, 4_000 * MS) },
         7 => Kind::FailFlush { who },
+        8 => Kind::IoError { who, after: random.below(20) as u64 },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
     }
 }

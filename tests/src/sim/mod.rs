@@ -12,20 +12,24 @@
 //! | `node`, `store`, `doors` | a node: its replicas, its disk, its client connections |
 //! | `net`, `faults` | messages on their way; what goes wrong |
 //! | `clients` | client sessions and their workload |
+//! | `queries` | queries over several partitions: letters, parts, and clients that ask |
 //! | `oracle` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
+//! | `exhaustive` | one fault at every place of a small run |
 //! | `sweep`, `shrink`, `planted`, `cli` | many seeds; one seed made short; planted bugs; the program |
 
 mod account;
 pub mod cli;
 mod clients;
 mod doors;
+mod exhaustive;
 mod faults;
 mod net;
 mod node;
 mod oracle;
 pub mod plan;
 mod planted;
+mod queries;
 mod shrink;
 mod store;
 pub mod sweep;

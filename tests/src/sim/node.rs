@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 
 use coppice_btree::KeyRange;
 use coppice_client::wire::{MapVersion, PartitionId};
-use coppice_ordering::{Config, Configuration, Instance, Message, Record, RecoveredGroup, ReplicaId, Time};
+use coppice_ordering::{Config, Configuration, Instance, Message, Record, RecoveredGroup, ReplicaId, Time, multicast};
 use coppice_server::log::{Append, Entry, GroupReplay};
 use coppice_server::machine::Machine;
 use coppice_server::machine::directory::Directory;
 use coppice_server::machine::shard::Shard;
+use coppice_server::multicast::{Letter, Word};
 use coppice_server::net::peer::Envelope;
 use coppice_server::replica::{Effect, Input, Replica};
 use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot::{self, Loaded};
 
 use super::plan::{MS, Nanos, Plan};
+use super::queries::Desk;
 use super::store::{Saved, Store, Written};
 use super::world::{Event, World};
 
@@ -88,6 +90,8 @@ pub struct Node {
     pub doom: Option<(u32, Nanos)>,
     /// Its next start is cut off after so many effects on the disk.
     pub cut_start: Option<u64>,
+    /// Its coordinator.
+    pub desk: Desk,
     /// Its replicas.
     pub hosts: BTreeMap<PartitionId, Host>,
     /// Leaders as it knows them.
@@ -109,6 +113,7 @@ impl Node {
             paused_until: 0,
             doom: None,
             cut_start: None,
+            desk: Desk::new(),
             hosts: BTreeMap::new(),
             leaders: BTreeMap::new(),
             flush_extra: 0,
@@ -185,12 +190,19 @@ impl World {
                     Some(place) => self.nodes[node].leaders.insert(group, place),
                     None => self.nodes[node].leaders.remove(&group),
                 };
+                match effect {
+                    Effect::Leading { ballot } if group == PartitionId::DIRECTORY => {
+                        self.begin_coordinating(node, ballot);
+                    }
+                    _ if group == PartitionId::DIRECTORY => self.end_coordinating(node),
+                    _ => self.on_new_leader(node, group),
+                }
             }
+            Effect::Placed { ticket } => self.post(node, Letter { partition: group, word: Word::Placed(ticket) }),
+            Effect::Part(part) => self.give_part(*part),
+            Effect::Confirmed(token) => self.coordinate(node, multicast::Input::Confirmed(token)),
             Effect::NeedSnapshot { from, instance } => self.need_snapshot(node, group, from, instance),
             Effect::Configured { .. }
-            | Effect::Placed { .. }
-            | Effect::Part(_)
-            | Effect::Confirmed(_)
             | Effect::DirectoryChanged
             | Effect::Dismissed
             | Effect::HandoverFailed { .. } => {}
@@ -268,6 +280,10 @@ impl World {
                 self.step(node, group, Input::Tick);
             }
         }
+        let due = self.nodes[node].desk.deadline().is_some_and(|deadline| deadline <= local);
+        if due && self.nodes[node].life == life && self.nodes[node].up {
+            self.coordinate(node, multicast::Input::Tick);
+        }
         self.arm(node);
     }
 
@@ -275,7 +291,8 @@ impl World {
     pub fn arm(&mut self, node: usize) {
         let now = self.now;
         let each = &mut self.nodes[node];
-        let Some(deadline) = each.hosts.values().filter_map(|host| host.replica.deadline()).min() else { return };
+        let deadlines = each.hosts.values().filter_map(|host| host.replica.deadline()).chain(each.desk.deadline());
+        let Some(deadline) = deadlines.min() else { return };
         let at = each.clock.when(deadline).max(now);
         if each.up && each.tick_at.is_none_or(|before| at < before) {
             each.tick_at = Some(at);
@@ -390,9 +407,11 @@ impl World {
         let each = &mut self.nodes[node];
         each.store.crash(power, random);
         each.life += 1;
+        self.crashes += u64::from(!self.healed);
         each.up = false;
         (each.doom, each.tick_at, each.paused_until) = (None, None, 0);
         each.hosts.clear();
+        each.desk = Desk::new();
         each.leaders.clear();
         self.oracle.process_ended(node);
         self.lose_lines(node);

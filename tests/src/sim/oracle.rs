@@ -1,7 +1,7 @@
 //! What the simulator itself knows: every vote that ever became durable, every decision, the state after each instance.
 //! Replicas are held against it after every step (reliability.md 4, the table of invariants).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::wire::PartitionId;
 use coppice_ordering::message::Message;
@@ -39,6 +39,8 @@ pub struct Group {
     pub decided: Vec<Batch>,
     /// What they came to.
     pub answers: Vec<Vec<Answer>>,
+    /// Where tickets counted: instance and index.
+    pub placed: BTreeSet<(u64, u32)>,
     /// Of the state after each instance, from 0 on.
     digests: Vec<u64>,
     /// Who governs from an instance on, ascending.
@@ -80,6 +82,7 @@ impl Oracle {
                 machine,
                 decided: Vec::new(),
                 answers: Vec::new(),
+                placed: BTreeSet::new(),
                 digests,
                 configurations: vec![(Instance(1), first.clone())],
                 proposals: BTreeMap::new(),
@@ -301,6 +304,9 @@ impl Group {
         let mut answers = Vec::new();
         let mark = self.machine.execute(instance, &batch, &mut answers);
         self.machine.confirm(&mark, None);
+        let mut placed = Vec::new();
+        self.machine.take_placed(&mut placed);
+        self.placed.extend(placed.iter().map(|placed| (placed.instance.0, placed.index)));
         self.digests.push(self.machine.digest());
         self.decided.push(batch);
         self.answers.push(answers);

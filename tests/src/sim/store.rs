@@ -262,9 +262,16 @@ impl Store {
         self.disk.0.borrow_mut().fail_flushes = 1;
     }
 
-    /// No flush fails any more.
-    pub fn spare_flushes(&mut self) {
-        self.disk.0.borrow_mut().fail_flushes = 0;
+    /// The disk fails after so many more effects.
+    pub fn fail_at(&mut self, after: u64) {
+        let mut disk = self.disk.0.borrow_mut();
+        disk.cut_at = Some(disk.effects + after);
+    }
+
+    /// Nothing of the disk fails any more.
+    pub fn spare(&mut self) {
+        let mut disk = self.disk.0.borrow_mut();
+        (disk.fail_flushes, disk.cut_at) = (0, None);
     }
 
     /// Room for so many bytes more; none: enough.

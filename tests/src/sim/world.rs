@@ -11,6 +11,7 @@ use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId, ReplicaId as WireReplica};
 use coppice_ordering::{Instance, ReplicaId};
+use coppice_server::multicast::Letter;
 use coppice_server::net::peer::Envelope;
 use coppice_server::replica::{Effect, Input};
 
@@ -22,6 +23,7 @@ use super::net::Net;
 use super::node::{Clock, Node};
 use super::oracle::Oracle;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::queries::{Asked, News};
 use super::store::Saved;
 use super::trace::Trace;
 use crate::check::random::Random;
@@ -64,6 +66,8 @@ pub struct Outcome {
     pub answered: u64,
     /// Faults made.
     pub faults: u64,
+    /// Processes that ended by them.
+    pub crashes: u64,
     /// The trace's last lines, if it was wordy.
     pub last: Vec<String>,
     /// The history and the logs, if the trace was wordy.
@@ -103,6 +107,14 @@ pub enum Event {
     ClientTick { client: usize, at: Nanos },
     /// A client submits more.
     Think { client: usize },
+    /// A query arrives at a node.
+    Query { node: usize, asker: (usize, usize, u32) },
+    /// A query was not answered for long.
+    QueryPatience { asker: (usize, usize, u32) },
+    /// A client hears of its query.
+    News { asker: (usize, usize, u32), news: News },
+    /// A letter of the multicast arrives at a node.
+    Letter { from: usize, to: usize, letter: Letter },
     /// A fault of the plan begins.
     Fault { number: usize },
     /// A cut ends.
@@ -162,6 +174,8 @@ pub struct World {
     pub clients: Vec<Client>,
     pub lines: BTreeMap<u64, Line>,
     pub next_line: u64,
+    /// By client and index of the operation.
+    pub queries: BTreeMap<(usize, usize), Asked>,
     /// Where each replica lives.
     pub places: BTreeMap<(PartitionId, ReplicaId), usize>,
     pub map: Arc<PartitionMap>,
@@ -177,6 +191,8 @@ pub struct World {
     pub disk_random: Random,
     pub replica_random: Random,
     pub effects: Vec<Effect>,
+    /// Processes that ended before everything was healed.
+    pub crashes: u64,
     faults: u64,
 }
 
@@ -188,7 +204,8 @@ pub fn run(plan: Plan, trace: Trace) -> Outcome {
     let last = world.trace.last().map(str::to_owned).collect();
     let (hash, steps) = (world.trace.hash(), world.trace.steps());
     let history = if world.trace.is_wordy() { world.account.events(&world.oracle) } else { Vec::new() };
-    Outcome { failure: world.failure, hash, steps, answered, faults: world.faults, last, history }
+    let (faults, crashes) = (world.faults, world.crashes);
+    Outcome { failure: world.failure, hash, steps, answered, faults, crashes, last, history }
 }
 
 impl World {
@@ -210,6 +227,7 @@ impl World {
             clients,
             lines: BTreeMap::new(),
             next_line: 1,
+            queries: BTreeMap::new(),
             oracle: Oracle::new(plan.replicas, &places),
             places,
             map: Arc::new(map),
@@ -223,6 +241,7 @@ impl World {
             disk_random: random(seed, Purpose::Disk, 2),
             replica_random: random(seed, Purpose::Replicas, 0),
             effects: Vec::new(),
+            crashes: 0,
             faults: 0,
             plan,
         };
@@ -331,6 +350,15 @@ impl World {
                     self.receive(to, envelope);
                 }
             }
+            Event::Letter { from, to, letter } => {
+                if self.nodes[to].paused_until > self.now {
+                    let at = self.nodes[to].paused_until;
+                    return self.schedule(at, Event::Letter { from, to, letter });
+                }
+                if from == to || self.net.hears(to, from) {
+                    self.on_letter(to, letter);
+                }
+            }
             Event::Tick { node, at, .. } if self.is_wanted(node, at) => self.on_tick(node),
             Event::Tick { .. } => {}
             Event::Flushed { node, .. } => self.on_flushed(node),
@@ -366,6 +394,9 @@ impl World {
             Event::Lost { line } => self.on_lost(line),
             Event::ClientTick { client, at } => self.on_client_tick(client, at),
             Event::Think { client } => self.think(client),
+            Event::Query { node, asker } => self.on_query(node, asker),
+            Event::QueryPatience { asker } => self.on_query_patience(asker),
+            Event::News { asker, news } => self.on_news(asker, news),
             Event::Fault { number } if !self.healed => {
                 self.faults += 1;
                 let kind = self.plan.faults[number].kind.clone();
@@ -444,6 +475,12 @@ impl World {
                 let node = self.node_of(who);
                 self.nodes[node].store.fail_flush();
             }
+            Kind::IoError { who, after } => {
+                let node = self.node_of(who);
+                if self.nodes[node].up {
+                    self.nodes[node].store.fail_at(after);
+                }
+            }
             Kind::FullDisk { who, bytes, length } => {
                 let node = self.node_of(who);
                 self.nodes[node].store.set_room(Some(bytes));
@@ -467,7 +504,7 @@ impl World {
             let each = &mut self.nodes[node];
             (each.paused_until, each.doom, each.flush_extra, each.cut_start) = (0, None, 0, None);
             each.store.set_room(None);
-            each.store.spare_flushes();
+            each.store.spare();
             let life = each.life;
             match (self.nodes[node].up, self.stays_down >> node & 1 == 1) {
                 (true, true) => self.crash(node, 0),
