@@ -46,8 +46,13 @@ pub struct NoState;
 pub fn take(replica: &Replica) -> Taken {
     let executor = replica.executor();
     // Never the tip: what is above the decided instance may be taken back (reliability.md SP7).
-    let state = executor.decided_state();
-    let (configuration, configured_at) = replica.paxos().configuration();
+    // Never the tip: what is above the decided instance may be taken back (reliability.md SP7).
+    let state = if crate::mutant!(snapshot_at_tip) { executor.machine().copy() } else { executor.decided_state() };
+    let nobody = Configuration::default();
+    let (configuration, configured_at) = match crate::mutant!(snap_no_conf) {
+        false => replica.paxos().configuration(),
+        true => (&nobody, Instance::ZERO),
+    };
     let plain = "replicated state is plain data";
     let mut blobs = Blobs {
         configuration: postcard::to_stdvec(&(configuration, configured_at)).expect(plain).into(),
@@ -63,8 +68,9 @@ pub fn take(replica: &Replica) -> Taken {
             head.low = Bytes::copy_from_slice(&data.range().low);
             head.high = data.range().high.as_ref().map(|high| Bytes::copy_from_slice(high));
             head.map_version = data.map_version();
-            head.last_ticket = data.last_ticket();
-            blobs.sessions = postcard::to_stdvec(&data.sessions().export()).expect(plain).into();
+            head.last_ticket = if crate::mutant!(snap_no_ticket) { None } else { data.last_ticket() };
+            let sessions = if crate::mutant!(snap_no_sessions) { Vec::new() } else { data.sessions().export() };
+            blobs.sessions = postcard::to_stdvec(&sessions).expect(plain).into();
             data.into_tree()
         }
     };

@@ -31,15 +31,26 @@ fn a_seed_can_be_replayed_and_its_history_judged_apart() {
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 
-/// Each with a seed that shows it.
+/// Each with seeds enough that one shows it; `coppice-sim mutants` tells how many it took.
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_are_caught() {
-    // SEED: found by `coppice-sim mutants`.
-    let seeds = [("install_default_limits", "1285")];
-    for (mutant, seed) in seeds {
-        let output = simulate(&["sweep", "--from", seed, "--count", "1"], mutant);
+    let planted = [
+        ("snapshot_at_tip", "0", "10"),
+        ("follower_no_wait", "0", "10"),
+        ("stale_from_tip", "0", "60"),
+        ("snap_no_sessions", "0", "10"),
+        ("snap_no_ticket", "0", "10"),
+        ("snap_no_conf", "0", "10"),
+        ("undo_no_session", "0", "10"),
+        ("undo_no_ticket", "0", "10"),
+        ("highest_only", "0", "120"),
+        ("repeat_recomputed", "0", "10"),
+        ("overwritten_is_heard", "1240", "1"),
+    ];
+    for (mutant, from, count) in planted {
+        let output = simulate(&["sweep", "--first", "--from", from, "--count", count], mutant);
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(!output.status.success() && said.contains("FAILED"), "{mutant} is not caught by seed {seed}: {said}");
+        assert!(!output.status.success() && said.contains("FAILED"), "{mutant} is not caught: {said}");
     }
 }

@@ -387,9 +387,13 @@ impl Shard {
     pub fn undo(&mut self, mark: &ShardMark) {
         self.tree.undo_to(&mut self.undo, mark.tree);
         for record in mark.sessions.iter().rev() {
-            self.sessions.undo(record);
+            if !crate::mutant!(undo_no_session) {
+                self.sessions.undo(record);
+            }
         }
-        self.chain = mark.chain;
+        if !crate::mutant!(undo_no_ticket) {
+            self.chain = mark.chain;
+        }
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
     }
@@ -448,6 +452,8 @@ impl Shard {
 fn repeat(sessions: &Sessions, session: SessionId, number: u64, reply: &mut PackReply<'_>) -> bool {
     match sessions.find(session, number) {
         Known::New => return false,
+        // Never computed again: the state has moved on since (reliability.md SE7).
+        Known::Answered { .. } if crate::mutant!(repeat_recomputed) => return false,
         Known::Answered { instance, index, result } => {
             // In the log of this partition: none of its answers comes from a parent yet (ordering.md 8).
             reply.repeated(Position { partition: reply.partition(), instance, index }, result);

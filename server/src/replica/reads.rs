@@ -50,7 +50,7 @@ impl Replica {
 
     pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
-        let reply = match self.executor.tip() == decided {
+        let reply = match self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
             true => read_from(self.executor.machine(), decided, request),
             false => read_from(&self.executor.decided_view(), decided, request),
         };
@@ -98,7 +98,8 @@ impl Replica {
     /// decided too.
     pub(super) fn serve_asked(&mut self) {
         let decided = self.executor.decided();
-        let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided);
+        let wait = !crate::mutant!(follower_no_wait);
+        let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided || !wait);
         while self.asked.front().is_some_and(&ready) {
             let Some(read) = self.asked.pop_front() else { return };
             let reply = self.execute_read(&read.request);

@@ -383,7 +383,7 @@ impl World {
             Ok(mut loaded) => {
                 super::node::set_limits(&mut loaded.machine, &self.plan);
                 let digest = loaded.machine.digest();
-                let state = self.oracle.digest(usize::MAX, group, loaded.instance, digest, "ST6 snapshot");
+                let state = self.oracle.digest(0, group, loaded.instance, digest, "ST6 snapshot");
                 state.and_then(|()| self.oracle.governs(group, loaded.instance, &loaded.configuration))
             }
         };

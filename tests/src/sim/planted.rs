@@ -3,7 +3,36 @@
 use std::process::{Command, ExitCode};
 
 /// Planted bugs that seeds of the simulator must catch (reliability.md 6).
-pub const CAUGHT: &[&str] = &[];
+pub const CAUGHT: &[&str] = &[
+    "vote_before_flush",
+    "round_in_memory",
+    "noop_early",
+    "decided_by_number",
+    "ack_over_gap",
+    "deaf_leader_stays",
+    "reply_at_execute",
+    "match_by_instance",
+    "retry_flush",
+    "no_dir_flush",
+    "trim_early",
+    "enospc_ignored",
+    "refuse_torn_tail",
+    "undo_insert",
+    "undo_put",
+    "undo_delete",
+    "client_retry_renumbered",
+    "client_unsure_is_sure",
+    "snapshot_at_tip",
+    "follower_no_wait",
+    "stale_from_tip",
+    "snap_no_sessions",
+    "snap_no_ticket",
+    "snap_no_conf",
+    "undo_no_session",
+    "undo_no_ticket",
+    "highest_only",
+    "repeat_recomputed",
+];
 
 /// Runs a sweep under each planted bug and prints what caught it.
 pub fn main(names: &[String], seeds: u64, jobs: usize) -> ExitCode {
