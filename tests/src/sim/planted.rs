@@ -32,6 +32,8 @@ pub const CAUGHT: &[&str] = &[
     "undo_no_ticket",
     "highest_only",
     "repeat_recomputed",
+    "gate_off",
+    "gate_two_partition",
 ];
 
 /// Runs a sweep under each planted bug and prints what caught it.

@@ -1,0 +1,74 @@
+//! Found by the simulator (seed 1240 of its day): a replica that knows a decision by catch-up only has promised nothing
+//! to the ballot that made it. A proposal of the ballot before, overwritten since, came late, and the replica took it
+//! for the decided value: it ended itself over the difference (ordering.md 1.1, 1.4).
+
+use bytes::Bytes;
+use coppice_ordering::message::{AcceptedBatch, CatchUpReply, Message, Phase1a, Phase2a};
+use coppice_ordering::{
+    Ballot, Batch, Commands, Config, Configuration, Effect, Input, Instance, Paxos, ReplicaId, Settings, Time,
+};
+
+fn batch(word: &'static str) -> Batch {
+    Batch::Commands(Commands::new(1, Bytes::from_static(word.as_bytes())))
+}
+
+/// Gives a message and has everything flushed; returns what is sent.
+fn hear(paxos: &mut Paxos, from: u32, message: Message) -> Vec<Message> {
+    let (now, mut effects) = (Time::from_millis(1), Vec::new());
+    paxos.step(now, Input::Message { from: ReplicaId(from), message }, &mut effects);
+    let written = effects.iter().filter_map(|effect| match effect {
+        Effect::Persist { lsn, .. } => Some(*lsn),
+        _ => None,
+    });
+    if let Some(last) = written.max() {
+        paxos.step(now, Input::Persisted(last), &mut effects);
+    }
+    let sent = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Send { message, .. } => Some(message),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end() {
+    let config = Config {
+        id: ReplicaId(1),
+        configuration: Configuration::of_voters((0..5).map(ReplicaId)),
+        seed: 1,
+        incarnation: 1,
+        settings: Settings::default(),
+        campaign_first: false,
+    };
+    let mut paxos = Paxos::new(config, Time::ZERO);
+    let (first, second) = (Ballot::new(1, 0), Ballot::new(2, 2));
+    hear(&mut paxos, 0, Phase1a { ballot: first, from: Instance(1), handover: None }.into());
+    let decided = AcceptedBatch { instance: Instance(1), ballot: second, batch: batch("new") };
+    let reply = CatchUpReply {
+        decided: vec![decided],
+        decided_upto: Instance(1),
+        trimmed_upto: Instance::ZERO,
+        held_upto: Instance::ZERO,
+    };
+    hear(&mut paxos, 3, reply.into());
+    assert_eq!(paxos.decided_upto(), Instance(1), "learned");
+    let late = Phase2a {
+        ballot: first,
+        instance: Instance(1),
+        batch: batch("old"),
+        decided_upto: Instance(0),
+        released: None,
+    };
+    let sent = hear(&mut paxos, 0, late.into());
+    assert!(!sent.iter().any(|message| matches!(message, Message::Phase2b(_))), "a vote for what was overwritten");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_replica_that_takes_it_for_the_decided_one_is_noticed() {
+    let test = "a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end";
+    let program = std::env::current_exe().expect("this program");
+    let mut command = std::process::Command::new(program);
+    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "overwritten_is_heard").output();
+    assert!(!output.expect("it runs").status.success(), "the planted bug survived");
+}
