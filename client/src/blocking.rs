@@ -14,7 +14,7 @@ use crate::error::{Error, Reason, Result};
 use crate::map::PartitionMap;
 use crate::range::Range;
 use crate::resume::ResumeToken;
-use crate::wire::Position;
+use crate::wire::{Position, Ticket};
 
 /// A blocking client; see [`crate::Client`] for what the calls mean and how they fail. Clones share their connections
 /// and may be used by many threads at once.
@@ -233,6 +233,11 @@ impl RangeStream {
     /// See [`crate::RangeStream::positions`].
     pub fn positions(&self) -> &[Position] {
         self.stream.positions()
+    }
+
+    /// See [`crate::RangeStream::ticket`].
+    pub fn ticket(&self) -> Option<Ticket> {
+        self.stream.ticket()
     }
 
     /// See [`crate::RangeStream::is_limited`].

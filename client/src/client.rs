@@ -287,10 +287,11 @@ impl Client {
         self.shared().call(self.deadline(), Request::Resume(command.into(), token)).await
     }
 
-    /// Reads a range as a stream of pairs, in bounded memory.
+    /// Reads a range as a stream of pairs, in bounded memory: the state of one moment, however many partitions it spans,
+    /// unless it is stale.
     ///
     /// # Errors
-    /// [`Reason::SpansPartitions`] if it spans several partitions and is not stale.
+    /// See [`Error`]. Most come from [`RangeStream::next`].
     pub async fn range(&self, range: impl Into<Range>) -> Result<RangeStream> {
         RangeStream::begin(self.clone(), range.into()).await
     }

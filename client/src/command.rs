@@ -290,7 +290,7 @@ pub enum ReadMode {
     Stale,
 }
 
-/// A range inside one partition, as the session takes it.
+/// A range, as the session takes it: stale ones inside one partition, others over any number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeCall {
     /// First key.

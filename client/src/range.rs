@@ -1,7 +1,8 @@
 //! Ranges: bounds, and the stream that reads them part by part.
 //!
-//! A range inside one partition is one moment (ordering.md 7). A stale one over several partitions is read partition by
-//! partition, each at its own position. What arrives is checked: inside the bounds, in order, in sequence.
+//! A range is one moment: inside one partition by ordering.md 7, over several by a ticket (ordering.md 4). A stale one
+//! over several is read partition by partition, each at its own position. What arrives is checked: inside the bounds, in
+//! order, in sequence.
 
 use std::future::poll_fn;
 use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
@@ -12,7 +13,7 @@ use crate::client::Client;
 use crate::command::{RangeCall, ReadMode};
 use crate::error::{Error, Reason, Result};
 use crate::session::Request;
-use crate::wire::{Part, PartCursor, PartEnd, Position};
+use crate::wire::{Part, PartCursor, PartEnd, Position, Ticket};
 
 /// Which keys to read, and how. Made from any of Rust's ranges of byte strings: `"a".."c"`, `"a"..="c"`, `.."c"`, `..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +130,12 @@ impl Range {
         self.high.as_deref()
     }
 
+    /// Whether the servers count. With a limit of bytes the client does: only with the pairs at hand is it known where
+    /// the bytes of several parts reach it.
+    fn is_counted(&self) -> bool {
+        self.count_only && self.bytes_max == 0
+    }
+
     fn is_empty(&self) -> bool {
         self.high.as_ref().is_some_and(|high| *high <= self.low)
     }
@@ -187,6 +194,7 @@ pub struct RangeStream {
     pairs: u64,
     bytes: u64,
     positions: Vec<Position>,
+    ticket: Option<Ticket>,
     limited: bool,
 }
 
@@ -212,6 +220,7 @@ impl RangeStream {
             pairs: 0,
             bytes: 0,
             positions: Vec::new(),
+            ticket: None,
             limited: false,
         };
         if !range.is_empty() {
@@ -227,11 +236,9 @@ impl RangeStream {
         let mode = rest.mode.unwrap_or(self.client.reads());
         let map = self.client.map().await?;
         let covers = map.cover(&rest.low, rest.high.as_deref());
-        if covers.len() > 1 && mode != ReadMode::Stale {
-            return Err(Error::failed(Reason::SpansPartitions));
-        }
+        let cut_up = covers.len() > 1 && mode == ReadMode::Stale;
         let (mut piece, mut left) = (rest.clone(), None);
-        if let (true, Some(entry)) = (covers.len() > 1, if rest.reverse { covers.last() } else { covers.first() }) {
+        if let (true, Some(entry)) = (cut_up, if rest.reverse { covers.last() } else { covers.first() }) {
             if rest.reverse {
                 piece.low = entry.low.clone();
                 left = Some(Range { high: Some(entry.low.clone()), ..rest });
@@ -245,7 +252,7 @@ impl RangeStream {
             high: piece.high.clone(),
             reverse: piece.reverse,
             keys_only: piece.keys_only,
-            count_only: piece.count_only,
+            count_only: piece.is_counted(),
             pairs_max: piece.pairs_max.saturating_sub(if piece.pairs_max > 0 { self.pairs } else { 0 }),
             bytes_max: piece.bytes_max.saturating_sub(if piece.bytes_max > 0 { self.bytes } else { 0 }),
             mode,
@@ -262,10 +269,22 @@ impl RangeStream {
     /// [`Reason::Interrupted`] if the connection was lost after something was given out; [`Range::after`] the last key
     /// goes on, at another moment.
     pub async fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        while self.chunk.as_ref().is_none_or(PartCursor::is_done) {
+        if self.current.count_only {
+            self.count().await?;
+            return Ok(None);
+        }
+        self.next_pair().await
+    }
+
+    async fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        while !self.is_full() && self.chunk.as_ref().is_none_or(PartCursor::is_done) {
             if !self.next_chunk().await? {
                 return Ok(None);
             }
+        }
+        if self.is_full() {
+            self.stop();
+            return Ok(None);
         }
         let (reverse, any) = (self.current.reverse, self.any);
         let Some((key, value)) = self.chunk.as_mut().and_then(PartCursor::next_pair) else { return Ok(None) };
@@ -320,20 +339,36 @@ impl RangeStream {
         if part.end == Some(PartEnd::Limited) {
             self.limited = true;
         }
-        if self.current.count_only && part.end.is_some() {
+        if part.ticket.is_some() {
+            self.ticket = part.ticket;
+        }
+        if self.current.is_counted() && part.end.is_some() {
             self.pairs += part.pairs_so_far;
         }
         self.chunk = Some(PartCursor::new(body).map_err(nonsense)?);
         Ok(())
     }
 
+    /// Whether a limit is reached. Every part of a query keeps the limits for itself; here they hold for the whole.
+    fn is_full(&self) -> bool {
+        let full = |limit: u64, now: u64| limit > 0 && now >= limit;
+        full(self.current.pairs_max, self.pairs) || full(self.current.bytes_max, self.bytes)
+    }
+
+    /// A limit ends it here.
+    fn stop(&mut self) {
+        self.limited = true;
+        (self.rest, self.chunk) = (None, None);
+        if let Some(slot) = self.slot.take() {
+            self.client.shared().drop_range(slot);
+        }
+    }
+
     /// One piece is over.
     fn end(&mut self, end: crate::shared::Outcome) -> Result<()> {
         match end {
             Ok(_) => {
-                let full = |limit: u64, now: u64| limit > 0 && now >= limit;
-                if self.limited || full(self.current.pairs_max, self.pairs) || full(self.current.bytes_max, self.bytes)
-                {
+                if self.limited || self.is_full() {
                     self.limited |= self.rest.is_some();
                     self.rest = None;
                 }
@@ -367,13 +402,23 @@ impl RangeStream {
     /// # Errors
     /// As [`RangeStream::next`].
     pub async fn count(&mut self) -> Result<u64> {
-        while self.next().await?.is_some() {}
+        while self.next_pair().await?.is_some() {}
+        if self.current.pairs_max > 0 {
+            self.pairs = self.pairs.min(self.current.pairs_max);
+        }
         Ok(self.pairs)
     }
 
-    /// Where it was read: one position per partition so far.
+    /// Where it was read: one position per partition so far, in the order of reading. None of the partitions that a
+    /// limit left unread.
     pub fn positions(&self) -> &[Position] {
         &self.positions
+    }
+
+    /// The ticket that makes the positions one moment (ordering.md 4); none: it lies in one partition, is stale, or
+    /// gave nothing out yet.
+    pub fn ticket(&self) -> Option<Ticket> {
+        self.ticket
     }
 
     /// Whether a limit ended it: there may be more [`Range::after`] [`RangeStream::last_key`].

@@ -90,10 +90,75 @@ async fn ranges_go_both_ways_with_limits_and_without_values() {
 }
 
 #[tokio::test]
-async fn a_range_over_partitions_needs_stale_and_is_then_read_piece_by_piece() {
+async fn a_range_over_partitions_is_one_moment_with_a_ticket_and_a_position_of_each() {
     let (server, client) = connected(&["g", "n"]).await;
     server.fill(('a'..='z').map(|key| (vec![key as u8], b"1".to_vec())));
-    assert_eq!(reason(client.range(Range::new("a".."z")).await.map(|_| ())), Reason::SpansPartitions);
+    let keys = |pairs: Vec<(String, String)>| pairs.into_iter().map(|pair| pair.0).collect::<String>();
+    assert_eq!(keys(all_pairs(&client, Range::new("c".."q")).await), "cdefghijklmnop");
+    assert_eq!(keys(all_pairs(&client, Range::new("c".."q").reverse()).await), "ponmlkjihgfedc");
+    assert_eq!(all_pairs(&client, Range::new("f".."h").keys_only()).await.len(), 2);
+    let mut stream = client.range(..).await.unwrap();
+    assert_eq!(stream.ticket(), None);
+    assert_eq!(stream.count().await.unwrap(), 26);
+    assert_eq!(stream.positions().iter().map(|position| position.partition.0).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(stream.ticket().is_some() && !stream.is_limited());
+    let mut one = client.range("a".."c").await.unwrap();
+    assert_eq!((one.count().await.unwrap(), one.ticket()), (2, None));
+}
+
+#[tokio::test]
+async fn limits_hold_for_all_parts_of_a_range_together() {
+    let (server, client) = connected(&["g", "n"]).await;
+    server.fill(('a'..='z').map(|key| (vec![key as u8], b"1".to_vec())));
+    let keys = |pairs: Vec<(String, String)>| pairs.into_iter().map(|pair| pair.0).collect::<String>();
+    assert_eq!(keys(all_pairs(&client, Range::new("c"..).limit(6)).await), "cdefgh");
+    assert_eq!(keys(all_pairs(&client, Range::new("c"..).limit_bytes(12)).await), "cdefgh");
+    assert_eq!(keys(all_pairs(&client, Range::new(.."x").reverse().limit(14)).await), "wvutsrqponmlkj");
+    for limited in [Range::new("c"..).limit(6), Range::new("c"..).limit_bytes(12)] {
+        let mut counted = client.range(limited.clone().count_only()).await.unwrap();
+        assert_eq!((counted.count().await.unwrap(), counted.is_limited()), (6, true), "{limited:?}");
+        let mut page = client.range(limited.clone()).await.unwrap();
+        while page.next().await.unwrap().is_some() {}
+        assert_eq!((page.is_limited(), page.last_key(), page.positions().len()), (true, Some(&b"h"[..]), 2));
+        let rest = limited.after(page.last_key().unwrap());
+        assert_eq!(keys(all_pairs(&client, rest).await), "ijklmn");
+    }
+    let mut counted = client.range(Range::new("e".."z").count_only()).await.unwrap();
+    assert_eq!((counted.count().await.unwrap(), counted.is_limited()), (21, false));
+    let mut counted = client.range(Range::new("e".."z").count_only()).await.unwrap();
+    assert_eq!(counted.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_long_query_reads_every_pair_of_every_part_once() {
+    let server = Server::start(&["3", "6"]).await;
+    server.fill((0..90_000u64).map(|n| (format!("{n:05}").into_bytes(), n.to_be_bytes().to_vec())));
+    let config = Config { range_credit: 100_000, ..Config::default() };
+    let client = Client::connect_with([server.address.clone()], config).await.unwrap();
+    for reverse in [false, true] {
+        let range = if reverse { Range::new(..).reverse() } else { Range::new(..) };
+        let mut stream = client.range(range).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let mut n = 0;
+        while let Some((key, _)) = stream.next().await.unwrap() {
+            let expected = if reverse { 89_999 - n } else { n };
+            assert_eq!(key, format!("{expected:05}").as_bytes());
+            n += 1;
+        }
+        assert_eq!(n, 90_000);
+    }
+    // One chunk may overdraw the credit.
+    assert!(server.unread_max() <= 100_000 + 300_000, "{}", server.unread_max());
+    // Dropped at the first pair, again and again: nothing is left that would be in the way.
+    for _ in 0..50 {
+        assert!(client.range(..).await.unwrap().next().await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_stale_range_over_partitions_is_read_piece_by_piece() {
+    let (server, client) = connected(&["g", "n"]).await;
+    server.fill(('a'..='z').map(|key| (vec![key as u8], b"1".to_vec())));
     let keys = |pairs: Vec<(String, String)>| pairs.into_iter().map(|pair| pair.0).collect::<String>();
     assert_eq!(keys(all_pairs(&client, Range::new("c".."q").stale()).await), "cdefghijklmnop");
     assert_eq!(keys(all_pairs(&client, Range::new("c".."q").stale().reverse()).await), "ponmlkjihgfedc");

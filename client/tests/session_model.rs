@@ -12,6 +12,7 @@ use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Effect, Input, Request, Session, SubmitError};
 use coppice_client::time::Time;
 use coppice_client::wire::{ClientId, Kind, Part, Position};
+use model::queries::QueryChaos;
 use model::{Chaos, World};
 
 const WILD: Chaos = Chaos {
@@ -27,6 +28,17 @@ const WILD: Chaos = Chaos {
     lost_part: 20,
     connect_fails: 150,
     delay_ms: 10,
+};
+
+const WILD_QUERIES: QueryChaos = QueryChaos {
+    void: 100,
+    untold: 300,
+    lost: 20,
+    coordinator_change: 3,
+    late_cut: 200,
+    twice: 30,
+    foreign: 5,
+    late_place: 50,
 };
 
 fn config() -> Config {
@@ -47,7 +59,9 @@ impl Run {
     }
 
     fn submit(&mut self, token: u64, timeout: Duration, request: Request) -> Result<(), SubmitError> {
-        self.session.submit(token, self.world.now + timeout, request).map(|_| ())
+        let call = self.session.submit(token, self.world.now + timeout, request)?;
+        self.world.queries.calls.insert(token, call);
+        Ok(())
     }
 
     /// Lets the world go on until `until`, or until nothing can happen any more.
@@ -117,17 +131,19 @@ fn request(run: &mut Run, token: u64) -> Request {
         }
         _ => {
             let low = Bytes::from(key.into_bytes());
-            // All keys of one letter, or the few that begin with this key.
+            // All keys of one letter, the few that begin with this key, or those of many letters.
             let mut high = low.to_vec();
-            if rng.chance(500) {
-                high.truncate(1);
-                high[0] += 1;
-            } else {
+            let letters = [0, 1, 1 + rng.below(8), 26][rng.below(4) as usize];
+            if letters == 0 {
                 high.push(0xff);
+            } else {
+                high.truncate(1);
+                high[0] += letters as u8;
             }
-            let high = Some(Bytes::from(high));
+            let high = (high[0] <= b'z').then_some(Bytes::from(high));
             let reverse = rng.chance(500);
-            return Request::Range(range_call(low, high, reverse));
+            let pairs_max = if rng.chance(200) { 1 + rng.below(30) } else { 0 };
+            return Request::Range(RangeCall { pairs_max, ..range_call(low, high, reverse) });
         }
     };
     Request::Command(Command::One(operation))
@@ -156,6 +172,8 @@ fn assert_told_the_truth(run: &Run, token: u64, position: Position) {
 /// One wild run: submits, lets time pass, resumes what is unknown, then compares what was told with what was done.
 fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
     let mut run = Run::new(seed, chaos, &["g", "n", "t"]);
+    run.world.queries.chaos = WILD_QUERIES;
+    run.world.queries.read_pause = Some(Duration::from_millis(3));
     let mut counts = BTreeMap::new();
     let mut writes: BTreeMap<u64, Command> = BTreeMap::new();
     let mut deadlines: BTreeMap<u64, Time> = BTreeMap::new();
@@ -189,6 +207,7 @@ fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
     }
     // The world calms down; everything ends by its deadline.
     run.world.chaos = Chaos { delay_ms: 2, ..Chaos::default() };
+    run.world.queries.chaos = QueryChaos::default();
     run.run_for(Duration::from_secs(12));
     assert_eq!(run.session.calls_waiting(), 0, "seed {seed}: calls hang");
     let resumed = resume_unknown(&mut run, &writes, token);
@@ -243,14 +262,24 @@ fn check(
                 assert_told_the_truth(run, original, answer.position);
                 if resumed.contains_key(token) { "resumed" } else { "ok" }
             }
+            Ok(_) if run.world.is_query(*token) => "query",
             Ok(_) => "read",
             // A resumed command was sent before: its failure says nothing about that.
             Err(Error::Failed(_)) if !resumed.contains_key(token) => {
                 assert_eq!(executions, 0, "seed {seed}: token {token} failed for sure and was executed");
-                if writes.contains_key(token) { "failed" } else { "failed read" }
+                if result.as_ref().is_err_and(|error| error.reason() == Some(&Reason::SpansPartitions)) {
+                    "parted by a split"
+                } else if writes.contains_key(token) {
+                    "failed"
+                } else {
+                    "failed read"
+                }
             }
             Err(_) => "unknown",
         };
+        if matches!(result, Err(Error::Failed(failed)) if matches!(failed.reason, Reason::Interrupted { .. })) {
+            *counts.entry("interrupted").or_default() += 1;
+        }
         *counts.entry(counted).or_default() += 1;
     }
     for token in deadlines.keys() {
@@ -264,6 +293,14 @@ fn check_ranges(run: &Run) {
     for (token, parts) in &run.world.parts {
         let done = run.world.completed.iter().find(|done| done.1 == *token).map(|done| &done.2);
         let parts: Vec<_> = parts.iter().map(|part| Part::decode(part).unwrap()).collect();
+        if parts[0].ticket.is_some() {
+            let pairs = done.and_then(|done| done.as_ref().ok()).map(|answer| match answer.output {
+                Output::Loaded(pairs) => pairs,
+                _ => panic!("{answer:?}"),
+            });
+            run.world.check_query(*token, &parts, pairs);
+            continue;
+        }
         assert!(parts.iter().enumerate().all(|(at, part)| part.number == at as u32));
         assert!(parts.windows(2).all(|pair| pair[0].position == pair[1].position));
         if let Some(Ok(answer)) = done {
@@ -284,7 +321,7 @@ fn whatever_the_world_does_a_command_runs_at_most_once_and_its_outcome_is_true()
         }
     }
     println!("{total:?}");
-    for rare in ["ok", "read", "failed", "unknown", "resumed"] {
+    for rare in ["ok", "read", "query", "failed", "unknown", "resumed", "interrupted"] {
         assert!(total.get(rare).is_some_and(|&count| count > 10), "{rare} hardly ever happened: {total:?}");
     }
 }
@@ -373,12 +410,14 @@ fn what_can_never_succeed_is_refused_at_once() {
     assert_eq!(refused(&mut run, Request::Command(Operation::delete(long).into())), Reason::TooLarge);
     assert_eq!(refused(&mut run, Request::Command(many(&[]))), Reason::Invalid);
     assert_eq!(refused(&mut run, Request::Command(many(&["a", "z"]))), Reason::SpansPartitions);
-    assert_eq!(refused(&mut run, range("a", None)), Reason::SpansPartitions);
-    assert_eq!(refused(&mut run, range("a", Some("n"))), Reason::SpansPartitions);
+    // What is not to be one moment must be cut up by the caller.
+    let stale = Request::Range(RangeCall { mode: ReadMode::Stale, ..range_call(Bytes::from("a"), None, false) });
+    assert_eq!(refused(&mut run, stale), Reason::SpansPartitions);
+    assert!(run.submit(12, Duration::from_secs(1), range("a", Some("n"))).is_ok());
     assert!(run.submit(10, Duration::from_secs(1), range("a", Some("m"))).is_ok());
     assert!(run.submit(11, Duration::from_secs(1), range("m", None)).is_ok());
     run.run_for(Duration::from_secs(2));
-    assert!(run.outcome(10).is_ok() && run.outcome(11).is_ok());
+    assert!(run.outcome(10).is_ok() && run.outcome(11).is_ok() && run.outcome(12).is_ok());
 }
 
 #[test]
@@ -403,7 +442,14 @@ fn planted_bugs_are_caught() {
         command.output().unwrap().status.success()
     };
     assert!(run("none"), "the runs fail without a planted bug");
-    for mutant in ["client_unsure_is_sure", "client_retry_renumbered", "client_session_reopened", "chunk_unnumbered"] {
+    for mutant in [
+        "client_unsure_is_sure",
+        "client_retry_renumbered",
+        "client_session_reopened",
+        "chunk_unnumbered",
+        "client_no_complete",
+        "parts_by_query",
+    ] {
         assert!(!run(mutant), "{mutant} was not caught");
     }
 }

@@ -111,9 +111,9 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "TK16",
         "parts of two tickets merged; chunk lost or doubled",
-        &[sim("parts_by_query"), sim("chunk_unnumbered")],
+        &[cargo("parts_by_query"), sim("chunk_unnumbered")],
     ),
-    hazard("TK17", "client gives a result before Complete", &[sim("client_no_complete")]),
+    hazard("TK17", "client gives a result before Complete", &[cargo("client_no_complete")]),
     hazard("TK18", "partition without majority blocks the others", &[sim("no_void")]),
     // Split, move, merge.
     hazard("MV1", "split races a query: cut by the map before or after its ticket", &[sim("cut_by_other_map")]),
@@ -219,8 +219,6 @@ pub const NOT_BUILT: &[&str] = &[
     "hole_filled",
     "part_at_tip",
     "part_old",
-    "parts_by_query",
-    "client_no_complete",
     "bounds_at_routing",
     "read_ignores_split",
     "fork_no_sessions",

@@ -21,7 +21,7 @@ use super::rows::RowKey;
 use super::{Effect, Session};
 
 /// The answer is not one to the question.
-struct Nonsense(&'static str);
+pub(super) struct Nonsense(pub &'static str);
 
 impl Session {
     pub(super) fn on_frame(&mut self, now: Time, connection: ConnectionId, frame: Frame, effects: &mut Vec<Effect>) {
@@ -34,6 +34,8 @@ impl Session {
         let done = match Kind::from_u8(frame.kind) {
             Some(Kind::Replies) => self.on_replies(now, at, &frame, effects),
             Some(Kind::Part) => self.on_part(now, at, &frame, effects),
+            Some(Kind::Cut) => self.on_cut(now, at, &frame, effects),
+            Some(Kind::Completed) => self.on_completed(now, at, &frame, effects),
             Some(Kind::Refused) => self.on_refused(now, at, &frame, effects),
             Some(Kind::Map) => self.on_map_frame(now, at, &frame, effects),
             Some(Kind::Pong) => Ok(()),
@@ -120,7 +122,7 @@ impl Session {
     }
 
     /// A replica answered as only a leader does: it is the leader.
-    fn confirm(&mut self, at: usize, lane: usize, wrote: bool) {
+    pub(super) fn confirm(&mut self, at: usize, lane: usize, wrote: bool) {
         let node = self.peers[at].node;
         if self.lanes[lane].leader == node && node.is_some() {
             self.lanes[lane].answered();
@@ -230,6 +232,9 @@ impl Session {
             }
             return Ok(());
         }
+        if let Flight::Query { number, .. } = sent.flight {
+            self.drop_attempt(number, effects);
+        }
         self.refused(now, at, sent, refusal, effects);
         Ok(())
     }
@@ -277,6 +282,9 @@ impl Session {
             Refusal::SnapshotExpired => self.give_up(now, sent, Reason::Interrupted { last: None }, effects),
             Refusal::TooLarge => self.give_up(now, sent, Reason::TooLarge, effects),
             Refusal::Denied { text } => self.give_up(now, sent, Reason::Denied(text), effects),
+            Refusal::Aborted { .. } if matches!(sent.flight, Flight::Query { .. }) => {
+                self.unanswered(now, sent, effects)
+            }
             Refusal::BadRequest { text } | Refusal::Unavailable { text } | Refusal::Aborted { text } => {
                 self.give_up(now, sent, Reason::Incompatible(text), effects);
             }
@@ -364,6 +372,7 @@ impl Session {
                 calls[calls.len() - *left as usize..].to_vec()
             }
             Flight::Range(range) => vec![range.call],
+            Flight::Query { call, .. } => vec![*call],
             Flight::Open => {
                 lane.opening = false;
                 Vec::new()
@@ -404,6 +413,9 @@ impl Session {
 
     fn on_part(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
         let part = Part::decode(&frame.body).map_err(|_| Nonsense("a part that is none"))?;
+        if part.ticket.is_some() {
+            return self.on_query_part(now, at, (frame.stream, &part, frame), effects);
+        }
         let Some(sent) = self.peers[at].flight(frame.stream) else { return Ok(()) };
         let lane = sent.lane;
         let Flight::Range(range) = &mut sent.flight else { return Err(Nonsense("an answer to another question")) };
@@ -413,7 +425,6 @@ impl Session {
         let adds_up = counted || part.pairs_so_far == range.pairs + part.len() as u64 || mutant!(chunk_unnumbered);
         if !in_sequence
             || !adds_up
-            || part.ticket.is_some()
             || self.lanes.get(lane).is_none_or(|lane| part.position.partition != lane.partition)
             || range.position.is_some_and(|position| position != read_at)
         {
@@ -443,6 +454,9 @@ impl Session {
     }
 
     pub(super) fn on_credit(&mut self, now: Time, key: CallKey, bytes: u32, effects: &mut Vec<Effect>) {
+        if let Some(number) = self.calls.get(key).and_then(|call| call.query) {
+            return self.on_query_credit(now, number, bytes, effects);
+        }
         let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
         let Some(sent) = self.peers[at as usize].flight(stream) else { return };
         let Flight::Range(range) = &mut sent.flight else { return };
@@ -472,6 +486,9 @@ impl Session {
 
     /// Tells the server that no more of a range is wanted, if one is under way.
     pub(super) fn cancel_range(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
+        if let Some(number) = self.calls.get(key).and_then(|call| call.query) {
+            self.drop_attempt(number, effects);
+        }
         let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
         let at = at as usize;
         let is_it = |sent: &mut Sent| matches!(&sent.flight, Flight::Range(range) if range.call == key);

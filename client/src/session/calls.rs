@@ -20,7 +20,7 @@ pub enum Request {
         /// How it is served.
         mode: ReadMode,
     },
-    /// A range inside one partition.
+    /// A range: inside one partition, or across several unless it is stale.
     Range(RangeCall),
     /// That a map is known: answered as soon as it is, with nothing.
     Map,
@@ -84,6 +84,8 @@ pub(super) struct Call {
     pub streaming: bool,
     /// Where a range is under way: peer and stream.
     pub stream: Option<(u32, u32)>,
+    /// The attempt of a range across partitions that was made last.
+    pub query: Option<u32>,
     bytes: u32,
 }
 
@@ -134,6 +136,7 @@ impl Calls {
             attempts: 0,
             streaming: false,
             stream: None,
+            query: None,
             bytes,
         };
         self.count += 1;

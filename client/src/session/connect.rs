@@ -123,6 +123,7 @@ impl Session {
         for sent in peer.take_all() {
             self.unanswered(now, sent, effects);
         }
+        self.parts_lost(now, at, effects);
         for lane in &mut self.lanes {
             if node.is_some() && lane.leader == node {
                 lane.follow(None);
@@ -163,6 +164,10 @@ impl Session {
                 } else {
                     self.again(now, range.call, effects);
                 }
+            }
+            Flight::Query { call, number } => {
+                self.drop_attempt(number, effects);
+                self.query_again(now, call, effects);
             }
             Flight::Open => self.lanes[lane].opening = false,
             Flight::Map => return self.map_search.again(now),
@@ -290,7 +295,7 @@ impl Session {
             peer.suspect_until = now + SUSPECT;
             peer.trouble = "timed out".into();
         }
-        if let Flight::Range(_) | Flight::Open | Flight::Map = sent.flight {
+        if let Flight::Range(_) | Flight::Query { .. } | Flight::Open | Flight::Map = sent.flight {
             // Nothing that a late answer could still bring.
             self.peers[at].take(stream);
         }

@@ -11,6 +11,7 @@
 //! | `lane`, `pump` | what waits for one partition; packing and sending it |
 //! | `peers`, `connect` | nodes, connections, streams, silence |
 //! | `answers` | replies and refusals |
+//! | `query`, `queries` | one attempt at a range across partitions; asking, gathering, asking again |
 //! | `routing` | the map: first contact, changes, re-routing |
 //!
 //! A command's life: *fresh* (no number, never sent), *packed* (numbered, in flight), perhaps *retry* (to be repeated
@@ -23,6 +24,8 @@ mod lane;
 mod outcome;
 mod peers;
 mod pump;
+mod queries;
+mod query;
 mod routing;
 mod rows;
 
@@ -111,7 +114,8 @@ pub enum Effect {
         /// How it ended. A range that ended well has an [`Output::Loaded`] with the number of its pairs.
         result: Result<Answer<Output>, Error>,
     },
-    /// A chunk of a range: the body of a `Part` frame, checked and in sequence.
+    /// A chunk of a range: the body of a `Part` frame, checked and in sequence. Of a query across partitions: part after
+    /// part in the range's direction, and only when the query has completed (ordering.md 4, step 6).
     Part {
         /// The caller's token.
         token: u64,
@@ -147,6 +151,7 @@ pub struct Session {
     /// Calls that wait for a map.
     unrouted: Vec<CallKey>,
     peers: Vec<Peer>,
+    queries: queries::Queries,
     map_search: routing::MapSearch,
     /// Distinguishes the sessions that this client opens.
     nonce: u64,
@@ -169,6 +174,7 @@ impl Session {
             listed: Vec::new(),
             unrouted: Vec::new(),
             peers: endpoints.into_iter().map(|address| Peer::new(address, None)).collect(),
+            queries: queries::Queries::default(),
             map_search: routing::MapSearch::default(),
             nonce: 0,
         }
@@ -257,7 +263,7 @@ impl Session {
         let lanes = lanes.map(|lane| lane.not_before);
         let peers = self.peers.iter().map(Peer::deadline);
         let search = self.map_search.deadline(self.map.is_none() && self.calls.len() > 0);
-        let first = lanes.chain(peers).chain(self.calls.deadline()).chain(search).min();
+        let first = lanes.chain(peers).chain(self.calls.deadline()).chain(search).chain(self.queries.deadline()).min();
         first.filter(|&first| first != Time::NEVER)
     }
 

@@ -57,7 +57,7 @@ impl Session {
             self.cancel_range(key, effects);
             return self.end(now, key, Reason::TimedOut, Cause::NoAnswer, effects);
         }
-        let lane = self.lane_of(call.request.routing_key());
+        let lane = self.home(&call.request);
         let trouble = lane.map_or(self.map_search.trouble, |lane| self.lanes[lane].trouble);
         let trouble = match trouble {
             // Nothing was heard of a leader, and nobody can be asked: say that.
@@ -77,8 +77,12 @@ impl Session {
 
     /// Where a call stood when it ended.
     fn place(&self, call: &Call) -> Place {
-        let key = call.request.routing_key();
-        let entry = self.map.as_ref().and_then(|map| map.route(key));
+        let map = self.map.as_ref();
+        let across = self.home(&call.request).is_some_and(|lane| Some(lane) == self.coordinator());
+        let entry = map.and_then(|map| match across {
+            true => map.directory.as_ref(),
+            false => map.route(call.request.routing_key()),
+        });
         let Some(entry) = entry else {
             return Place { nodes: self.peers.iter().map(trouble_of).collect(), ..Place::default() };
         };

@@ -29,6 +29,8 @@ pub(super) enum Flight {
     Read { calls: Vec<CallKey>, left: u32 },
     /// A range.
     Range(RangeFlight),
+    /// A query, with the number of the attempt.
+    Query { call: CallKey, number: u32 },
     /// The map.
     Map,
 }

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use crate::command::{RangeCall, ReadMode};
 use crate::time::Time;
 use crate::wire::pack::PushError;
-use crate::wire::{KEY_BYTES_MAX, OpenRequest, PackWriter, RangeRequest, ReadRequest};
+use crate::wire::{KEY_BYTES_MAX, OpenRequest, PackWriter, PartitionId, RangeRequest, ReadRequest};
 
 use super::calls::{CallKey, Request};
 use super::lane::Trouble;
@@ -26,6 +26,7 @@ impl Session {
     pub(super) fn pump(&mut self, now: Time, effects: &mut Vec<Effect>) {
         self.search_map(now, effects);
         self.route_waiting(now, effects);
+        self.pump_queries(now, effects);
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             if lane.not_before > Time::default() && lane.not_before <= now {
@@ -282,9 +283,15 @@ impl Session {
                 continue;
             };
             let range = range.clone();
-            let Some(peer) = self.target(now, lane, range.mode, effects) else { return };
+            let across = self.lanes[lane].partition == PartitionId::DIRECTORY;
+            let mode = if across { ReadMode::Leader } else { range.mode };
+            let Some(peer) = self.target(now, lane, mode, effects) else { return };
             let Some(stream) = self.stream(now, peer, effects) else { return };
             self.lanes[lane].ranges.pop_front();
+            if across {
+                self.send_query(now, (lane, peer, stream), (key, range), effects);
+                continue;
+            }
             let request = self.range_request(lane, range);
             let Some(call) = self.calls.get_mut(key) else { continue };
             call.in_flight = true;
@@ -325,7 +332,7 @@ impl Session {
         stream
     }
 
-    fn sent(&mut self, now: Time, lane: usize, peer: usize, flight: Flight, attempts: u8, anywhere: bool) {
+    pub(super) fn sent(&mut self, now: Time, lane: usize, peer: usize, flight: Flight, attempts: u8, anywhere: bool) {
         let patience = self.config.attempt_timeout * (1 << attempts.min(3));
         let epoch = self.lanes[lane].epoch;
         let sent = Sent {

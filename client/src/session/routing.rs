@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::command::{Answer, Command, Output};
+use crate::command::{Answer, Command, Output, ReadMode};
 use crate::error::{Cause, Error, Reason};
 use crate::map::{Entry, PartitionMap, Role};
 use crate::time::Time;
 use crate::wire::control::encode_control;
-use crate::wire::{Kind, MapGet, MapReply, MapVersion, Position};
+use crate::wire::{Kind, MapGet, MapReply, MapVersion, PartitionId, Position};
 
 use super::calls::{CallKey, Request};
 use super::lane::{Lane, Trouble};
@@ -65,9 +65,14 @@ impl Session {
             self.unrouted.push(key);
             return Ok(());
         };
-        if !is_within(entry, &call.request) {
-            return Err(Error::failed(Reason::SpansPartitions));
-        }
+        let at = match (is_within(entry, &call.request), &call.request) {
+            (true, _) => at,
+            // The coordinator orders it in all of its partitions (ordering.md 4).
+            (false, Request::Range(range)) if range.mode != ReadMode::Stale => {
+                self.coordinator().ok_or_else(|| Error::failed(Reason::SpansPartitions))?
+            }
+            (false, _) => return Err(Error::failed(Reason::SpansPartitions)),
+        };
         let lane = &mut self.lanes[at];
         match &call.request {
             Request::Command(_) | Request::Resume(..) => lane.queue_command(key, call.row.zip(call.number)),
@@ -77,6 +82,15 @@ impl Session {
         }
         self.list(at);
         Ok(())
+    }
+
+    /// The lane that a request waits in, by the present map.
+    pub(super) fn home(&self, request: &Request) -> Option<usize> {
+        let (entry, lane) = self.find(request.routing_key())?;
+        match request {
+            Request::Range(range) if range.mode != ReadMode::Stale && !is_within(entry, request) => self.coordinator(),
+            _ => Some(lane),
+        }
     }
 
     /// Queues a call again, by the present map, under its number if it has one.
@@ -194,8 +208,9 @@ impl Session {
     /// Routes by another map from now on; moves what waits.
     fn adopt(&mut self, now: Time, map: PartitionMap, effects: &mut Vec<Effect>) {
         let routes: Vec<usize> = map.partitions.iter().map(|entry| self.lane_for(entry)).collect();
+        let directory = map.directory.as_ref().map(|entry| self.lane_for(entry));
         for (at, lane) in self.lanes.iter_mut().enumerate() {
-            lane.alive = routes.contains(&at);
+            lane.alive = routes.contains(&at) || Some(at) == directory;
         }
         let waiting: Vec<CallKey> =
             std::mem::take(&mut self.unrouted).into_iter().chain(self.lanes.iter_mut().flat_map(Lane::drain)).collect();
@@ -217,7 +232,7 @@ impl Session {
         let lane = match self.lanes.iter().position(|lane| lane.partition == entry.partition) {
             Some(lane) => lane,
             None => {
-                let parent = self.lane_of(&entry.low);
+                let parent = self.lane_of(&entry.low).filter(|_| entry.partition != PartitionId::DIRECTORY);
                 let rotation = self.draws.next() as usize % 16;
                 let mut lane = Lane::new(entry.partition, rotation);
                 if let Some(parent) = parent {

@@ -99,6 +99,18 @@ impl<'a> Part<'a> {
         self.eight
     }
 
+    /// The first and the last key, in the order of the range. O(pairs), O(1) if all are 8 bytes long.
+    pub fn ends(&self) -> Option<(&'a [u8], &'a [u8])> {
+        if self.eight {
+            let pair = if self.keys_only { 8 } else { 16 };
+            let last = self.pairs.len().checked_sub(pair)?;
+            return Some((self.pairs.get(..8)?, self.pairs.get(last..last + 8)?));
+        }
+        let mut keys = self.pairs().map(|(key, _)| key);
+        let first = keys.next()?;
+        Some((first, keys.last().unwrap_or(first)))
+    }
+
     /// The pairs in the order of the range; values are empty if they were left out.
     pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let (mut reader, eight, keys_only) = (Reader::new(self.pairs), self.eight, self.keys_only);

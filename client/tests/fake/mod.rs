@@ -62,6 +62,7 @@ struct Cluster {
     partitions: Vec<ModelPartition>,
     executions: BTreeMap<Vec<u8>, Vec<Execution>>,
     map: PartitionMap,
+    tickets: u64,
 }
 
 impl Server {
@@ -87,7 +88,7 @@ impl Server {
             manner: Mutex::new(Manner::Good),
             bad: AtomicU64::new(0),
             delay: Mutex::new(Duration::ZERO),
-            cluster: Mutex::new(Cluster { partitions, executions: BTreeMap::new(), map }),
+            cluster: Mutex::new(Cluster { partitions, executions: BTreeMap::new(), map, tickets: 0 }),
             unread_max: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             commands: AtomicU64::new(0),
@@ -164,7 +165,12 @@ fn map_of(partitions: &[ModelPartition], address: &str) -> PartitionMap {
     PartitionMap {
         version: MapVersion(1),
         nodes: vec![node],
-        directory: None,
+        directory: Some(Entry {
+            partition: PartitionId::DIRECTORY,
+            low: Bytes::new(),
+            high: None,
+            ..entry(&partitions[0])
+        }),
         partitions: partitions.iter().map(entry).collect(),
     }
 }
@@ -228,7 +234,10 @@ struct Sending {
     counted: Option<u64>,
 }
 
-fn answer(state: &State, stream: u32, request: Request, ranges: &mut BTreeMap<u32, Sending>, out: &mut BytesMut) {
+/// By stream; parts of queries by the number of the attempt and their partition.
+type Ranges = BTreeMap<(u32, Option<PartitionId>), Sending>;
+
+fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out: &mut BytesMut) {
     let mut guard = state.cluster.lock().unwrap();
     let cluster = &mut *guard;
     match request {
@@ -304,20 +313,68 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut BTreeMap<u3
         }
         Request::Range(range) => {
             let sending = begin_range(find(cluster, range.partition), stream, &range);
-            ranges.insert(stream, sending);
-            send_range(state, stream, ranges, out);
+            ranges.insert((stream, None), sending);
+            send_range(state, (stream, None), ranges, out);
         }
-        Request::Credit(bytes) => {
-            if let Some(sending) = ranges.get_mut(&stream) {
-                sending.credit += i64::from(bytes);
-                sending.unread -= i64::from(bytes);
-            }
-            send_range(state, stream, ranges, out);
+        Request::Credit(bytes) => credit(state, (stream, None), bytes, ranges, out),
+        Request::Cancel => drop(ranges.remove(&(stream, None))),
+        Request::Query(query) => begin_query(state, cluster, stream, &query, ranges, out),
+        Request::PartCredit { query, partition, bytes } => {
+            credit(state, (query, Some(partition)), bytes, ranges, out);
         }
-        Request::Cancel => drop(ranges.remove(&stream)),
-        Request::Query(_) => Refusal::Unavailable { text: "one node, no tickets".into() }.encode(out, stream),
-        Request::PartCredit { .. } | Request::PartCancel { .. } => {}
+        Request::PartCancel { query } => ranges.retain(|&(of, part), _| of != query || part.is_none()),
     }
+}
+
+fn credit(state: &State, key: (u32, Option<PartitionId>), bytes: u32, ranges: &mut Ranges, out: &mut BytesMut) {
+    if let Some(sending) = ranges.get_mut(&key) {
+        sending.credit += i64::from(bytes);
+        sending.unread -= i64::from(bytes);
+    }
+    send_range(state, key, ranges, out);
+}
+
+/// One node that coordinates and leads everything: a ticket is placed everywhere at once. The parts go first.
+fn begin_query(
+    state: &State,
+    cluster: &mut Cluster,
+    stream: u32,
+    query: &QueryRequest,
+    ranges: &mut Ranges,
+    out: &mut BytesMut,
+) {
+    cluster.tickets += 1;
+    let ticket = Ticket { round: 3, replica: ReplicaId(1), n: cluster.tickets };
+    let mut parts = Vec::new();
+    for entry in cluster.map.cover(&query.low, query.high.as_deref()) {
+        let low = query.low.clone().max(entry.low.clone());
+        let high = match (&query.high, &entry.high) {
+            (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
+            (wanted, own) => wanted.clone().or_else(|| own.clone()),
+        };
+        let range = RangeRequest {
+            partition: entry.partition,
+            low: low.clone(),
+            high: high.clone(),
+            reverse: query.reverse,
+            keys_only: query.keys_only,
+            count_only: query.count_only,
+            stale: false,
+            anywhere: true,
+            pairs_max: query.pairs_max,
+            bytes_max: query.bytes_max,
+            credit: query.credit,
+        };
+        let partition = cluster.partitions.iter_mut().find(|found| found.id == entry.partition).unwrap();
+        partition.instance += 1;
+        let mut sending = begin_range(partition, query.query, &range);
+        sending.head.ticket = Some(ticket);
+        ranges.insert((query.query, Some(entry.partition)), sending);
+        send_range(state, (query.query, Some(entry.partition)), ranges, out);
+        parts.push(CutPart { partition: entry.partition, low, high, node: NodeId(1) });
+    }
+    Cut { ticket, version: MapVersion(1), parts }.encode(out, stream).unwrap();
+    Completed { ticket }.encode(out, stream);
 }
 
 fn find(cluster: &mut Cluster, partition: PartitionId) -> &mut ModelPartition {
@@ -344,8 +401,8 @@ fn begin_range(partition: &ModelPartition, stream: u32, range: &RangeRequest) ->
     Sending { pairs, sent: 0, number: 0, credit: i64::from(range.credit), unread: 0, head, limited, counted }
 }
 
-fn send_range(state: &State, stream: u32, ranges: &mut BTreeMap<u32, Sending>, out: &mut BytesMut) {
-    let Some(sending) = ranges.get_mut(&stream) else { return };
+fn send_range(state: &State, key: (u32, Option<PartitionId>), ranges: &mut Ranges, out: &mut BytesMut) {
+    let Some(sending) = ranges.get_mut(&key) else { return };
     let mut eight = true;
     while sending.credit > 0 {
         let mut writer = PartWriter::new(out, &sending.head, sending.number, eight);
@@ -365,7 +422,7 @@ fn send_range(state: &State, stream: u32, ranges: &mut BTreeMap<u32, Sending>, o
         sending.number += 1;
         state.unread_max.fetch_max(sending.unread.max(0) as u64, Ordering::SeqCst);
         if done {
-            ranges.remove(&stream);
+            ranges.remove(&key);
             return;
         }
     }

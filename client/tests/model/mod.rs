@@ -4,13 +4,15 @@
 
 #![allow(dead_code)]
 
+pub mod queries;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use coppice_btree::{Op, OpResult, Value};
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
-use coppice_client::session::{ConnectionId, Effect, Input, Session};
+use coppice_client::session::{CallKey, ConnectionId, Effect, Input, Session};
 use coppice_client::time::Time;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::frame::encode_frame;
@@ -83,6 +85,7 @@ enum Event {
     ToClient(ConnectionId, Bytes),
     Apply { partition: PartitionId, entry: Bytes, reply: Option<(ConnectionId, u32)> },
     Lost(ConnectionId),
+    Query(queries::QueryEvent),
 }
 
 /// What one execution did.
@@ -99,6 +102,7 @@ struct Line {
     from_node: FrameDecoder,
     client_open: bool,
     node_open: bool,
+    greeted: bool,
     /// Bytes keep their order, each way.
     to_node: Time,
     to_client: Time,
@@ -127,6 +131,7 @@ pub struct World {
     sequence: u64,
     paused_until: BTreeMap<u32, Time>,
     ranges: BTreeMap<(ConnectionId, u32), RangeState>,
+    pub queries: queries::Queries,
 }
 
 #[derive(Debug)]
@@ -136,6 +141,25 @@ struct RangeState {
     number: u32,
     credit: i64,
     head: PartHead,
+    limited: bool,
+}
+
+impl RangeState {
+    /// The next chunk, a small one, and whether it is the last.
+    fn chunk(&mut self) -> (BytesMut, bool) {
+        let mut out = BytesMut::new();
+        let mut writer = PartWriter::new(&mut out, &self.head, self.number, false);
+        let before = self.sent as u64;
+        for (key, value) in self.pairs[self.sent..].iter().take(3) {
+            assert!(writer.push(key, value));
+            self.sent += 1;
+        }
+        let end = if self.limited { PartEnd::Limited } else { PartEnd::Complete };
+        let end = (self.sent == self.pairs.len()).then_some(end);
+        self.credit -= writer.finish(before, end) as i64;
+        self.number += 1;
+        (out, end.is_some())
+    }
 }
 
 pub const CLUSTER: ClusterId = ClusterId(0x00c0_ffee);
@@ -173,6 +197,7 @@ impl World {
             sequence: 0,
             paused_until: BTreeMap::new(),
             ranges: BTreeMap::new(),
+            queries: queries::Queries { coordinator: 1, round: 1, ..Default::default() },
         }
     }
 
@@ -201,7 +226,12 @@ impl World {
         PartitionMap {
             version: MapVersion(self.version),
             nodes: (1..=self.nodes).map(node).collect(),
-            directory: None,
+            directory: Some(Entry {
+                partition: PartitionId::DIRECTORY,
+                low: Bytes::new(),
+                high: None,
+                ..self.entry_of(&self.partitions[0])
+            }),
             partitions: self.partitions.iter().map(|partition| self.entry_of(partition)).collect(),
         }
     }
@@ -230,6 +260,7 @@ impl World {
                         from_node: FrameDecoder::default(),
                         client_open: true,
                         node_open: true,
+                        greeted: false,
                         to_node: self.now,
                         to_client: self.now,
                     };
@@ -257,7 +288,10 @@ impl World {
                     }
                 }
                 Effect::Complete { token, result, .. } => self.completed.push((self.now, token, result)),
-                Effect::Part { token, part } => self.parts.entry(token).or_default().push(part),
+                Effect::Part { token, part } => {
+                    self.given(token, &part);
+                    self.parts.entry(token).or_default().push(part);
+                }
             }
         }
     }
@@ -315,8 +349,10 @@ impl World {
                 }
             }
             Event::Apply { partition, entry, reply } => self.apply(partition, &entry, reply),
+            Event::Query(event) => self.query_event(event, session, effects),
         }
         self.stir();
+        self.stir_queries();
     }
 
     /// Now and then the world changes by itself.
@@ -419,6 +455,7 @@ impl World {
                     limits,
                 };
                 encode_control(&mut out, Kind::HelloOk, 0, &hello);
+                self.lines.get_mut(&connection).unwrap().greeted = true;
             }
             Request::MapGet(get) if self.initialized => {
                 let map = (get.known.0 < self.version).then(|| self.map());
@@ -457,6 +494,11 @@ impl World {
                 self.ranges.remove(&(connection, stream));
                 return;
             }
+            Request::Query(query) => return self.on_query(node, connection, stream, query),
+            Request::PartCredit { query, partition, bytes } => {
+                return self.on_part_credit(connection, query, partition, bytes);
+            }
+            Request::PartCancel { query } => return self.on_part_cancel(connection, query),
             other => panic!("{other:?}"),
         }
         self.reply(connection, out);
@@ -578,12 +620,13 @@ impl World {
         if range.reverse {
             pairs.reverse();
         }
-        if range.pairs_max > 0 {
+        let limited = range.pairs_max > 0 && pairs.len() as u64 >= range.pairs_max;
+        if limited {
             pairs.truncate(range.pairs_max as usize);
         }
         let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
         let head = PartHead { stream, position, ticket: None, keys_only: range.keys_only };
-        let state = RangeState { pairs, sent: 0, number: 0, credit: i64::from(range.credit), head };
+        let state = RangeState { pairs, sent: 0, number: 0, credit: i64::from(range.credit), head, limited };
         self.ranges.insert((connection, stream), state);
         self.stream_range(connection, stream);
     }
@@ -594,20 +637,11 @@ impl World {
             if range.credit <= 0 {
                 return;
             }
-            let mut out = BytesMut::new();
-            let mut writer = PartWriter::new(&mut out, &range.head, range.number, false);
-            let before = range.sent as u64;
-            for (key, value) in range.pairs[range.sent..].iter().take(3) {
-                assert!(writer.push(key, value));
-                range.sent += 1;
-            }
-            let end = (range.sent == range.pairs.len()).then_some(PartEnd::Complete);
-            range.credit -= writer.finish(before, end) as i64;
-            range.number += 1;
+            let (out, end) = range.chunk();
             if !self.rng.chance(self.chaos.lost_part) {
                 self.reply(connection, out);
             }
-            if end.is_some() {
+            if end {
                 self.ranges.remove(&(connection, stream));
             } else if self.rng.chance(self.chaos.cut) {
                 self.cut(connection);

@@ -119,9 +119,9 @@ fn check_partitions(args: &RunArgs, store: &Store, description: &Description) ->
             "coppice demo --partitions 4",
         ));
     };
-    store.spans(border).map_err(|cause| {
-        Failure::usage("--cross-percent needs queries across partitions", cause, "coppice-load run --cross-percent 0")
-    })
+    store
+        .spans(border)
+        .map_err(|cause| Failure::unavailable("a range across partitions is not answered", store.place(), cause))
 }
 
 /// `--preload N`: the first N keys of the list, unless the store holds as many already.

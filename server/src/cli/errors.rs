@@ -262,12 +262,11 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
     (Exit::Unavailable, "unreachable", what, cause, next)
 }
 
-/// A scan over several partitions would need tickets, which this version has not: it is refused, never answered with
-/// less.
+/// Only a write can span what it must not: a scan over several partitions is one moment by its ticket.
 fn spans(context: &Context) -> Parts {
-    let cause = "a scan over several partitions as of one moment is not in this version; --stale gives each partition as of its own";
-    let next = if context.verb == "scan" { context.again(&["--stale"]) } else { context.look() };
-    (Exit::Usage, "spans_partitions", "the keys belong to more than one partition".to_owned(), cause.to_owned(), next)
+    let cause = "a command executes in one partition, wholly or not at all; a border lies between its keys";
+    let what = "the keys belong to more than one partition".to_owned();
+    (Exit::Usage, "spans_partitions", what, cause.to_owned(), context.look())
 }
 
 fn interrupted(last: Option<&[u8]>, context: &Context) -> Parts {

@@ -210,7 +210,6 @@ fn errors_read_as_in_the_manual() {
     let cases = [
         ("put melon ripe", Reason::NoLeader, place()),
         ("get apple", Reason::Unreachable, Place::default()),
-        ("scan a..z --int", Reason::SpansPartitions, Place::default()),
         ("scan a..c", Reason::Interrupted { last: Some(Bytes::from_static(b"b")) }, place()),
         ("put melon ripe", Reason::Busy, place()),
         ("put melon ripe", Reason::Full, place()),

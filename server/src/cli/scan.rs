@@ -51,7 +51,7 @@ pub async fn run(
     let end = ScanEnd {
         count,
         positions: stream.positions().iter().map(ToString::to_string).collect(),
-        ticket: None,
+        ticket: stream.ticket().map(|ticket| ticket.to_string()),
         stale: args.stale,
         after: last.map(|last| PageToken { reverse: args.reverse, last: last.to_vec() }.encode()),
     };

@@ -177,13 +177,19 @@ fn a_large_scan_is_streamed_whole() {
 }
 
 #[test]
-fn a_scan_over_several_partitions_is_refused_and_never_answered_with_less() {
+fn a_scan_over_several_partitions_is_one_moment_with_a_ticket() {
     let cluster = &*cluster();
-    let said = run(cluster, "scan a..z");
-    assert_eq!((said.code, said.out.as_str()), (2, ""), "{said:?}");
-    assert!(said.err.contains("more than one partition") && said.err.ends_with("scan a..z --stale\n"), "{}", said.err);
     run(cluster, "put bee 1");
     run(cluster, "put kiwi 1");
+    for line in ["scan a..z", "scan a..z --reverse"] {
+        let said = run(cluster, line);
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("bee\t1\n") && said.out.contains("kiwi\t1\n"), "{said:?}");
+        assert!(said.err.contains("one moment: ticket ~"), "{}", said.err);
+        assert_eq!(said.out.find("bee") > said.out.find("kiwi"), line.ends_with("--reverse"));
+    }
+    let said = run(cluster, "scan bee..kiwi --count -o json");
+    assert!(said.code == 0 && said.out.contains("\"ticket\":\"~"), "{said:?}");
     let said = run(cluster, "scan a..z --stale");
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.out.contains("bee\t1\n") && said.out.contains("kiwi\t1\n"));

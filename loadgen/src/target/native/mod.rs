@@ -15,7 +15,7 @@ use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Request as Call, Session};
-use coppice_client::wire::ClientId;
+use coppice_client::wire::{ClientId, Part};
 use driver::{Driver, Told};
 use recording::Recording;
 use std::future::poll_fn;
@@ -153,10 +153,12 @@ impl Native {
         for told in self.told.drain(..) {
             match told {
                 Told::Part(slot, part) => {
-                    let pairs = driver::pairs(&part);
-                    match &mut self.recording {
-                        Some(recording) => self.pairs[slot as usize] += recording.part(slot as u32, pairs),
-                        None => self.pairs[slot as usize] += pairs.count() as u32,
+                    // The session has checked it.
+                    if let Ok(part) = Part::decode(&part) {
+                        self.pairs[slot as usize] += part.len() as u32;
+                        if let Some(recording) = &mut self.recording {
+                            recording.part(slot as u32, &part);
+                        }
                     }
                 }
                 Told::Ended(slot, result) => {

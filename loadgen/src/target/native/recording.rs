@@ -3,12 +3,13 @@
 //! leaves.
 
 use super::super::Nanos;
-use crate::record::{Out, Position, Recorder};
+use crate::record::{Out, Position, Recorder, Ticket};
 use crate::workload::Request;
 use coppice_btree::OpResult;
 use coppice_client::command::{Answer, Output};
 use coppice_client::error::Error;
 use coppice_client::session::{CallKey, Session};
+use coppice_client::wire::{self, Part};
 
 /// The recorder of one worker and its open lines.
 #[derive(Debug)]
@@ -29,6 +30,9 @@ struct Open {
     /// The line's id, once it is written.
     id: Option<u64>,
     pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of a range: where it was read, a position per partition, and the ticket if there are several.
+    positions: Vec<Position>,
+    ticket: Option<Ticket>,
 }
 
 fn is_write(request: &Request) -> bool {
@@ -43,7 +47,17 @@ impl Recording {
 
     /// A request was submitted at `at`; nothing of it was sent.
     pub fn begun(&mut self, slot: u32, driver: usize, call: CallKey, at: Nanos, request: &Request) {
-        self.slots[slot as usize] = Some(Open { driver, call, at, request: *request, id: None, pairs: Vec::new() });
+        let open = Open {
+            driver,
+            call,
+            at,
+            request: *request,
+            id: None,
+            pairs: Vec::new(),
+            positions: Vec::new(),
+            ticket: None,
+        };
+        self.slots[slot as usize] = Some(open);
         self.unnumbered.push(slot);
     }
 
@@ -62,12 +76,14 @@ impl Recording {
         });
     }
 
-    /// Pairs of the range in `slot`; returns how many.
-    pub fn part<'p>(&mut self, slot: u32, pairs: impl Iterator<Item = (&'p [u8], &'p [u8])>) -> u32 {
-        let Some(open) = &mut self.slots[slot as usize] else { return 0 };
-        let before = open.pairs.len();
-        open.pairs.extend(pairs.map(|(key, value)| (key.to_vec(), value.to_vec())));
-        (open.pairs.len() - before) as u32
+    /// A chunk of the range in `slot`.
+    pub fn part(&mut self, slot: u32, part: &Part<'_>) {
+        let Some(open) = &mut self.slots[slot as usize] else { return };
+        if part.number == 0 {
+            open.positions.push(place(part.position));
+        }
+        open.ticket = part.ticket.map(|ticket| (ticket.round, ticket.replica.0, ticket.n));
+        open.pairs.extend(part.pairs().map(|(key, value)| (key.to_vec(), value.to_vec())));
     }
 
     /// The request in `slot` is over. One that never got a number was never sent: it leaves no line.
@@ -76,14 +92,19 @@ impl Recording {
         let Some(id) = open.id else { return };
         match result {
             Ok(answer) => {
-                let position: Position = (answer.position.partition.0, answer.position.instance, answer.position.index);
-                self.recorder.answered(id, at, &out(&answer.output, open.pairs), &[position], None);
+                let own = [place(answer.position)];
+                let positions = if open.positions.is_empty() { &own[..] } else { &open.positions[..] };
+                self.recorder.answered(id, at, &out(&answer.output, open.pairs), positions, open.ticket);
             }
             Err(error) if error.is_sure() && is_write(&open.request) => self.recorder.refused(id, at),
             // An unknown write stays open; so does a read without an answer, which says nothing.
             Err(_) => {}
         }
     }
+}
+
+fn place(position: wire::Position) -> Position {
+    (position.partition.0, position.instance, position.index)
 }
 
 fn out(output: &Output, pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Out {
