@@ -287,8 +287,8 @@ impl Client {
         self.shared().call(self.deadline(), Request::Resume(command.into(), token)).await
     }
 
-    /// Reads a range as a stream of pairs, in bounded memory: the state of one moment, however many partitions it spans,
-    /// unless it is stale.
+    /// Reads a range as a stream of pairs, in bounded memory: the state of one moment, however many partitions it
+    /// spans, unless it is stale.
     ///
     /// # Errors
     /// See [`Error`]. Most come from [`RangeStream::next`].

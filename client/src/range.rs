@@ -1,8 +1,8 @@
 //! Ranges: bounds, and the stream that reads them part by part.
 //!
 //! A range is one moment: inside one partition by ordering.md 7, over several by a ticket (ordering.md 4). A stale one
-//! over several is read partition by partition, each at its own position. What arrives is checked: inside the bounds, in
-//! order, in sequence.
+//! over several is read partition by partition, each at its own position. What arrives is checked: inside the bounds,
+//! in order, in sequence.
 
 use std::future::poll_fn;
 use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};

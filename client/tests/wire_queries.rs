@@ -1,4 +1,5 @@
-//! The messages of queries over several partitions (ordering.md 4): both ways over random contents, and what is refused.
+//! The messages of queries over several partitions (ordering.md 4): both ways over random contents, and what is
+//! refused.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_client::wire::*;

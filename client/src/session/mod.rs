@@ -114,8 +114,8 @@ pub enum Effect {
         /// How it ended. A range that ended well has an [`Output::Loaded`] with the number of its pairs.
         result: Result<Answer<Output>, Error>,
     },
-    /// A chunk of a range: the body of a `Part` frame, checked and in sequence. Of a query across partitions: part after
-    /// part in the range's direction, and only when the query has completed (ordering.md 4, step 6).
+    /// A chunk of a range: the body of a `Part` frame, checked and in sequence. Of a query across partitions: part
+    /// after part in the range's direction, and only when the query has completed (ordering.md 4, step 6).
     Part {
         /// The caller's token.
         token: u64,

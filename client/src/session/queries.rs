@@ -345,7 +345,7 @@ impl Session {
         let Attempt { query, .. } = self.queries.under_way.remove(&number)?;
         self.queries.unconnected.remove(&number);
         let (at, stream) = query.asked;
-        let is_it = |sent: &mut Sent| matches!(sent.flight, Flight::Query { number: of, call } if (of, call) == (number, query.call));
+        let is_it = |sent: &mut Sent| matches!(sent.flight, Flight::Query { number: of, .. } if of == number);
         if self.peers[at].flight(stream).is_some_and(is_it) {
             self.peers[at].take(stream);
             let mut out = BytesMut::new();
