@@ -53,6 +53,8 @@ pub struct Executor {
     /// The newest digests of decided states, ascending: replicas are compared at an instance that both have.
     digests: VecDeque<(Instance, u64)>,
     counters: ExecutorCounters,
+    /// Marks of decided batches with splits, not yet taken by [`Executor::take_forks`].
+    forked: Vec<Mark>,
 }
 
 impl Executor {
@@ -67,6 +69,7 @@ impl Executor {
             digest_interval: 1_000,
             digests: VecDeque::new(),
             counters: ExecutorCounters::default(),
+            forked: Vec::new(),
         }
     }
 
@@ -134,6 +137,9 @@ impl Executor {
             let Some(executed) = self.executed.pop_front() else { break };
             self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
             self.decided = self.decided.next();
+            if !Machine::forks(&executed.mark).is_empty() && !crate::mutant!(fork_undecided) {
+                self.forked.push(executed.mark);
+            }
             if let Some(digest) = executed.digest {
                 if self.digests.len() == DIGESTS_KEPT {
                     self.digests.pop_front();
@@ -141,6 +147,11 @@ impl Executor {
                 self.digests.push_back((self.decided, digest));
             }
         }
+    }
+
+    /// Decided batches with splits, whose children begin now: see [`Machine::forks`]. Handed out once.
+    pub fn take_forks(&mut self) -> Vec<Mark> {
+        std::mem::take(&mut self.forked)
     }
 
     /// The newest digest of a decided state, and its instance: equal on all replicas.
@@ -184,6 +195,9 @@ impl Executor {
             self.counters.executed_commands += u64::from(batch.count());
             let due = self.digest_interval > 0 && next.0.is_multiple_of(self.digest_interval);
             let digest = due.then(|| self.machine.digest());
+            if !Machine::forks(&mark).is_empty() && crate::mutant!(fork_undecided) {
+                self.forked.push(mark.clone());
+            }
             self.executed.push_back(Executed { batch, mark, digest });
         }
     }

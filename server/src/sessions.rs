@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use coppice_client::wire::SessionId;
 use coppice_client::wire::reply::result_bytes;
+use coppice_client::wire::{PartitionId, SessionId};
 use serde::{Deserialize, Serialize};
 
 /// Bounds of a session table. All are part of the replicated state's rules: every replica must use the same values.
@@ -34,6 +34,8 @@ pub enum Known<'a> {
     New,
     /// Executed before, at this instance and index, with this encoded result.
     Answered {
+        /// In whose log: after a split, perhaps the parent's.
+        partition: PartitionId,
         /// Where.
         instance: u64,
         /// Index in its batch.
@@ -105,6 +107,8 @@ impl Numbers {
 /// The answers of the commands of one pack that executed, as they stand on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Answers {
+    /// In whose log the pack was decided: after a split, perhaps the parent's.
+    pub partition: PartitionId,
     /// Where the pack was decided.
     pub instance: u64,
     /// Numbers of the executed commands.
@@ -122,7 +126,7 @@ impl Answers {
     }
 
     fn digest(&self) -> u64 {
-        let seed = mix(self.instance, self.numbers.highest());
+        let seed = mix(self.instance ^ u64::from(self.partition.0) << 48, self.numbers.highest());
         mix(seed, u64::from(crc32c::crc32c(&self.results)) | (self.results.len() as u64) << 32)
     }
 
@@ -130,7 +134,7 @@ impl Answers {
         let at = self.numbers.index_of(number)?;
         let index = self.indexes.get(at)? as u32;
         let result = nth_result(&self.results, at)?;
-        Some(Known::Answered { instance: self.instance, index, result })
+        Some(Known::Answered { partition: self.partition, instance: self.instance, index, result })
     }
 }
 

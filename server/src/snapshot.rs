@@ -71,6 +71,7 @@ pub fn take(replica: &Replica) -> Taken {
             head.last_ticket = if crate::mutant!(snap_no_ticket) { None } else { data.last_ticket() };
             let sessions = if crate::mutant!(snap_no_sessions) { Vec::new() } else { data.sessions().export() };
             blobs.sessions = postcard::to_stdvec(&sessions).expect(plain).into();
+            blobs.changes = postcard::to_stdvec(data.applied()).expect(plain).into();
             data.into_tree()
         }
     };
@@ -90,7 +91,9 @@ pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Val
     } else {
         let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
         let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?);
-        Machine::Shard(Box::new(Shard::restored(partition, range, map_version, tree, sessions, last_ticket)))
+        let mut shard = Shard::restored(partition, range, map_version, tree, sessions, last_ticket);
+        shard.set_applied(postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?);
+        Machine::Shard(Box::new(shard))
     };
     Ok(Loaded { machine, instance, configuration, configured_at })
 }

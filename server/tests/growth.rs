@@ -231,3 +231,32 @@ fn what_makes_no_sense_is_refused_and_nothing_is_half_done() {
     cluster.stop(1);
     cluster.stop(2);
 }
+
+#[test]
+fn partitions_split_while_a_client_writes_and_go_on_after_every_restart() {
+    let directory = Directory::new("split");
+    let mut cluster = Cluster::start_local(&LocalOptions::new(&directory.0)).unwrap();
+    let writer = Writer::start(&cluster);
+    let cut = |cluster: &Cluster, change: u64, at: Option<u64>| {
+        let at = at.map(|at| at.to_be_bytes().to_vec().into());
+        reshape(cluster, change, Shape::Split { partition: None, at })
+    };
+    let quarter = u64::MAX / 4;
+    let children: Vec<u32> = [(1, Some(2 * quarter)), (2, Some(quarter)), (3, Some(3 * quarter)), (4, None)]
+        .into_iter()
+        .map(|(change, at)| cut(&cluster, change, at).unwrap().partition.unwrap().0)
+        .collect();
+    assert_eq!(children, [2, 3, 4, 5]);
+    let border = cut(&cluster, 9, Some(quarter)).unwrap_err();
+    assert!(border.to_string().contains("begins at that key already"), "{border}");
+    assert_eq!(cut(&cluster, 2, Some(quarter)).unwrap().partition, Some(PartitionId(3)), "asked again");
+    let grown = map(&cluster);
+    assert_eq!((grown.partitions.len(), grown.check()), (5, Ok(())));
+    for at in 0..3 {
+        cluster.stop(at);
+        cluster.restart(at).unwrap();
+    }
+    add(&mut cluster, 20);
+    reshape(&cluster, 21, relocate(3, &[2, 3, 4])).unwrap();
+    writer.check(&cluster);
+}

@@ -121,7 +121,7 @@ pub enum Verb {
     /// Add, drain, remove and replace nodes
     #[command(subcommand)]
     Node(NodeVerb),
-    /// Move partitions, and see where they are
+    /// Split and move partitions, and see where they are
     #[command(subcommand)]
     Partition(PartitionVerb),
     /// Show, check and change settings

@@ -3,9 +3,11 @@
 //! A change that was begun goes on in the cluster whether anybody watches or not. This program draws its name, asks for
 //! it until it is done, and may be interrupted: the same command with `--resume NAME` watches it again.
 
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use coppice_client::wire::{AdminError, ChangeId, ReshapeRequest, Reshaped, Shape};
 use coppice_client::{Admin, admin};
 use serde_json::json;
@@ -14,6 +16,7 @@ use super::args::{Cli, Format};
 use super::connect;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
+use super::input::Inputs;
 use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb, PlanArgs};
 use super::{shape_tables, words};
@@ -50,6 +53,14 @@ pub async fn node(cli: &Cli, context: &Context, verb: &NodeVerb, output: &mut Ou
 pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, output: &mut Output<'_>) -> Outcome {
     let admin = connect::admin(cli);
     let (shape, plan) = match verb {
+        PartitionVerb::Add { nodes, plan } => return add(&admin, context, nodes, plan, output).await,
+        PartitionVerb::Split { partition, at, plan } => {
+            let at = match at.as_ref().map(|key| split_key(context, key)).transpose() {
+                Ok(at) => at,
+                Err(failure) => return Ok(Err(failure)),
+            };
+            (Shape::Split { partition: *partition, at }, plan)
+        }
         PartitionVerb::Ls => return shape_tables::partitions(&admin, context, output).await,
         PartitionVerb::Show { key } => return shape_tables::partition_of(&admin, context, key, output).await,
         PartitionVerb::Move { partition, from, to, plan } => {
@@ -57,6 +68,53 @@ pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, outpu
         }
     };
     change(&admin, context, shape, plan, output).await
+}
+
+fn split_key(context: &Context, key: &OsStr) -> Result<Bytes, Failure> {
+    let mut stdin = io::stdin();
+    Inputs::new(context.verb, context.coding, &mut stdin).bytes("--at", key).map(Bytes::from)
+}
+
+/// `partition add`: nodes that are none yet join, the largest partition is cut at its median, the new one moves. Each
+/// step is a change of its own; repeated, what is done already is passed over.
+async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
+    let first = plan.resume.unwrap_or_else(|| ChangeId(crate::random::draw()));
+    output.note(&format!("plan: {} join if they are no nodes yet", words.join(" ")))?;
+    output.note("plan: the largest partition is cut at its median, and the new one moves to them")?;
+    if plan.dry_run {
+        return Ok(Ok(Exit::Done));
+    }
+    if plan.resume.is_none() && !plan.yes && !agreed(output)? {
+        let cause = "nobody agreed to the plan";
+        return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
+    }
+    let mut to = Vec::new();
+    let ask = |number: u64, shape| ReshapeRequest {
+        change: ChangeId(first.0.wrapping_add(number)),
+        shape,
+        dry_run: false,
+        force: plan.force,
+    };
+    for (at, word) in words.iter().enumerate() {
+        if let Ok(node) = super::shape_args::node(word) {
+            to.push(node);
+            continue;
+        }
+        let request = ask(at as u64 + 2, Shape::AddNode { address: word.clone() });
+        match watch(admin, context, request, output).await? {
+            Ok(done) => to.extend(done.node),
+            Err(failure) => return Ok(Err(failure)),
+        }
+    }
+    let cut = match watch(admin, context, ask(0, Shape::Split { partition: None, at: None }), output).await? {
+        Ok(cut) => cut,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let Some(partition) = cut.partition else { return report(&cut, first, output).map(|()| Ok(Exit::Done)) };
+    match watch(admin, context, ask(1, Shape::Move { partition, from: Vec::new(), to }), output).await? {
+        Ok(done) => report(&done, first, output).map(|()| Ok(Exit::Done)),
+        Err(failure) => Ok(Err(failure)),
+    }
 }
 
 /// Shows the plan, asks, begins, and watches until the end.

@@ -70,6 +70,27 @@ pub enum PartitionVerb {
         /// The key; `-` reads it from stdin, `@FILE` from a file
         key: OsString,
     },
+    /// Cut a partition in two; no data moves
+    Split {
+        /// Which, such as p2 [default: the one that holds --at, else the largest]
+        #[arg(value_parser = partition)]
+        partition: Option<PartitionId>,
+        /// First key of the new partition [default: the median]
+        #[arg(long, value_name = "KEY")]
+        at: Option<OsString>,
+        /// How.
+        #[command(flatten)]
+        plan: PlanArgs,
+    },
+    /// Cut the largest partition at its median and move the new one to these nodes
+    Add {
+        /// Nodes such as n4, or the peer ports of waiting processes, which become nodes first
+        #[arg(long, value_delimiter = ',', num_args = 1.., required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+        /// How.
+        #[command(flatten)]
+        plan: PlanArgs,
+    },
     /// Move the replicas of a partition to other nodes; p0 is the directory
     Move {
         /// Which, such as p2
@@ -105,7 +126,7 @@ pub struct PlanArgs {
 }
 
 /// `n3`, or `3`.
-fn node(text: &str) -> Result<NodeId, String> {
+pub(super) fn node(text: &str) -> Result<NodeId, String> {
     let number = text.strip_prefix('n').unwrap_or(text).parse();
     number.map(NodeId).map_err(|_| format!("a node such as n3, not `{text}`"))
 }

@@ -138,6 +138,12 @@ impl Control {
                 self.adopt(map, settings);
                 _ = reply.send(Answer::Done);
             }
+            Question::Median(partition) => {
+                let shared = Arc::clone(&self.shared);
+                tokio::task::spawn_local(async move {
+                    _ = reply.send(Answer::Median(super::growth::median(&shared, partition).await));
+                });
+            }
             Question::Configure { partition, expected, configuration } => {
                 self.answer_configure(partition, expected, configuration);
                 _ = reply.send(Answer::Done);

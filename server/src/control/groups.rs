@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::map::{Entry, NodeState, PartitionMap, Role};
@@ -24,6 +25,9 @@ use crate::sessions::SessionLimits;
 use crate::shard::{Group, Shard, ToShard};
 use crate::snapshot::Loaded;
 
+/// How long a shard may take to answer a question of its own node.
+pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The version of the map that `init` makes.
 const FIRST_MAP: MapVersion = MapVersion(1);
 
@@ -42,6 +46,11 @@ pub struct Birth {
 }
 
 impl Birth {
+    /// Of a replica that joins a group which is there already.
+    pub(super) fn of_later(entry: &Entry) -> Birth {
+        Birth { founder: false, ..Birth::of(entry) }
+    }
+
     fn of(entry: &Entry) -> Birth {
         let role = |wanted: Role| {
             let chosen = entry.replicas.iter().filter(move |replica| replica.role == wanted);
@@ -82,7 +91,7 @@ impl Birth {
 }
 
 /// Everything a shard thread needs to host a replica.
-struct Launch {
+pub(super) struct Launch {
     group: PartitionId,
     me: ReplicaId,
     node: NodeId,
@@ -261,7 +270,7 @@ impl Control {
 
     /// Writes down that this replica exists, before it does anything. Nobody waits for it: whatever the replica writes
     /// later is durable only together with it.
-    fn note_birth(&mut self, group: PartitionId, me: ReplicaId, birth: &Birth) -> bool {
+    pub(super) fn note_birth(&mut self, group: PartitionId, me: ReplicaId, birth: &Birth) -> bool {
         let Some(log) = &self.log else { return false };
         let body = Bytes::from(postcard::to_stdvec(birth).expect("a birth is plain data"));
         let created = LogEntry::Created { group: GroupId(group.0), replica: me, birth: body };
@@ -282,12 +291,24 @@ impl Control {
             return;
         }
         self.joining.insert(group, me);
-        let entry = entry.clone();
-        self.fetch_first(group, sources, move |control, loaded| {
-            control.joining.remove(&group);
-            if let Some(loaded) = loaded {
-                control.joined(&entry, me, loaded);
-            }
+        let (entry, shared) = (entry.clone(), Arc::clone(&self.shared));
+        let awaits_fork = self.awaits_fork(group, entry.low.clone());
+        tokio::task::spawn_local(async move {
+            let wait = awaits_fork.await && group != PartitionId::DIRECTORY;
+            let begin = move |control: &mut Control| {
+                // Called off when the fork came meanwhile; asked again at the next look otherwise.
+                if control.joining.get(&group) != Some(&me) || wait {
+                    control.joining.remove(&group);
+                    return;
+                }
+                control.fetch_first(group, sources, move |control, loaded| {
+                    control.joining.remove(&group);
+                    if let Some(loaded) = loaded {
+                        control.joined(&entry, me, loaded);
+                    }
+                });
+            };
+            shared.tell_control(super::ToControl::Call(Box::new(begin)));
         });
     }
 
@@ -302,7 +323,7 @@ impl Control {
         if !wanted || known.is_some_and(|&known| known >= me) {
             return;
         }
-        let birth = Birth { founder: false, ..Birth::of(entry) };
+        let birth = Birth::of_later(entry);
         if !self.note_birth(group, me, &birth) {
             return;
         }
@@ -317,6 +338,7 @@ impl Control {
     pub(super) fn start_missing(&mut self) {
         let Some(identity) = self.shared.identity() else { return };
         let map = self.shared.map();
+        self.remove_unnamed(&map);
         let mut named = map.directory.iter().chain(&map.partitions);
         if named.all(|entry| entry.replica_on(identity.node).is_none() || self.running.contains_key(&entry.partition)) {
             return;
@@ -327,7 +349,7 @@ impl Control {
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call site each; a struct would repeat Launch")]
-    fn launch(
+    pub(super) fn launch(
         &self,
         group: PartitionId,
         me: ReplicaId,
@@ -362,7 +384,7 @@ impl Control {
         }
     }
 
-    fn start(&mut self, launch: Launch) {
+    pub(super) fn start(&mut self, launch: Launch) {
         self.running.insert(launch.group, launch.me);
         let metrics = self.shared.metrics.partition(launch.group);
         self.on_shard(launch.group, move |shard| {
@@ -426,15 +448,19 @@ impl Control {
 
     /// Removes the replicas here that the map does not name any more. The directory takes a replica off the map only
     /// when a quorum of those that stay durably holds all of the log up to its removal (ordering.md 1.5).
-    fn remove_unnamed(&mut self, map: &PartitionMap) {
+    pub(super) fn remove_unnamed(&mut self, map: &PartitionMap) {
         let Some(identity) = self.shared.identity() else { return };
         let named = |group: PartitionId, me: ReplicaId| {
             let info = map.entry(group).and_then(|entry| entry.replica_on(identity.node));
             info.is_some_and(|info| translate::replica(info.replica) == me)
         };
-        // An older map than the one that it was born from says nothing about it.
+        // An older map than the one that it was born from says nothing about it, and no map at all even less.
+        if map.version == MapVersion(0) {
+            return;
+        }
         let newer = |group: &PartitionId| self.born.get(group).is_none_or(|born| map.version >= *born);
         let gone = self.running.iter().filter(|&(group, &me)| newer(group) && !named(*group, me));
+        let gone = gone.filter(|(group, _)| !self.is_needed(**group));
         for group in gone.map(|(&group, _)| group).collect::<Vec<_>>() {
             self.remove_group(group);
         }
@@ -467,7 +493,11 @@ impl Control {
 
     /// The replica was removed from its group and nobody needs it any more.
     pub(super) fn remove_group(&mut self, group: PartitionId) {
+        if self.is_needed(group) {
+            return;
+        }
         let Some(replica) = self.running.remove(&group) else { return };
+        self.unsaved.remove(&group);
         self.removed.insert(group, replica);
         if let Some(log) = &self.log {
             let removed = LogEntry::Removed { group: GroupId(group.0), replica };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped};
+use coppice_client::wire::{AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_ordering::Configuration;
 use tokio::sync::oneshot;
 
@@ -49,6 +49,8 @@ pub(crate) struct Driver {
     /// When each group's leader was last asked to hand over.
     asked: BTreeMap<PartitionId, Instant>,
     balanced: Instant,
+    /// Changes of borders whose ticket is released: the directory does not know yet.
+    released: BTreeSet<ChangeId>,
     /// Nodes that could not be told their number, and why.
     troubles: BTreeMap<NodeId, String>,
 }
@@ -56,7 +58,14 @@ pub(crate) struct Driver {
 impl Default for Driver {
     fn default() -> Driver {
         let now = Instant::now();
-        Driver { next: now, looking: false, asked: BTreeMap::new(), balanced: now, troubles: BTreeMap::new() }
+        Driver {
+            next: now,
+            looking: false,
+            asked: BTreeMap::new(),
+            balanced: now,
+            released: BTreeSet::new(),
+            troubles: BTreeMap::new(),
+        }
     }
 }
 
@@ -114,7 +123,10 @@ impl Control {
         let now = Instant::now();
         self.driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY);
         let replicas = self.settings.replicas as usize;
-        let steps = steps(&state, view, replicas, &self.tried(&state, now));
+        self.driver.released.retain(|change| state.changes.contains_key(change));
+        let mut steps = steps(&state, view, replicas, &self.tried(&state, now));
+        let cut = |&change: &ChangeId| Step::Decide(DirectoryCommand::Reshape(Reshape::Cut { change }));
+        steps.extend(self.driver.released.iter().map(cut));
         let pending = !steps.is_empty() || !state.changes.is_empty();
         self.push_map(&state.map, view);
         for step in steps {
@@ -235,6 +247,12 @@ impl Control {
         });
     }
 
+    /// The ticket of a change of borders is released.
+    pub(crate) fn on_released(&mut self, change: ChangeId) {
+        self.driver.released.insert(change);
+        self.drive();
+    }
+
     /// Proposes a configuration of a group that this node leads.
     pub(super) fn answer_configure(&self, partition: PartitionId, expected: u64, configuration: Configuration) {
         configure(&self.shared, partition, expected, configuration);
@@ -249,6 +267,7 @@ impl Control {
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
             let view = look.await;
+            let request = with_median(&shared, &state, &view, request).await;
             let judge = move |control: &mut Control| control.judge(request, &view, reply);
             shared.tell_control(ToControl::Call(Box::new(judge)));
         });
@@ -306,6 +325,41 @@ impl Control {
             }
         }
     }
+}
+
+/// A split that does not say where is given the median, as the partition's leader has it.
+async fn with_median(
+    shared: &Arc<Shared>,
+    state: &DirectoryState,
+    view: &View,
+    mut request: ReshapeRequest,
+) -> ReshapeRequest {
+    let begun = state.changes.contains_key(&request.change) || state.ended(request.change).is_some();
+    let Shape::Split { partition, at: at @ None } = &mut request.shape else { return request };
+    let Some(wanted) = partition.or_else(|| view.largest(state)).filter(|_| !begun) else { return request };
+    *partition = Some(wanted);
+    let Some(leader) = view.led(wanted).map(|led| led.leader) else { return request };
+    let median = if shared.identity().is_some_and(|own| own.node == leader) {
+        median(shared, wanted).await
+    } else {
+        let address = shared.peer_address(leader).unwrap_or_default();
+        match ask(&address, &Question::Median(wanted), ASK_TIMEOUT).await {
+            Ok(Answer::Median(median)) => median,
+            _ => None,
+        }
+    };
+    *at = median.map(Into::into);
+    request
+}
+
+/// The key that cuts a partition here into two halves.
+pub(super) async fn median(shared: &Arc<Shared>, partition: PartitionId) -> Option<Vec<u8>> {
+    let owner = partition.0 as usize % shared.shards();
+    let median = ask_shard(shared, owner, ASK_TIMEOUT, move |shard| {
+        let data = shard.groups.get(&partition)?.replica.executor().machine().shard()?;
+        data.tree().median().map(|key| key.to_vec())
+    });
+    median.await.flatten()
 }
 
 /// Has the directory decide the beginning of a change.

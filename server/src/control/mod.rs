@@ -4,6 +4,7 @@
 //! thread between inputs. It never touches a replica itself.
 
 mod admin;
+mod forks;
 mod forming;
 mod groups;
 mod growth;
@@ -56,6 +57,15 @@ pub enum ToControl {
         /// At or above it.
         instance: Instance,
     },
+    /// A split is decided in a group here: its children begin.
+    Forked {
+        /// The group that was split.
+        group: PartitionId,
+        /// Whether it is led here.
+        led: bool,
+        /// See [`crate::machine::Machine::forks`].
+        mark: crate::machine::Mark,
+    },
     /// A replica here was removed and is needed no more.
     Dismissed {
         /// Which group.
@@ -106,6 +116,8 @@ pub struct Control {
     pub(super) joining: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
     /// Groups whose checkpoints of a removed replica are being deleted: no new one begins meanwhile.
     pub(super) deleting: BTreeSet<PartitionId>,
+    /// Children of splits without a checkpoint yet, with their parents.
+    pub(super) unsaved: BTreeMap<PartitionId, PartitionId>,
     /// The directory's decided state, if it runs here.
     pub(super) directory: Option<Arc<DirectoryState>>,
     pub(super) driver: growth::Driver,
@@ -139,6 +151,7 @@ impl Control {
             born: BTreeMap::new(),
             joining: BTreeMap::new(),
             deleting: BTreeSet::new(),
+            unsaved: BTreeMap::new(),
             directory: None,
             driver: growth::Driver::default(),
             settings: ClusterSettings::default(),
@@ -254,6 +267,7 @@ impl Control {
             ToControl::Role { .. } => {}
             ToControl::Directory(state) => self.on_directory(state),
             ToControl::NeedSnapshot { group, from, instance } => self.fetch_snapshot(group, from, instance),
+            ToControl::Forked { group, led, mark } => self.on_forked(group, led, &mark),
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
             ToControl::Admin { request, reply } => self.answer_admin(request, reply),
@@ -269,6 +283,7 @@ impl Control {
         self.check_memory();
         self.start_checkpoints();
         self.ask_for_states();
+        self.save_children();
         self.start_missing();
         if !self.running.contains_key(&PartitionId::DIRECTORY) {
             self.ask_for_the_map();

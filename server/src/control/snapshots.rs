@@ -4,6 +4,7 @@
 //! Both are the same value: the decided state of a group at one instance, as a stream of checksummed chunks. Sending
 //! and receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::TcpStream as StdTcpStream;
 use std::sync::Arc;
@@ -61,10 +62,11 @@ impl Control {
     pub(super) fn start_checkpoints(&mut self) {
         let Some((_, writer)) = &self.checkpoints else { return };
         let log_bytes = self.shared.config.checkpoint.log_bytes;
+        let needed: BTreeSet<PartitionId> = self.unsaved.values().copied().collect();
         for shard in 0..self.shared.shards() {
-            let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
+            let (shared, writer, needed) = (Arc::clone(&self.shared), Arc::clone(writer), needed.clone());
             self.on_shard_index(shard, move |shard| {
-                for (&id, group) in &mut shard.groups {
+                for (&id, group) in shard.groups.iter_mut().filter(|(id, _)| !needed.contains(id)) {
                     if group.logged_bytes > log_bytes.max(group.checkpoint_bytes) && !group.checkpointing {
                         group.checkpointing = true;
                         group.logged_bytes = 0;
@@ -73,6 +75,18 @@ impl Control {
                 }
             });
         }
+    }
+
+    /// Has this group write a checkpoint, unless one is being written.
+    pub(super) fn checkpoint_now(&self, group: PartitionId) {
+        let Some((_, writer)) = &self.checkpoints else { return };
+        let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
+        self.on_shard(group, move |shard| {
+            let Some(hosted) = shard.groups.get_mut(&group).filter(|hosted| !hosted.checkpointing) else { return };
+            hosted.checkpointing = true;
+            hosted.logged_bytes = 0;
+            submit(&shared, &writer, group, snapshot::take(&hosted.replica));
+        });
     }
 
     /// The newest good checkpoint of a group, if there is any.
@@ -211,6 +225,8 @@ fn checkpointed(shard: &mut Shard, id: PartitionId, instance: Instance, written:
                 shard.append(Append { entry, lsn: None, lazy: true });
             }
             shard.step(id, Input::Checkpointed(instance));
+            let saved = move |control: &mut Control| control.on_saved(id);
+            shard.shared.tell_control(ToControl::Call(Box::new(saved)));
             tracing::debug!(partition = %id, %instance, bytes = manifest.bytes, "checkpoint written");
         }
         Err(error) => {

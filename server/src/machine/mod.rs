@@ -10,7 +10,7 @@ use coppice_client::wire::SessionId;
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
 use directory::{Directory, DirectoryReply, DirectoryState};
-use shard::{Placed, Shard, ShardMark};
+use shard::{Fork, Placed, Shard, ShardMark};
 
 /// What an entry of a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,8 @@ impl Machine {
 
     /// The oldest executed batch, which `mark` takes back, is decided: its undo is dropped. `next` is the batch after
     /// it.
+    ///
+    /// Splits of it are decided now: their children begin.
     pub fn confirm(&mut self, mark: &Mark, next: Option<&Mark>) {
         if let (Machine::Shard(shard), Mark::Shard(mark)) = (self, mark) {
             let next = next.and_then(|next| match next {
@@ -92,6 +94,14 @@ impl Machine {
     pub fn take_limits(&mut self, other: &Machine) {
         if let (Machine::Shard(shard), Machine::Shard(other)) = (self, other) {
             shard.set_session_limits(other.session_limits());
+        }
+    }
+
+    /// Children of splits that the batch made; they begin when it is decided.
+    pub fn forks(mark: &Mark) -> &[Fork] {
+        match mark {
+            Mark::Shard(mark) => mark.forks(),
+            Mark::Directory(_) => &[],
         }
     }
 

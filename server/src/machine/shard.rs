@@ -2,6 +2,10 @@
 //!
 //! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
 
+mod border;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::slice;
 
@@ -9,9 +13,13 @@ use bytes::{Bytes, BytesMut};
 use coppice_btree::{Cursor, Direction, KeyRange, LoadError, Op, OpResult, Tree, Undo, UndoMark, Value};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
-use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, Position, RangeRequest, SessionId};
+use coppice_client::wire::{
+    ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, Position, RangeRequest, SessionId,
+};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
+
+pub use border::{Border, BorderChange, Fork};
 
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
@@ -29,6 +37,8 @@ pub struct Shard {
     sessions: Sessions,
     session_limits: SessionLimits,
     chain: Chain,
+    /// Changes of the borders that were applied, oldest first.
+    applied: Vec<ChangeId>,
     undo: Undo,
     scratch: Scratch,
     /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
@@ -83,6 +93,16 @@ pub struct ShardMark {
     chain: Chain,
     range: KeyRange,
     map_version: MapVersion,
+    cuts: Vec<border::Cut>,
+    /// Children that begin when the batch is decided.
+    forks: Vec<Fork>,
+}
+
+impl ShardMark {
+    /// Children that begin when the batch is decided.
+    pub fn forks(&self) -> &[Fork] {
+        &self.forks
+    }
 }
 
 impl Shard {
@@ -108,11 +128,17 @@ impl Shard {
             sessions,
             session_limits: SessionLimits::default(),
             chain: Chain::new(last_ticket),
+            applied: Vec::new(),
             undo: Undo::default(),
             scratch: Scratch::default(),
             me: None,
             placed: Vec::new(),
         }
+    }
+
+    /// Which partition.
+    pub fn partition(&self) -> PartitionId {
+        self.partition
     }
 
     /// The keys that this partition owns.
@@ -200,6 +226,8 @@ impl Shard {
             chain: self.chain,
             range: self.range.clone(),
             map_version: self.map_version,
+            cuts: Vec::new(),
+            forks: Vec::new(),
         };
         if let Batch::Commands(commands) = batch {
             self.execute_commands(instance, commands, &mut mark, answers);
@@ -251,7 +279,7 @@ impl Shard {
                 Outcome::Opened(session)
             }
             Entry::Place(place) => {
-                self.place(instance, index, place);
+                self.place(instance, index, place, mark);
                 Outcome::Nothing
             }
             Entry::Pack(_) | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
@@ -260,11 +288,16 @@ impl Shard {
 
     /// A ticket is delivered: it counts, and its queries see the state as it is here, or nothing happens (ordering.md
     /// 4, step 3).
-    fn place(&mut self, instance: Instance, index: u32, place: &Place) {
+    fn place(&mut self, instance: Instance, index: u32, place: &Place, mark: &mut ShardMark) {
         if !self.chain.place(place.ticket, place.prev) {
             return;
         }
         let mut shares = Vec::new();
+        if let Work::Change { payload, .. } = &place.work
+            && let Ok(change) = postcard::from_bytes(payload)
+        {
+            self.change(instance, &change, mark);
+        }
         if let Work::Queries(queries) = &place.work {
             for sub in queries {
                 let Ok(share) = Share::decode(&sub.bytes) else { continue };
@@ -365,6 +398,7 @@ impl Shard {
         let answer = reply.finish_split();
         if !scratch.numbers.is_empty() {
             let answers = Answers {
+                partition: self.partition,
                 instance: instance.0,
                 numbers: Numbers::from_ascending(&scratch.numbers),
                 indexes: Numbers::from_ascending(&scratch.indexes),
@@ -380,12 +414,12 @@ impl Shard {
     }
 
     fn owns(&self, command: &Command<'_>) -> bool {
-        command.is_within(self.range.low.as_slice(), self.range.high.as_deref())
+        crate::mutant!(bounds_at_routing) || command.is_within(self.range.low.as_slice(), self.range.high.as_deref())
     }
 
     /// Takes back the newest batch.
     pub fn undo(&mut self, mark: &ShardMark) {
-        self.tree.undo_to(&mut self.undo, mark.tree);
+        self.undo_borders(mark);
         for record in mark.sessions.iter().rev() {
             if !crate::mutant!(undo_no_session) {
                 self.sessions.undo(record);
@@ -413,6 +447,7 @@ impl Shard {
             sessions: Sessions::default(),
             session_limits: self.session_limits,
             chain: self.chain,
+            applied: self.applied.clone(),
             undo: self.undo.clone(),
             scratch: Scratch::default(),
             me: None,
@@ -422,7 +457,7 @@ impl Shard {
 
     /// Takes the newest batch back in a copy made by [`Shard::view`].
     pub fn undo_view(&mut self, mark: &ShardMark) {
-        self.tree.undo_to(&mut self.undo, mark.tree);
+        self.undo_borders(mark);
         self.chain = mark.chain;
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
@@ -433,6 +468,7 @@ impl Shard {
         let upto = next.map_or_else(|| self.undo.mark(), |next| next.tree);
         self.undo.forget_before(upto);
         mark.sessions.iter().for_each(|record| self.sessions.confirm(record));
+        self.confirm_borders(mark);
     }
 
     /// Drops all undo.
@@ -443,7 +479,8 @@ impl Shard {
     /// A digest of everything replicated: tree, sessions, bounds, last ticket (reliability.md E6).
     pub fn digest(&self) -> u64 {
         let ticket = self.chain.last_ticket().map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
-        let bounds = u64::from(crc32c::crc32c(&self.range.low));
+        let high = self.range.high.as_ref().map_or(0, |high| crc32c::crc32c(high));
+        let bounds = u64::from(crc32c::crc32c(&self.range.low)) << 32 | u64::from(high);
         self.tree.digest().0 ^ self.sessions.digest().rotate_left(1) ^ ticket.rotate_left(2) ^ bounds.rotate_left(3)
     }
 }
@@ -454,9 +491,8 @@ fn repeat(sessions: &Sessions, session: SessionId, number: u64, reply: &mut Pack
         Known::New => return false,
         // Never computed again: the state has moved on since (reliability.md SE7).
         Known::Answered { .. } if crate::mutant!(repeat_recomputed) => return false,
-        Known::Answered { instance, index, result } => {
-            // In the log of this partition: none of its answers comes from a parent yet (ordering.md 8).
-            reply.repeated(Position { partition: reply.partition(), instance, index }, result);
+        Known::Answered { partition, instance, index, result } => {
+            reply.repeated(Position { partition, instance, index }, result);
         }
         Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
     }

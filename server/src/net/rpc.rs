@@ -57,6 +57,8 @@ pub enum Question {
         /// Settings that differ from their defaults.
         settings: BTreeMap<String, String>,
     },
+    /// The key that cuts a partition here into two halves.
+    Median(PartitionId),
     /// Propose this configuration of a group that you lead, if the one decided at `expected` is in force.
     Configure {
         /// Which group.
@@ -188,6 +190,8 @@ pub enum Answer {
     Refused(String),
     /// To `Adopt` and `Configure`: it was taken up.
     Done,
+    /// To `Median`; none if there are fewer than two keys.
+    Median(Option<Vec<u8>>),
 }
 
 /// Why there is no answer.

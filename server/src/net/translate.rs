@@ -53,7 +53,10 @@ pub fn refusal(shard: &Shard, group: PartitionId, refusal: Refusal) -> Refused {
         Refusal::Busy => busy(),
         Refusal::WrongPartition => {
             let map = shard.shared.map();
-            let entries = map.entry(group).cloned().into_iter().collect();
+            // What changed together with it: of a split, both parts.
+            let version = map.entry(group).map(|entry| entry.version);
+            let together = map.partitions.iter().filter(|entry| Some(entry.version) == version);
+            let entries = together.cloned().collect();
             Refused::WrongPartition { partition: group, version: map.version, entries }
         }
         Refusal::SessionExpired => Refused::SessionExpired,

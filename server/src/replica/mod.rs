@@ -435,6 +435,7 @@ impl Replica {
         self.answers = answers;
         self.keep_answers();
         self.keep_parts();
+        effects.extend(self.executor.take_forks().into_iter().map(|mark| Effect::Forked { mark }));
         if self.group == PartitionId::DIRECTORY && upto > from {
             effects.push(Effect::DirectoryChanged);
         }

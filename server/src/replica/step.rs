@@ -5,7 +5,7 @@ use coppice_client::wire::Position;
 use coppice_ordering::multicast::Place;
 use coppice_ordering::{Ballot, Configuration, ConfirmToken, Instance, Lsn, Message, Record, ReplicaId, Ticket, Time};
 
-use crate::machine::Machine;
+use crate::machine::{Machine, Mark};
 use crate::multicast::Share;
 use crate::request::{Origin, Reply, Request};
 
@@ -111,6 +111,11 @@ pub enum Effect {
     },
     /// A decided batch changed the directory.
     DirectoryChanged,
+    /// A decided batch split the partition: the children in it begin (ordering.md 8).
+    Forked {
+        /// See [`Machine::forks`].
+        mark: Mark,
+    },
     /// Fetch a snapshot from this replica.
     NeedSnapshot {
         /// Who offered one.

@@ -61,6 +61,16 @@ impl View {
         leading.max_by_key(|(ballot, _)| *ballot).map(|(_, led)| led)
     }
 
+    /// The partition with the most keys.
+    pub fn largest(&self, state: &DirectoryState) -> Option<PartitionId> {
+        let keys = |partition: PartitionId| {
+            let led = self.led(partition)?;
+            self.nodes.get(&led.leader)?.replicas.get(&partition).map(|replica| replica.keys)
+        };
+        let partitions = state.map.partitions.iter().map(|entry| entry.partition);
+        partitions.max_by_key(|&partition| keys(partition))
+    }
+
     /// How many of the group's voters, as the map has them, answered: those, and all.
     pub fn voters_up(&self, state: &DirectoryState, group: PartitionId) -> (usize, usize) {
         let Some(entry) = state.map.entry(group) else { return (0, 0) };

@@ -28,6 +28,8 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
     for (&id, change) in &state.changes {
         match change {
             Change::Move(change) => steps.extend(next_of_move(state, view, id, change, tried.contains(&id))),
+            // Its ticket is sent again until it is placed; the coordinator tells when it is released.
+            Change::Split(_) => {}
         }
     }
     hand_over(state, view, &mut steps);

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use coppice_client::map::{NodeInfo, NodeState};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 
 use super::{View, placements};
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reshape};
@@ -50,9 +51,8 @@ pub fn verdict(
         Shape::RemoveNode { node } => judge.remove(*node),
         Shape::ReplaceNode { old, address } => judge.replace(*old, address),
         Shape::Move { partition, from, to } => judge.relocate(*partition, from, to),
-        Shape::Split { .. } | Shape::Merge { .. } => {
-            Err(AdminError::Refused("this version does not change the borders of partitions".into()))
-        }
+        Shape::Split { partition, at } => judge.split(*partition, at.as_deref()),
+        Shape::Merge { .. } => Err(AdminError::Refused("this version does not merge partitions".into())),
     }
 }
 
@@ -253,7 +253,9 @@ impl Judge<'_> {
             return Ok(Verdict::Progress(self.moving(under_way)));
         }
         match self.state.ended(change) {
-            Some(Ended::Done) => return self.progress(true, 0, format!("{partition} is on {}", self.place(partition))),
+            Some(Ended::Done | Ended::Made(_)) => {
+                return self.progress(true, 0, format!("{partition} is on {}", self.place(partition)));
+            }
             Some(Ended::Cancelled) => return refused(format!("the move of {partition} was called off")),
             None => {}
         }
@@ -356,6 +358,60 @@ impl Judge<'_> {
             }
         };
         Reshaped { partition: Some(partition), ..self.reshaped(false, left, vec![text]) }
+    }
+
+    fn split(&self, partition: Option<PartitionId>, at: Option<&[u8]>) -> Result<Verdict, AdminError> {
+        let change = self.request.change;
+        if let Some(known) = self.split_progress(change) {
+            return Ok(Verdict::Progress(known));
+        }
+        let Some(at) = at else {
+            return refused("the partition to be cut has fewer than two keys: say where with --at".into());
+        };
+        let routed = self.state.map.route(at).map(|entry| entry.partition);
+        let Some(partition) = partition.or(routed) else {
+            return refused("there is no partition to be cut".into());
+        };
+        let entry = self.state.map.partitions.iter().find(|entry| entry.partition == partition);
+        let Some(entry) = entry else {
+            return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
+        };
+        if !entry.contains(at) {
+            return refused(format!("the key is not one of {partition}'s: {} holds it", routed.unwrap_or_default()));
+        }
+        if at == &*entry.low {
+            return refused(format!("{partition} begins at that key already"));
+        }
+        if let Some((other, _)) = self.state.change_of(partition) {
+            return refused(format!(
+                "{partition} is being changed already, by change {other}: ask again when it is done"
+            ));
+        }
+        let (up, all) = self.view.voters_up(self.state, partition);
+        if up <= all / 2 {
+            return refused(format!("{partition} has no quorum: {up} of its {all} voters answer"));
+        }
+        for info in &entry.replicas {
+            if let Some(why) = self.view.node(info.node).and_then(|local| local.full.as_ref()) {
+                return refused(format!("{} is full: {why}", info.node));
+            }
+        }
+        let steps =
+            vec![format!("{partition} is cut; the upper part becomes a partition of its own on the same nodes")];
+        let plan = Reshaped { partition: Some(partition), ..self.reshaped(false, 2, steps) };
+        decide(Reshape::Split { change, partition, at: Bytes::copy_from_slice(at) }, plan)
+    }
+
+    /// How far a split is that was begun.
+    fn split_progress(&self, change: ChangeId) -> Option<Reshaped> {
+        if let Some(Change::Split(cut)) = self.state.changes.get(&change) {
+            let [parent, child] = cut.partitions();
+            let text = format!("{parent} is being cut; {child} begins");
+            return Some(Reshaped { partition: Some(child), ..self.reshaped(false, 2, vec![text]) });
+        }
+        let Some(Ended::Made(child)) = self.state.ended(change) else { return None };
+        let text = format!("{child} has begun, on {}", self.place(child));
+        Some(Reshaped { partition: Some(child), ..self.reshaped(true, 0, vec![text]) })
     }
 
     fn place(&self, partition: PartitionId) -> String {

@@ -4,17 +4,21 @@
 //! The coordinator runs on the shard that owns the directory. Letters to a group of this shard are delivered at the end
 //! of the turn, so nothing here calls itself.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use coppice_client::map::{Entry, PartitionMap, Role};
-use coppice_client::wire::{ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
-use coppice_ordering::multicast::{Coordinator, CoordinatorSettings, Effect, Input, Query, Refusal as NotTaken};
+use coppice_client::wire::{ChangeId, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
+use coppice_ordering::multicast::{
+    Change, Coordinator, CoordinatorSettings, Effect, Input, Query, Refusal as NotTaken,
+};
 use coppice_ordering::{Ballot, MapVersion, QueryId, Ticket, Time};
 
 use super::ranges::RangeJob;
 use super::{Shard, ToShard};
+use crate::control::ToControl;
+use crate::machine::directory::Change as DirectoryChange;
 use crate::mailbox::Lane;
 use crate::metrics::TicketResult;
 use crate::multicast::{Letter, Share, Word};
@@ -51,6 +55,8 @@ pub(super) struct Queries {
     drawn: usize,
     /// Letters between groups of this shard.
     letters: VecDeque<Letter>,
+    /// Changes of borders that this coordinator has released.
+    released: BTreeSet<ChangeId>,
     /// Parts whose clients are not connected yet.
     parked: VecDeque<(Clock, Box<QueryPart>)>,
 }
@@ -65,6 +71,7 @@ impl Queries {
             next: QueryId(0),
             drawn: 0,
             letters: VecDeque::new(),
+            released: BTreeSet::new(),
             parked: VecDeque::new(),
         }
     }
@@ -175,7 +182,7 @@ impl Shard {
                     self.answer_query(query, Reply::Aborted { text: why.to_string() });
                 }
                 Effect::Refused { query, why } => self.on_not_taken(query, why),
-                Effect::Changed { .. } => {}
+                Effect::Changed { id, .. } => self.on_released_change(id),
             }
         }
         self.queries.effects = effects;
@@ -219,7 +226,8 @@ impl Shard {
         self.read_decided_map();
         let partitions = partitions_of(&self.queries.map);
         let map = MapVersion(self.queries.map.version.0);
-        self.coordinate(Input::Lead { ballot, map, partitions, changes: Vec::new() });
+        let changes = self.decided_changes();
+        self.coordinate(Input::Lead { ballot, map, partitions, changes });
     }
 
     /// It leads no more.
@@ -234,9 +242,41 @@ impl Shard {
         if self.queries.coordinator.leading().is_none() || !self.read_decided_map() {
             return;
         }
+        // Before any query that is cut by the new map (reliability.md MV1).
+        for change in self.decided_changes() {
+            self.coordinate(Input::Change(change));
+        }
         let partitions = partitions_of(&self.queries.map);
         let version = MapVersion(self.queries.map.version.0);
         self.coordinate(Input::Map { version, partitions });
+    }
+
+    /// Changes of borders that are decided and not known to be released, oldest first.
+    fn decided_changes(&self) -> Vec<Change> {
+        let Some(group) = self.groups.get(&PartitionId::DIRECTORY) else { return Vec::new() };
+        let Some(state) = group.replica.decided_directory() else { return Vec::new() };
+        let borders = state.changes.values().filter_map(|change| match change {
+            DirectoryChange::Split(change) => Some(change),
+            DirectoryChange::Move(_) => None,
+        });
+        let mut changes: Vec<Change> = borders
+            .filter(|change| !self.queries.released.contains(&change.id))
+            .map(|change| Change {
+                id: coppice_ordering::ChangeId(change.id.0),
+                map: MapVersion(change.version.0),
+                partitions: change.partitions().into_iter().map(translate::core_partition).collect(),
+                payload: postcard::to_stdvec(change).expect("a change is plain data").into(),
+            })
+            .collect();
+        changes.sort_by_key(|change| change.map);
+        changes
+    }
+
+    /// A change of borders is placed in all its partitions and released: the directory is to know.
+    fn on_released_change(&mut self, id: coppice_ordering::ChangeId) {
+        let id = ChangeId(id.0);
+        self.queries.released.insert(id);
+        self.shared.tell_control(ToControl::Call(Box::new(move |control| control.on_released(id))));
     }
 
     /// Takes over the decided map, never one that is only executed (reliability.md MV13); `true` if it is newer.
@@ -388,6 +428,6 @@ impl Shard {
     }
 }
 
-fn partitions_of(map: &PartitionMap) -> std::collections::BTreeSet<coppice_ordering::PartitionId> {
+fn partitions_of(map: &PartitionMap) -> BTreeSet<coppice_ordering::PartitionId> {
     map.partitions.iter().map(|entry| translate::core_partition(entry.partition)).collect()
 }

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, ReplicaInfo, Role};
 use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 use super::{DirectoryReply, DirectoryState};
+use crate::machine::shard::{Border, BorderChange};
 
 /// Ends of changes that are remembered, to answer whoever asks again.
 const ENDED_MAX: usize = 256;
@@ -20,6 +22,8 @@ const ENDED_MAX: usize = 256;
 pub enum Change {
     /// A group gets other replicas.
     Move(Move),
+    /// A partition is cut in two: the map says so already, the partition will when the change's ticket is placed.
+    Split(BorderChange),
 }
 
 /// A group gets other replicas: they join as learners, then one configuration replaces the voters (ordering.md 1.5).
@@ -38,9 +42,14 @@ pub struct Move {
 impl Change {
     /// The groups that it touches.
     pub fn groups(&self) -> impl Iterator<Item = PartitionId> {
-        match self {
-            Change::Move(change) => std::iter::once(change.partition),
-        }
+        let (one, other) = match self {
+            Change::Move(change) => (change.partition, None),
+            Change::Split(change) => {
+                let [parent, child] = change.partitions();
+                (parent, Some(child))
+            }
+        };
+        std::iter::once(one).chain(other)
     }
 }
 
@@ -49,6 +58,8 @@ impl Change {
 pub enum Ended {
     /// As was asked.
     Done,
+    /// This partition came of it.
+    Made(PartitionId),
     /// It was called off, and everything is as before.
     Cancelled,
 }
@@ -92,6 +103,9 @@ pub enum Reason {
         /// What.
         partition: PartitionId,
     },
+    /// The key is not inside the partition, or its first one.
+    #[error("{0} cannot be cut there: the key must lie inside it, and not be its first one")]
+    NotInside(PartitionId),
     /// No change of this name is under way.
     #[error("change {0} is not under way")]
     UnknownChange(ChangeId),
@@ -147,6 +161,21 @@ pub enum Reshape {
         /// Which change.
         change: ChangeId,
     },
+    /// A partition shall be cut in two.
+    Split {
+        /// The change's name.
+        change: ChangeId,
+        /// Which partition.
+        partition: PartitionId,
+        /// First key of the new one.
+        #[serde(with = "coppice_client::wire::serde_bytes")]
+        at: Bytes,
+    },
+    /// The ticket of a split is placed in both partitions and released.
+    Cut {
+        /// Which change.
+        change: ChangeId,
+    },
     /// The group has its old configuration, without learners.
     Unmoved {
         /// Which change.
@@ -175,6 +204,8 @@ impl DirectoryState {
             Reshape::Move { change, partition, to } => self.begin_move(change, partition, &to),
             Reshape::Moved { change } => self.moved(change),
             Reshape::Cancel { change } => self.cancel(change),
+            Reshape::Split { change, partition, at } => self.split(change, partition, at),
+            Reshape::Cut { change } => self.cut(change),
             Reshape::Unmoved { change } => self.unmoved(change),
         }
     }
@@ -322,6 +353,8 @@ impl DirectoryState {
         match self.changes.get_mut(&change) {
             // Without learners nothing tells whether the new configuration is on its way: it is carried through.
             Some(Change::Move(change)) => change.cancelled = !change.add.is_empty(),
+            // The map has it already: it is carried through.
+            Some(Change::Split(_)) => {}
             None => return self.unknown(change),
         }
         DirectoryReply::Done
@@ -334,6 +367,47 @@ impl DirectoryState {
         });
         self.end(change, Ended::Cancelled);
         DirectoryReply::Done
+    }
+
+    fn split(&mut self, change: ChangeId, partition: PartitionId, at: Bytes) -> DirectoryReply {
+        if self.is_known(change) {
+            return DirectoryReply::Done;
+        }
+        let entry = self.map.partitions.iter().find(|entry| entry.partition == partition);
+        let Some(entry) = entry.cloned() else { return refused(Reason::UnknownPartition(partition)) };
+        if let Some((change, _)) = self.change_of(partition) {
+            return refused(Reason::Busy { partition, change });
+        }
+        if !entry.contains(&at) || at == entry.low {
+            return refused(Reason::NotInside(partition));
+        }
+        let used = self.map.partitions.iter().map(|entry| entry.partition.0).max().unwrap_or(0);
+        self.partitions_used = self.partitions_used.max(used) + 1;
+        let child = PartitionId(self.partitions_used);
+        // No change of the parent is under way, so all its replicas vote; each has the child's beside it.
+        let beside = entry.replicas.iter().zip(1..);
+        let replicas: Vec<ReplicaInfo> =
+            beside.map(|(info, n)| ReplicaInfo { replica: ReplicaId(n), node: info.node, role: Role::Voter }).collect();
+        self.replicas_used.insert(child, replicas.len() as u32);
+        self.edit(partition, |entry| entry.high = Some(at.clone()));
+        let version = self.map.version;
+        let place = self.map.partitions.partition_point(|entry| entry.low < at);
+        let new = Entry { partition: child, low: at.clone(), high: entry.high, version, replicas: replicas.clone() };
+        self.map.partitions.insert(place, new);
+        let border = Border::Split { parent: partition, child, at, replicas };
+        self.changes.insert(change, Change::Split(BorderChange { id: change, version, border }));
+        DirectoryReply::Done
+    }
+
+    fn cut(&mut self, change: ChangeId) -> DirectoryReply {
+        match self.changes.get(&change) {
+            Some(Change::Split(BorderChange { border: Border::Split { child, .. }, .. })) => {
+                let child = *child;
+                self.end(change, Ended::Made(child));
+                DirectoryReply::Done
+            }
+            Some(Change::Move(_)) | None => self.unknown(change),
+        }
     }
 
     /// A step that was done before is done: a new leader of the directory repeats what it cannot know of.

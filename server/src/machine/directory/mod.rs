@@ -75,6 +75,8 @@ pub struct DirectoryState {
     pub ended: VecDeque<(ChangeId, Ended)>,
     /// The highest replica id that each group ever had.
     pub replicas_used: BTreeMap<PartitionId, u32>,
+    /// The highest partition id that there ever was.
+    pub partitions_used: u32,
     /// Leaving nodes, with the nodes that get their replicas.
     pub successors: BTreeMap<NodeId, NodeId>,
     /// Leaving nodes whose replicas may be given up if they find no other place.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use coppice_btree::{KeyRange, Snapshot, UndoMark};
 use coppice_client::map::ReplicaInfo;
 use coppice_client::wire::{ChangeId, MapVersion, PartitionId};
-use coppice_ordering::{Chain, Instance};
+use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
 
 use super::{Shard, ShardMark};
@@ -26,6 +26,14 @@ pub struct BorderChange {
     pub version: MapVersion,
     /// What.
     pub border: Border,
+}
+
+impl BorderChange {
+    /// Those that must have placed it before it is released.
+    pub fn partitions(&self) -> [PartitionId; 2] {
+        let Border::Split { parent, child, .. } = &self.border;
+        [*parent, *child]
+    }
 }
 
 /// What a change does.
@@ -103,7 +111,7 @@ impl Shard {
             tree: upper,
             sessions,
             session_limits: self.session_limits,
-            last_ticket: Chain::new(self.last_ticket).child().last_ticket(),
+            chain: self.chain.child(),
             applied: self.applied.clone(),
             ..Shard::new(*child, KeyRange::all(), change.version)
         };

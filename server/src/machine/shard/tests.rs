@@ -1,1 +1,172 @@
+//! Splits of a partition's state: what is where afterwards, what is taken back, what is applied once.
 
+use bytes::Bytes;
+use coppice_btree::{KeyRange, Op};
+use coppice_client::map::{ReplicaInfo, Role};
+use coppice_client::wire::{
+    ChangeId, ClientId, MapVersion, NodeId, PackWriter, PartitionId, ReplicaId, SessionId, frame,
+};
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
+
+use super::{Border, BorderChange, Shard, ShardMark};
+use crate::entry;
+use crate::machine::{Answer, Outcome};
+
+const PARENT: PartitionId = PartitionId(1);
+const CHILD: PartitionId = PartitionId(2);
+
+fn batch(entry: Bytes) -> Batch {
+    Batch::Commands(Commands::new(1, entry))
+}
+
+struct Log {
+    shard: Shard,
+    instance: Instance,
+    session: Option<SessionId>,
+}
+
+impl Log {
+    fn new() -> Log {
+        let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
+        let mut log = Log { shard, instance: Instance::ZERO, session: None };
+        let (_, answers) = log.run(entry::open(ClientId(9), 1));
+        let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
+        log.session = Some(session);
+        for (number, key) in ["a", "g", "k", "t"].into_iter().enumerate() {
+            log.put(number as u64 + 1, key);
+        }
+        log
+    }
+
+    fn run(&mut self, entry: Bytes) -> (ShardMark, Vec<Answer>) {
+        self.instance = self.instance.next();
+        let mut answers = Vec::new();
+        let mark = self.shard.execute(self.instance, &batch(entry), &mut answers);
+        (mark, answers)
+    }
+
+    fn put(&mut self, number: u64, key: &str) -> (ShardMark, String) {
+        let entry = put(self.session.expect("open"), number, key);
+        let (mark, answers) = self.run(entry);
+        (mark, format!("{:?}", answers[0].outcome))
+    }
+
+    fn split(&mut self, at: &'static str, n: u64) -> ShardMark {
+        self.run(split(at, n)).0
+    }
+
+    fn keys(&self) -> u64 {
+        self.shard.tree().len()
+    }
+}
+
+fn put(session: SessionId, number: u64, key: &str) -> Bytes {
+    let mut pack = PackWriter::new(Vec::new(), session, 1, false, 4096);
+    pack.push(number, Op::Put { key: key.as_bytes(), value: b"v" }).expect("it fits");
+    // Behind the frame's header and the partition stands the entry.
+    pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..)
+}
+
+fn split(at: &'static str, n: u64) -> Bytes {
+    let replicas = vec![ReplicaInfo { replica: ReplicaId(1), node: NodeId(1), role: Role::Voter }];
+    let border = Border::Split { parent: PARENT, child: CHILD, at: Bytes::from(at), replicas };
+    let change = BorderChange { id: ChangeId(7), version: MapVersion(2), border };
+    let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
+    let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
+    let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
+    let work = Work::Change { id: coppice_ordering::ChangeId(7), payload };
+    entry::place(&Place { ticket: Ticket { ballot, n }, prev, work })
+}
+
+#[test]
+fn a_split_cuts_the_tree_and_gives_the_child_what_is_above() {
+    let mut log = Log::new();
+    let mark = log.split("k", 1);
+    let [fork] = mark.forks() else { panic!("one child") };
+    assert_eq!((log.keys(), fork.shard.tree().len()), (2, 2));
+    assert_eq!(log.shard.range(), &KeyRange { low: b""[..].into(), high: Some(b"k"[..].into()) });
+    assert_eq!(fork.shard.range(), &KeyRange { low: b"k"[..].into(), high: None });
+    assert_eq!((fork.shard.partition(), fork.instance), (CHILD, log.instance));
+    assert_eq!(fork.shard.tree().get(b"t"), Some(&b"v"[..]));
+}
+
+#[test]
+fn mv2_a_command_behind_the_border_is_refused_where_the_log_has_it() {
+    let mut log = Log::new();
+    log.split("k", 1);
+    let before = log.keys();
+    log.put(9, "m");
+    assert_eq!(log.keys(), before, "the parent took a key of the child");
+    log.put(10, "b");
+    assert_eq!(log.keys(), before + 1);
+}
+
+#[test]
+fn mv4_the_child_goes_on_from_the_parents_last_ticket() {
+    let mut log = Log::new();
+    let mark = log.split("k", 1);
+    assert!(mark.forks()[0].shard.last_ticket().is_some());
+    assert_eq!(mark.forks()[0].shard.last_ticket(), log.shard.last_ticket());
+}
+
+#[test]
+fn mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child() {
+    let mut log = Log::new();
+    let session = log.session.expect("open");
+    let mark = log.split("k", 1);
+    let mut child = mark.forks()[0].shard.copy();
+    let before = child.digest();
+    let mut answers = Vec::new();
+    // Number 4 put "t" in the parent; its answer was lost, so the client repeats it where the key is now.
+    child.execute(Instance(50), &batch(put(session, 4, "t")), &mut answers);
+    assert!(matches!(answers[0].outcome, Outcome::Pack(_)), "{answers:?}");
+    assert_eq!(child.tree().len(), 2);
+    let mut again = mark.forks()[0].shard.copy();
+    let mut new = Vec::new();
+    again.execute(Instance(50), &batch(put(session, 5, "t")), &mut new);
+    assert_ne!(format!("{answers:?}"), format!("{new:?}"), "a new number is executed, an old one is not");
+    assert_eq!(before, mark.forks()[0].shard.digest());
+}
+
+#[test]
+fn a_split_that_is_not_decided_is_taken_back() {
+    let mut log = Log::new();
+    let before = (log.shard.digest(), log.keys());
+    let first = log.split("k", 1);
+    let (second, _) = log.put(9, "c");
+    let mut view = log.shard.view();
+    view.undo_view(&second);
+    view.undo_view(&first);
+    assert_eq!((view.tree().len(), view.range().high.is_none()), (before.1, true), "in a copy too");
+    log.shard.undo(&second);
+    log.shard.undo(&first);
+    assert_eq!((log.shard.digest(), log.keys()), before);
+    let mark = log.split("g", 1);
+    assert_eq!(mark.forks().len(), 1, "and may be decided after all");
+}
+
+#[test]
+fn a_split_is_applied_once() {
+    let mut log = Log::new();
+    assert_eq!(log.split("k", 1).forks().len(), 1);
+    let once = (log.keys(), log.shard.range().clone());
+    assert_eq!(log.split("k", 2).forks().len(), 0, "sent again under another ticket");
+    assert_eq!((log.keys(), log.shard.range().clone()), once);
+}
+
+/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_splits_are_caught() {
+    for (mutant, test) in [
+        ("bounds_at_routing", "mv2_a_command_behind_the_border_is_refused_where_the_log_has_it"),
+        ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
+    ] {
+        let program = std::env::current_exe().expect("this test");
+        let mut command = std::process::Command::new(program);
+        let test = format!("machine::shard::tests::{test}");
+        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
+        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
