@@ -212,7 +212,6 @@ pub const NOT_BUILT: &[&str] = &[
     "no_bypass",
     "tuner_unbounded",
     "part_undecided",
-    "fork_undecided",
     "catch_panic",
     "gate_skips_reads",
     "gate_skips_repeats",

@@ -1,9 +1,9 @@
 //! Children of splits: each replica of the parent starts the child's beside it, from the fork, and no data moves
 //! (ordering.md 8).
 //!
-//! Until the child's first checkpoint is durable, its beginning exists only as the parent's log up to the split. So the
-//! parent takes no checkpoint and is not removed before; after a crash it executes the split again, and the child, whose
-//! birth and votes stand in the log, goes on from the same fork.
+//! Until the child's first checkpoint is durable, its beginning exists only as the parent's log up to the split. So
+//! the parent takes no checkpoint and is not removed before; after a crash it executes the split again, and the child,
+//! whose birth and votes stand in the log, goes on from the same fork.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Control {
         // Started before, even if removed since: a second start would vote without what the first one promised
         // (reliability.md MV11).
         let known = self.running.get(&group).or_else(|| self.removed.get(&group));
-        if known.is_some_and(|&known| known >= me) && !crate::mutant!(fork_again) {
+        if known.is_some_and(|&known| known >= me) {
             return;
         }
         self.joining.remove(&group);

@@ -9,6 +9,7 @@ mod forming;
 mod groups;
 mod growth;
 mod healing;
+mod joining;
 mod listeners;
 mod snapshots;
 mod status;

@@ -204,6 +204,8 @@ impl World {
             Effect::NeedSnapshot { from, instance } => self.need_snapshot(node, group, from, instance),
             Effect::Configured { .. }
             | Effect::DirectoryChanged
+            // No directory runs here yet, so nothing is split.
+            | Effect::Forked { .. }
             | Effect::Dismissed
             | Effect::HandoverFailed { .. } => {}
         }
@@ -524,6 +526,7 @@ fn show(effect: &Effect) -> String {
         Effect::Leading { ballot } => format!("lead {ballot}"),
         Effect::Following { leader, ballot } => format!("follow {leader:?} {ballot}"),
         Effect::DirectoryChanged => "directory changed".into(),
+        Effect::Forked { .. } => "forked".into(),
         Effect::NeedSnapshot { from, instance } => format!("need snapshot {instance} from {from}"),
         Effect::Configured { instance, configuration } => format!("configured {instance} {configuration}"),
         Effect::Dismissed => "dismissed".into(),

@@ -11,7 +11,8 @@ use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
 use super::{Border, BorderChange, Shard, ShardMark};
 use crate::entry;
-use crate::machine::{Answer, Outcome};
+use crate::executor::Executor;
+use crate::machine::{Answer, Machine, Outcome};
 
 const PARENT: PartitionId = PartitionId(1);
 const CHILD: PartitionId = PartitionId(2);
@@ -147,6 +148,23 @@ fn a_split_that_is_not_decided_is_taken_back() {
 }
 
 #[test]
+fn sp8_a_child_begins_only_when_the_split_is_decided() {
+    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
+    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, true);
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(split("k", 1)), &mut answers);
+    assert_eq!(executor.tip(), Instance(1), "it is executed");
+    assert!(executor.take_forks().is_empty(), "and may yet be taken back");
+    executor.accepted(Instance(1), Batch::NoOp, &mut answers);
+    executor.decided_upto(Instance(1), &mut answers);
+    assert!(executor.take_forks().is_empty(), "another value was decided there");
+    executor.accepted(Instance(2), batch(split("k", 1)), &mut answers);
+    executor.decided_upto(Instance(2), &mut answers);
+    assert_eq!(executor.take_forks().len(), 1);
+    assert!(executor.take_forks().is_empty(), "once");
+}
+
+#[test]
 fn a_split_is_applied_once() {
     let mut log = Log::new();
     assert_eq!(log.split("k", 1).forks().len(), 1);
@@ -160,6 +178,7 @@ fn a_split_is_applied_once() {
 #[test]
 fn planted_bugs_of_splits_are_caught() {
     for (mutant, test) in [
+        ("fork_undecided", "sp8_a_child_begins_only_when_the_split_is_decided"),
         ("bounds_at_routing", "mv2_a_command_behind_the_border_is_refused_where_the_log_has_it"),
         ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
     ] {
