@@ -13,6 +13,7 @@ pub mod background;
 mod kinds;
 pub mod manifest;
 mod pace;
+mod store;
 pub mod stream;
 mod sums;
 
@@ -30,6 +31,7 @@ use coppice_ordering::Instance;
 pub use self::kinds::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
 pub use self::manifest::{Head, Manifest};
 use self::pace::Pace;
+use self::store::open_store;
 pub use self::stream::{Blobs, CHUNK_BYTES, Chunk, StreamError};
 use self::stream::{Decoder, Encoder};
 use crate::datadir::flush_dir;
@@ -250,11 +252,6 @@ fn check_files(path: &Path) -> Result<(), CheckpointError> {
     })
 }
 
-fn config(path: &Path, options: &CheckpointOptions) -> sled::Config {
-    // No flusher thread: we flush. No compression: the log is not compressed either, and chunks stay what they are.
-    sled::Config::new().path(path).cache_capacity(options.cache_bytes).flush_every_ms(None).use_compression(false)
-}
-
 fn store_error(path: &Path) -> impl Fn(sled::Error) -> CheckpointError + '_ {
     |error| CheckpointError::Store { path: path.to_owned(), error: error.to_string() }
 }
@@ -306,7 +303,7 @@ impl SnapshotWriter {
             fs::remove_dir_all(&writer.draft).map_err(at)?;
         }
         DirBuilder::new().mode(0o700).create(&writer.draft).map_err(at)?;
-        let db = config(&writer.draft, &writer.checkpoints.options).open();
+        let db = open_store(&writer.draft, &writer.checkpoints.options);
         writer.db = Some(db.map_err(store_error(&writer.draft))?);
         writer.step(Step::Begun)?;
         Ok(writer)
@@ -377,7 +374,7 @@ impl SnapshotWriter {
 
     /// Opens the draft as a start would, and reads all of it.
     fn read_back(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
-        let checkpoint = Checkpoint::open_store(&self.draft, &self.checkpoints.options)?;
+        let checkpoint = Checkpoint::read_store(&self.draft, &self.checkpoints.options)?;
         if checkpoint.manifest != *manifest || manifest.head != self.head {
             return Err(StreamError::Incomplete.into());
         }
@@ -391,7 +388,7 @@ impl SnapshotWriter {
     fn settle(&self) -> io::Result<sums::Sums> {
         let mut sums = sums::Sums::of(&self.draft)?;
         for _ in 0..4 {
-            drop(config(&self.draft, &self.checkpoints.options).open());
+            drop(open_store(&self.draft, &self.checkpoints.options).map_err(io::Error::other)?);
             let before = std::mem::replace(&mut sums, sums::Sums::of(&self.draft)?);
             if before == sums {
                 return Ok(sums);
@@ -441,7 +438,7 @@ impl Checkpoint {
         options: &CheckpointOptions,
     ) -> Result<Checkpoint, CheckpointError> {
         check_files(path)?;
-        let mut checkpoint = Checkpoint::open_store(path, options)?;
+        let mut checkpoint = Checkpoint::read_store(path, options)?;
         // The position is part of the checksummed content, never only a name (reliability.md ST4).
         if crate::mutant!(position_apart) {
             checkpoint.manifest.head.instance = instance;
@@ -454,8 +451,8 @@ impl Checkpoint {
     }
 
     /// Opens what sled holds, without our checksums of its files.
-    fn open_store(path: &Path, options: &CheckpointOptions) -> Result<Checkpoint, CheckpointError> {
-        let db = config(path, options).open().map_err(store_error(path))?;
+    fn read_store(path: &Path, options: &CheckpointOptions) -> Result<Checkpoint, CheckpointError> {
+        let db = open_store(path, options).map_err(store_error(path))?;
         let manifest = db.get(MANIFEST_KEY).map_err(store_error(path))?;
         let manifest = manifest.and_then(|bytes| Manifest::decode(&bytes)).ok_or_else(|| BadCheckpoint {
             path: path.to_owned(),

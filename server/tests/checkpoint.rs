@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -350,6 +351,20 @@ fn a_checkpoint_keeps_to_its_rate_and_leaves_a_full_disk_alone() {
     let refused = checkpoints.write(head(20), &blobs(20), pairs(20, 9).iter(), never());
     assert!(matches!(refused, Err(CheckpointError::Space { .. })));
     assert_eq!(newest(&checkpoints, 60_000), Some(10));
+}
+
+#[test]
+fn a_store_whose_lock_is_let_go_late_is_waited_for() {
+    let dir = TempDir::new("lock");
+    let checkpoints = open(&dir);
+    write(&checkpoints, 10, 100);
+    let held = checkpoints.load(P).expect("loads").checkpoint.expect("there");
+    let owner = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        drop(held);
+    });
+    assert_eq!(newest(&checkpoints, 100), Some(10));
+    owner.join().expect("ends");
 }
 
 /// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).

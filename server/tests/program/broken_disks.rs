@@ -264,7 +264,7 @@ fn a_node_without_a_good_checkpoint_takes_its_state_from_a_peer_and_votes_only_t
     for path in checkpoints(&cluster, 2) {
         assert!(rot(&path, &[b'v'; 100]).is_some());
     }
-    // Nobody is there to give it anything: it waits, and does not vote. A second voter would make a quorum of n1 and n3.
+    // Nobody is there to give it anything: it waits, and does not vote. A second voter would make a quorum with n1.
     cluster.kill(1);
     cluster.kill(0);
     cluster.start(2, "ready");
