@@ -46,6 +46,7 @@ macro_rules! mutant {
 }
 
 mod acceptor;
+pub mod autopilot;
 pub mod batch;
 mod batcher;
 mod counters;
