@@ -45,8 +45,8 @@ pub enum Input {
     /// was reported `Executed` count as that.
     Trim(Instance),
     /// A snapshot from a peer is durable and in place: go on after it. The records of this group still stand. Ignored
-    /// if this replica has decided that far meanwhile: compare with [`crate::Paxos::decided_upto`] before putting one in
-    /// place. What is accepted above it is announced anew; no `Decided` is emitted for what it covers.
+    /// if this replica has decided that far meanwhile: compare with [`crate::Paxos::decided_upto`] before putting one
+    /// in place. What is accepted above it is announced anew; no `Decided` is emitted for what it covers.
     Installed {
         /// Where it was taken.
         instance: Instance,

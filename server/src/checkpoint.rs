@@ -13,7 +13,7 @@ pub mod background;
 mod kinds;
 pub mod manifest;
 mod pace;
-mod store;
+mod pairs;
 pub mod stream;
 mod sums;
 
@@ -23,17 +23,17 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use coppice_btree::{Key, Value};
 use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 
 pub use self::kinds::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
 pub use self::manifest::{Head, Manifest};
 use self::pace::Pace;
-use self::store::open_store;
+pub use self::pairs::Pairs;
+use self::stream::Encoder;
 pub use self::stream::{Blobs, CHUNK_BYTES, Chunk, StreamError};
-use self::stream::{Decoder, Encoder};
 use crate::datadir::flush_dir;
 
 /// The manifest's key: after every chunk's, which are eight bytes.
@@ -250,6 +250,35 @@ fn check_files(path: &Path) -> Result<(), CheckpointError> {
     checked.map_err(|sums::BadFile { file, offset, reason }| {
         BadCheckpoint { path: path.join(file), offset, reason: reason.to_owned() }.into()
     })
+}
+
+/// How long the lock of a store may stay taken by an owner that is gone, and how often we look.
+const LOCK_LINGERS: Duration = Duration::from_secs(2);
+const LOCK_LOOK: Duration = Duration::from_millis(5);
+
+/// Opens the store at `path`. Its lock may outlive its last owner for a moment: sled's threads drop their handle late,
+/// and a child process that is being started holds a copy of every descriptor until it runs. So a taken lock is waited
+/// for, [`LOCK_LINGERS`] at most.
+fn open_store(path: &Path, options: &CheckpointOptions) -> Result<sled::Db, sled::Error> {
+    let start = std::time::Instant::now();
+    loop {
+        match config(path, options).open() {
+            Err(sled::Error::Io(error)) if lock_taken(&error) && start.elapsed() < LOCK_LINGERS => {
+                std::thread::sleep(LOCK_LOOK);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Sled wraps the error of its lock into one of kind `Other`, of which only the text tells.
+fn lock_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.to_string().starts_with("could not acquire lock")
+}
+
+fn config(path: &Path, options: &CheckpointOptions) -> sled::Config {
+    // No flusher thread: we flush. No compression: the log is not compressed either, and chunks stay what they are.
+    sled::Config::new().path(path).cache_capacity(options.cache_bytes).flush_every_ms(None).use_compression(false)
 }
 
 fn store_error(path: &Path) -> impl Fn(sled::Error) -> CheckpointError + '_ {
@@ -477,16 +506,7 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::Stream`], [`CheckpointError::Store`].
     pub fn contents(&self) -> Result<(Blobs, Pairs), CheckpointError> {
-        let decoder = Decoder::new(self.manifest.head.clone());
-        let mut pairs = Pairs { chunks: self.chunks(0), decoder, manifest: self.manifest.clone(), error: None };
-        loop {
-            if let Some(blobs) = pairs.decoder.blobs()? {
-                return Ok((blobs, pairs));
-            }
-            if !pairs.read_chunk()? {
-                return Err(StreamError::Incomplete.into());
-            }
-        }
+        Pairs::behind_blobs(self.chunks(0), self.manifest.clone())
     }
 }
 
@@ -517,57 +537,5 @@ impl Iterator for SnapshotReader {
             crc: u32::from_le_bytes(*crc),
         });
         Some(chunk.ok_or(StreamError::Incomplete.into()))
-    }
-}
-
-/// The pairs of a checkpoint. Ends early if something is wrong; [`Pairs::finish`] says so.
-#[derive(Debug)]
-pub struct Pairs {
-    chunks: SnapshotReader,
-    decoder: Decoder,
-    manifest: Manifest,
-    error: Option<CheckpointError>,
-}
-
-impl Pairs {
-    /// After the last pair: whether they were all there, and the right ones.
-    ///
-    /// # Errors
-    /// What ended them early; [`CheckpointError::Stream`] if they are not those of the manifest.
-    pub fn finish(self) -> Result<(), CheckpointError> {
-        self.error.map_or(Ok(()), Err)?;
-        Ok(self.decoder.finish(&self.manifest)?)
-    }
-
-    fn read_chunk(&mut self) -> Result<bool, CheckpointError> {
-        let Some(chunk) = self.chunks.next() else { return Ok(false) };
-        let Chunk { number, bytes, crc } = chunk?;
-        self.decoder.push(number, &bytes, crc)?;
-        Ok(true)
-    }
-
-    fn next_pair(&mut self) -> Result<Option<(Key, Value)>, CheckpointError> {
-        loop {
-            if let Some(pair) = self.decoder.next_pair()? {
-                return Ok(Some(pair));
-            }
-            if !self.read_chunk()? {
-                return Ok(None);
-            }
-        }
-    }
-}
-
-impl Iterator for Pairs {
-    type Item = (Key, Value);
-
-    fn next(&mut self) -> Option<(Key, Value)> {
-        if self.error.is_some() {
-            return None;
-        }
-        self.next_pair().unwrap_or_else(|error| {
-            self.error = Some(error);
-            None
-        })
     }
 }

@@ -46,7 +46,6 @@ pub struct NoState;
 pub fn take(replica: &Replica) -> Taken {
     let executor = replica.executor();
     // Never the tip: what is above the decided instance may be taken back (reliability.md SP7).
-    // Never the tip: what is above the decided instance may be taken back (reliability.md SP7).
     let state = if crate::mutant!(snapshot_at_tip) { executor.machine().copy() } else { executor.decided_state() };
     let nobody = Configuration::default();
     let (configuration, configured_at) = match crate::mutant!(snap_no_conf) {

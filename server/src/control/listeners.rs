@@ -117,6 +117,8 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream, frame: &Frame, decoder: 
         return refuse(stream, text).await;
     }
     if hello.cluster != own.cluster {
+        // Said on both sides: each operator looks at the own log first.
+        tracing::warn!(node = %hello.node, theirs = %hello.cluster, own = %own.cluster, "a node of another cluster is refused");
         let text = format!("you belong to cluster {}, this node to cluster {}", hello.cluster, own.cluster);
         return refuse(stream, text).await;
     }

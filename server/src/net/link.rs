@@ -29,6 +29,10 @@ const FRAME_BYTES: usize = 1 << 20;
 const RECONNECT_WAITS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(50), Duration::from_millis(100)];
 
+/// The longest wait after a refusal: each in a row doubles the first of [`RECONNECT_WAITS`]. A node that has no cluster
+/// yet is asked again soon, one of another cluster seldom.
+const REFUSED_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// How long an attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -157,7 +161,7 @@ impl Link {
 
     /// Keeps the link connected until it is closed. `hello` opens every connection.
     pub async fn run(self: Rc<Link>, hello: BytesMut) {
-        let mut attempt = 0;
+        let (mut attempt, mut refusals) = (0, 0);
         loop {
             let (address, closed) = {
                 let state = self.state.borrow();
@@ -169,18 +173,28 @@ impl Link {
             match tokio::time::timeout(CONNECT_TIMEOUT, connect(&address)).await {
                 Ok(Ok(stream)) => {
                     attempt = 0;
-                    self.serve(Rc::new(stream), &hello).await;
+                    refusals = if self.serve(Rc::new(stream), &hello).await { refusals + 1 } else { 0 };
                 }
-                Ok(Err(error)) => tracing::debug!(node = %self.node, %address, %error, "peer refused the connection"),
-                Err(_) => tracing::debug!(node = %self.node, %address, "peer did not answer"),
+                Ok(Err(error)) => {
+                    refusals = 0;
+                    tracing::debug!(node = %self.node, %address, %error, "peer refused the connection");
+                }
+                Err(_) => {
+                    refusals = 0;
+                    tracing::debug!(node = %self.node, %address, "peer did not answer");
+                }
             }
-            let wait = RECONNECT_WAITS[attempt.min(RECONNECT_WAITS.len() - 1)];
+            let wait = match refusals {
+                0 => RECONNECT_WAITS[attempt.min(RECONNECT_WAITS.len() - 1)],
+                _ => REFUSED_WAIT_MAX.min(RECONNECT_WAITS[0] * (1 << refusals.min(10))),
+            };
             attempt += 1;
             _ = tokio::time::timeout(wait, self.bell.notified()).await;
         }
     }
 
-    async fn serve(&self, stream: Rc<TcpStream>, hello: &BytesMut) {
+    /// Serves a connection until it ends: `true` when the other node refused it.
+    async fn serve(&self, stream: Rc<TcpStream>, hello: &BytesMut) -> bool {
         {
             let mut state = self.state.borrow_mut();
             state.outbox.push(hello.clone().freeze());
@@ -189,6 +203,7 @@ impl Link {
         }
         self.write();
         let mut decoder = FrameDecoder::default();
+        let mut refused = false;
         loop {
             let pending = {
                 let state = self.state.borrow();
@@ -205,30 +220,46 @@ impl Link {
                     self.write();
                 }
                 ready = stream.readable() => {
-                    if ready.is_err() || !self.read_refusal(&stream, &mut decoder) { break }
+                    match if ready.is_err() { Heard::End } else { self.hear(&stream, &mut decoder) } {
+                        Heard::Nothing => {}
+                        Heard::End => break,
+                        Heard::Refusal => {
+                            refused = true;
+                            break;
+                        }
+                    }
                 }
             }
         }
         self.state.borrow_mut().drop_connection();
+        refused
     }
 
-    /// The other node says something only to refuse us. `false`: the connection is gone.
-    fn read_refusal(&self, stream: &TcpStream, decoder: &mut FrameDecoder) -> bool {
+    /// The other node says something only to refuse us.
+    fn hear(&self, stream: &TcpStream, decoder: &mut FrameDecoder) -> Heard {
         match stream.try_read_buf(decoder.space()) {
-            Ok(0) => return false,
+            Ok(0) => return Heard::End,
             Ok(_) => {}
-            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Heard::Nothing,
+            Err(_) => return Heard::End,
         }
         match decoder.next_frame() {
             Ok(Some(frame)) if Kind::from_u8(frame.kind) == Some(Kind::Refused) => {
                 let text = super::rpc::refusal_text(&frame.body);
                 tracing::warn!(node = %self.node, reason = %text, "another node refuses this one");
-                false
+                Heard::Refusal
             }
-            Ok(_) => true,
-            Err(_) => false,
+            Ok(_) => Heard::Nothing,
+            Err(_) => Heard::End,
         }
     }
+}
+
+/// What the other end of a link did.
+enum Heard {
+    Nothing,
+    Refusal,
+    End,
 }
 
 impl State {

@@ -128,9 +128,11 @@ fn a_node_of_another_cluster_is_refused_with_both_ids() {
     let copied = std::process::Command::new("cp").arg("-a").args([&foreign, &home]).status().expect("cp runs");
     assert!(copied.success());
     cluster.start(2, "ready");
-    eventually("it is told why", || {
-        cluster.log(2).lines().any(|line| line.contains("refuses this one") && ids.iter().all(|id| line.contains(id)))
-    });
+    for node in 0..3 {
+        eventually("every side's log tells both ids", || {
+            cluster.log(node).lines().any(|line| line.contains("refuse") && ids.iter().all(|id| line.contains(id)))
+        });
+    }
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0, "the others go on");
     assert_eq!(cluster.run(&["get", "a"]).out, "1");
 }

@@ -360,6 +360,7 @@ mod tests {
         let blobs = coppice_server::checkpoint::Blobs {
             configuration: postcard::to_stdvec(&(configuration, Instance(3))).expect(plain).into(),
             sessions: postcard::to_stdvec(&coppice_server::sessions::Sessions::default().export()).expect(plain).into(),
+            changes: postcard::to_stdvec(&Vec::<coppice_client::wire::ChangeId>::new()).expect(plain).into(),
             ..Default::default()
         };
         let head = coppice_server::checkpoint::Head {

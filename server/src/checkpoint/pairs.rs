@@ -1,0 +1,71 @@
+//! The pairs of a checkpoint, as they are read.
+
+use coppice_btree::{Key, Value};
+
+use super::stream::Decoder;
+use super::{Blobs, CheckpointError, Chunk, Manifest, SnapshotReader, StreamError};
+
+/// The pairs of a checkpoint. Ends early if something is wrong; [`Pairs::finish`] says so.
+#[derive(Debug)]
+pub struct Pairs {
+    chunks: SnapshotReader,
+    decoder: Decoder,
+    manifest: Manifest,
+    error: Option<CheckpointError>,
+}
+
+impl Pairs {
+    /// Reads the blobs that come first; the pairs are what is left.
+    pub(super) fn behind_blobs(chunks: SnapshotReader, manifest: Manifest) -> Result<(Blobs, Pairs), CheckpointError> {
+        let mut pairs = Pairs { chunks, decoder: Decoder::new(manifest.head.clone()), manifest, error: None };
+        loop {
+            if let Some(blobs) = pairs.decoder.blobs()? {
+                return Ok((blobs, pairs));
+            }
+            if !pairs.read_chunk()? {
+                return Err(StreamError::Incomplete.into());
+            }
+        }
+    }
+
+    /// After the last pair: whether they were all there, and the right ones.
+    ///
+    /// # Errors
+    /// What ended them early; [`CheckpointError::Stream`] if they are not those of the manifest.
+    pub fn finish(self) -> Result<(), CheckpointError> {
+        self.error.map_or(Ok(()), Err)?;
+        Ok(self.decoder.finish(&self.manifest)?)
+    }
+
+    fn read_chunk(&mut self) -> Result<bool, CheckpointError> {
+        let Some(chunk) = self.chunks.next() else { return Ok(false) };
+        let Chunk { number, bytes, crc } = chunk?;
+        self.decoder.push(number, &bytes, crc)?;
+        Ok(true)
+    }
+
+    fn next_pair(&mut self) -> Result<Option<(Key, Value)>, CheckpointError> {
+        loop {
+            if let Some(pair) = self.decoder.next_pair()? {
+                return Ok(Some(pair));
+            }
+            if !self.read_chunk()? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Iterator for Pairs {
+    type Item = (Key, Value);
+
+    fn next(&mut self) -> Option<(Key, Value)> {
+        if self.error.is_some() {
+            return None;
+        }
+        self.next_pair().unwrap_or_else(|error| {
+            self.error = Some(error);
+            None
+        })
+    }
+}
