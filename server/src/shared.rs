@@ -1,7 +1,7 @@
 //! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
@@ -38,6 +38,8 @@ pub struct Shared {
     connections: AtomicUsize,
     /// Bytes of requests in flight on the node.
     request_bytes: AtomicU64,
+    /// Bytes of range chunks that wait to be read by clients.
+    scan_bytes: AtomicI64,
     recovered_lsn: AtomicU64,
     durable_lsn: AtomicU64,
     memory_full: AtomicBool,
@@ -67,6 +69,7 @@ impl Shared {
             clients: Mutex::default(),
             connections: AtomicUsize::new(0),
             request_bytes: AtomicU64::new(0),
+            scan_bytes: AtomicI64::new(0),
             recovered_lsn: AtomicU64::new(0),
             durable_lsn: AtomicU64::new(0),
             memory_full: AtomicBool::new(false),
@@ -223,6 +226,28 @@ impl Shared {
             return false;
         }
         true
+    }
+
+    /// Bytes of the requests in flight.
+    pub fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes of range chunks wait for slow readers; negative: they wait no more.
+    pub fn add_scan_bytes(&self, bytes: i64) {
+        self.scan_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether more chunks may be made (`limits.scan_bytes`).
+    pub fn may_scan(&self) -> bool {
+        self.scan_bytes.load(Ordering::Relaxed) < self.config.limits.scan_bytes as i64
+    }
+
+    /// Shows what the log has held back and whose time has come.
+    pub fn show_held_back(&self) {
+        if let Some(logging) = &self.logging {
+            logging.show_held_back();
+        }
     }
 
     /// A request of so many bytes is answered.

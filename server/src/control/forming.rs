@@ -44,7 +44,8 @@ impl Control {
             return;
         }
         let seeds = if seeds.is_empty() { vec![own] } else { seeds };
-        if let Err(text) = check(&request) {
+        let room = self.shared.config.limits.partitions;
+        if let Err(text) = check(&request).and_then(|()| check_room(&request, seeds.len(), room)) {
             _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
             return;
         }
@@ -138,6 +139,18 @@ fn check(request: &InitRequest) -> Result<(), String> {
     }
     if keys.windows(2).any(|pair| pair[0] >= pair[1]) || keys.first().is_some_and(Bytes::is_empty) {
         return Err("split keys must ascend".into());
+    }
+    Ok(())
+}
+
+/// `limits.partitions`: as many replicas of partitions as one node gets must fit on it.
+fn check_room(request: &InitRequest, nodes: usize, room: usize) -> Result<(), String> {
+    let pairs = request.settings.iter().cloned().collect();
+    let settings = super::groups::parse_settings(&pairs).map_err(|error| error.to_string())?;
+    let replicas = (settings.replicas as usize).min(nodes);
+    let most = (request.partitions as usize * replicas).div_ceil(nodes.max(1));
+    if most > room {
+        return Err(format!("a node would hold {most} partitions, limits.partitions allows {room}"));
     }
     Ok(())
 }

@@ -335,6 +335,8 @@ impl Control {
                 installing: false,
                 closed: [0; 3],
                 metrics,
+                lags: BTreeMap::new(),
+                times: Default::default(),
             };
             shard.host(group, hosted, effects);
         });

@@ -131,6 +131,8 @@ pub struct Control {
     pub(super) rates: BTreeMap<PartitionId, status::Rate>,
     pub(super) flush: Arc<status::FlushTimes>,
     pub(super) failed: Arc<dyn Fn(String) + Send + Sync>,
+    /// Times that it has looked around.
+    looks: u64,
 }
 
 impl Control {
@@ -162,6 +164,7 @@ impl Control {
             rates: BTreeMap::new(),
             flush: Arc::default(),
             failed,
+            looks: 0,
         }
     }
 }
@@ -237,6 +240,9 @@ fn readiness(shared: &Shared) -> Vec<String> {
 /// How often the control task looks around: rates, memory, map of nodes that do not host the directory.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// The other nodes are asked every so many looks: about once a second.
+const LOOKS_PER_SURVEY: u64 = 2;
+
 /// While a node waits for its first map it asks this often, so that a cluster is ready soon after `init`.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 
@@ -286,6 +292,11 @@ impl Control {
         self.ask_for_states();
         self.save_children();
         self.start_missing();
+        self.shared.show_held_back();
+        self.looks += 1;
+        if self.looks.is_multiple_of(LOOKS_PER_SURVEY) {
+            self.survey();
+        }
         if !self.running.contains_key(&PartitionId::DIRECTORY) {
             self.ask_for_the_map();
         }
@@ -296,6 +307,7 @@ impl Control {
         let space = self.log.as_ref().map(|log| log.log().space());
         if let Some(space) = space {
             self.shared.metrics.log().set_disk(self.flush.log_bytes(), space.free_bytes);
+            self.shared.metrics.log().set_queue_depth(self.log.as_ref().map_or(0, |log| log.log().waiting() as u64));
         }
         let config = &self.shared.config;
         let metrics = &self.shared.metrics;

@@ -87,6 +87,7 @@ impl Control {
             self.on_shard_index(shard, move |shard| {
                 let mut samples = Vec::new();
                 let metrics = shard.metrics.clone();
+                shard.publish_queues();
                 for (&id, group) in &mut shard.groups {
                     group.publish(&metrics);
                     let status = group.status();
@@ -123,26 +124,56 @@ impl Control {
 
     pub(super) fn answer_status(&mut self, get: StatusGet, reply: oneshot::Sender<Status>) {
         let shared = Arc::clone(&self.shared);
-        let local = self.local_status();
-        let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
+        let gathered = self.gather(get.local);
         let warnings = self.warnings();
         tokio::task::spawn_local(async move {
-            let map = shared.map();
+            let known = gathered.await;
+            let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
+            _ = reply.send(assemble(&shared, &shared.map(), own, &known, warnings));
+        });
+    }
+
+    /// What every node that answers knows of itself, this one included. `local`: only this one.
+    fn gather(&self, local: bool) -> impl Future<Output = BTreeMap<NodeId, LocalStatus>> + use<> {
+        let shared = Arc::clone(&self.shared);
+        let status = self.local_status();
+        async move {
+            let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
             let mut asked = Vec::new();
-            if !get.local {
-                for node in map.nodes.iter().filter(|node| node.id != own && node.state != NodeState::Removed) {
+            if !local {
+                for node in shared.map().nodes.iter().filter(|node| node.id != own && node.state != NodeState::Removed)
+                {
                     let (id, address) = (node.id, node.addresses.peer.clone());
                     let question = async move { (id, ask(&address, &Question::Status, ASK_TIMEOUT).await) };
                     asked.push(tokio::task::spawn_local(question));
                 }
             }
-            let mut known = BTreeMap::from([(own, local.await)]);
+            let mut known = BTreeMap::from([(own, status.await)]);
             for task in asked {
                 if let Ok((id, Ok(Answer::Status(status)))) = task.await {
                     known.insert(id, *status);
                 }
             }
-            _ = reply.send(assemble(&shared, &map, own, &known, warnings));
+            known
+        }
+    }
+
+    /// Asks the others how they are, so that `tolerated_failures` is fresh without anybody asking for the status, and
+    /// compares the digests of replicas (reliability.md E6). Called about once a second.
+    pub(super) fn survey(&mut self) {
+        if self.shared.map().version.0 == 0 || self.shared.is_draining() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let gathered = self.gather(false);
+        tokio::task::spawn_local(async move {
+            let known = gathered.await;
+            let map = shared.map();
+            shared.metrics.set_tolerated_failures(u32::try_from(tolerated_failures(&map, &known)).ok());
+            if let AdminReply::Failed(AdminError::Mismatch(text)) = compare(&map, &known) {
+                shared.metrics.digest_mismatch();
+                tracing::error!("replicas differ: {text}");
+            }
         });
     }
 
@@ -213,25 +244,26 @@ impl Control {
         }
     }
 
-    /// Compares the digests of all replicas at the newest instance that each of them has reported.
+    /// Compares the digests of all replicas at the instances that they have in common.
     pub(super) fn verify(&mut self, reply: oneshot::Sender<AdminReply>) {
-        let (sender, receiver) = oneshot::channel();
-        self.answer_status(StatusGet { local: false }, sender);
         let shared = Arc::clone(&self.shared);
-        let local = self.local_status();
+        let gathered = self.gather(false);
         tokio::task::spawn_local(async move {
-            _ = receiver.await;
-            let map = shared.map();
-            let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
-            let mut known = BTreeMap::from([(own, local.await)]);
-            for node in map.nodes.iter().filter(|node| node.id != own) {
-                if let Ok(Answer::Status(status)) = ask(&node.addresses.peer, &Question::Status, ASK_TIMEOUT).await {
-                    known.insert(node.id, *status);
-                }
-            }
-            _ = reply.send(compare(&map, &known));
+            let known = gathered.await;
+            _ = reply.send(compare(&shared.map(), &known));
         });
     }
+}
+
+/// How many more nodes may be lost, as far as this node knows; -1: some partition has no quorum.
+fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> i32 {
+    let spare = |entry: &coppice_client::map::Entry| {
+        let voters = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
+        let up = |node: NodeId| known.get(&node).is_some_and(|local| local.replicas.contains_key(&entry.partition));
+        let (all, alive) = voters.fold((0, 0), |(all, alive), replica| (all + 1, alive + i32::from(up(replica.node))));
+        alive - (all / 2 + 1)
+    };
+    map.directory.iter().chain(&map.partitions).map(spare).min().unwrap_or(-1).max(-1)
 }
 
 fn compare(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> AdminReply {
@@ -284,6 +316,7 @@ fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
         window: group.window.0 as u32,
         batch_commands: rate.map_or(0.0, |rate| rate.batch),
         sessions: group.sessions,
+        lags: group.lags.clone(),
         digests: group.digests.iter().map(|(instance, digest)| (instance.0, *digest)).collect(),
         group: group.report.clone(),
     }
@@ -307,21 +340,12 @@ fn assemble(
         },
     });
     let nodes: Vec<NodeStatus> = nodes.collect();
-    let up = |node: NodeId| known.contains_key(&node);
-    let mut partitions = Vec::new();
-    let mut tolerated = i32::MAX;
-    for entry in map.directory.iter().chain(&map.partitions) {
-        let voters = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
-        let (all, alive) = voters.fold((0, 0), |(all, alive), replica| (all + 1, alive + i32::from(up(replica.node))));
-        tolerated = tolerated.min(alive - (all / 2 + 1));
-        partitions.push(partition_status(entry, known));
-    }
+    let entries = map.directory.iter().chain(&map.partitions);
+    let partitions = entries.map(|entry| partition_status(entry, known)).collect();
+    let tolerated = tolerated_failures(map, known);
     for (node, local) in known {
         let of_others = local.warnings.iter().filter(|_| *node != own).map(|text| format!("{node}: {text}"));
         warnings.extend(of_others);
-    }
-    if tolerated == i32::MAX {
-        tolerated = -1;
     }
     shared.metrics.set_tolerated_failures(u32::try_from(tolerated).ok());
     Status {
@@ -329,7 +353,7 @@ fn assemble(
         node: own,
         map_version: MapVersion(map.version.0),
         feature_level: crate::config::FEATURE_LEVEL,
-        tolerated_failures: tolerated.max(-1),
+        tolerated_failures: tolerated,
         tickets_in_flight: u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX),
         nodes,
         partitions,
@@ -352,7 +376,7 @@ fn partition_status(entry: &coppice_client::map::Entry, known: &BTreeMap<NodeId,
             voter: info.role == Role::Voter,
             up: replica.is_some(),
             lag_instances: lag,
-            lag_ms: 0,
+            lag_ms: told.lags.get(&info.node).map_or(0, |&(_, millis)| millis),
         }
     });
     PartitionStatus {

@@ -38,6 +38,7 @@ struct NodeCells {
     /// Locked to add or remove a partition and to render; never by a thread that records.
     partitions: Mutex<BTreeMap<Label, Arc<PartitionCells>>>,
     tolerated_failures: AtomicI64,
+    digest_mismatches: Cell,
     warnings: [Cell; Warning::COUNT],
 }
 
@@ -66,6 +67,7 @@ impl Node {
             log: Arc::new(LogCells::new()),
             partitions: Mutex::default(),
             tolerated_failures: AtomicI64::new(UNKNOWN),
+            digest_mismatches: Cell::default(),
             warnings: Default::default(),
         }))
     }
@@ -98,6 +100,11 @@ impl Node {
     /// How many more nodes may fail; `None`: some partition has no quorum.
     pub fn set_tolerated_failures(&self, nodes: Option<u32>) {
         self.0.tolerated_failures.store(nodes.map_or(-1, i64::from), Relaxed);
+    }
+
+    /// Replicas were found to differ.
+    pub fn digest_mismatch(&self) {
+        self.0.digest_mismatches.add(1);
     }
 
     /// Turns a warning on or off.

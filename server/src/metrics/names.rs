@@ -164,6 +164,8 @@ metrics! {
         "How long a replica has been behind its leader, as the leader sees it.";
     LeaderChanges => "leader_changes", Counter, None, Partition,
         "Changes of leader seen by this replica.";
+    DigestMismatches => "digest_mismatches", Counter, None, None,
+        "Times that replicas of a partition were found to differ. Never anything but 0.";
     PartitionKeys => "partition_keys", Gauge, None, Partition,
         "Keys in this replica.";
     PartitionBytes => "partition", Gauge, Bytes, Partition,
@@ -175,7 +177,8 @@ metrics! {
     Sessions => "sessions", Gauge, None, Partition,
         "Client sessions in this replica.";
     StageBusySeconds => "stage_busy", Counter, Seconds, Stage,
-        "Time that threads spent in a stage; the stage with the highest rate is the bottleneck.";
+        "Time that threads spent in a stage; the stage with the highest rate is the bottleneck. A step of the core in which \
+         batches were executed counts as execute.";
     QueueDepth => "queue_depth", Gauge, None, Queue,
         "Entries waiting in a queue.";
     Busy => "busy", Counter, None, Queue,

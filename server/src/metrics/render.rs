@@ -87,6 +87,7 @@ impl Family<'_> {
                 let log = if *queue == Queue::Log { cells.log.queue_depth.get() } else { 0 };
                 self.value(&[queue.text()], log + sum(shards, |shard| &shard.queue_depth[queue.index()]))
             }),
+            Metric::DigestMismatches => self.value(&[], cells.digest_mismatches.get()),
             Metric::Busy => Queue::ALL
                 .iter()
                 .try_for_each(|queue| self.value(&[queue.text()], sum(shards, |shard| &shard.busy[queue.index()]))),

@@ -84,6 +84,11 @@ impl Link {
         self.state.borrow().stream.is_some()
     }
 
+    /// Pieces that wait to be written.
+    pub fn waiting(&self) -> usize {
+        self.state.borrow().outbox.waiting()
+    }
+
     /// Messages dropped so far.
     pub fn dropped(&self) -> u64 {
         self.state.borrow().dropped

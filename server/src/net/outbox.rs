@@ -35,6 +35,11 @@ impl Outbox {
         self.bytes == 0
     }
 
+    /// Pieces that wait, small ones gathered into one.
+    pub fn waiting(&self) -> usize {
+        self.pieces.len() + usize::from(!self.tail.is_empty())
+    }
+
     /// Queues `piece` without copying it if it is large.
     pub fn push(&mut self, piece: Bytes) {
         self.bytes += piece.len();

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Instant as Clock;
 
 use bytes::BytesMut;
 use coppice_client::wire::{FrameDecoder, NodeId};
@@ -16,7 +17,10 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, stream: TcpStream, r
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
     decoder.feed(&received);
     loop {
-        if !hand_on(&shard, node, &mut decoder) {
+        let (begun, stepped) = (Clock::now(), shard.borrow().stepped());
+        let good = hand_on(&shard, node, &mut decoder);
+        shard.borrow().received(begun, stepped);
+        if !good {
             return;
         }
         if stream.readable().await.is_err() {

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::outbox::Outbox;
 use super::translate;
-use crate::metrics::{Op, Queue};
+use crate::metrics::{Op, Outcome, Queue};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shard::Shard;
 use crate::shard::ranges::RangeJob;
@@ -46,6 +46,17 @@ struct Waiting {
     since: Clock,
 }
 
+/// What waits on a connection, for the metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InWait {
+    /// Pieces of replies that the client has not read.
+    pub replies: usize,
+    /// Ranges that stream.
+    pub scans: usize,
+    /// Requests without an answer.
+    pub inflight: usize,
+}
+
 /// One client's connection, shared by its task and the shard's turn.
 pub struct Connection {
     id: u64,
@@ -67,6 +78,8 @@ struct State {
     ranges: BTreeMap<u32, RangeJob>,
     /// Parts of queries, by the client's number of the attempt.
     parts: BTreeMap<(u32, PartitionId), RangeJob>,
+    /// Bytes of range chunks in `outbox` at most, counted in the node's `limits.scan_bytes`.
+    scan_bytes: usize,
     /// No more is read; what is queued is still written.
     closing: bool,
     shared: Arc<Shared>,
@@ -83,6 +96,7 @@ impl Connection {
             waiting_bytes: 0,
             ranges: BTreeMap::new(),
             parts: BTreeMap::new(),
+            scan_bytes: 0,
             closing: false,
             shared,
         });
@@ -112,7 +126,11 @@ impl Connection {
         let Some(waiting) = state.waiting.get(&stream) else { return };
         let (op, since) = (waiting.op, waiting.since);
         let outcome = translate::outcome(&reply);
-        shard.metrics.request(op, outcome, since.elapsed());
+        let took = since.elapsed();
+        shard.metrics.request(op, outcome, took);
+        if took > state.shared.config.slow_request && outcome != Outcome::Gone {
+            shard.slow_request(group, op, outcome, translate::instance_of(&reply), took);
+        }
         match reply {
             Reply::Pack(answer) => state.answers.push((stream, answer)),
             Reply::Opened(session) => {
@@ -162,18 +180,27 @@ impl Connection {
         }
     }
 
+    /// What waits here now.
+    pub fn waiting(&self) -> InWait {
+        let state = self.state.borrow();
+        InWait { replies: state.outbox.waiting(), scans: state.ranges.len(), inflight: state.waiting.len() }
+    }
+
     /// Writes what the turn has queued, as far as the socket takes it.
     pub fn flush(&self) {
         self.dirty.set(false);
         let mut state = self.state.borrow_mut();
         state.frame_answers();
         let more = state.pump_ranges();
-        match state.outbox.write_to(&self.stream) {
+        let written = state.outbox.write_to(&self.stream);
+        state.settle_scan_bytes();
+        match written {
             Ok(true) if !more => {}
             Ok(_) => self.bell.notify_one(),
             Err(_) => {
                 state.closing = true;
                 state.outbox.clear();
+                state.settle_scan_bytes();
                 self.bell.notify_one();
             }
         }
@@ -242,6 +269,13 @@ impl State {
         });
     }
 
+    /// Chunks that were written, or dropped with the connection, wait no more.
+    fn settle_scan_bytes(&mut self) {
+        let left = self.scan_bytes.min(self.outbox.bytes());
+        self.shared.add_scan_bytes(left as i64 - self.scan_bytes as i64);
+        self.scan_bytes = left;
+    }
+
     /// Makes a chunk of each range that has credit; `true` if there is more to make.
     fn pump_ranges(&mut self) -> bool {
         let mut more = false;
@@ -250,10 +284,18 @@ impl State {
             if self.outbox.bytes() >= RANGES_BYTES_MAX {
                 return true;
             }
+            // Beyond `limits.scan_bytes` ranges wait until other clients have read: looked at again by the clock.
+            if !self.shared.may_scan() {
+                return false;
+            }
+            let before = self.outbox.bytes();
             let State { ranges, outbox, .. } = self;
             let Some(job) = ranges.get_mut(&stream) else { continue };
             let mut last = false;
             outbox.append(|out| last = job.send(stream, out));
+            let made = outbox.bytes() - before;
+            self.scan_bytes += made;
+            self.shared.add_scan_bytes(made as i64);
             if last {
                 self.ranges.remove(&stream);
                 self.done(stream);
@@ -300,7 +342,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
             let state = connection.state.borrow();
             let idle = state.waiting.is_empty() && state.answers.is_empty();
             let mut jobs = state.ranges.values().chain(state.parts.values());
-            let pending = !state.outbox.is_empty() || jobs.any(RangeJob::may_send);
+            let pending = !state.outbox.is_empty() || (jobs.any(RangeJob::may_send) && draining.may_scan());
             let finished = state.outbox.is_empty() && (state.closing || (draining.is_draining() && idle));
             (pending, finished, state.client.is_some())
         };
@@ -319,7 +361,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
             }
             () = &mut deadline, if !greeted => break,
             _ = look.tick(), if draining.is_draining() || connection.has_ranges() => {
-                if connection.expire_ranges(limits.snapshot_pin) {
+                if connection.expire_ranges(limits.snapshot_pin) || connection.has_ranges() {
                     shard.borrow_mut().touch_connection(&connection);
                 }
             }
@@ -329,18 +371,31 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     if let Some(client) = connection.state.borrow().client {
         draining.forget_client_connection(client, connection.id);
     }
-    let left = connection.state.borrow().waiting_bytes;
+    let left = {
+        let mut state = connection.state.borrow_mut();
+        state.outbox.clear();
+        state.settle_scan_bytes();
+        state.waiting_bytes
+    };
     draining.request_done(left);
     draining.connection_closed();
 }
 
 /// Reads what is there, up to one buffer, and hands on every whole frame. `false`: the connection is gone.
 fn receive(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut FrameDecoder) -> bool {
+    let begun = Clock::now();
+    let stepped = shard.borrow().stepped();
     match connection.stream.try_read_buf(decoder.space()) {
         Ok(0) => return false,
         Ok(_) => {}
         Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
     }
+    take_frames(shard, connection, decoder);
+    shard.borrow().received(begun, stepped);
+    true
+}
+
+fn take_frames(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut FrameDecoder) {
     loop {
         match decoder.next_frame() {
             Ok(Some(frame)) => handle(shard, connection, frame),
@@ -355,7 +410,6 @@ fn receive(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut Fr
             break;
         }
     }
-    true
 }
 
 fn refuse_and_close(shard: &RefCell<Shard>, connection: &Connection, stream: u32, refusal: Refused) {

@@ -160,6 +160,8 @@ pub struct LocalReplica {
     pub batch_commands: f64,
     /// Sessions.
     pub sessions: u64,
+    /// How far behind the other replicas are, in instances and milliseconds, as a leader sees it.
+    pub lags: BTreeMap<NodeId, (u64, u64)>,
     /// The newest digests and their instances, ascending.
     pub digests: Vec<(u64, u64)>,
     /// Its group's membership.

@@ -64,6 +64,29 @@ pub fn refusal(shard: &Shard, group: PartitionId, refusal: Refusal) -> Refused {
     }
 }
 
+/// The instance that a reply is about, if it says one. Reads a few bytes of an answer that the executor wrote.
+pub fn instance_of(reply: &Reply) -> Option<coppice_ordering::Instance> {
+    match reply {
+        Reply::Pack(answer) => {
+            let mut out = bytes::BytesMut::new();
+            let mut replies = coppice_client::wire::RepliesWriter::new(&mut out);
+            replies.answer(0, answer).ok()?;
+            replies.finish();
+            let body = out.get(coppice_client::wire::frame::HEADER_BYTES..)?;
+            let section = coppice_client::wire::Replies::new(body).next()?.ok()?;
+            Some(coppice_ordering::Instance(section.results().next()?.0.instance))
+        }
+        Reply::Opened(session) => Some(coppice_ordering::Instance(session.instance)),
+        Reply::Read { instance, .. } | Reply::Range { instance, .. } => Some(*instance),
+        Reply::Cut(_)
+        | Reply::Completed { .. }
+        | Reply::Aborted { .. }
+        | Reply::Directory(_)
+        | Reply::Refused(_)
+        | Reply::Unsure { .. } => None,
+    }
+}
+
 /// How a request ended, for the metrics.
 pub fn outcome(reply: &Reply) -> Outcome {
     match reply {

@@ -48,13 +48,31 @@ pub struct Proposed {
     at: Time,
 }
 
+/// An instance that this replica proposed, and that is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Where.
+    pub instance: Instance,
+    /// When it was proposed, and executed here.
+    pub proposed: Time,
+    /// When this replica learned that it is decided.
+    pub decided: Time,
+}
+
+impl Decided {
+    /// From proposing to deciding.
+    pub fn took(&self) -> std::time::Duration {
+        self.decided.since(self.proposed)
+    }
+}
+
 /// What became known of batches since it was last asked for.
 #[derive(Debug, Default)]
 pub struct Samples {
     /// Batches proposed.
     pub proposed: Vec<Proposed>,
-    /// Times from proposing to deciding.
-    pub decided: Vec<Duration>,
+    /// Batches decided.
+    pub decided: Vec<Decided>,
     /// Times that outputs waited for the release of a ticket.
     pub gate_waits: Vec<Duration>,
 }
@@ -225,6 +243,11 @@ impl Replica {
     /// How often the leader changed.
     pub fn leader_changes(&self) -> u64 {
         self.leader_changes
+    }
+
+    /// Submissions that wait for a batch.
+    pub fn queued(&self) -> usize {
+        self.queued.len()
     }
 
     /// Replies that wait behind the gate.
@@ -399,7 +422,8 @@ impl Replica {
         while self.undecided.front().is_some_and(|proposed| proposed.instance <= upto) {
             let Some(proposed) = self.undecided.pop_front() else { return };
             if self.samples.decided.len() < SAMPLES_MAX {
-                self.samples.decided.push(self.now.since(proposed.at));
+                let Proposed { instance, at, .. } = proposed;
+                self.samples.decided.push(Decided { instance, proposed: at, decided: self.now });
             }
         }
     }

@@ -1,14 +1,15 @@
 //! A replica as its shard hosts it: the pure part, who is where, and what the driver must remember about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use coppice_client::wire::NodeId;
 use coppice_ordering::{Instance, ReplicaId};
 
+use super::lag::Lag;
 use crate::metrics::{CloseReason, Partition, PartitionSample};
 use crate::net::rpc::GroupReport;
 use crate::net::translate::wire_replica;
-use crate::replica::Replica;
+use crate::replica::{Decided, Replica};
 
 /// One hosted replica.
 pub struct Group {
@@ -32,6 +33,10 @@ pub struct Group {
     pub closed: [u64; 3],
     /// Where its values are published.
     pub metrics: Partition,
+    /// How far behind the other replicas are, where this one leads.
+    pub lags: BTreeMap<NodeId, Lag>,
+    /// When the newest instances were proposed and decided, where this one led.
+    pub times: VecDeque<Decided>,
 }
 
 const CLOSE_REASONS: [CloseReason; 3] = [CloseReason::Bytes, CloseReason::Idle, CloseReason::Delay];
@@ -69,8 +74,8 @@ pub struct GroupStatus {
     pub commands_decided: u64,
     /// The newest digests and their instances, ascending; the last is of now, if nothing is undecided here.
     pub digests: Vec<(Instance, u64)>,
-    /// How far the other replicas have durably got, as a leader knows it.
-    pub peers: BTreeMap<NodeId, Instance>,
+    /// How far behind the other replicas are, in instances and milliseconds, as a leader knows it.
+    pub lags: BTreeMap<NodeId, (u64, u64)>,
     /// Its group's membership.
     pub report: GroupReport,
 }
@@ -87,8 +92,7 @@ impl Group {
         let executor = self.replica.executor();
         let counters = paxos.counters();
         let (keys, bytes) = self.size();
-        let peers = self.nodes.iter().filter(|(id, _)| **id != self.me);
-        let progress = peers.filter_map(|(&id, &node)| Some((node, paxos.durable_upto(id)?)));
+        let lags = self.lags.iter().map(|(&node, lag)| (node, (lag.instances(), lag.behind_for().as_millis() as u64)));
         GroupStatus {
             me: self.me,
             leads: self.replica.is_leading(),
@@ -105,7 +109,7 @@ impl Group {
             instances_decided: counters.instances_decided,
             commands_decided: counters.commands_decided,
             digests: executor.digests().chain(executor.digest_now()).collect(),
-            peers: progress.collect(),
+            lags: lags.collect(),
             report: self.report(),
         }
     }
@@ -162,5 +166,8 @@ impl Group {
             sessions,
             gate_held: self.replica.held() as u64,
         });
+        for (&node, lag) in &self.lags {
+            self.metrics.peer(node).set_lag(lag.instances(), lag.behind_for());
+        }
     }
 }

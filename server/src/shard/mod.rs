@@ -9,7 +9,9 @@
 //! write per link, one write per connection.
 
 mod effects;
+mod gauges;
 mod group;
+mod lag;
 mod queries;
 pub mod ranges;
 
@@ -126,6 +128,10 @@ pub struct Shard {
     /// Requests of the node itself, by stream.
     own: HashMap<u32, tokio::sync::oneshot::Sender<Reply>>,
     next_own: u32,
+    /// When lags were last looked at.
+    lags_at: Time,
+    /// Time spent in steps so far: whoever measures a stage around them takes it off.
+    stepped: Duration,
     this: std::rc::Weak<RefCell<Shard>>,
 }
 
@@ -154,6 +160,8 @@ impl Shard {
                 metrics,
                 own: HashMap::new(),
                 next_own: 0,
+                lags_at: Time::ZERO,
+                stepped: Duration::ZERO,
                 this: this.clone(),
             })
         })
@@ -203,13 +211,19 @@ impl Shard {
         let now = self.now();
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut effects = std::mem::take(&mut self.effects);
+        let executed = group.replica.executor().counters().executed_commands;
         group.replica.step(now, input, &mut effects);
         group.replica.take_samples(&mut self.samples);
         for batch in &self.samples.proposed {
             self.metrics.batch_proposed(batch.bytes, batch.commands);
         }
         self.samples.gate_waits.iter().for_each(|took| self.metrics.gate_waited(*took));
-        self.samples.decided.iter().for_each(|took| self.metrics.instance_decided(*took));
+        self.samples.decided.iter().for_each(|decided| self.metrics.instance_decided(decided.took()));
+        group.note_times(&self.samples.decided);
+        let executed = group.replica.executor().counters().executed_commands > executed;
+        let took = Duration::from_nanos(self.started.elapsed().as_nanos() as u64 - now.0);
+        self.stepped += took;
+        self.metrics.stage_busy(if executed { Stage::Execute } else { Stage::Order }, took);
         self.carry_out(id, &mut effects);
         self.effects = effects;
         self.turn.notify_one();
@@ -332,6 +346,17 @@ impl Shard {
         full && request.grows()
     }
 
+    /// A socket was read and its frames handed on since `begun`, when `stepped` had been spent in steps.
+    pub(crate) fn received(&self, begun: Clock, stepped: Duration) {
+        let steps = self.stepped.saturating_sub(stepped);
+        self.metrics.stage_busy(Stage::Receive, begun.elapsed().saturating_sub(steps));
+    }
+
+    /// The time spent in steps so far.
+    pub(crate) fn stepped(&self) -> Duration {
+        self.stepped
+    }
+
     fn end_turn(&mut self) {
         self.deliver_letters();
         let mut touched = std::mem::take(&mut self.touched);
@@ -360,6 +385,7 @@ impl Shard {
             }
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());
+        self.look_at_lags();
         self.metrics.turn();
         self.timer.notify_one();
     }

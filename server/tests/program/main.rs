@@ -5,5 +5,6 @@ mod broken_peers;
 mod config;
 mod demo;
 mod nodes;
+mod operate;
 mod support;
 mod verbs;

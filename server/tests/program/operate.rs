@@ -1,0 +1,272 @@
+//! What operators see and do: metrics, logs, settings, leaderships, digests, files.
+
+use crate::support::{Cluster, Said, eventually, signal};
+
+fn json(said: &Said) -> serde_json::Value {
+    assert_eq!(said.code, 0, "{said:?}");
+    serde_json::from_str(&said.out).expect("json")
+}
+
+/// The value of one series on a page of metrics.
+fn series(page: &str, name: &str) -> Option<f64> {
+    let line = page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+#[test]
+fn every_stage_queue_and_lag_is_measured_on_a_node_that_works() {
+    let cluster = Cluster::formed(3, "");
+    let client = cluster.client();
+    for number in 0..200 {
+        client.put(format!("k{number}").as_bytes(), &b"v"[..]).expect("done");
+    }
+    let status = json(&cluster.run(&["status", "-o", "json"]));
+    let p1 = status["partitions"].as_array().expect("a list").iter().find(|row| row["partition"] == "p1").expect("p1");
+    let leader = p1["leader"].as_str().expect("a leader").to_owned();
+    let index = leader.trim_start_matches('n').parse::<usize>().expect("a number") - 1;
+    eventually("everything is published", || {
+        let page = cluster.page(index, "/metrics");
+        let busy = ["receive", "order", "execute", "flush", "respond"]
+            .iter()
+            .all(|stage| series(&page, &format!("coppice_stage_busy_seconds_total{{stage=\"{stage}\"}}")) > Some(0.0));
+        let followers = (1..=3).filter(|node| *node != index + 1);
+        let lags = followers.clone().all(|node| {
+            let labels = format!("{{partition=\"p1\",node=\"n{node}\"}}");
+            series(&page, &format!("coppice_replica_lag_instances{labels}")).is_some()
+                && series(&page, &format!("coppice_replica_lag_seconds{labels}")).is_some()
+        });
+        let queues = series(&page, "coppice_queue_depth{queue=\"connections\"}") >= Some(1.0)
+            && ["mailbox", "batcher", "log", "peers", "replies", "scans", "inflight", "node_bytes"]
+                .iter()
+                .all(|queue| series(&page, &format!("coppice_queue_depth{{queue=\"{queue}\"}}")).is_some());
+        busy && lags && queues && series(&page, "coppice_digest_mismatches_total") == Some(0.0)
+    });
+}
+
+#[test]
+fn tolerated_failures_are_fresh_although_nobody_asks_for_the_status() {
+    let mut cluster = Cluster::formed(3, "");
+    let tolerated =
+        |cluster: &Cluster, index: usize| series(&cluster.page(index, "/metrics"), "coppice_tolerated_failures");
+    eventually("one may fail", || (0..3).all(|index| tolerated(&cluster, index) == Some(1.0)));
+    cluster.kill(2);
+    eventually("none may fail", || (0..2).all(|index| tolerated(&cluster, index) == Some(0.0)));
+    cluster.kill(1);
+    eventually("no quorum", || tolerated(&cluster, 0) == Some(-1.0));
+    cluster.start(1, "ready");
+    cluster.start(2, "ready");
+    eventually("one may fail again", || (0..3).all(|index| tolerated(&cluster, index) == Some(1.0)));
+}
+
+#[test]
+fn a_clean_start_logs_at_most_ten_lines() {
+    let mut cluster = Cluster::formed(3, "g,n,t");
+    assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
+    for index in 0..3 {
+        let lines = cluster.log(index).lines().count();
+        assert!(lines <= 10, "forming: {}", cluster.log(index));
+        assert!(cluster.stop(index).success());
+        let before = cluster.log(index).lines().count();
+        cluster.start(index, "ready");
+        cluster.healthy();
+        let log = cluster.log(index);
+        let started: Vec<&str> = log.lines().skip(before).collect();
+        assert!(started.len() <= 10, "restarting: {started:#?}");
+    }
+}
+
+#[test]
+fn a_replica_that_stands_still_shows_how_long_it_is_behind() {
+    let cluster = Cluster::formed(3, "");
+    assert_eq!(cluster.run(&["leader", "transfer", "p1", "n1"]).code, 0);
+    let client = cluster.client();
+    let lag = || -> (u64, u64) {
+        let said = cluster.run(&["status", "-o", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&said.out).expect("json");
+        let p1 =
+            status["partitions"].as_array().expect("a list").iter().find(|row| row["partition"] == "p1").expect("p1");
+        let replicas = p1["replicas"].as_array().expect("a list");
+        let n3 = replicas.iter().find(|row| row["node"] == "n3").expect("n3");
+        (n3["lag_ms"].as_u64().expect("a number"), u64::from(n3["up"] == true))
+    };
+    signal(cluster.pid(2), "STOP");
+    eventually("the lag grows", || {
+        client.put(&b"a"[..], &b"1"[..]).expect("two of three serve");
+        lag().0 > 500
+    });
+    signal(cluster.pid(2), "CONT");
+    eventually("it catches up", || lag() == (0, 1));
+}
+
+#[test]
+fn a_cluster_setting_is_changed_on_all_nodes_and_wrong_ones_are_refused() {
+    let cluster = Cluster::formed(3, "");
+    let rows = json(&cluster.run(&["config", "get", "window"]));
+    assert_eq!(rows["settings"][0]["origin"], "default", "{rows}");
+    let said = cluster.run(&["config", "set", "window", "7", "-o", "table"]);
+    assert_eq!((said.code, said.out.as_str()), (0, "ok  window = 7\n"), "{said:?}");
+    for index in 0..3 {
+        let endpoint = format!("127.0.0.1:{}", cluster.native_port(index));
+        eventually("every node uses it", || {
+            let rows = json(&crate::support::run(&["--endpoints", &endpoint, "config", "get", "window"]));
+            rows["settings"][0]["value"] == "7" && rows["settings"][0]["origin"] == "cluster"
+        });
+    }
+    eventually("the core uses it", || {
+        let page = cluster.page(0, "/metrics");
+        series(&page, "coppice_window_limit{partition=\"p1\"}") == Some(7.0)
+    });
+    for (key, value, code) in [("windoww", "7", 4), ("window", "many", 2), ("election_timeout", "1ms", 2)] {
+        let said = cluster.run(&["config", "set", key, value]);
+        assert_eq!(said.code, code, "{said:?}");
+        assert_eq!(said.err.lines().count(), 4, "{}", said.err);
+    }
+    let said = cluster.run(&["config", "get", "windoww"]);
+    assert_eq!(said.code, 4, "{said:?}");
+    assert!(said.err.contains("did you mean `window`?"), "{}", said.err);
+}
+
+#[test]
+fn a_leadership_goes_where_it_is_sent_and_every_node_is_asked_the_same() {
+    let cluster = Cluster::formed(3, "m");
+    for index in 0..3 {
+        let endpoint = format!("127.0.0.1:{}", cluster.native_port(index));
+        let to = format!("n{}", (index + 1) % 3 + 1);
+        let said = crate::support::run(&["--endpoints", &endpoint, "leader", "transfer", "p2", &to]);
+        let done = json(&said);
+        assert_eq!((&done["done"], &done["to"]), (&true.into(), &to.as_str().into()), "{done}");
+        let status = json(&cluster.run(&["status", "-o", "json"]));
+        let p2 =
+            status["partitions"].as_array().expect("a list").iter().find(|row| row["partition"] == "p2").expect("p2");
+        assert_eq!(p2["leader"], to.as_str(), "{p2}");
+    }
+    let said = cluster.run(&["leader", "transfer", "p9", "n1"]);
+    assert_eq!(said.code, 4, "{said:?}");
+    let said = cluster.run(&["leader", "transfer", "p2", "n9"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    let planned = cluster.run(&["leader", "transfer", "p2", "n1", "--dry-run", "-o", "table"]);
+    assert!(planned.out.starts_with("plan: p2 would go from n"), "{planned:?}");
+}
+
+#[test]
+fn equal_replicas_are_verified_and_an_absent_one_is_named() {
+    let mut cluster = Cluster::formed(3, "");
+    assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
+    eventually("digests agree", || cluster.run(&["verify"]).code == 0);
+    let agreed = json(&cluster.run(&["verify", "-o", "json"]));
+    assert!(
+        agreed["agreed"].as_array().is_some_and(|rows| rows.iter().any(|row| row["partition"] == "p1")),
+        "{agreed}"
+    );
+    cluster.kill(1);
+    let said = cluster.run(&["verify", "-o", "table"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.err.contains("p1  no digest of n2"), "{said:?}");
+}
+
+#[test]
+fn the_files_of_a_stopped_node_can_be_read_and_stay_as_they_are() {
+    let settings = ["--checkpoint-log-bytes=64KiB", "--log-disk-reserve=0"];
+    let mut cluster = Cluster::formed_with(1, "m", &settings);
+    let client = cluster.client();
+    let dir = cluster.data_dir(0);
+    let has_checkpoint = || std::fs::read_dir(dir.join("checkpoints/p2")).is_ok_and(|entries| entries.count() > 0);
+    eventually("a checkpoint is there", || {
+        for number in 0..100 {
+            client.put(format!("z{number}").as_bytes(), vec![b'v'; 2_000].as_slice()).expect("done");
+        }
+        has_checkpoint()
+    });
+    client.put(&b"apple"[..], &b"red"[..]).expect("done");
+    assert!(cluster.stop(0).success());
+    let sums = || {
+        let script = format!("find {} -type f ! -name LOCK | sort | xargs md5sum", dir.display());
+        std::process::Command::new("sh").args(["-c", &script]).output().expect("it runs").stdout
+    };
+    let before = sums();
+    let path = dir.display().to_string();
+    let said = crate::support::run(&["inspect", "log", &path, "--partition", "p1"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let lines: Vec<serde_json::Value> =
+        said.out.lines().map(|line| serde_json::from_str(line).expect("json lines")).collect();
+    assert!(lines.iter().all(|line| line["p"] == "p1"));
+    let put = lines.iter().filter(|line| line["kind"] == "accept").find_map(|line| {
+        let commands = line["batch"].as_array()?;
+        commands.iter().find(|command| command["op"] == "put").cloned()
+    });
+    let put = put.expect("the write is in the log");
+    assert_eq!((&put["k"], &put["v"]), (&"apple".into(), &"red".into()), "{put}");
+    let said = crate::support::run(&["inspect", "checkpoint", &path]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.out.contains("\"p\":\"p2\"") && !said.out.contains("\"ok\":false"), "{}", said.out);
+    assert!(before == sums(), "something was changed");
+    let said = crate::support::run(&["inspect", "log", "/nonexistent"]);
+    assert_eq!((said.code, said.err.lines().count()), (2, 4), "{said:?}");
+    cluster.start(0, "ready");
+    assert_eq!(cluster.run(&["get", "apple"]).out, "red");
+}
+
+#[test]
+fn sighup_rereads_the_log_level() {
+    let mut cluster = Cluster::stopped(1, &[]);
+    let file = cluster.scratch.path("node.toml");
+    std::fs::write(&file, "log_level = \"info\"\n").expect("a file");
+    let ours = cluster.command(0);
+    let words: Vec<_> = ours.get_args().map(|word| if word == "/dev/null" { file.as_os_str() } else { word }).collect();
+    let mut command = crate::support::program();
+    command.args(words);
+    cluster.start_as(0, command, "waiting for init");
+    cluster.form("");
+    std::fs::write(&file, "log_level = \"debug\"\n").expect("a file");
+    signal(cluster.pid(0), "HUP");
+    eventually("it is said", || {
+        cluster.log(0).lines().any(|line| line.contains("settings reread") && line.contains("debug"))
+    });
+}
+
+#[test]
+fn a_slow_request_logs_the_time_of_each_stage() {
+    let cluster = Cluster::formed_with(1, "", &["--slow-request=0s"]);
+    assert_eq!(cluster.run(&["put", "secret-key", "1"]).code, 0);
+    let log = cluster.log(0);
+    let line = log.lines().find(|line| line.contains("slow request") && line.contains("op=put")).expect("a line");
+    for stage in
+        ["took_ms=", "proposed_ms=", "executed_ms=", "decided_ms=", "released_ms=", "instance=", "partition=p1"]
+    {
+        assert!(line.contains(stage), "{stage} in {line}");
+    }
+    assert!(!log.contains("secret"), "no key is logged");
+}
+
+#[test]
+fn scans_beyond_the_nodes_limit_wait_and_come_whole() {
+    let cluster = Cluster::formed_with(1, "", &["--limits-scan-bytes=1B"]);
+    let client = cluster.client();
+    for number in 0..40 {
+        client.put(format!("k{number:02}").as_bytes(), vec![b'v'; 100_000].as_slice()).expect("done");
+    }
+    let scans: Vec<_> = (0..4)
+        .map(|_| {
+            let endpoints = cluster.endpoints();
+            std::thread::spawn(move || crate::support::run(&["--endpoints", &endpoints, "scan", "..", "--keys-only"]))
+        })
+        .collect();
+    let values = cluster.run(&["scan", "..", "--timeout", "30s"]);
+    assert_eq!((values.code, values.out.lines().count()), (0, 40), "{}", values.err);
+    assert!(values.out.len() > 4_000_000);
+    for scan in scans {
+        let said = scan.join().expect("it ends");
+        assert_eq!((said.code, said.out.lines().count()), (0, 40), "{}", said.err);
+    }
+}
+
+#[test]
+fn more_partitions_than_a_node_may_hold_are_refused() {
+    let mut cluster = Cluster::stopped(1, &["--limits-partitions=3"]);
+    cluster.start(0, "waiting for init");
+    let said = cluster.run(&["init", "--partitions", "4"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.err.contains("limits.partitions allows 3"), "{}", said.err);
+    assert_eq!(cluster.run(&["init", "--partitions", "3"]).code, 0);
+    cluster.healthy();
+}
