@@ -29,6 +29,9 @@ pub struct Config {
     pub window: usize,
     /// Frames of gets of one partition that may wait for their answer.
     pub read_window: usize,
+    /// Ranges that may be under way on one connection; further ones wait here. Well below what a node admits
+    /// (`limits.inflight`), so that none is turned away with `Busy`.
+    pub range_window: usize,
     /// Calls that may wait in this client; beyond, `submit` refuses and futures wait.
     pub calls_max: usize,
     /// Bytes of keys and values that may wait in this client.
@@ -60,6 +63,7 @@ impl Default for Config {
             pack_bytes: 8 * 1024,
             window: 4,
             read_window: 4,
+            range_window: 256,
             calls_max: 65_536,
             bytes_max: 64 * 1024 * 1024,
             reads: ReadMode::Leader,

@@ -189,6 +189,25 @@ async fn a_slow_reader_of_a_long_range_holds_no_more_than_its_credit() {
 }
 
 #[tokio::test]
+async fn ranges_wait_for_room_on_their_connection() {
+    let server = Server::start(&["m"]).await;
+    server.fill((0..500u64).map(|n| (format!("a{n:05}").into_bytes(), vec![7; 2_000])));
+    server.fill((0..500u64).map(|n| (format!("z{n:05}").into_bytes(), vec![7; 2_000])));
+    let config = Config { range_credit: 10_000, range_window: 3, ..Config::default() };
+    let client = Client::connect_with([server.address.clone()], config).await.unwrap();
+    let read = |prefix: &'static str| {
+        let client = client.clone();
+        async move { all_pairs(&client, Range::from(prefix.to_owned()..format!("{prefix}~"))).await.len() }
+    };
+    let reads: Vec<_> = (0..20).map(|n| tokio::spawn(read(if n % 2 == 0 { "a" } else { "z" }))).collect();
+    for read in reads {
+        assert_eq!(read.await.unwrap(), 500);
+    }
+    // Some streamed at the same time, and no more than were allowed.
+    assert!((2..=3).contains(&server.ranges_max()), "{}", server.ranges_max());
+}
+
+#[tokio::test]
 async fn a_dropped_range_makes_room_for_the_next() {
     let (server, _) = connected(&[]).await;
     server.fill((0..100_000u64).map(|n| (n.to_be_bytes().to_vec(), vec![7; 40])));

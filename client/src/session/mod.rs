@@ -148,6 +148,8 @@ pub struct Session {
     lanes: Vec<Lane>,
     /// Lanes to look at in the next pump.
     listed: Vec<usize>,
+    /// Lanes with a range that waits for others on its connection to end.
+    crowded: Vec<usize>,
     /// Calls that wait for a map.
     unrouted: Vec<CallKey>,
     peers: Vec<Peer>,
@@ -172,6 +174,7 @@ impl Session {
             routes: Vec::new(),
             lanes: Vec::new(),
             listed: Vec::new(),
+            crowded: Vec::new(),
             unrouted: Vec::new(),
             peers: endpoints.into_iter().map(|address| Peer::new(address, None)).collect(),
             queries: queries::Queries::default(),

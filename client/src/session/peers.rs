@@ -98,6 +98,8 @@ pub(super) struct Peer {
     /// late answer can only meet the request that it answers. 0 is the connection itself.
     first_stream: u32,
     sent: VecDeque<Option<Sent>>,
+    /// How many of them are ranges.
+    ranges: usize,
     /// No request's `until` is before it.
     earliest: Time,
 }
@@ -115,6 +117,7 @@ impl Peer {
             trouble: String::new(),
             first_stream: 1,
             sent: VecDeque::new(),
+            ranges: 0,
             earliest: Time::NEVER,
         }
     }
@@ -140,7 +143,13 @@ impl Peer {
     /// Notes that a request was sent on [`Peer::next_stream`].
     pub fn push(&mut self, sent: Sent) {
         self.note_until(sent.until);
+        self.ranges += usize::from(matches!(sent.flight, Flight::Range(_)));
         self.sent.push_back(Some(sent));
+    }
+
+    /// Ranges that are under way on this connection.
+    pub fn ranges(&self) -> usize {
+        self.ranges
     }
 
     pub fn flight(&mut self, stream: u32) -> Option<&mut Sent> {
@@ -152,6 +161,9 @@ impl Peer {
     pub fn take(&mut self, stream: u32) -> Option<Sent> {
         let at = stream.checked_sub(self.first_stream)? as usize;
         let sent = self.sent.get_mut(at)?.take();
+        if let Some(Sent { flight: Flight::Range(_), .. }) = sent {
+            self.ranges -= 1;
+        }
         self.drop_done();
         sent
     }
@@ -167,6 +179,7 @@ impl Peer {
     /// out.
     pub fn take_all(&mut self) -> Vec<Sent> {
         self.first_stream = 1;
+        self.ranges = 0;
         self.earliest = Time::NEVER;
         self.sent.drain(..).flatten().filter(|sent| !sent.abandoned).collect()
     }

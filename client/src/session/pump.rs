@@ -34,6 +34,9 @@ impl Session {
                 self.list(at);
             }
         }
+        for lane in std::mem::take(&mut self.crowded) {
+            self.list(lane);
+        }
         let mut listed = std::mem::take(&mut self.listed);
         for lane in listed.drain(..) {
             self.lanes[lane].listed = false;
@@ -286,6 +289,9 @@ impl Session {
             let across = self.lanes[lane].partition == PartitionId::DIRECTORY;
             let mode = if across { ReadMode::Leader } else { range.mode };
             let Some(peer) = self.target(now, lane, mode, effects) else { return };
+            if !across && self.peers[peer].ranges() >= self.config.range_window.max(1) {
+                return self.crowded.push(lane);
+            }
             let Some(stream) = self.stream(now, peer, effects) else { return };
             self.lanes[lane].ranges.pop_front();
             if across {

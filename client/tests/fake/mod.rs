@@ -53,6 +53,8 @@ struct State {
     cluster: Mutex<Cluster>,
     /// Highest number of bytes of parts that were sent and not given back.
     unread_max: AtomicU64,
+    /// Most ranges that one connection had under way.
+    ranges_max: AtomicU64,
     connections: AtomicU64,
     commands: AtomicU64,
     packs: AtomicU64,
@@ -90,6 +92,7 @@ impl Server {
             delay: Mutex::new(Duration::ZERO),
             cluster: Mutex::new(Cluster { partitions, executions: BTreeMap::new(), map, tickets: 0 }),
             unread_max: AtomicU64::new(0),
+            ranges_max: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             packs: AtomicU64::new(0),
@@ -136,6 +139,10 @@ impl Server {
 
     pub fn unread_max(&self) -> u64 {
         self.state.unread_max.load(Ordering::SeqCst)
+    }
+
+    pub fn ranges_max(&self) -> u64 {
+        self.state.ranges_max.load(Ordering::SeqCst)
     }
 
     /// Puts pairs in without any client.
@@ -314,6 +321,7 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out
         Request::Range(range) => {
             let sending = begin_range(find(cluster, range.partition), stream, &range);
             ranges.insert((stream, None), sending);
+            state.ranges_max.fetch_max(ranges.len() as u64, Ordering::SeqCst);
             send_range(state, (stream, None), ranges, out);
         }
         Request::Credit(bytes) => credit(state, (stream, None), bytes, ranges, out),

@@ -36,8 +36,11 @@ const RANGES_BYTES_MAX: usize = 1 << 20;
 /// Parts of queries that stream on one connection at a time; each pins a snapshot.
 const PARTS_MAX: usize = 4_096;
 
-/// Ranges of one connection that stream at a time; each pins a snapshot. Beyond: `Busy`.
-const RANGES_MAX: usize = 256;
+/// Of the requests that may wait on a connection, this many may be ranges that stream: each pins a snapshot, and a
+/// connection full of them would not be read any more, their credit included. Beyond: `Busy`.
+fn ranges_max(inflight: usize) -> usize {
+    (inflight / 4 * 3).max(1)
+}
 
 /// What is remembered of a request until it is answered.
 struct Waiting {
@@ -148,7 +151,7 @@ impl Connection {
                 state.answers.push((stream, answer));
             }
             Reply::Range { instance, cursor, range } => {
-                if state.ranges.len() >= RANGES_MAX {
+                if state.ranges.len() >= ranges_max(shard.shared.config.limits.inflight) {
                     state.refuse(stream, &translate::busy());
                 } else {
                     let job = RangeJob::new(group, instance, cursor, range);
