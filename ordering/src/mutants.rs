@@ -74,3 +74,6 @@ pub const MULTICAST: &[&str] = &[
     "split_released_early",
     "split_voided",
 ];
+
+/// Every mutant of the autopilot.
+pub const AUTOPILOT: &[&str] = &["tuner_unbounded"];

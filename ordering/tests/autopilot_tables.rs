@@ -23,7 +23,7 @@ fn cost(per_kib_ms: f64, per_message_ms: f64) -> MessageCost {
 
 fn model(sizes: Sizes, link: Link, client: MessageCost, replica: MessageCost) -> Model {
     let cpu = InstanceCost::of_messages(client, replica, 0.0, 3, &sizes);
-    Model { replicas: 3, sizes, link, cpu, execute_ms: 0.0, disk: None }
+    Model { replicas: 3, sizes, link, cpu, execute_ms: 0.0, disk: None, alone: None }
 }
 
 /// Tables II and III: "940 Mbit/s" is 940 * 2^20 bits.

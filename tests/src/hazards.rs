@@ -210,7 +210,6 @@ pub const NOT_BUILT: &[&str] = &[
     "hash_order",
     "vote_no_payload",
     "no_bypass",
-    "tuner_unbounded",
     "part_undecided",
     "catch_panic",
     "gate_skips_reads",

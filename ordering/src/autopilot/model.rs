@@ -62,7 +62,7 @@ impl Sizes {
     }
 }
 
-/// CPU time that an instance takes at the leader: `per_batch_ms + k * per_request_ms`.
+/// What an instance takes: `per_batch_ms + k * per_request_ms`. Of the leader's CPU, if nothing else is said.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InstanceCost {
     /// F: what a batch costs however small it is.
@@ -149,6 +149,8 @@ pub struct Model {
     pub execute_ms: f64,
     /// The log, if votes wait for it.
     pub disk: Option<Disk>,
+    /// What an instance takes with nothing else under way, as it was measured: in place of equations 4 and 7.
+    pub alone: Option<InstanceCost>,
 }
 
 /// What the model advises (papers.md A13): the smallest batch at the knee, and the smallest window that fills the
@@ -252,6 +254,9 @@ impl Model {
 
     /// Equations 4 and 7: latency sets the pace; with a disk the flush is on the way too.
     fn t_latency(&self, k: f64) -> f64 {
+        if let Some(alone) = self.alone {
+            return alone.of(k);
+        }
         let b = self.link.bytes_per_ms;
         let batch = self.sizes.batch(k) / b;
         let sent = match self.link.network {
