@@ -1,6 +1,7 @@
 //! The Coppice server, its operator tool and the demo.
 
 pub mod admin_http;
+pub mod autopilot;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;

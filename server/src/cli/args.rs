@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::inspect::InspectVerb;
 use super::node_flags::NodeFlags;
 use super::operate::LeaderVerb;
+use super::predict::PredictArgs;
 use super::shape_args::{NodeVerb, PartitionVerb};
 use super::text::Coding;
 use crate::config::{Address, units};
@@ -127,6 +128,9 @@ pub enum Verb {
     /// Show, check and change settings
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Say how batching and pipelining are tuned, and what a cluster would do
+    #[command(subcommand)]
+    Autopilot(AutopilotVerb),
     /// Read a data directory of a node that is stopped
     #[command(subcommand)]
     Inspect(InspectVerb),
@@ -159,6 +163,7 @@ impl Verb {
             Self::Node(_) => "node",
             Self::Partition(_) => "partition",
             Self::Config(_) => "config",
+            Self::Autopilot(_) => "autopilot",
             Self::Inspect(_) => "inspect",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
@@ -345,6 +350,13 @@ pub enum ConfigVerb {
         /// Its new value; a setting's default is shown by `config get`
         value: String,
     },
+}
+
+/// `autopilot`
+#[derive(Debug, Clone, Subcommand)]
+pub enum AutopilotVerb {
+    /// Predict batch, window, throughput and bottleneck of a cluster that is not there yet
+    Predict(PredictArgs),
 }
 
 /// `config show`

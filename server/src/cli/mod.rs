@@ -22,6 +22,7 @@ mod output;
 #[cfg(test)]
 mod output_tests;
 mod page_token;
+pub mod predict;
 mod range;
 mod run;
 mod scan;

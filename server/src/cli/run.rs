@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::args::{Cli, ConfigVerb, Verb};
+use super::args::{AutopilotVerb, Cli, ConfigVerb, Verb};
 use super::connect::context_of;
 use super::errors::Context;
 use super::failure::{Exit, Failure};
 use super::operate::LeaderVerb;
 use super::output::{Output, Style};
 use super::usage::{Refusal, refusal};
-use super::{cluster, config_verb, data, inspect, local, operate, serve, shape, shell};
+use super::{cluster, config_verb, data, inspect, local, operate, predict, serve, shape, shell};
 
 /// The program: reads the process's arguments, does what they say, and gives its exit status.
 #[must_use]
@@ -104,6 +104,7 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Config(ConfigVerb::Get { key }) => operate::config_get(cli, &context, key.as_deref(), output).await,
         Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,
         Verb::Config(verb) => config_verb::run(verb, output),
+        Verb::Autopilot(AutopilotVerb::Predict(args)) => predict::run(args, output),
         Verb::Leader(LeaderVerb::Transfer(args)) => operate::transfer(cli, &context, args, output).await,
         Verb::Verify => operate::verify(cli, &context, output).await,
         Verb::Inspect(verb) => inspect::run(verb, output),

@@ -67,6 +67,29 @@ pub fn show_rate(bytes: u64) -> String {
     format!("{}/s", show_size(bytes))
 }
 
+/// Units of bandwidth in bits per second, the largest first; decimal, as links are sold.
+const BANDWIDTH_UNITS: [(&str, u64); 4] = [("Gbit", 1_000_000_000), ("Mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
+
+/// Parses a bandwidth in bits per second, at least 1000: `10Mbit`, `2.5 Gbit/s`.
+///
+/// # Errors
+/// A sentence that says what was expected.
+pub fn parse_bandwidth(text: &str) -> Result<u64, String> {
+    let expected = || format!("a bandwidth with its unit, such as `10Mbit` or `1 Gbit/s`, not `{text}`");
+    let (digits, unit) = number_and_unit(text).ok_or_else(expected)?;
+    let unit = unit.strip_suffix("/s").unwrap_or(unit);
+    let known = BANDWIDTH_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    let bits = known.and_then(|(_, bits)| scaled(digits, *bits)).ok_or_else(expected)?;
+    if (1_000..=1_000_000_000_000).contains(&bits) { Ok(bits) } else { Err(expected()) }
+}
+
+/// Prints a bandwidth in the largest unit that divides it: `10 Mbit/s`.
+#[must_use]
+pub fn show_bandwidth(bits_per_second: u64) -> String {
+    let (name, unit) = largest_unit(&BANDWIDTH_UNITS, bits_per_second);
+    format!("{} {name}/s", bits_per_second / unit)
+}
+
 /// Parses a time: `5s`, `5 s`, `1.5s`, `300 ms`, `10 min`, `1h`, `250us`. `0` needs no unit.
 ///
 /// # Errors
@@ -196,6 +219,18 @@ mod tests {
             assert_eq!(parse_time(&show_time(time)), Ok(time));
         }
         assert_eq!((show_size(64 * MIB), show_time(Duration::from_millis(1500))), ("64 MiB".into(), "1500ms".into()));
+    }
+
+    #[test]
+    fn bandwidths_are_bits_per_second() {
+        assert_eq!(parse_bandwidth("10Mbit"), Ok(10_000_000));
+        assert_eq!(parse_bandwidth("2.5 Gbit/s"), Ok(2_500_000_000));
+        for bits in [1_000, 9_400_000, 10_000_000, 1_000_000_000_000] {
+            assert_eq!(parse_bandwidth(&show_bandwidth(bits)), Ok(bits));
+        }
+        for wrong in ["", "10", "10 MB", "10Mbit/ms", "1 bit", "2000 Gbit", "-1 Mbit"] {
+            assert!(parse_bandwidth(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
