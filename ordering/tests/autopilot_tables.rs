@@ -1,8 +1,8 @@
 //! The analytical model gives the tables of *Tuning Paxos* (papers.md 2).
 //!
 //! `data/santos-schiper-model-tables.csv` holds Tables II, III and IV as printed (`paper_*`, `exp_*`) and what an
-//! independent calculation came to (`calc_*`). Every printed cell must agree. What is misprinted is listed here, cell by
-//! cell, with its reason; each entry is shown to be needed.
+//! independent calculation came to (`calc_*`). Every printed cell must agree. What is misprinted is listed here, cell
+//! by cell, with its reason; each entry is shown to be needed.
 
 use std::collections::BTreeMap;
 

@@ -21,8 +21,8 @@ pub struct Fit<const N: usize> {
 /// A column that stands within this angle (its sine) of those before it adds nothing that noise could not.
 const SINE_MIN: f64 = 0.02;
 
-/// The prior counts as much as a row whose every value is this share of another row's: with measurements that scatter by
-/// a tenth it is trusted within a factor of two.
+/// The prior counts as much as a row whose every value is this share of another row's: with measurements that scatter
+/// by a tenth it is trusted within a factor of two.
 const PRIOR_WEIGHT: f64 = 0.1;
 
 impl<const N: usize> Fit<N> {

@@ -332,8 +332,8 @@ impl Model {
     }
 
     /// Bytes that may be undecided at most, for batches of `batch_bytes`: two to four times what the link holds, never
-    /// over half a second of it, and always two batches (papers.md 2). Every collapse that the paper reports is the same
-    /// volume, about one second of its link (papers.md A14).
+    /// over half a second of it, and always two batches (papers.md 2). Every collapse that the paper reports is the
+    /// same volume, about one second of its link (papers.md A14).
     pub fn window_bytes_max(&self, batch_bytes: f64) -> f64 {
         let b = self.link.bytes_per_ms;
         let delay = 2.0 * self.link.latency_ms + self.disk.map_or(0.0, |disk| disk.flush_ms);
