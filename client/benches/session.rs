@@ -28,7 +28,12 @@ fn map(address: &str) -> PartitionMap {
     };
     let addresses = Addresses { native: address.into(), ..Addresses::default() };
     let node = NodeInfo { id: NodeId(1), name: "n1".into(), addresses, state: NodeState::Member };
-    PartitionMap { version: MapVersion(1), nodes: vec![node], directory: None, partitions: (0..4).map(entry).collect() }
+    PartitionMap {
+        version: MapVersion(1),
+        nodes: vec![node],
+        partitions: (0..4).map(entry).collect(),
+        ..PartitionMap::default()
+    }
 }
 
 /// Answers every frame at once, without a store behind.

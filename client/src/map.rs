@@ -17,6 +17,9 @@ pub struct PartitionMap {
     pub directory: Option<Entry>,
     /// The partitions, ascending by low key; they tile the key space without gap or overlap.
     pub partitions: Vec<Entry>,
+    /// Partitions without keys whose neighbours took them in (ordering.md 8): their replicas stay until each of the
+    /// neighbour's has what it took in on disk.
+    pub ending: Vec<Entry>,
 }
 
 /// A node of the cluster.
@@ -156,6 +159,16 @@ impl PartitionMap {
         self.partitions.iter().find(|entry| entry.partition == partition)
     }
 
+    /// All groups: the directory, the partitions, and those that end.
+    pub fn groups(&self) -> impl Iterator<Item = &Entry> {
+        self.directory.iter().chain(&self.partitions).chain(&self.ending)
+    }
+
+    /// The entry of a group of [`PartitionMap::groups`].
+    pub fn group(&self, group: PartitionId) -> Option<&Entry> {
+        self.groups().find(|entry| entry.partition == group)
+    }
+
     /// A node.
     pub fn node(&self, node: NodeId) -> Option<&NodeInfo> {
         self.nodes.iter().find(|info| info.id == node)
@@ -179,6 +192,7 @@ impl PartitionMap {
         if low.is_some() && !self.partitions.is_empty() {
             return Err(MapError::Gap { partition: ids[ids.len() - 1] });
         }
+        ids.extend(self.ending.iter().map(|entry| entry.partition));
         ids.sort_unstable();
         if ids.windows(2).any(|pair| pair[0] == pair[1]) || ids.contains(&PartitionId::DIRECTORY) {
             return Err(MapError::Ids);
@@ -187,7 +201,7 @@ impl PartitionMap {
             return Err(MapError::Ids);
         }
         let known = |node: NodeId| self.nodes.binary_search_by_key(&node, |info| info.id).is_ok();
-        for entry in self.partitions.iter().chain(&self.directory) {
+        for entry in self.groups() {
             if !entry.replicas.iter().all(|replica| known(replica.node)) {
                 return Err(MapError::UnknownNode { partition: entry.partition });
             }

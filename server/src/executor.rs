@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use coppice_ordering::{Batch, Instance, Ticket};
 
-use crate::machine::shard::Placed;
+use crate::machine::shard::{Awaited, Inheritance, Placed};
 use crate::machine::{Answer, Machine, Mark};
 
 /// Instances that may be executed or waiting above the decided one. The proposer's window is far below it; a follower
@@ -53,8 +53,12 @@ pub struct Executor {
     /// The newest digests of decided states, ascending: replicas are compared at an instance that both have.
     digests: VecDeque<(Instance, u64)>,
     counters: ExecutorCounters,
-    /// Marks of decided batches with splits, not yet taken by [`Executor::take_forks`].
-    forked: Vec<Mark>,
+    /// Marks of decided batches that moved borders, not yet taken by [`Executor::take_moved`].
+    moved: Vec<Mark>,
+    /// The instance that cannot run yet, and what it needs: everything behind it waits (ordering.md 8).
+    awaits: Option<(Instance, Awaited)>,
+    /// Everything up to here is decided; above `decided` only while something is awaited.
+    due: Instance,
 }
 
 impl Executor {
@@ -69,7 +73,9 @@ impl Executor {
             digest_interval: 1_000,
             digests: VecDeque::new(),
             counters: ExecutorCounters::default(),
-            forked: Vec::new(),
+            moved: Vec::new(),
+            awaits: None,
+            due: decided,
         }
     }
 
@@ -110,6 +116,8 @@ impl Executor {
         if instance <= self.decided {
             return None;
         }
+        // Another batch there may need nothing.
+        self.awaits = self.awaits.filter(|(at, _)| *at != instance);
         let mut rolled_back = None;
         if instance <= self.tip() {
             let at = (instance.0 - self.decided.0 - 1) as usize;
@@ -130,15 +138,17 @@ impl Executor {
         rolled_back
     }
 
-    /// Everything up to `upto` is decided, and was given to [`Executor::accepted`] with its decided value.
+    /// Everything up to `upto` is decided, and was given to [`Executor::accepted`] with its decided value. It is
+    /// executed too, unless something is awaited: see [`Executor::decided`].
     pub fn decided_upto(&mut self, upto: Instance, answers: &mut Vec<Answer>) {
-        self.run_contiguous(Some(upto), answers);
-        while self.decided < upto {
+        self.due = self.due.max(upto);
+        self.run_contiguous(Some(self.due), answers);
+        while self.decided < self.due {
             let Some(executed) = self.executed.pop_front() else { break };
             self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
             self.decided = self.decided.next();
-            if !Machine::forks(&executed.mark).is_empty() && !crate::mutant!(fork_undecided) {
-                self.forked.push(executed.mark);
+            if Machine::moves_borders(&executed.mark) && !acts_early(&executed.mark) {
+                self.moved.push(executed.mark);
             }
             if let Some(digest) = executed.digest {
                 if self.digests.len() == DIGESTS_KEPT {
@@ -149,9 +159,30 @@ impl Executor {
         }
     }
 
-    /// Decided batches with splits, whose children begin now: see [`Machine::forks`]. Handed out once.
-    pub fn take_forks(&mut self) -> Vec<Mark> {
-        std::mem::take(&mut self.forked)
+    /// Decided batches that moved borders: what follows from that is done now. Handed out once.
+    pub fn take_moved(&mut self) -> Vec<Mark> {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// The instance that cannot run yet, and what it needs.
+    pub fn awaits(&self) -> Option<(Instance, Awaited)> {
+        self.awaits
+    }
+
+    /// Whether the instance that cannot run yet is decided.
+    pub fn is_stalled(&self) -> bool {
+        self.awaits.is_some_and(|(at, _)| at <= self.due)
+    }
+
+    /// What a neighbour leaves is here: what waited for it runs.
+    pub fn inherit(&mut self, left: Inheritance, answers: &mut Vec<Answer>) {
+        let join = left.seal.join;
+        if self.machine.inherit(left) && self.awaits.is_some_and(|(_, awaited)| awaited.join == join) {
+            self.awaits = None;
+            if self.speculation {
+                self.run_contiguous(None, answers);
+            }
+        }
     }
 
     /// The newest digest of a decided state, and its instance: equal on all replicas.
@@ -190,13 +221,24 @@ impl Executor {
             if upto.is_some_and(|upto| next > upto) || self.executed.len() >= SPECULATIVE_INSTANCES_MAX {
                 return;
             }
+            if self.awaits.is_some() {
+                return;
+            }
             let Some(batch) = self.waiting.remove(&next) else { return };
+            let known = answers.len();
             let mark = self.machine.execute(next, &batch, answers);
+            if let Some(awaited) = Machine::awaits(&mark) {
+                self.machine.undo(mark);
+                answers.truncate(known);
+                self.waiting.insert(next, batch);
+                self.awaits = Some((next, awaited));
+                return;
+            }
             self.counters.executed_commands += u64::from(batch.count());
             let due = self.digest_interval > 0 && next.0.is_multiple_of(self.digest_interval);
             let digest = due.then(|| self.machine.digest());
-            if !Machine::forks(&mark).is_empty() && crate::mutant!(fork_undecided) {
-                self.forked.push(mark.clone());
+            if acts_early(&mark) {
+                self.moved.push(mark.clone());
             }
             self.executed.push_back(Executed { batch, mark, digest });
         }
@@ -242,7 +284,15 @@ impl Executor {
         }
         self.machine = machine;
         self.decided = instance;
+        self.due = self.due.max(instance);
+        self.awaits = self.awaits.filter(|(at, _)| *at > instance);
         self.executed.clear();
         self.waiting = self.waiting.split_off(&instance.next());
     }
+}
+
+/// What follows from a batch waits for its decision: anything before that may be taken back (reliability.md SP8, MV12).
+fn acts_early(mark: &Mark) -> bool {
+    let forks = !Machine::forks(mark).is_empty() && crate::mutant!(fork_undecided);
+    forks || Machine::seals(mark) && crate::mutant!(merge_undecided)
 }

@@ -411,6 +411,41 @@ impl Sessions {
         }
     }
 
+    /// Takes in the rows of a partition that is merged into this one at `instance`. A session that both know, since a
+    /// split forked it, keeps the answers of both and the later of both rows' numbers: what was executed on either side
+    /// is never executed again (reliability.md SE8).
+    pub fn unite(&mut self, other: &Sessions, instance: u64, undo: &mut Vec<SessionUndo>) {
+        let used = instance - instance % USE_STEP;
+        for (&session, theirs) in &other.rows {
+            if !self.rows.contains_key(&session) {
+                undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
+                // Their log's instances say nothing here.
+                let row = Row { last_used: used, ..theirs.clone() };
+                self.digest = row.kept().map(Answers::digest).fold(self.digest, u64::wrapping_add);
+                self.digest = self.digest.wrapping_add(row_digest(session, &row));
+                self.by_use.insert((used, session));
+                self.rows.insert(session, row);
+                continue;
+            }
+            self.acknowledge(session, theirs.lowest_unacknowledged, instance, undo);
+            let Some(row) = self.rows.get_mut(&session) else { continue };
+            self.digest = self.digest.wrapping_sub(row_digest(session, row));
+            row.highest = row.highest.max(theirs.highest);
+            row.forgotten_upto = row.forgotten_upto.max(theirs.forgotten_upto);
+            for answers in theirs.kept() {
+                let known =
+                    answers.numbers.highest() < row.lowest_unacknowledged || row.kept().any(|own| own == answers);
+                if !known {
+                    self.digest = self.digest.wrapping_add(answers.digest());
+                    row.bytes += answers.bytes();
+                    row.stored += 1;
+                    row.answers.push_back(answers.clone());
+                }
+            }
+            self.digest = self.digest.wrapping_add(row_digest(session, row));
+        }
+    }
+
     /// Every row, for a snapshot: what was dropped is left out.
     pub fn export(&self) -> Vec<SavedSession> {
         let save = |(&session, row): (&SessionId, &Row)| SavedSession {

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use coppice_btree::{Key, KeyRange, Tree, Value};
-use coppice_client::wire::PartitionId;
+use coppice_client::wire::{ChangeId, PartitionId};
 use coppice_ordering::{Configuration, Instance};
 
 use crate::checkpoint::{Blobs, Head};
@@ -20,6 +20,8 @@ pub struct Taken {
     pub head: Head,
     /// Everything but the pairs.
     pub blobs: Blobs,
+    /// Changes of borders that are in it.
+    pub applied: Vec<ChangeId>,
     /// The pairs.
     pub tree: Tree,
 }
@@ -58,6 +60,7 @@ pub fn take(replica: &Replica) -> Taken {
         ..Blobs::default()
     };
     let mut head = Head { partition: replica.group(), instance: executor.decided(), ..Head::default() };
+    let mut applied = Vec::new();
     let tree = match state {
         Machine::Directory(directory) => {
             blobs.directory = postcard::to_stdvec(&**directory.state()).expect(plain).into();
@@ -70,11 +73,12 @@ pub fn take(replica: &Replica) -> Taken {
             head.last_ticket = if crate::mutant!(snap_no_ticket) { None } else { data.last_ticket() };
             let sessions = if crate::mutant!(snap_no_sessions) { Vec::new() } else { data.sessions().export() };
             blobs.sessions = postcard::to_stdvec(&sessions).expect(plain).into();
-            blobs.changes = postcard::to_stdvec(data.applied()).expect(plain).into();
+            blobs.changes = postcard::to_stdvec(&(data.applied(), data.sealed())).expect(plain).into();
+            applied = data.applied().to_vec();
             data.into_tree()
         }
     };
-    Taken { head, blobs, tree }
+    Taken { head, blobs, applied, tree }
 }
 
 /// The state that [`take`] took. The pairs must ascend.
@@ -91,7 +95,8 @@ pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Val
         let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
         let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?);
         let mut shard = Shard::restored(partition, range, map_version, tree, sessions, last_ticket);
-        shard.set_applied(postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?);
+        let (applied, sealed) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
+        shard.set_borders(applied, sealed);
         Machine::Shard(Box::new(shard))
     };
     Ok(Loaded { machine, instance, configuration, configured_at })

@@ -38,7 +38,9 @@ fn reshape(cluster: &Cluster, change: u64, shape: Shape) -> Result<Reshaped, Adm
         for endpoint in cluster.endpoints() {
             match admin(endpoint, AdminRequest::Reshape(request.clone()), Duration::from_secs(5)) {
                 Ok(AdminReply::Reshaped(reshaped)) if reshaped.done => return Ok(reshaped),
-                Ok(AdminReply::Failed(error @ (AdminError::Refused(_) | AdminError::NotFound(_)))) => {
+                Ok(AdminReply::Failed(
+                    error @ (AdminError::Refused(_) | AdminError::NotFound(_) | AdminError::Unavailable(_)),
+                )) => {
                     return Err(error);
                 }
                 Ok(AdminReply::Reshaped(_)) => break,
@@ -259,4 +261,160 @@ fn partitions_split_while_a_client_writes_and_go_on_after_every_restart() {
     add(&mut cluster, 20);
     reshape(&cluster, 21, relocate(3, &[2, 3, 4])).unwrap();
     writer.check(&cluster);
+}
+
+/// Two partitions are merged while a client writes to both and ranges go over both, in either direction; the nodes are
+/// restarted before and after the merge is in a checkpoint.
+#[test]
+fn mv6_partitions_merge_while_a_client_writes_and_go_on_after_every_restart() {
+    let directory = Directory::new("merge");
+    let mut cluster = Cluster::start_local(&LocalOptions { partitions: 4, ..LocalOptions::new(&directory.0) }).unwrap();
+    let writer = Writer::start(&cluster);
+    let (stop, reader) = (Arc::clone(&writer.stop), connect(&cluster));
+    let ranges = std::thread::spawn(move || {
+        let (mut count, mut most) = (0, 0);
+        while !stop.load(Ordering::Relaxed) {
+            // A node that is stopped ends the streams that it serves.
+            let Ok(seen) = reader.range(..).and_then(|mut pairs| pairs.count()) else { continue };
+            assert!(seen >= most, "{seen} keys after {most}: nobody deletes");
+            (count, most) = (count + 1, seen);
+        }
+        count
+    });
+    let merge = |cluster: &Cluster, change: u64, partition: u32, into: Option<u32>| {
+        let (partition, into) = (PartitionId(partition), into.map(PartitionId));
+        reshape(cluster, change, Shape::Merge { partition, into })
+    };
+    let far = merge(&cluster, 1, 4, Some(1)).unwrap_err();
+    assert!(far.to_string().contains("no neighbours"), "{far}");
+    assert_eq!(merge(&cluster, 2, 2, None).unwrap().partition, Some(PartitionId(1)));
+    for at in 0..3 {
+        cluster.stop(at);
+        cluster.restart(at).unwrap();
+    }
+    // Downwards and upwards.
+    assert_eq!(merge(&cluster, 3, 3, Some(4)).unwrap().partition, Some(PartitionId(4)));
+    assert_eq!(merge(&cluster, 3, 3, Some(4)).unwrap().partition, Some(PartitionId(4)), "asked again");
+    gone(&cluster, 2);
+    gone(&cluster, 3);
+    add(&mut cluster, 10);
+    reshape(&cluster, 11, relocate(4, &[2, 3, 4])).unwrap();
+    let apart = merge(&cluster, 12, 4, None).unwrap_err();
+    assert!(apart.to_string().contains("coppice partition move p4 --to n1,n2,n3"), "{apart}");
+    reshape(&cluster, 13, relocate(4, &[1, 2, 3])).unwrap();
+    merge(&cluster, 14, 4, None).unwrap();
+    let alone = merge(&cluster, 15, 1, None).unwrap_err();
+    assert!(alone.to_string().contains("no neighbour"), "{alone}");
+    let merged = map(&cluster);
+    assert_eq!((merged.partitions.len(), merged.check()), (1, Ok(())));
+    cluster.stop(0);
+    cluster.restart(0).unwrap();
+    writer.check(&cluster);
+    let count = ranges.join().unwrap();
+    assert!(count > 5, "only {count} ranges in all that time");
+}
+
+/// Waits until nothing is left of a partition that was taken in.
+fn gone(cluster: &Cluster, partition: u32) {
+    let begun = Instant::now();
+    while map(cluster).group(PartitionId(partition)).is_some() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "p{partition} never goes");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A node is away from a partition while its neighbour takes it in, and comes back when both are one.
+#[test]
+fn a_node_that_was_down_over_a_merge_takes_it_in_when_it_is_back() {
+    let directory = Directory::new("merge-down");
+    let mut cluster = Cluster::start_local(&LocalOptions { partitions: 2, ..LocalOptions::new(&directory.0) }).unwrap();
+    let writer = Writer::start(&cluster);
+    std::thread::sleep(Duration::from_millis(200));
+    cluster.stop(2);
+    reshape(&cluster, 1, Shape::Merge { partition: PartitionId(2), into: None }).unwrap();
+    assert!(map(&cluster).group(PartitionId(2)).is_some(), "the third replica needs it");
+    cluster.restart(2).unwrap();
+    gone(&cluster, 2);
+    cluster.stop(0);
+    connect(&cluster).put("after", "all").unwrap();
+    cluster.restart(0).unwrap();
+    writer.check(&cluster);
+}
+
+fn cut(cluster: &Cluster, change: u64, at: &'static str) -> PartitionId {
+    let at = Some(at.as_bytes().into());
+    reshape(cluster, change, Shape::Split { partition: None, at }).unwrap().partition.unwrap()
+}
+
+/// A replica is down over a split, and until the log of the split is trimmed: it goes on from a snapshot, and never
+/// executes the split itself.
+#[test]
+fn mv10_a_replica_that_skips_the_split_by_a_snapshot_has_the_child_too() {
+    let directory = Directory::new("skips");
+    let mut options = LocalOptions::new(&directory.0);
+    options.node.checkpoint.log_bytes = 64 << 10;
+    options.node.log.segment_bytes = 256 << 10;
+    let mut cluster = Cluster::start_local(&options).unwrap();
+    let client = connect(&cluster);
+    client.put("a", "before").unwrap();
+    cluster.stop(2);
+    assert_eq!(cut(&cluster, 1, "m"), PartitionId(2));
+    // The directories of checkpoints are named after their instances; the log is trimmed up to the newest.
+    let newest = |node: &str| {
+        let names = std::fs::read_dir(directory.0.join(node).join("checkpoints/p1")).ok()?;
+        names.filter_map(|name| name.ok()?.file_name().to_str()?.parse::<u64>().ok()).max()
+    };
+    let begun = Instant::now();
+    while ["n1", "n2"].into_iter().any(|node| newest(node) < Some(50)) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the log is never trimmed");
+        for n in 0..50 {
+            client.put(format!("b{n}").as_bytes(), &[7; 2_000][..]).unwrap();
+        }
+    }
+    client.put("z", "after").unwrap();
+    cluster.restart(2).unwrap();
+    // One of the other two goes: without the third, neither partition has a quorum.
+    cluster.stop(0);
+    let client = connect(&cluster);
+    client.put("c", "parent").unwrap();
+    client.put("y", "child").unwrap();
+    assert_eq!(client.get("z").unwrap().output.as_deref(), Some(&b"after"[..]));
+}
+
+/// After a restart the parent executes the split again, from its log: the child, which runs and has gone on, must not
+/// begin a second time.
+#[test]
+fn mv11_a_replayed_split_begins_no_second_child() {
+    let directory = Directory::new("again");
+    let mut cluster = Cluster::start_local(&LocalOptions { nodes: 1, ..LocalOptions::new(&directory.0) }).unwrap();
+    let client = connect(&cluster);
+    client.put("a", "parent").unwrap();
+    client.put("z", "child").unwrap();
+    cut(&cluster, 1, "m");
+    for round in 0..2_u8 {
+        let keys: Vec<String> = (0..50).map(|n| format!("x{round}{n}")).collect();
+        for key in &keys {
+            client.put(key.as_bytes(), "v").unwrap();
+        }
+        cluster.stop(0);
+        cluster.restart(0).unwrap();
+        let client = connect(&cluster);
+        for key in keys.iter().map(String::as_str).chain(["a", "z"]) {
+            assert!(client.get(key.as_bytes()).unwrap().output.is_some(), "{key} is lost");
+        }
+    }
+}
+
+/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_forks_are_caught() {
+    for (mutant, test) in [
+        ("snapshot_skips_fork", "mv10_a_replica_that_skips_the_split_by_a_snapshot_has_the_child_too"),
+        ("fork_again", "mv11_a_replayed_split_begins_no_second_child"),
+    ] {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", mutant).output().unwrap();
+        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+    }
 }

@@ -208,7 +208,7 @@ pub enum AdminError {
     /// The argument makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// It would be unsafe now, or what it needs is not there.
+    /// The cluster is not in the state that it needs, or it would be unsafe.
     #[error("{0}")]
     Refused(String),
     /// It did not happen in time; the cluster is as before.
@@ -217,6 +217,9 @@ pub enum AdminError {
     /// Replicas differ: the worst news there is.
     #[error("{0}")]
     Mismatch(String),
+    /// A quorum or a node that it needs does not answer; nothing was done.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// One setting.

@@ -179,6 +179,7 @@ fn map_of(partitions: &[ModelPartition], address: &str) -> PartitionMap {
             ..entry(&partitions[0])
         }),
         partitions: partitions.iter().map(entry).collect(),
+        ending: Vec::new(),
     }
 }
 

@@ -223,15 +223,13 @@ impl World {
             addresses: Addresses { native: format!("n{id}:7400"), ..Addresses::default() },
             state: NodeState::Member,
         };
+        let mut directory = self.entry_of(&self.partitions[0]);
+        (directory.partition, directory.low, directory.high) = (PartitionId::DIRECTORY, Bytes::new(), None);
         PartitionMap {
             version: MapVersion(self.version),
             nodes: (1..=self.nodes).map(node).collect(),
-            directory: Some(Entry {
-                partition: PartitionId::DIRECTORY,
-                low: Bytes::new(),
-                high: None,
-                ..self.entry_of(&self.partitions[0])
-            }),
+            directory: Some(directory),
+            ending: Vec::new(),
             partitions: self.partitions.iter().map(|partition| self.entry_of(partition)).collect(),
         }
     }

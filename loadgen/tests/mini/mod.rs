@@ -54,6 +54,7 @@ impl Mini {
             nodes: vec![node],
             directory: Some(Entry { replicas: replicas.clone(), ..Entry::default() }),
             partitions: (0..partitions).map(entry).collect(),
+            ending: Vec::new(),
         };
         let count = partitions as usize;
         let state = State {

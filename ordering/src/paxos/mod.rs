@@ -247,6 +247,11 @@ impl Paxos {
         self.learner.decided_upto
     }
 
+    /// The batch accepted or learned at `instance`, unless it is forgotten.
+    pub fn batch(&self, instance: Instance) -> Option<&crate::Batch> {
+        self.acceptor.slots.get(instance).map(|slot| &slot.batch)
+    }
+
     /// Batches up to here are forgotten.
     pub fn trimmed_upto(&self) -> Instance {
         self.acceptor.slots.trimmed_upto()

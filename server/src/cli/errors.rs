@@ -109,9 +109,8 @@ fn not_done(error: &AdminError, context: &Context) -> Failure {
         AdminError::Exists(_) => (Exit::Condition, "exists", "it was done before; --if-needed accepts that"),
         AdminError::NotFound(_) => (Exit::NotFound, "not_found", "nothing has this name"),
         AdminError::Invalid(_) => (Exit::Usage, "invalid", "an argument makes no sense"),
-        AdminError::Refused(_) => {
-            (Exit::Unavailable, "refused", "it would be unsafe now, or what it needs is not there")
-        }
+        AdminError::Refused(_) => (Exit::Condition, "refused", "the cluster is not in the state that this needs"),
+        AdminError::Unavailable(_) => (Exit::Unavailable, "unavailable", "a node that is needed does not answer"),
         AdminError::TimedOut(_) => (Exit::Unavailable, "timed_out", "a node that is needed does not answer"),
         AdminError::Mismatch(_) => {
             (Exit::Failed, "mismatch", "replicas differ: keep the data directories and report this")

@@ -171,7 +171,8 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
         (AdminError::Exists(text()), Exit::Condition),
         (AdminError::NotFound(text()), Exit::NotFound),
         (AdminError::Invalid(text()), Exit::Usage),
-        (AdminError::Refused(text()), Exit::Unavailable),
+        (AdminError::Refused(text()), Exit::Condition),
+        (AdminError::Unavailable(text()), Exit::Unavailable),
         (AdminError::TimedOut(text()), Exit::Unavailable),
         (AdminError::Mismatch(text()), Exit::Failed),
     ];

@@ -3,12 +3,14 @@
 //! A change that was begun goes on in the cluster whether anybody watches or not. This program draws its name, asks for
 //! it until it is done, and may be interrupted: the same command with `--resume NAME` watches it again.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use coppice_client::wire::{AdminError, ChangeId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::map::Entry;
+use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_client::{Admin, admin};
 use serde_json::json;
 
@@ -61,6 +63,9 @@ pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, outpu
             };
             (Shape::Split { partition: *partition, at }, plan)
         }
+        PartitionVerb::Merge { partition, into, plan } => {
+            return merge(&admin, context, (*partition, *into), plan, output).await;
+        }
         PartitionVerb::Ls => return shape_tables::partitions(&admin, context, output).await,
         PartitionVerb::Show { key } => return shape_tables::partition_of(&admin, context, key, output).await,
         PartitionVerb::Move { partition, from, to, plan } => {
@@ -88,12 +93,25 @@ async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs
         let cause = "nobody agreed to the plan";
         return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
     }
+    let steps = add_steps(admin, context, (first, words, plan.force), output);
+    match or_interrupted(context, first, steps).await? {
+        Ok(done) => report(&done, first, output).map(|()| Ok(Exit::Done)),
+        Err(failure) => Ok(Err(failure)),
+    }
+}
+
+async fn add_steps(
+    admin: &Admin,
+    context: &Context,
+    (first, words, force): (ChangeId, &[String], bool),
+    output: &mut Output<'_>,
+) -> io::Result<Result<Reshaped, Failure>> {
     let mut to = Vec::new();
     let ask = |number: u64, shape| ReshapeRequest {
         change: ChangeId(first.0.wrapping_add(number)),
         shape,
         dry_run: false,
-        force: plan.force,
+        force,
     };
     for (at, word) in words.iter().enumerate() {
         if let Ok(node) = super::shape_args::node(word) {
@@ -110,10 +128,9 @@ async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs
         Ok(cut) => cut,
         Err(failure) => return Ok(Err(failure)),
     };
-    let Some(partition) = cut.partition else { return report(&cut, first, output).map(|()| Ok(Exit::Done)) };
-    match watch(admin, context, ask(1, Shape::Move { partition, from: Vec::new(), to }), output).await? {
-        Ok(done) => report(&done, first, output).map(|()| Ok(Exit::Done)),
-        Err(failure) => Ok(Err(failure)),
+    match cut.partition {
+        Some(partition) => watch(admin, context, ask(1, Shape::Move { partition, from: Vec::new(), to }), output).await,
+        None => Ok(Ok(cut)),
     }
 }
 
@@ -138,13 +155,75 @@ async fn change(admin: &Admin, context: &Context, shape: Shape, plan: &PlanArgs,
         let cause = "nobody agreed to the plan";
         return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
     }
-    let watching = watch(admin, context, ReshapeRequest { dry_run: false, ..request }, output);
+    let watched =
+        or_interrupted(context, name, watch(admin, context, ReshapeRequest { dry_run: false, ..request }, output));
+    match watched.await? {
+        Ok(done) => report(&done, name, output).map(|()| Ok(Exit::Done)),
+        Err(failure) => Ok(Err(failure)),
+    }
+}
+
+/// What is watched goes on in the cluster when the operator watches no more.
+async fn or_interrupted<T>(
+    context: &Context,
+    name: ChangeId,
+    watching: impl Future<Output = io::Result<Result<T, Failure>>>,
+) -> io::Result<Result<T, Failure>> {
     tokio::select! {
-        watched = watching => match watched? {
-            Ok(done) => report(&done, name, output).map(|()| Ok(Exit::Done)),
-            Err(failure) => Ok(Err(failure)),
-        },
+        watched = watching => watched,
         _ = tokio::signal::ctrl_c() => Ok(Err(interrupted(context, name))),
+    }
+}
+
+/// `partition merge`: nothing is copied by a merge, so the replicas move beside those of the neighbour first.
+async fn merge(
+    admin: &Admin,
+    context: &Context,
+    (partition, into): (PartitionId, Option<PartitionId>),
+    plan: &PlanArgs,
+    output: &mut Output<'_>,
+) -> Outcome {
+    let shape = Shape::Merge { partition, into };
+    let map = match admin.map().await {
+        Ok(reply) => reply.map.unwrap_or_default(),
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
+    let nodes = |entry: &Entry| entry.replicas.iter().map(|info| info.node).collect::<BTreeSet<NodeId>>();
+    let at = map.partitions.iter().position(|entry| entry.partition == partition);
+    let heir = match (into, at) {
+        (Some(into), _) => map.partitions.iter().find(|entry| entry.partition == into),
+        (None, Some(at)) => map.partitions.get(if at > 0 { at - 1 } else { 1 }),
+        (None, None) => None,
+    };
+    let (Some(own), Some(heir)) = (at.map(|at| &map.partitions[at]), heir) else {
+        return change(admin, context, shape, plan, output).await;
+    };
+    if nodes(own) == nodes(heir) {
+        return change(admin, context, shape, plan, output).await;
+    }
+    let to: Vec<NodeId> = nodes(heir).into_iter().collect();
+    let beside: Vec<String> = to.iter().map(NodeId::to_string).collect();
+    output.note(&format!("plan: {partition} moves to {}, beside {}", beside.join(" "), heir.partition))?;
+    output.note(&format!("plan: {} takes its keys and sessions in", heir.partition))?;
+    if plan.dry_run {
+        return Ok(Ok(Exit::Done));
+    }
+    let first = plan.resume.unwrap_or_else(|| ChangeId(crate::random::draw()));
+    if plan.resume.is_none() && !plan.yes && !agreed(output)? {
+        let cause = "nobody agreed to the plan";
+        return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
+    }
+    let ask = |change, shape| ReshapeRequest { change, shape, dry_run: false, force: plan.force };
+    let relocation = ask(ChangeId(first.0.wrapping_add(1)), Shape::Move { partition, from: Vec::new(), to });
+    let steps = async {
+        if let Err(failure) = watch(admin, context, relocation, output).await? {
+            return Ok(Err(failure));
+        }
+        watch(admin, context, ask(first, shape), output).await
+    };
+    match or_interrupted(context, first, steps).await? {
+        Ok(done) => report(&done, first, output).map(|()| Ok(Exit::Done)),
+        Err(failure) => Ok(Err(failure)),
     }
 }
 

@@ -82,6 +82,18 @@ pub enum PartitionVerb {
         #[command(flatten)]
         plan: PlanArgs,
     },
+    /// Join a partition to a neighbour, which keeps its name
+    Merge {
+        /// Which goes, such as p2
+        #[arg(value_parser = partition)]
+        partition: PartitionId,
+        /// Which stays [default: the one below; of the first one, the one above]
+        #[arg(long, value_parser = partition, value_name = "PARTITION")]
+        into: Option<PartitionId>,
+        /// How.
+        #[command(flatten)]
+        plan: PlanArgs,
+    },
     /// Cut the largest partition at its median and move the new one to these nodes
     Add {
         /// Nodes such as n4, or the peer ports of waiting processes, which become nodes first

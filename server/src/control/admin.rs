@@ -187,7 +187,7 @@ impl Control {
             let answer = ask(&address, &Question::Map, Duration::from_millis(300)).await;
             if let Ok(Answer::Map { map, leaders, settings }) = answer {
                 for (group, leader) in leaders {
-                    if shared.map().entry(group).is_some_and(|entry| entry.replica_on(identity.node).is_none()) {
+                    if shared.map().group(group).is_some_and(|entry| entry.replica_on(identity.node).is_none()) {
                         shared.set_leader(group, Some(leader));
                     }
                 }
@@ -227,7 +227,7 @@ impl Control {
             .collect();
         let mut leaving = Vec::new();
         for &partition in &led {
-            let Some(entry) = map.entry(partition) else { continue };
+            let Some(entry) = map.group(partition) else { continue };
             let reached = reached_nodes(&self.shared, partition).await;
             let others = entry.replicas.iter().filter(|info| info.role == Role::Voter && reached.contains(&info.node));
             let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };

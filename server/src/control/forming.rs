@@ -248,7 +248,7 @@ fn first_map(
         .map(|(replica, node, _)| ReplicaInfo { replica: *replica, node: *node, role: Role::Voter })
         .collect();
     let directory = Some(Entry { partition: PartitionId::DIRECTORY, version, replicas, ..Entry::default() });
-    PartitionMap { version, nodes, directory, partitions }
+    PartitionMap { version, nodes, directory, partitions, ending: Vec::new() }
 }
 
 /// The space of 8-byte keys, cut evenly.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::map::{Entry, NodeState, PartitionMap, Role};
-use coppice_client::wire::{MapVersion, NodeId, PartitionId};
+use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId};
 use coppice_ordering::{Config, Configuration, Instance, RecoveredGroup, ReplicaId, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +99,8 @@ pub(super) struct Launch {
     config: Config,
     recovered: RecoveredGroup,
     machine: Machine,
+    /// Changes of borders in what the state was loaded from.
+    saved: Vec<ChangeId>,
     snapshot: Instance,
     speculation: bool,
     digest_interval: u64,
@@ -256,6 +258,9 @@ impl Control {
         // Since the first map nothing was changed about the group: its log begins with what this entry says. Any later
         // entry says nothing about how the group began.
         if entry.version > FIRST_MAP || info.role == Role::Learner {
+            if info.role == Role::Voter && crate::mutant!(snapshot_skips_fork) {
+                return;
+            }
             return self.join_group(entry, me);
         }
         let birth = Birth::of(entry);
@@ -300,7 +305,9 @@ impl Control {
         };
         let mut machine = machine;
         set_session_limits(&mut machine, &self.settings);
+        let saved = machine.shard().map(|shard| shard.applied().to_vec()).unwrap_or_default();
         Launch {
+            saved,
             group,
             me,
             node: identity.node,
@@ -318,7 +325,8 @@ impl Control {
         self.running.insert(launch.group, launch.me);
         let metrics = self.shared.metrics.partition(launch.group);
         self.on_shard(launch.group, move |shard| {
-            let Launch { group, me, node, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
+            let Launch { group, me, node, nodes, config, recovered, machine, saved, snapshot, speculation, .. } =
+                launch;
             let mut effects = Vec::new();
             let now = shard.now();
             let mut replica =
@@ -333,6 +341,8 @@ impl Control {
                 checkpoint_bytes: 0,
                 checkpointing: false,
                 installing: false,
+                saved,
+                joins: Vec::new(),
                 closed: [0; 3],
                 metrics,
                 lags: BTreeMap::new(),
@@ -368,7 +378,7 @@ impl Control {
         if let Err(error) = self.home.write_map(&kept) {
             tracing::warn!(%error, "the partition map was not kept for the next start");
         }
-        for entry in map.directory.iter().chain(&map.partitions) {
+        for entry in map.groups() {
             self.start_from_map(entry);
         }
         for shard in 0..self.shared.shards() {
@@ -383,7 +393,7 @@ impl Control {
     pub(super) fn remove_unnamed(&mut self, map: &PartitionMap) {
         let Some(identity) = self.shared.identity() else { return };
         let named = |group: PartitionId, me: ReplicaId| {
-            let info = map.entry(group).and_then(|entry| entry.replica_on(identity.node));
+            let info = map.group(group).and_then(|entry| entry.replica_on(identity.node));
             info.is_some_and(|info| translate::replica(info.replica) == me)
         };
         // An older map than the one that it was born from says nothing about it, and no map at all even less.
@@ -508,6 +518,7 @@ impl Shard {
         self.carry_out_start(group, &mut effects);
         // What the checkpoint holds was decided before: no effect tells of it.
         self.on_directory_changed(group);
+        self.leave_decided(group);
     }
 
     /// Uses other settings from now on.

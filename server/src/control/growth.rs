@@ -123,9 +123,10 @@ impl Control {
         let now = Instant::now();
         self.driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY);
         let replicas = self.settings.replicas as usize;
-        self.driver.released.retain(|change| state.changes.contains_key(change));
+        let open = |id: &ChangeId| state.changes.values().filter_map(Change::border).any(|border| border.id == *id);
+        self.driver.released.retain(open);
         let mut steps = steps(&state, view, replicas, &self.tried(&state, now));
-        let cut = |&change: &ChangeId| Step::Decide(DirectoryCommand::Reshape(Reshape::Cut { change }));
+        let cut = |&change: &ChangeId| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { change }));
         steps.extend(self.driver.released.iter().map(cut));
         let pending = !steps.is_empty() || !state.changes.is_empty();
         self.push_map(&state.map, view);

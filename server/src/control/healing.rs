@@ -50,7 +50,7 @@ impl Control {
                 continue;
             }
             let mut nodes: Vec<NodeId> = healing.birth.nodes().collect();
-            nodes.extend(map.entry(group).into_iter().flat_map(|entry| entry.replicas.iter().map(|info| info.node)));
+            nodes.extend(map.group(group).into_iter().flat_map(|entry| entry.replicas.iter().map(|info| info.node)));
             nodes.sort_unstable();
             nodes.dedup();
             nodes.retain(|node| *node != own && self.shared.peer_address(*node).is_some());

@@ -51,7 +51,7 @@ impl Control {
     fn joined(&mut self, entry: &Entry, me: ReplicaId, loaded: Loaded) {
         let group = entry.partition;
         let map = self.shared.map();
-        let Some(entry) = map.entry(group) else { return };
+        let Some(entry) = map.group(group) else { return };
         let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
         let wanted = entry.replica_on(own).is_some_and(|info| translate::replica(info.replica) == me);
         let known = self.running.get(&group).or_else(|| self.removed.get(&group));
@@ -74,11 +74,11 @@ impl Control {
         let Some(identity) = self.shared.identity() else { return };
         let map = self.shared.map();
         self.remove_unnamed(&map);
-        let mut named = map.directory.iter().chain(&map.partitions);
+        let mut named = map.groups();
         if named.all(|entry| entry.replica_on(identity.node).is_none() || self.running.contains_key(&entry.partition)) {
             return;
         }
-        for entry in map.directory.iter().chain(&map.partitions) {
+        for entry in map.groups() {
             self.start_from_map(entry);
         }
     }

@@ -231,7 +231,7 @@ fn readiness(shared: &Shared) -> Vec<String> {
     if shared.is_draining() {
         return vec!["the node is stopping".into()];
     }
-    let hosted = map.directory.iter().chain(&map.partitions);
+    let hosted = map.groups();
     let hosted = hosted.filter(|entry| entry.replica_on(identity.node).is_some());
     let leaderless = hosted.filter(|entry| shared.leader(entry.partition).is_none());
     leaderless.map(|entry| format!("{} has no leader that this node knows", entry.partition)).collect()
@@ -355,10 +355,10 @@ impl Control {
 }
 
 /// A call for a shard's thread.
-pub(super) type Call = Box<dyn FnOnce(&mut Shard) + Send>;
+pub(crate) type Call = Box<dyn FnOnce(&mut Shard) + Send>;
 
 /// Puts a call into a shard's mailbox; control work is rare, so a full mailbox is simply waited for.
-pub(super) fn push_call(shared: &Arc<Shared>, shard: usize, call: Call) {
+pub(crate) fn push_call(shared: &Arc<Shared>, shard: usize, call: Call) {
     let mut input = ToShard::Call(call);
     for _ in 0..1_000 {
         match shared.sender(shard).push(Lane::Consensus, input) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use coppice_client::wire::{Frame, FrameDecoder, NodeId, PartitionId};
+use coppice_client::wire::{ChangeId, Frame, FrameDecoder, NodeId, PartitionId};
 use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -59,7 +59,7 @@ impl Control {
     }
 
     /// Has every group that logged enough since its last checkpoint write a new one.
-    pub(super) fn start_checkpoints(&mut self) {
+    pub(crate) fn start_checkpoints(&mut self) {
         let Some((_, writer)) = &self.checkpoints else { return };
         let log_bytes = self.shared.config.checkpoint.log_bytes;
         let needed: BTreeSet<PartitionId> = self.unsaved.values().copied().collect();
@@ -67,7 +67,9 @@ impl Control {
             let (shared, writer, needed) = (Arc::clone(&self.shared), Arc::clone(writer), needed.clone());
             self.on_shard_index(shard, move |shard| {
                 for (&id, group) in shard.groups.iter_mut().filter(|(id, _)| !needed.contains(id)) {
-                    if group.logged_bytes > log_bytes.max(group.checkpoint_bytes) && !group.checkpointing {
+                    // What was taken in of a neighbour is here only, until it is in a checkpoint.
+                    let due = group.logged_bytes > log_bytes.max(group.checkpoint_bytes) || !group.joins.is_empty();
+                    if due && !group.checkpointing {
                         group.checkpointing = true;
                         group.logged_bytes = 0;
                         submit(&shared, &writer, id, snapshot::take(&group.replica));
@@ -117,9 +119,13 @@ impl Control {
                 match fetched {
                     Ok(Loaded { machine, instance, configuration, configured_at }) => {
                         tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
+                        if let (Some(group), Some(data)) = (shard.groups.get_mut(&group), machine.shard()) {
+                            group.note_saved(data.applied().to_vec());
+                        }
                         let machine = Box::new(machine);
                         let input = Input::Installed { machine, instance, configuration, configured_at };
                         shard.step(group, input);
+                        shard.leave_decided(group);
                     }
                     Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
                 }
@@ -194,18 +200,18 @@ impl Control {
 }
 
 fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, taken: Taken) {
-    let instance = taken.head.instance;
+    let (instance, applied) = (taken.head.instance, taken.applied);
     let done_shared = Arc::clone(shared);
     let done = move |written: Result<Written, CheckpointError>| {
         let owner = id.0 as usize % done_shared.shards();
-        let finish = move |shard: &mut Shard| checkpointed(shard, id, instance, written);
+        let finish = move |shard: &mut Shard| checkpointed(shard, id, (instance, applied), written);
         let mut input = crate::shard::ToShard::Call(Box::new(finish));
         while let Err(back) = done_shared.sender(owner).push(crate::mailbox::Lane::Consensus, input) {
             input = back;
             std::thread::yield_now();
         }
     };
-    let Taken { head, blobs, tree } = taken;
+    let Taken { head, blobs, tree, .. } = taken;
     let job = Job { head, blobs, tree: tree.snapshot(), done: Box::new(done) };
     if let Err(job) = writer.submit(job) {
         (job.done)(Err(CheckpointError::Busy(id)));
@@ -213,12 +219,18 @@ fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, taken: T
 }
 
 /// A checkpoint was written, or not: only then may batches be forgotten (reliability.md ST4).
-fn checkpointed(shard: &mut Shard, id: PartitionId, instance: Instance, written: Result<Written, CheckpointError>) {
+fn checkpointed(
+    shard: &mut Shard,
+    id: PartitionId,
+    (instance, applied): (Instance, Vec<ChangeId>),
+    written: Result<Written, CheckpointError>,
+) {
     let Some(group) = shard.groups.get_mut(&id) else { return };
     group.checkpointing = false;
     match written {
         Ok(Written { manifest, older }) => {
             group.checkpoint_bytes = manifest.bytes;
+            group.note_saved(applied);
             // The log keeps what lies above the older generation, in case the newer one turns out to be damaged.
             if let Some(upto) = older {
                 let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };

@@ -304,6 +304,7 @@ fn compare(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> AdminRe
 fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
     LocalReplica {
         replica: translate::wire_replica(group.me),
+        saved: group.saved.clone(),
         leads: group.leads,
         leader: group.leader,
         ballot: (group.ballot.round.0, translate::wire_replica(group.ballot.replica)),

@@ -6,11 +6,11 @@ pub mod shard;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_client::wire::SessionId;
+use coppice_client::wire::{ChangeId, SessionId};
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
 use directory::{Directory, DirectoryReply, DirectoryState};
-use shard::{Fork, Placed, Shard, ShardMark};
+use shard::{Awaited, Fork, Inheritance, Placed, Shard, ShardMark};
 
 /// What an entry of a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Outcome {
     Opened(SessionId),
     /// A directory command.
     Directory(DirectoryReply),
+    /// A pack or a session for a partition that is sealed: nothing of it was executed.
+    Closed,
     /// An entry that this machine does not know changes nothing.
     Nothing,
 }
@@ -102,6 +104,43 @@ impl Machine {
         match mark {
             Mark::Shard(mark) => mark.forks(),
             Mark::Directory(_) => &[],
+        }
+    }
+
+    /// Whether the batch moved a border: then somebody must act when it is decided.
+    pub fn moves_borders(mark: &Mark) -> bool {
+        match mark {
+            Mark::Shard(mark) => mark.seals() || !mark.joins().is_empty() || !mark.forks().is_empty(),
+            Mark::Directory(_) => false,
+        }
+    }
+
+    /// Whether the batch sealed the partition.
+    pub fn seals(mark: &Mark) -> bool {
+        matches!(mark, Mark::Shard(mark) if mark.seals())
+    }
+
+    /// Changes by which the batch took neighbours in.
+    pub fn joins(mark: &Mark) -> &[ChangeId] {
+        match mark {
+            Mark::Shard(mark) => mark.joins(),
+            Mark::Directory(_) => &[],
+        }
+    }
+
+    /// What the batch needs and is not here.
+    pub fn awaits(mark: &Mark) -> Option<Awaited> {
+        match mark {
+            Mark::Shard(mark) => mark.awaits(),
+            Mark::Directory(_) => None,
+        }
+    }
+
+    /// Keeps what a neighbour leaves to this partition; `true` if it is news.
+    pub fn inherit(&mut self, left: Inheritance) -> bool {
+        match self {
+            Machine::Shard(shard) => shard.inherit(left),
+            Machine::Directory(_) => false,
         }
     }
 

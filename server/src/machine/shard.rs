@@ -19,7 +19,7 @@ use coppice_client::wire::{
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
 
-pub use border::{Border, BorderChange, Fork};
+pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal, second};
 
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
@@ -39,6 +39,10 @@ pub struct Shard {
     chain: Chain,
     /// Changes of the borders that were applied, oldest first.
     applied: Vec<ChangeId>,
+    /// No command and no read is taken any more: a neighbour takes this partition in (ordering.md 8).
+    sealed: Option<Seal>,
+    /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
+    inheritances: Vec<Inheritance>,
     undo: Undo,
     scratch: Scratch,
     /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
@@ -93,15 +97,38 @@ pub struct ShardMark {
     chain: Chain,
     range: KeyRange,
     map_version: MapVersion,
-    cuts: Vec<border::Cut>,
+    /// Tickets that nobody had taken yet.
+    placed: usize,
+    moved: Vec<border::Moved>,
     /// Children that begin when the batch is decided.
     forks: Vec<Fork>,
+    /// The batch sealed the partition.
+    seals: bool,
+    /// Changes by which neighbours were taken in.
+    joins: Vec<ChangeId>,
+    /// What the batch needs and is not here: it must be taken back, and executed again later.
+    awaits: Option<Awaited>,
 }
 
 impl ShardMark {
     /// Children that begin when the batch is decided.
     pub fn forks(&self) -> &[Fork] {
         &self.forks
+    }
+
+    /// Whether the batch sealed the partition.
+    pub fn seals(&self) -> bool {
+        self.seals
+    }
+
+    /// Changes by which neighbours were taken in.
+    pub fn joins(&self) -> &[ChangeId] {
+        &self.joins
+    }
+
+    /// What the batch needs and is not here: it must be taken back at once, and executed again later.
+    pub fn awaits(&self) -> Option<Awaited> {
+        self.awaits
     }
 }
 
@@ -129,6 +156,8 @@ impl Shard {
             session_limits: SessionLimits::default(),
             chain: Chain::new(last_ticket),
             applied: Vec::new(),
+            sealed: None,
+            inheritances: Vec::new(),
             undo: Undo::default(),
             scratch: Scratch::default(),
             me: None,
@@ -191,10 +220,17 @@ impl Shard {
         self.session_limits
     }
 
-    /// The values of `keys`; `None` if one of them lies outside the partition.
+    /// Whether the partition is sealed, and takes no commands and reads any more.
+    fn is_closed(&self) -> bool {
+        self.sealed.is_some() && !crate::mutant!(merge_no_end)
+    }
+
+    /// The values of `keys`; `None` if one of them lies outside the partition, or it is sealed: checked in the state
+    /// that is read, whenever the read was positioned (reliability.md MV3).
     pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<Vec<Option<Value>>> {
         let keys: Vec<&[u8]> = keys.collect();
-        if !keys.iter().all(|key| self.range.contains(key)) {
+        let own = !self.is_closed() && keys.iter().all(|key| self.range.contains(key));
+        if !own && !crate::mutant!(read_ignores_split) {
             return None;
         }
         let mut values = Vec::with_capacity(keys.len());
@@ -202,15 +238,22 @@ impl Shard {
         Some(values)
     }
 
-    /// A walk over `range` as it is now, O(1) to make; `None` if a part of it lies outside the partition.
+    /// A walk over `range` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it is
+    /// sealed.
     pub fn cursor(&self, range: &RangeRequest) -> Option<Cursor> {
+        if self.is_closed() { None } else { self.part(range) }
+    }
+
+    /// The same for a part of a query: a sealed partition gives it too.
+    fn part(&self, range: &RangeRequest) -> Option<Cursor> {
         let low = range.low.as_ref();
         let below_high = match (&range.high, &self.range.high) {
             (_, None) => true,
             (None, Some(_)) => false,
             (Some(high), Some(own)) => high.as_ref() <= own.as_slice(),
         };
-        if low < self.range.low.as_slice() || !below_high {
+        let inside = low >= self.range.low.as_slice() && below_high;
+        if !inside && !crate::mutant!(read_ignores_split) {
             return None;
         }
         let wanted = KeyRange { low: low.into(), high: range.high.as_deref().map(Into::into) };
@@ -226,8 +269,12 @@ impl Shard {
             chain: self.chain,
             range: self.range.clone(),
             map_version: self.map_version,
-            cuts: Vec::new(),
+            placed: self.placed.len(),
+            moved: Vec::new(),
             forks: Vec::new(),
+            seals: false,
+            joins: Vec::new(),
+            awaits: None,
         };
         if let Batch::Commands(commands) = batch {
             self.execute_commands(instance, commands, &mut mark, answers);
@@ -273,6 +320,7 @@ impl Shard {
     /// Executes an entry that is no pack.
     fn execute_entry(&mut self, instance: Instance, index: u32, entry: &Entry<'_>, mark: &mut ShardMark) -> Outcome {
         match entry {
+            Entry::Open(_) if self.is_closed() => Outcome::Closed,
             Entry::Open(Open { client, .. }) => {
                 let session = SessionId { partition: self.partition, instance: instance.0, index };
                 self.sessions.open(session, client.0, &self.session_limits, &mut mark.sessions);
@@ -305,7 +353,7 @@ impl Shard {
                     continue;
                 }
                 // Outside the bounds: cut by another map, which the order of tickets excludes. No part, no result.
-                if let Some(cursor) = self.cursor(&share.range(self.partition)) {
+                if let Some(cursor) = self.part(&share.range(self.partition)) {
                     shares.push((share, cursor));
                 }
             }
@@ -316,7 +364,7 @@ impl Shard {
     /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
     /// of its commands loads in bulk.
     fn gather<'a>(&self, index: u32, pack: &Pack<'a>, gathered: &mut Gathered<'a>) -> bool {
-        let Some(executed) = self.sessions.highest(pack.session()) else { return false };
+        let Some(executed) = self.sessions.highest(pack.session()).filter(|_| !self.is_closed()) else { return false };
         let highest = gathered.highest.get(&pack.session()).map_or(executed, |&gathered| gathered.max(executed));
         let before = gathered.ops.len();
         let mut last = highest;
@@ -371,6 +419,9 @@ impl Shard {
         mut ready: Option<&mut slice::Iter<'_, OpResult>>,
     ) -> Outcome {
         let session = pack.session();
+        if self.is_closed() {
+            return Outcome::Closed;
+        }
         let Some(highest) = self.sessions.highest(session) else { return Outcome::SessionExpired };
         self.sessions.acknowledge(session, pack.lowest_unacknowledged(), instance.0, &mut mark.sessions);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -385,6 +436,11 @@ impl Shard {
             // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
             if !self.owns(&command) {
                 reply.refused(refusal);
+                if crate::mutant!(refusal_stored) {
+                    scratch.numbers.push(number);
+                    scratch.indexes.push(u64::from(index) + offset as u64);
+                    scratch.results.extend_from_slice(reply.last_result());
+                }
                 continue;
             }
             match ready.as_deref_mut() {
@@ -419,6 +475,10 @@ impl Shard {
 
     /// Takes back the newest batch.
     pub fn undo(&mut self, mark: &ShardMark) {
+        if mark.awaits.is_some() {
+            // Nobody has taken them yet: they are those of this batch.
+            self.placed.truncate(mark.placed);
+        }
         self.undo_borders(mark);
         for record in mark.sessions.iter().rev() {
             if !crate::mutant!(undo_no_session) {
@@ -448,6 +508,8 @@ impl Shard {
             session_limits: self.session_limits,
             chain: self.chain,
             applied: self.applied.clone(),
+            sealed: self.sealed,
+            inheritances: Vec::new(),
             undo: self.undo.clone(),
             scratch: Scratch::default(),
             me: None,
@@ -481,6 +543,8 @@ impl Shard {
         let ticket = self.chain.last_ticket().map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
         let high = self.range.high.as_ref().map_or(0, |high| crc32c::crc32c(high));
         let bounds = u64::from(crc32c::crc32c(&self.range.low)) << 32 | u64::from(high);
+        let sealed = self.sealed.map_or(0, |seal| u64::from(seal.heir.0) + 1);
+        let bounds = bounds ^ sealed.rotate_left(16);
         self.tree.digest().0 ^ self.sessions.digest().rotate_left(1) ^ ticket.rotate_left(2) ^ bounds.rotate_left(3)
     }
 }

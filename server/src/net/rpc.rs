@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use coppice_client::map::{Addresses, PartitionMap};
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ClusterId, Frame, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal, ReplicaId,
+    AdminReply, AdminRequest, ChangeId, ClusterId, Frame, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal,
+    ReplicaId,
 };
 use coppice_ordering::Configuration;
 use serde::{Deserialize, Serialize};
@@ -136,6 +137,8 @@ pub struct GroupReport {
 pub struct LocalReplica {
     /// Which replica.
     pub replica: ReplicaId,
+    /// Changes of borders that are in a checkpoint on its disk.
+    pub saved: Vec<ChangeId>,
     /// Whether it leads and serves.
     pub leads: bool,
     /// The leader as it knows it.

@@ -4,6 +4,7 @@
 //! came to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It
 //! knows neither frames nor sockets nor files.
 
+mod inherit;
 mod queries;
 mod reads;
 mod step;
@@ -18,6 +19,7 @@ use coppice_ordering::{
     RecoveredGroup, ReplicaId, Reporter, SubmitError, Time,
 };
 
+use inherit::Stall;
 use reads::{AskedRead, HeldRead};
 pub use step::{Effect, Input, QueryPart};
 
@@ -98,6 +100,8 @@ pub struct Replica {
     reporter: Reporter,
     /// Parts of queries at undecided instances, ascending.
     parts: VecDeque<(Instance, Box<QueryPart>)>,
+    /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
+    stall: Option<Stall>,
     /// Buffer.
     placed: Vec<Placed>,
     /// Confirmations that the coordinator waits for, ascending.
@@ -143,6 +147,7 @@ impl Replica {
             paxos,
             reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
             parts: VecDeque::new(),
+            stall: None,
             placed: Vec::new(),
             confirms: VecDeque::new(),
             executor: Executor::new(machine, decided, speculation),
@@ -192,6 +197,7 @@ impl Replica {
         let mut replica = Replica::new(group, paxos, machine, snapshot, speculation);
         replica.ordered = ordered;
         replica.drain(now, effects);
+        replica.note_stall(now, effects);
         replica
     }
 
@@ -257,7 +263,8 @@ impl Replica {
 
     /// When `step` with `Tick` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
-        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).min()
+        let stall = self.stall.map(|stall| stall.again);
+        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(stall).min()
     }
 
     /// The only way in.
@@ -286,16 +293,19 @@ impl Replica {
                     effects.push(Effect::DirectoryChanged);
                 }
                 self.order(now, Order::Installed { instance, configuration, configured_at }, effects);
+                self.run_decided(now, effects);
             }
             Input::Change(configuration) => self.order(now, Order::Change(configuration), effects),
             Input::Transfer { to, deadline } => self.order(now, Order::Transfer { to, deadline }, effects),
             Input::Place(place) => self.on_place(now, &place, effects),
             Input::Released(ticket) => self.on_released(now, ticket, effects),
+            Input::Inherit(left) => self.on_inherit(now, *left, effects),
             Input::Confirm(token) => self.on_confirm(token),
         }
         if let Some(ticket) = self.reporter.poll(now) {
             effects.push(Effect::Placed { ticket });
         }
+        self.note_stall(now, effects);
         self.let_out(effects);
     }
 
@@ -432,6 +442,7 @@ impl Replica {
         let mut answers = std::mem::take(&mut self.answers);
         let rolled_back = self.executor.accepted(instance, batch, &mut answers);
         self.answers = answers;
+        effects.extend(self.executor.take_moved().into_iter().map(|mark| Effect::Moved { mark }));
         if let Some(from) = rolled_back {
             // Whoever waits for what stood there will ask again: what came of it is not ours to say any more.
             self.work.split_off(&from);
@@ -456,10 +467,13 @@ impl Replica {
         let mut answers = std::mem::take(&mut self.answers);
         let from = self.executor.decided();
         self.executor.decided_upto(upto, &mut answers);
+        self.refill(upto, &mut answers);
+        // Less, while a batch waits for what a neighbour leaves.
+        let upto = self.executor.decided();
         self.answers = answers;
         self.keep_answers();
         self.keep_parts();
-        effects.extend(self.executor.take_forks().into_iter().map(|mark| Effect::Forked { mark }));
+        effects.extend(self.executor.take_moved().into_iter().map(|mark| Effect::Moved { mark }));
         if self.group == PartitionId::DIRECTORY && upto > from {
             effects.push(Effect::DirectoryChanged);
         }
@@ -484,6 +498,7 @@ impl Replica {
             let reply = match answer.outcome {
                 Outcome::Pack(body) => Reply::Pack(body),
                 Outcome::SessionExpired => Reply::Refused(Refusal::SessionExpired),
+                Outcome::Closed => Reply::Refused(Refusal::WrongPartition),
                 Outcome::Opened(session) => Reply::Opened(session),
                 Outcome::Directory(reply) => Reply::Directory(reply),
                 Outcome::Nothing => continue,

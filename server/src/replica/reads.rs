@@ -34,6 +34,10 @@ impl Replica {
         if stale {
             return self.read_stale(origin, &request, effects);
         }
+        if self.executor.awaits().is_some() {
+            // What is decided behind the batch that waits may have been answered by a leader before this one.
+            return refuse(effects, origin, Refusal::Busy);
+        }
         if self.leading {
             let reply = self.execute_read(&request);
             let (token, position) = (self.read_token, self.executor.tip());

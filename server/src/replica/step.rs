@@ -5,6 +5,7 @@ use coppice_client::wire::Position;
 use coppice_ordering::multicast::Place;
 use coppice_ordering::{Ballot, Configuration, ConfirmToken, Instance, Lsn, Message, Record, ReplicaId, Ticket, Time};
 
+use crate::machine::shard::{Awaited, Inheritance};
 use crate::machine::{Machine, Mark};
 use crate::multicast::Share;
 use crate::request::{Origin, Reply, Request};
@@ -58,6 +59,8 @@ pub enum Input {
     Place(Place),
     /// The coordinator has released or voided everything up to this ticket.
     Released(Ticket),
+    /// What a sealed neighbour leaves to this partition.
+    Inherit(Box<Inheritance>),
     /// The coordinator, beside this replica of the directory, wants its leadership confirmed from now on.
     Confirm(ConfirmToken),
 }
@@ -111,11 +114,14 @@ pub enum Effect {
     },
     /// A decided batch changed the directory.
     DirectoryChanged,
-    /// A decided batch split the partition: the children in it begin (ordering.md 8).
-    Forked {
-        /// See [`Machine::forks`].
+    /// A decided batch moved borders: children begin, a sealed partition's state goes to its neighbour, one that was
+    /// taken in is to become durable (ordering.md 8).
+    Moved {
+        /// See [`Machine::forks`], [`Machine::seals`], [`Machine::joins`].
         mark: Mark,
     },
+    /// The next batch needs what a neighbour leaves to this partition; nothing runs until [`Input::Inherit`].
+    Awaits(Awaited),
     /// Fetch a snapshot from this replica.
     NeedSnapshot {
         /// Who offered one.

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coppice_client::map::{Entry, NodeState, Role};
+use coppice_client::map::{Entry, NodeState, ReplicaInfo, Role};
 use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 
 use super::{Led, Step, View, core_ids, load, placements};
-use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Move, Reshape};
+use crate::machine::directory::{Absorbed, Change, DirectoryCommand, DirectoryState, Move, Reshape};
 
 /// Moves that the plan begins by itself run at most so many at a time: each sends a whole partition over the network.
 const MOVES_MAX: usize = 2;
@@ -29,9 +29,11 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
         match change {
             Change::Move(change) => steps.extend(next_of_move(state, view, id, change, tried.contains(&id))),
             // Its ticket is sent again until it is placed; the coordinator tells when it is released.
-            Change::Split(_) => {}
+            Change::Split(_) | Change::Merge(_) => {}
         }
     }
+    let gone = state.absorbed.iter().filter(|(partition, absorbed)| is_on_disk(state, view, **partition, absorbed));
+    steps.extend(gone.map(|(&partition, _)| Step::Decide(DirectoryCommand::Reshape(Reshape::Gone { partition }))));
     hand_over(state, view, &mut steps);
     begin_moves(state, view, replicas, &mut steps);
     for node in state.map.nodes.iter().filter(|node| node.state == NodeState::Leaving) {
@@ -40,6 +42,18 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
         }
     }
     steps
+}
+
+/// Whether all replicas that took the partition in have it on disk: until then they may have to take it in again, after
+/// a restart, from the partition's replica beside them. Those on other nodes began with a snapshot that has it.
+fn is_on_disk(state: &DirectoryState, view: &View, partition: PartitionId, absorbed: &Absorbed) -> bool {
+    let (Some(ending), Some(heir)) = (state.map.group(partition), state.map.entry(absorbed.heir)) else { return true };
+    let mut beside = heir.replicas.iter().filter(|info| ending.replica_on(info.node).is_some());
+    let saved = |info: &ReplicaInfo| {
+        let replica = view.node(info.node).and_then(|local| local.replicas.get(&absorbed.heir));
+        replica.is_some_and(|replica| replica.replica == info.replica && replica.saved.contains(&absorbed.join))
+    };
+    state.change_of(partition).is_none() && beside.all(saved)
 }
 
 /// The next step of a move, if there is one to take now (ordering.md 1.5, 8).

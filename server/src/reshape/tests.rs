@@ -47,6 +47,7 @@ impl Model {
             nodes: (1..=nodes).map(info).collect(),
             directory: Some(entry(0)),
             partitions: (1..=partitions).map(entry).collect(),
+            ending: Vec::new(),
         };
         map.check().expect("a whole map");
         let report = GroupReport { voters: (1..=on).map(ReplicaId).collect(), ..GroupReport::default() };

@@ -8,7 +8,8 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 
 use super::{View, placements};
-use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reshape};
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reason, Reshape};
+use crate::machine::shard::Border;
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub fn verdict(
         Shape::ReplaceNode { old, address } => judge.replace(*old, address),
         Shape::Move { partition, from, to } => judge.relocate(*partition, from, to),
         Shape::Split { partition, at } => judge.split(*partition, at.as_deref()),
-        Shape::Merge { .. } => Err(AdminError::Refused("this version does not merge partitions".into())),
+        Shape::Merge { partition, into } => judge.merge(*partition, *into),
     }
 }
 
@@ -65,6 +66,11 @@ struct Judge<'a> {
 
 fn refused<T>(text: String) -> Result<T, AdminError> {
     Err(AdminError::Refused(text))
+}
+
+/// Somebody who is needed does not answer.
+fn unavailable<T>(text: String) -> Result<T, AdminError> {
+    Err(AdminError::Unavailable(text))
 }
 
 fn decide(command: Reshape, plan: Reshaped) -> Result<Verdict, AdminError> {
@@ -157,7 +163,7 @@ impl Judge<'_> {
         for (partition, nodes) in placements(self.state).filter(|(_, nodes)| nodes.contains(&node)) {
             let (up, all) = self.view.voters_up(self.state, partition);
             if up <= all / 2 {
-                return refused(format!(
+                return unavailable(format!(
                     "{partition} has no quorum: {up} of its {all} voters answer, so it cannot decide to change them"
                 ));
             }
@@ -318,7 +324,7 @@ impl Judge<'_> {
                 return refused(format!("{node} takes no replicas: it is joining, drained or removed"));
             }
             match self.view.node(node) {
-                None => return refused(format!("{node} does not answer: a replica there would not count")),
+                None => return unavailable(format!("{node} does not answer: a replica there would not count")),
                 Some(local) => {
                     if let Some(why) = &local.full {
                         return refused(format!("{node} is full: {why}"));
@@ -328,11 +334,11 @@ impl Judge<'_> {
         }
         let (up, all) = self.view.voters_up(self.state, partition);
         if up <= all / 2 {
-            return refused(format!("{partition} has no quorum: {up} of its {all} voters answer"));
+            return unavailable(format!("{partition} has no quorum: {up} of its {all} voters answer"));
         }
         let up = target.iter().filter(|&&node| self.view.is_up(node)).count();
         if up <= target.len() / 2 {
-            return refused(format!(
+            return unavailable(format!(
                 "{partition} would lose its quorum: only {up} of these {} nodes answer",
                 target.len()
             ));
@@ -365,6 +371,10 @@ impl Judge<'_> {
         if let Some(known) = self.split_progress(change) {
             return Ok(Verdict::Progress(known));
         }
+        let known = |id: PartitionId| self.state.map.partitions.iter().any(|entry| entry.partition == id);
+        if let Some(partition) = partition.filter(|&id| !known(id)) {
+            return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
+        }
         let Some(at) = at else {
             return refused("the partition to be cut has fewer than two keys: say where with --at".into());
         };
@@ -389,7 +399,7 @@ impl Judge<'_> {
         }
         let (up, all) = self.view.voters_up(self.state, partition);
         if up <= all / 2 {
-            return refused(format!("{partition} has no quorum: {up} of its {all} voters answer"));
+            return unavailable(format!("{partition} has no quorum: {up} of its {all} voters answer"));
         }
         for info in &entry.replicas {
             if let Some(why) = self.view.node(info.node).and_then(|local| local.full.as_ref()) {
@@ -402,10 +412,69 @@ impl Judge<'_> {
         decide(Reshape::Split { change, partition, at: Bytes::copy_from_slice(at) }, plan)
     }
 
+    fn merge(&self, partition: PartitionId, into: Option<PartitionId>) -> Result<Verdict, AdminError> {
+        let change = self.request.change;
+        if let Some(Change::Merge(border)) = self.state.changes.get(&change) {
+            let [gone, heir] = border.touched();
+            let text = match border.border {
+                Border::Join { .. } => format!("{heir} takes {gone} in"),
+                Border::Split { .. } | Border::Seal { .. } => format!("{gone} is being closed"),
+            };
+            let progress = Reshaped { partition: Some(heir), ..self.reshaped(false, 1, vec![text]) };
+            return Ok(Verdict::Progress(progress));
+        }
+        if let Some(Ended::Made(heir)) = self.state.ended(change) {
+            let text = format!("{heir} has taken in its neighbour, on {}", self.place(heir));
+            return Ok(Verdict::Progress(Reshaped { partition: Some(heir), ..self.reshaped(true, 0, vec![text]) }));
+        }
+        let entries = &self.state.map.partitions;
+        let Some(at) = entries.iter().position(|entry| entry.partition == partition) else {
+            return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
+        };
+        let neighbour = entries.get(if at > 0 { at - 1 } else { 1 }).map(|entry| entry.partition);
+        let Some(heir) = into.or(neighbour) else {
+            return refused(format!("{partition} is the only partition: it has no neighbour"));
+        };
+        let Some(to) = entries.iter().position(|entry| entry.partition == heir) else {
+            return Err(AdminError::NotFound(format!("there is no partition {heir} that holds keys")));
+        };
+        if at.abs_diff(to) != 1 {
+            return refused(Reason::NotNeighbours(partition, heir).to_string());
+        }
+        for id in [partition, heir] {
+            if let Some((other, _)) = self.state.change_of(id) {
+                return refused(format!("{id} is being changed already, by change {other}: ask again when it is done"));
+            }
+            let (up, all) = self.view.voters_up(self.state, id);
+            if up <= all / 2 {
+                return unavailable(format!("{id} has no quorum: {up} of its {all} voters answer"));
+            }
+        }
+        if self.nodes_of(partition) != self.nodes_of(heir) {
+            return refused(format!(
+                "{partition} is on {} and {heir} on {}: coppice partition move {partition} --to {}",
+                self.place(partition),
+                self.place(heir),
+                self.place(heir).replace(' ', ",")
+            ));
+        }
+        let steps = vec![
+            format!("{partition} takes no more commands"),
+            format!("{heir}, beside it on the same nodes, takes its keys and sessions in"),
+        ];
+        let plan = Reshaped { partition: Some(heir), ..self.reshaped(false, 2, steps) };
+        decide(Reshape::Merge { change, partition, heir }, plan)
+    }
+
+    fn nodes_of(&self, partition: PartitionId) -> BTreeSet<NodeId> {
+        let entry = self.state.map.entry(partition);
+        entry.map(|entry| entry.replicas.iter().map(|info| info.node).collect()).unwrap_or_default()
+    }
+
     /// How far a split is that was begun.
     fn split_progress(&self, change: ChangeId) -> Option<Reshaped> {
         if let Some(Change::Split(cut)) = self.state.changes.get(&change) {
-            let [parent, child] = cut.partitions();
+            let [parent, child] = cut.touched();
             let text = format!("{parent} is being cut; {child} begins");
             return Some(Reshaped { partition: Some(child), ..self.reshaped(false, 2, vec![text]) });
         }

@@ -38,10 +38,8 @@ impl Shard {
                         self.end_coordinating();
                     }
                 }
-                Effect::Forked { mark } => {
-                    let led = self.groups.get(&id).is_some_and(|group| group.replica.is_leading());
-                    self.shared.tell_control(ToControl::Forked { group: id, led, mark });
-                }
+                Effect::Moved { mark } => self.on_moved(id, mark),
+                Effect::Awaits(awaited) => self.on_awaits(awaited),
                 Effect::DirectoryChanged => {
                     self.on_directory_changed(id);
                     self.on_decided_map();

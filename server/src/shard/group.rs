@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use coppice_client::wire::NodeId;
+use coppice_client::wire::{ChangeId, NodeId};
 use coppice_ordering::{Instance, ReplicaId};
 
 use super::lag::Lag;
@@ -29,6 +29,10 @@ pub struct Group {
     pub checkpointing: bool,
     /// A snapshot is being fetched.
     pub installing: bool,
+    /// Changes of borders that the newest durable checkpoint or snapshot here includes.
+    pub saved: Vec<ChangeId>,
+    /// Changes by which neighbours were taken in, and that are not in a checkpoint yet.
+    pub joins: Vec<ChangeId>,
     /// Closed batches as they were last published: full, idle, due.
     pub closed: [u64; 3],
     /// Where its values are published.
@@ -78,9 +82,17 @@ pub struct GroupStatus {
     pub lags: BTreeMap<NodeId, (u64, u64)>,
     /// Its group's membership.
     pub report: GroupReport,
+    /// See [`Group::saved`].
+    pub saved: Vec<ChangeId>,
 }
 
 impl Group {
+    /// Everything up to these changes of borders is in a checkpoint or snapshot on this node's disk.
+    pub fn note_saved(&mut self, applied: Vec<ChangeId>) {
+        self.joins.retain(|join| !applied.contains(join));
+        self.saved = applied;
+    }
+
     /// The node of the leader, if one is known.
     pub fn leader_node(&self) -> Option<NodeId> {
         self.replica.leader().and_then(|leader| self.nodes.get(&leader).copied())
@@ -111,6 +123,7 @@ impl Group {
             digests: executor.digests().chain(executor.digest_now()).collect(),
             lags: lags.collect(),
             report: self.report(),
+            saved: self.saved.clone(),
         }
     }
 

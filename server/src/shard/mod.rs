@@ -12,6 +12,7 @@ mod effects;
 mod gauges;
 mod group;
 mod lag;
+mod merges;
 mod queries;
 pub mod ranges;
 
@@ -273,7 +274,7 @@ impl Shard {
     /// No replica of `group` is here: one is about to start, or the client's map is older than ours.
     fn not_here(&self, group: PartitionId) -> Refusal {
         let own = self.shared.identity().map(|identity| identity.node);
-        match self.map.entry(group) {
+        match self.map.group(group) {
             Some(entry) if own.is_some_and(|own| entry.replica_on(own).is_some()) => Refusal::NotLeader { hint: None },
             _ => Refusal::WrongPartition,
         }
@@ -296,7 +297,7 @@ impl Shard {
     /// Uses this map from now on.
     pub fn set_map(&mut self, map: Arc<PartitionMap>) {
         for (id, group) in &mut self.groups {
-            let Some(entry) = map.entry(*id) else { continue };
+            let Some(entry) = map.group(*id) else { continue };
             for info in &entry.replicas {
                 group.nodes.insert(crate::net::translate::replica(info.replica), info.node);
             }

@@ -255,10 +255,7 @@ impl Shard {
     fn decided_changes(&self) -> Vec<Change> {
         let Some(group) = self.groups.get(&PartitionId::DIRECTORY) else { return Vec::new() };
         let Some(state) = group.replica.decided_directory() else { return Vec::new() };
-        let borders = state.changes.values().filter_map(|change| match change {
-            DirectoryChange::Split(change) => Some(change),
-            DirectoryChange::Move(_) => None,
-        });
+        let borders = state.changes.values().filter_map(DirectoryChange::border);
         let mut changes: Vec<Change> = borders
             .filter(|change| !self.queries.released.contains(&change.id))
             .map(|change| Change {
@@ -326,7 +323,7 @@ impl Shard {
             Some(node) => to(self, node, &letter),
             None => {
                 let map = Arc::clone(&self.map);
-                let replicas = map.entry(receiver).map_or(&[][..], |entry| &entry.replicas);
+                let replicas = map.group(receiver).map_or(&[][..], |entry| &entry.replicas);
                 replicas.iter().for_each(|info| to(self, info.node, &letter));
             }
         }

@@ -204,8 +204,9 @@ impl World {
             Effect::NeedSnapshot { from, instance } => self.need_snapshot(node, group, from, instance),
             Effect::Configured { .. }
             | Effect::DirectoryChanged
-            // No directory runs here yet, so nothing is split.
-            | Effect::Forked { .. }
+            // No directory runs here yet, so no border moves.
+            | Effect::Moved { .. }
+            | Effect::Awaits(_)
             | Effect::Dismissed
             | Effect::HandoverFailed { .. } => {}
         }
@@ -526,7 +527,8 @@ fn show(effect: &Effect) -> String {
         Effect::Leading { ballot } => format!("lead {ballot}"),
         Effect::Following { leader, ballot } => format!("follow {leader:?} {ballot}"),
         Effect::DirectoryChanged => "directory changed".into(),
-        Effect::Forked { .. } => "forked".into(),
+        Effect::Moved { .. } => "moved a border".into(),
+        Effect::Awaits(awaited) => format!("awaits {awaited:?}"),
         Effect::NeedSnapshot { from, instance } => format!("need snapshot {instance} from {from}"),
         Effect::Configured { instance, configuration } => format!("configured {instance} {configuration}"),
         Effect::Dismissed => "dismissed".into(),

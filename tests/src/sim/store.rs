@@ -357,10 +357,11 @@ mod tests {
         }
         let configuration = coppice_ordering::Configuration::of_voters([coppice_ordering::ReplicaId(0)]);
         let plain = "plain data";
+        type Changes = (Vec<coppice_client::wire::ChangeId>, Option<coppice_server::machine::shard::Seal>);
         let blobs = coppice_server::checkpoint::Blobs {
             configuration: postcard::to_stdvec(&(configuration, Instance(3))).expect(plain).into(),
             sessions: postcard::to_stdvec(&coppice_server::sessions::Sessions::default().export()).expect(plain).into(),
-            changes: postcard::to_stdvec(&Vec::<coppice_client::wire::ChangeId>::new()).expect(plain).into(),
+            changes: postcard::to_stdvec(&Changes::default()).expect(plain).into(),
             ..Default::default()
         };
         let head = coppice_server::checkpoint::Head {
@@ -369,7 +370,7 @@ mod tests {
             low: Bytes::from_static(b"k"),
             ..Default::default()
         };
-        let saved = Saved::of(Taken { head, blobs, tree });
+        let saved = Saved::of(Taken { head, blobs, applied: Vec::new(), tree });
         assert!(saved.load().is_ok() && saved.bytes() > 8_192, "{:?} {}", saved.load().map(|_| ()), saved.bytes());
         for at in 0..saved.bytes() {
             assert!(saved.flipped(at).load().is_err(), "byte {at} was changed and nothing noticed");

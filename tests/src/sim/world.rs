@@ -580,6 +580,7 @@ fn first_map(plan: &Plan, random: &mut Random) -> (PartitionMap, BTreeMap<(Parti
         nodes: (0..plan.nodes).map(node).collect(),
         directory,
         partitions: entries,
+        ending: Vec::new(),
     };
     (map, places)
 }

@@ -12,7 +12,7 @@ use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, ReplicaId}
 use serde::{Deserialize, Serialize};
 
 use super::{DirectoryReply, DirectoryState};
-use crate::machine::shard::{Border, BorderChange};
+use crate::machine::shard::{Border, BorderChange, second};
 
 /// Ends of changes that are remembered, to answer whoever asks again.
 const ENDED_MAX: usize = 256;
@@ -24,6 +24,18 @@ pub enum Change {
     Move(Move),
     /// A partition is cut in two: the map says so already, the partition will when the change's ticket is placed.
     Split(BorderChange),
+    /// A partition is merged into its neighbour: first it is sealed, then the neighbour takes it in. This is what is
+    /// to be placed now.
+    Merge(BorderChange),
+}
+
+/// A partition that its neighbour took in, and whose replicas stay until that is on all disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absorbed {
+    /// The neighbour.
+    pub heir: PartitionId,
+    /// The change that a checkpoint of the neighbour must include.
+    pub join: ChangeId,
 }
 
 /// A group gets other replicas: they join as learners, then one configuration replaces the voters (ordering.md 1.5).
@@ -44,12 +56,20 @@ impl Change {
     pub fn groups(&self) -> impl Iterator<Item = PartitionId> {
         let (one, other) = match self {
             Change::Move(change) => (change.partition, None),
-            Change::Split(change) => {
-                let [parent, child] = change.partitions();
-                (parent, Some(child))
+            Change::Split(change) | Change::Merge(change) => {
+                let [one, other] = change.touched();
+                (one, Some(other))
             }
         };
         std::iter::once(one).chain(other)
+    }
+
+    /// What is to be placed in partitions, if it moves borders.
+    pub fn border(&self) -> Option<&BorderChange> {
+        match self {
+            Change::Move(_) => None,
+            Change::Split(change) | Change::Merge(change) => Some(change),
+        }
     }
 }
 
@@ -106,6 +126,20 @@ pub enum Reason {
     /// The key is not inside the partition, or its first one.
     #[error("{0} cannot be cut there: the key must lie inside it, and not be its first one")]
     NotInside(PartitionId),
+    /// Only partitions that touch are merged.
+    #[error("{0} and {1} are no neighbours: a partition is merged into the one before or behind it")]
+    NotNeighbours(PartitionId, PartitionId),
+    /// Nothing is copied by a merge, so each replica needs the other's beside it.
+    #[error("{0} and {1} are not on the same nodes: move one of them first")]
+    Apart(PartitionId, PartitionId),
+    /// An earlier merge is not on all disks yet.
+    #[error("{heir} is still writing down what it took in from {partition}: ask again when that is done")]
+    TakingIn {
+        /// Who took it in.
+        heir: PartitionId,
+        /// Which partition it was.
+        partition: PartitionId,
+    },
     /// No change of this name is under way.
     #[error("change {0} is not under way")]
     UnknownChange(ChangeId),
@@ -171,10 +205,24 @@ pub enum Reshape {
         #[serde(with = "coppice_client::wire::serde_bytes")]
         at: Bytes,
     },
-    /// The ticket of a split is placed in both partitions and released.
-    Cut {
-        /// Which change.
+    /// A partition shall be taken in by its neighbour.
+    Merge {
+        /// The change's name.
         change: ChangeId,
+        /// Which partition goes.
+        partition: PartitionId,
+        /// Its neighbour.
+        heir: PartitionId,
+    },
+    /// The ticket of a change of borders is placed in all its partitions and released.
+    Released {
+        /// The ticket's name: see [`BorderChange::id`].
+        change: ChangeId,
+    },
+    /// All replicas of its heir have what they took in on disk: the partition is needed no more.
+    Gone {
+        /// Which partition.
+        partition: PartitionId,
     },
     /// The group has its old configuration, without learners.
     Unmoved {
@@ -205,7 +253,9 @@ impl DirectoryState {
             Reshape::Moved { change } => self.moved(change),
             Reshape::Cancel { change } => self.cancel(change),
             Reshape::Split { change, partition, at } => self.split(change, partition, at),
-            Reshape::Cut { change } => self.cut(change),
+            Reshape::Merge { change, partition, heir } => self.merge(change, partition, heir),
+            Reshape::Released { change } => self.released(change),
+            Reshape::Gone { partition } => self.gone(partition),
             Reshape::Unmoved { change } => self.unmoved(change),
         }
     }
@@ -354,7 +404,7 @@ impl DirectoryState {
             // Without learners nothing tells whether the new configuration is on its way: it is carried through.
             Some(Change::Move(change)) => change.cancelled = !change.add.is_empty(),
             // The map has it already: it is carried through.
-            Some(Change::Split(_)) => {}
+            Some(Change::Split(_) | Change::Merge(_)) => {}
             None => return self.unknown(change),
         }
         DirectoryReply::Done
@@ -381,7 +431,7 @@ impl DirectoryState {
         if !entry.contains(&at) || at == entry.low {
             return refused(Reason::NotInside(partition));
         }
-        let used = self.map.partitions.iter().map(|entry| entry.partition.0).max().unwrap_or(0);
+        let used = self.map.groups().map(|entry| entry.partition.0).max().unwrap_or(0);
         self.partitions_used = self.partitions_used.max(used) + 1;
         let child = PartitionId(self.partitions_used);
         // No change of the parent is under way, so all its replicas vote; each has the child's beside it.
@@ -399,15 +449,80 @@ impl DirectoryState {
         DirectoryReply::Done
     }
 
-    fn cut(&mut self, change: ChangeId) -> DirectoryReply {
-        match self.changes.get(&change) {
-            Some(Change::Split(BorderChange { border: Border::Split { child, .. }, .. })) => {
-                let child = *child;
-                self.end(change, Ended::Made(child));
-                DirectoryReply::Done
-            }
-            Some(Change::Move(_)) | None => self.unknown(change),
+    fn merge(&mut self, change: ChangeId, partition: PartitionId, heir: PartitionId) -> DirectoryReply {
+        if self.is_known(change) {
+            return DirectoryReply::Done;
         }
+        let place = |id: PartitionId| self.map.partitions.iter().position(|entry| entry.partition == id);
+        let Some(at) = place(partition) else { return refused(Reason::UnknownPartition(partition)) };
+        let Some(to) = place(heir) else { return refused(Reason::UnknownPartition(heir)) };
+        for id in [partition, heir] {
+            if let Some((change, _)) = self.change_of(id) {
+                return refused(Reason::Busy { partition: id, change });
+            }
+            // Its replicas may have to begin before that again, and need the other's beside them.
+            if let Some((&before, _)) = self.absorbed.iter().find(|(_, absorbed)| absorbed.heir == id) {
+                return refused(Reason::TakingIn { heir: id, partition: before });
+            }
+        }
+        if at.abs_diff(to) != 1 {
+            return refused(Reason::NotNeighbours(partition, heir));
+        }
+        if nodes(&self.map.partitions[at]) != nodes(&self.map.partitions[to]) {
+            return refused(Reason::Apart(partition, heir));
+        }
+        // The version tells the coordinator that there is something to do.
+        self.edit(partition, |_| {});
+        let border = Border::Seal { partition, heir };
+        let change_of_borders = BorderChange { id: change, version: self.map.version, border };
+        self.changes.insert(change, Change::Merge(change_of_borders));
+        DirectoryReply::Done
+    }
+
+    fn released(&mut self, id: ChangeId) -> DirectoryReply {
+        let ticket = |(_, change): &(&ChangeId, &Change)| change.border().is_some_and(|border| border.id == id);
+        let Some((&change, found)) = self.changes.iter().find(ticket) else {
+            // The second ticket of a merge bears another name than the change.
+            let known = self.changes.contains_key(&id) || self.ended(second(id)).is_some();
+            return if known { DirectoryReply::Done } else { self.unknown(id) };
+        };
+        match found.border().map(|border| border.border.clone()) {
+            Some(Border::Split { child, .. }) => self.end(change, Ended::Made(child)),
+            Some(Border::Seal { partition, heir }) => self.join(change, partition, heir),
+            Some(Border::Join { heir, .. }) => self.end(change, Ended::Made(heir)),
+            None => {}
+        }
+        DirectoryReply::Done
+    }
+
+    /// The partition is sealed: its keys are the neighbour's from now on.
+    fn join(&mut self, change: ChangeId, partition: PartitionId, heir: PartitionId) {
+        let Some(at) = self.map.partitions.iter().position(|entry| entry.partition == partition) else { return };
+        let ending = self.map.partitions.remove(at);
+        self.edit(heir, |entry| {
+            if entry.low < ending.low {
+                entry.high = ending.high.clone();
+            } else {
+                entry.low = ending.low.clone();
+            }
+        });
+        let version = self.map.version;
+        self.map.ending.push(Entry { version, ..ending });
+        self.absorbed.insert(partition, Absorbed { heir, join: second(change) });
+        let border = Border::Join { partition, heir };
+        let next = BorderChange { id: second(change), version, border };
+        self.changes.insert(change, Change::Merge(next));
+    }
+
+    fn gone(&mut self, partition: PartitionId) -> DirectoryReply {
+        if let Some((change, _)) = self.change_of(partition) {
+            return refused(Reason::Busy { partition, change });
+        }
+        if self.absorbed.remove(&partition).is_some() {
+            self.map.ending.retain(|entry| entry.partition != partition);
+            self.map.version.0 += 1;
+        }
+        DirectoryReply::Done
     }
 
     /// A step that was done before is done: a new leader of the directory repeats what it cannot know of.
@@ -444,4 +559,9 @@ impl DirectoryState {
 
 fn refused(reason: Reason) -> DirectoryReply {
     DirectoryReply::Refused(reason)
+}
+
+/// The nodes of an entry's replicas.
+fn nodes(entry: &Entry) -> BTreeSet<NodeId> {
+    entry.replicas.iter().map(|info| info.node).collect()
 }

@@ -9,12 +9,12 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use coppice_client::map::PartitionMap;
+use coppice_client::map::{NodeInfo, NodeState, PartitionMap};
 use coppice_client::wire::{ChangeId, NodeId, PartitionId};
 use coppice_ordering::{Batch, Instance};
 use serde::{Deserialize, Serialize};
 
-pub use change::{Change, Ended, Move, Reason, Reshape};
+pub use change::{Absorbed, Change, Ended, Move, Reason, Reshape};
 
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
@@ -77,6 +77,8 @@ pub struct DirectoryState {
     pub replicas_used: BTreeMap<PartitionId, u32>,
     /// The highest partition id that there ever was.
     pub partitions_used: u32,
+    /// Partitions that were merged into others, and whose replicas are still there.
+    pub absorbed: BTreeMap<PartitionId, Absorbed>,
     /// Leaving nodes, with the nodes that get their replicas.
     pub successors: BTreeMap<NodeId, NodeId>,
     /// Leaving nodes whose replicas may be given up if they find no other place.
@@ -153,7 +155,8 @@ impl Directory {
                 DirectoryReply::Done
             }
             DirectoryCommand::Announce { node, addresses } => {
-                let Some(row) = state.map.nodes.iter_mut().find(|row| row.id == node) else {
+                let known = |row: &&mut NodeInfo| row.id == node && row.state != NodeState::Removed;
+                let Some(row) = state.map.nodes.iter_mut().find(known) else {
                     return DirectoryReply::UnknownNode;
                 };
                 if row.addresses != addresses {

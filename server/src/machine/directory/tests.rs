@@ -7,8 +7,9 @@ use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, R
 use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, ReplicaId};
 use coppice_ordering::{Batch, Commands, Instance};
 
-use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Reason, Reshape};
+use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Ended, Reason, Reshape};
 use crate::machine::Outcome;
+use crate::machine::shard::second;
 
 fn addresses(node: u32) -> Addresses {
     Addresses { native: format!("h{node}:1"), peer: format!("h{node}:2"), ..Addresses::default() }
@@ -31,6 +32,7 @@ fn created(nodes: u32) -> Directory {
         nodes: (1..=nodes).map(info).collect(),
         directory: Some(entry(0)),
         partitions: vec![entry(1)],
+        ending: Vec::new(),
     };
     let mut directory = Directory::new(DirectoryState::default());
     let create = DirectoryCommand::Create { map, settings: BTreeMap::new() };
@@ -173,6 +175,91 @@ fn a_lost_disk_comes_back_as_another_node() {
     reshape(&mut directory, Reshape::Joined { node: NodeId(4) });
     reshape(&mut directory, begin(1, 1, &[1, 2, 4]));
     assert_eq!(replicas(&directory, 1)[3], (4, 4, Role::Learner), "a new id, and no vote yet");
+}
+
+fn cut(directory: &mut Directory, change: u64, at: &'static str) {
+    let (change, partition) = (ChangeId(change), PartitionId(1));
+    reshape(directory, Reshape::Split { change, partition, at: Bytes::from(at) });
+    reshape(directory, Reshape::Released { change });
+}
+
+fn merge(change: u64, partition: u32, heir: u32) -> Reshape {
+    Reshape::Merge { change: ChangeId(change), partition: PartitionId(partition), heir: PartitionId(heir) }
+}
+
+fn bounds(directory: &Directory) -> Vec<(u32, String, Option<String>)> {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    let entries = directory.state().map.partitions.iter();
+    entries.map(|entry| (entry.partition.0, text(&entry.low), entry.high.as_ref().map(text))).collect()
+}
+
+#[test]
+fn a_merge_is_sealed_then_joined_then_forgotten() {
+    let mut directory = created(4);
+    cut(&mut directory, 1, "k");
+    let version = directory.state().map.version;
+    assert_eq!(reshape(&mut directory, merge(2, 2, 1)), DirectoryReply::Done);
+    assert!(directory.state().map.version > version, "the coordinator looks at new maps only");
+    assert_eq!(bounds(&directory).len(), 2, "the keys are still those of the partition that is being sealed");
+    let busy = Reason::Busy { partition: PartitionId(1), change: ChangeId(2) };
+    assert_eq!(reshape(&mut directory, begin(3, 1, &[1, 2, 4])), DirectoryReply::Refused(busy));
+    for _ in 0..2 {
+        assert_eq!(reshape(&mut directory, Reshape::Released { change: ChangeId(2) }), DirectoryReply::Done);
+        assert_eq!(bounds(&directory), [(1, String::new(), None)]);
+        assert!(directory.state().map.group(PartitionId(2)).is_some(), "its replicas are needed still");
+    }
+    let gone = Reshape::Gone { partition: PartitionId(2) };
+    assert!(matches!(reshape(&mut directory, gone.clone()), DirectoryReply::Refused(Reason::Busy { .. })));
+    for _ in 0..2 {
+        assert_eq!(reshape(&mut directory, Reshape::Released { change: second(ChangeId(2)) }), DirectoryReply::Done);
+        assert_eq!(directory.state().ended(ChangeId(2)), Some(Ended::Made(PartitionId(1))));
+    }
+    cut(&mut directory, 5, "m");
+    assert_eq!(bounds(&directory)[1].0, 3, "an id is used once");
+    let early = Reason::TakingIn { heir: PartitionId(1), partition: PartitionId(2) };
+    assert_eq!(reshape(&mut directory, merge(6, 3, 1)), DirectoryReply::Refused(early));
+    assert_eq!(reshape(&mut directory, gone), DirectoryReply::Done);
+    assert!(directory.state().map.group(PartitionId(2)).is_none());
+    assert_eq!(reshape(&mut directory, merge(6, 3, 1)), DirectoryReply::Done);
+    assert_eq!(reshape(&mut directory, merge(2, 2, 1)), DirectoryReply::Done, "asked again, and not done again");
+}
+
+#[test]
+fn senseless_merges_are_refused_whole() {
+    let mut directory = created(4);
+    cut(&mut directory, 1, "k");
+    cut(&mut directory, 2, "c");
+    reshape(&mut directory, begin(3, 2, &[1, 2, 4]));
+    reshape(&mut directory, Reshape::Moved { change: ChangeId(3) });
+    let before = directory.state().clone();
+    let id = PartitionId;
+    for (partition, heir, reason) in [
+        (2, 1, Reason::NotNeighbours(id(2), id(1))),
+        (1, 1, Reason::NotNeighbours(id(1), id(1))),
+        (3, 2, Reason::Apart(id(3), id(2))),
+        (9, 1, Reason::UnknownPartition(id(9))),
+        (1, 9, Reason::UnknownPartition(id(9))),
+        (0, 1, Reason::UnknownPartition(id(0))),
+    ] {
+        assert_eq!(reshape(&mut directory, merge(4, partition, heir)), DirectoryReply::Refused(reason));
+        assert_eq!(directory.state(), &before);
+    }
+}
+
+#[test]
+fn a_removed_node_has_no_address_any_more() {
+    let mut directory = created(3);
+    reshape(&mut directory, begin(1, 1, &[1, 2]));
+    reshape(&mut directory, Reshape::Moved { change: ChangeId(1) });
+    reshape(&mut directory, begin(2, 0, &[1, 2]));
+    reshape(&mut directory, Reshape::Moved { change: ChangeId(2) });
+    let node = NodeId(3);
+    reshape(&mut directory, Reshape::SetState { node, state: NodeState::Leaving, force: false });
+    reshape(&mut directory, Reshape::Removed { node });
+    let before = directory.state().clone();
+    let announce = DirectoryCommand::Announce { node, addresses: addresses(3) };
+    assert_eq!(execute(&mut directory, announce), DirectoryReply::UnknownNode);
+    assert_eq!(directory.state(), &before, "its process runs on, and says where");
 }
 
 #[test]

@@ -1,13 +1,14 @@
-//! Moving borders: what a split does to a partition's state, and how it is taken back (ordering.md 8, 2.3).
+//! Moving borders: what splits and merges do to a partition's state, and how they are taken back (ordering.md 8, 2.3).
 //!
-//! The tree is cut in O(log n) and the upper part becomes the child's: no pair is copied. Commands after the cut cannot
-//! touch the upper part, so taking the cut back is joining it again.
+//! A split cuts the tree in O(log n) and the upper part becomes the child's; a merge seals one partition, then joins
+//! its tree to the neighbour's: no pair is copied. Commands after a cut cannot touch the upper part, so taking the cut
+//! back is joining it again; taking a join back is cutting.
 
 use bytes::Bytes;
-use coppice_btree::{KeyRange, Snapshot, UndoMark};
+use coppice_btree::{KeyRange, Snapshot, Tree, UndoMark};
 use coppice_client::map::ReplicaInfo;
 use coppice_client::wire::{ChangeId, MapVersion, PartitionId};
-use coppice_ordering::Instance;
+use coppice_ordering::{Chain, Instance, Ticket};
 use serde::{Deserialize, Serialize};
 
 use super::{Shard, ShardMark};
@@ -20,7 +21,7 @@ const APPLIED_MAX: usize = 64;
 /// A change of borders as it stands in a partition's log. It is applied once: its id is remembered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BorderChange {
-    /// Its name.
+    /// Its name. The second ticket of a merge has one of its own: see [`second`].
     pub id: ChangeId,
     /// The map that it leads to.
     pub version: MapVersion,
@@ -30,10 +31,26 @@ pub struct BorderChange {
 
 impl BorderChange {
     /// Those that must have placed it before it is released.
-    pub fn partitions(&self) -> [PartitionId; 2] {
-        let Border::Split { parent, child, .. } = &self.border;
-        [*parent, *child]
+    pub fn partitions(&self) -> Vec<PartitionId> {
+        match &self.border {
+            Border::Split { parent, child, .. } => vec![*parent, *child],
+            Border::Seal { partition, .. } => vec![*partition],
+            Border::Join { partition, heir } => vec![*partition, *heir],
+        }
     }
+
+    /// Those that it touches, or will.
+    pub fn touched(&self) -> [PartitionId; 2] {
+        match &self.border {
+            Border::Split { parent, child, .. } => [*parent, *child],
+            Border::Seal { partition, heir } | Border::Join { partition, heir } => [*partition, *heir],
+        }
+    }
+}
+
+/// The name of a merge's second ticket. Names are drawn from 64 random bits, so nobody else has it.
+pub fn second(change: ChangeId) -> ChangeId {
+    ChangeId(!change.0)
 }
 
 /// What a change does.
@@ -51,6 +68,20 @@ pub enum Border {
         /// Its replicas, each beside one of the parent's.
         replicas: Vec<ReplicaInfo>,
     },
+    /// A partition takes no commands and no reads any more; it still gives parts of queries. The first half of a merge.
+    Seal {
+        /// Which one.
+        partition: PartitionId,
+        /// The neighbour that will take it in.
+        heir: PartitionId,
+    },
+    /// The neighbour of a sealed partition takes in its keys and sessions. The second half of a merge.
+    Join {
+        /// The sealed one.
+        partition: PartitionId,
+        /// Its neighbour, on the same nodes.
+        heir: PartitionId,
+    },
 }
 
 /// The child of a split, as it begins.
@@ -66,75 +97,176 @@ pub struct Fork {
     pub shard: Shard,
 }
 
+/// That a partition is sealed, and for whom: replicated state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Seal {
+    /// The neighbour that will take it in.
+    pub heir: PartitionId,
+    /// The name of the change that joins them.
+    pub join: ChangeId,
+    /// The last ticket when it was sealed.
+    pub last_ticket: Option<Ticket>,
+}
+
+/// A sealed partition's decided state: what its neighbour takes in. Nothing of it changes any more.
+#[derive(Clone, Debug)]
+pub struct Inheritance {
+    /// Who leaves it.
+    pub partition: PartitionId,
+    /// For whom, and by which change.
+    pub seal: Seal,
+    range: KeyRange,
+    tree: Snapshot,
+    sessions: Sessions,
+}
+
+/// An inheritance that a batch needs and that is not here yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// Who leaves it.
+    pub partition: PartitionId,
+    /// The change that joins them.
+    pub join: ChangeId,
+}
+
 /// Takes one change back.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub(super) struct Moved {
     /// What ran before the change.
     at: UndoMark,
     range: KeyRange,
     map_version: MapVersion,
-    applied: usize,
-    upper: Snapshot,
+    what: Taken,
+}
+
+#[derive(Debug)]
+enum Taken {
+    /// A split cut this off.
+    Upper(Snapshot),
+    /// A merge sealed the partition.
+    Nothing,
+    /// A merge joined another tree: below the own keys, or above.
+    Lower,
+    Higher,
 }
 
 impl Shard {
     /// Applies a change, unless it was applied before or does not concern this partition.
-    pub(crate) fn change(&mut self, instance: Instance, change: &BorderChange, mark: &mut ShardMark) {
+    pub(super) fn change(&mut self, instance: Instance, change: &BorderChange, mark: &mut ShardMark) {
         if self.applied.contains(&change.id) {
             return;
         }
-        let Border::Split { parent, child, at, replicas } = &change.border;
-        if *parent != self.partition || !self.range.contains(at) || **at == *self.range.low {
+        match &change.border {
+            Border::Split { parent, child, at, replicas } if *parent == self.partition => {
+                self.split(instance, change, (*child, at, replicas), mark);
+            }
+            Border::Seal { partition, heir } if *partition == self.partition && self.sealed.is_none() => {
+                self.note(change, Taken::Nothing, mark);
+                self.sealed =
+                    Some(Seal { heir: *heir, join: second(change.id), last_ticket: self.chain.last_ticket() });
+                mark.seals = true;
+            }
+            Border::Join { partition, heir } if *heir == self.partition => {
+                self.join(instance, change, *partition, mark);
+            }
+            Border::Split { .. } | Border::Seal { .. } | Border::Join { .. } => {}
+        }
+    }
+
+    /// Remembers what takes the change back; call it before anything is changed.
+    fn note(&mut self, change: &BorderChange, what: Taken, mark: &mut ShardMark) {
+        mark.moved.push(Moved { at: self.undo.mark(), range: self.range.clone(), map_version: self.map_version, what });
+        self.map_version = change.version;
+        self.applied.push(change.id);
+    }
+
+    fn split(
+        &mut self,
+        instance: Instance,
+        change: &BorderChange,
+        (child, at, replicas): (PartitionId, &Bytes, &[ReplicaInfo]),
+        mark: &mut ShardMark,
+    ) {
+        if !self.range.contains(at) || **at == *self.range.low || self.sealed.is_some() {
             return;
         }
         let before = self.range.clone();
         let upper = self.tree.split_off(at);
-        mark.cuts.push(Cut {
-            at: self.undo.mark(),
-            range: before.clone(),
-            map_version: self.map_version,
-            applied: self.applied.len(),
-            upper: upper.snapshot(),
-        });
+        self.note(change, Taken::Upper(upper.snapshot()), mark);
         self.range.high = Some(at[..].into());
-        self.map_version = change.version;
-        self.applied.push(change.id);
         let sessions = match crate::mutant!(fork_no_sessions) {
             true => Sessions::default(),
             // The rows of before, without what only undo still needs.
             false => Sessions::import(self.sessions.export()),
         };
         let shard = Shard {
-            partition: *child,
             range: KeyRange { low: at[..].into(), high: before.high },
-            map_version: change.version,
             tree: upper,
             sessions,
             session_limits: self.session_limits,
             chain: self.chain.child(),
             applied: self.applied.clone(),
-            ..Shard::new(*child, KeyRange::all(), change.version)
+            ..Shard::new(child, KeyRange::all(), change.version)
         };
-        mark.forks.push(Fork { instance, version: change.version, replicas: replicas.clone(), shard });
+        mark.forks.push(Fork { instance, version: change.version, replicas: replicas.to_vec(), shard });
+    }
+
+    /// Takes in a sealed neighbour. Its state must be here; if it is not, the batch has to wait for it, and what it did
+    /// so far is taken back (see [`ShardMark::awaits`]).
+    fn join(&mut self, instance: Instance, change: &BorderChange, partition: PartitionId, mark: &mut ShardMark) {
+        let awaited = Awaited { partition, join: change.id };
+        let Some(left) = self.inheritances.iter().find(|left| left.seal.join == change.id).cloned() else {
+            mark.awaits = Some(awaited);
+            return;
+        };
+        let below = left.range.high.as_deref() == Some(self.range.low.as_slice());
+        if !below && self.range.high.as_deref() != Some(left.range.low.as_slice()) {
+            return;
+        }
+        self.note(change, if below { Taken::Lower } else { Taken::Higher }, mark);
+        let other = Tree::from(left.tree);
+        if below {
+            let own = std::mem::replace(&mut self.tree, other);
+            self.tree.join(own);
+            self.range.low = left.range.low;
+        } else {
+            self.tree.join(other);
+            self.range.high = left.range.high;
+        }
+        if !crate::mutant!(merge_drops_sessions) {
+            self.sessions.unite(&left.sessions, instance.0, &mut mark.sessions);
+        }
+        self.chain = self.chain.merged(Chain::new(left.seal.last_ticket));
+        mark.joins.push(change.id);
     }
 
     /// Takes back what a batch did to tree and borders, newest first.
     pub(super) fn undo_borders(&mut self, mark: &ShardMark) {
-        for cut in mark.cuts.iter().rev() {
-            self.tree.undo_to(&mut self.undo, cut.at);
-            self.tree.join(cut.upper.clone().into());
-            self.range = cut.range.clone();
-            self.map_version = cut.map_version;
-            self.applied.truncate(cut.applied);
+        for moved in mark.moved.iter().rev() {
+            self.tree.undo_to(&mut self.undo, moved.at);
+            match &moved.what {
+                Taken::Upper(upper) => self.tree.join(upper.clone().into()),
+                Taken::Nothing => self.sealed = None,
+                Taken::Lower => self.tree = self.tree.split_off(&moved.range.low),
+                Taken::Higher => {
+                    if let Some(high) = &moved.range.high {
+                        drop(self.tree.split_off(high));
+                    }
+                }
+            }
+            self.range = moved.range.clone();
+            self.map_version = moved.map_version;
+            self.applied.pop();
         }
         self.tree.undo_to(&mut self.undo, mark.tree);
     }
 
     /// A batch is decided: old ids of changes go where no undo needs them any more.
     pub(super) fn confirm_borders(&mut self, mark: &ShardMark) {
-        if !mark.cuts.is_empty() && self.applied.len() > 2 * APPLIED_MAX {
+        if !mark.moved.is_empty() && self.applied.len() > 2 * APPLIED_MAX {
             self.applied.drain(..APPLIED_MAX);
         }
+        self.inheritances.retain(|left| !mark.joins.contains(&left.seal.join));
     }
 
     /// Ids of the changes of borders that were applied, for a snapshot.
@@ -142,8 +274,36 @@ impl Shard {
         &self.applied
     }
 
+    /// The seal, if the partition has one.
+    pub fn sealed(&self) -> Option<Seal> {
+        self.sealed
+    }
+
     /// The same after a snapshot was loaded.
-    pub fn set_applied(&mut self, applied: Vec<ChangeId>) {
+    pub fn set_borders(&mut self, applied: Vec<ChangeId>, sealed: Option<Seal>) {
         self.applied = applied;
+        self.sealed = sealed;
+    }
+
+    /// What this partition leaves to its neighbour, if it is sealed. The caller knows that the seal is decided; what
+    /// stands after it in the log changes nothing of this.
+    pub fn inheritance(&self) -> Option<Inheritance> {
+        Some(Inheritance {
+            partition: self.partition,
+            seal: self.sealed?,
+            range: self.range.clone(),
+            tree: self.tree.snapshot(),
+            sessions: Sessions::import(self.sessions.export()),
+        })
+    }
+
+    /// Keeps what a neighbour leaves until the change that takes it in is executed; `true` if it was not here before.
+    pub fn inherit(&mut self, left: Inheritance) -> bool {
+        let known = self.inheritances.iter().any(|known| known.seal.join == left.seal.join);
+        let wanted = left.seal.heir == self.partition && !known && !self.applied.contains(&left.seal.join);
+        if wanted {
+            self.inheritances.push(left);
+        }
+        wanted
     }
 }

@@ -1,5 +1,7 @@
 //! Splits of a partition's state: what is where afterwards, what is taken back, what is applied once.
 
+mod merges;
+
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::map::{ReplicaInfo, Role};
@@ -63,8 +65,12 @@ impl Log {
 }
 
 fn put(session: SessionId, number: u64, key: &str) -> Bytes {
+    put_of(session, number, key, "v")
+}
+
+fn put_of(session: SessionId, number: u64, key: &str, value: &str) -> Bytes {
     let mut pack = PackWriter::new(Vec::new(), session, 1, false, 4096);
-    pack.push(number, Op::Put { key: key.as_bytes(), value: b"v" }).expect("it fits");
+    pack.push(number, Op::Put { key: key.as_bytes(), value: value.as_bytes() }).expect("it fits");
     // Behind the frame's header and the partition stands the entry.
     pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..)
 }
@@ -154,14 +160,14 @@ fn sp8_a_child_begins_only_when_the_split_is_decided() {
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(split("k", 1)), &mut answers);
     assert_eq!(executor.tip(), Instance(1), "it is executed");
-    assert!(executor.take_forks().is_empty(), "and may yet be taken back");
+    assert!(executor.take_moved().is_empty(), "and may yet be taken back");
     executor.accepted(Instance(1), Batch::NoOp, &mut answers);
     executor.decided_upto(Instance(1), &mut answers);
-    assert!(executor.take_forks().is_empty(), "another value was decided there");
+    assert!(executor.take_moved().is_empty(), "another value was decided there");
     executor.accepted(Instance(2), batch(split("k", 1)), &mut answers);
     executor.decided_upto(Instance(2), &mut answers);
-    assert_eq!(executor.take_forks().len(), 1);
-    assert!(executor.take_forks().is_empty(), "once");
+    assert_eq!(executor.take_moved().len(), 1);
+    assert!(executor.take_moved().is_empty(), "once");
 }
 
 #[test]

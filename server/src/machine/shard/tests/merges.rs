@@ -1,0 +1,267 @@
+//! Merges of two partitions' states: what is closed, what is taken in, what is taken back, who waits for what.
+
+use bytes::Bytes;
+use coppice_btree::KeyRange;
+use coppice_client::wire::{ChangeId, MapVersion, PartitionId, RangeRequest};
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{Ballot, Batch, Instance, Round, Ticket};
+
+use super::super::{Border, BorderChange, Shard, second};
+use super::{Log, batch, put, put_of};
+use crate::entry;
+use crate::executor::Executor;
+use crate::machine::{Machine, Outcome};
+
+const LOWER: PartitionId = PartitionId(1);
+const UPPER: PartitionId = PartitionId(2);
+const MERGE: ChangeId = ChangeId(40);
+
+fn border(n: u64, id: ChangeId, border: Border) -> Bytes {
+    let change = BorderChange { id, version: MapVersion(9), border };
+    let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
+    let ballot = Ballot { round: Round(2), replica: coppice_ordering::ReplicaId(1) };
+    let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
+    let work = Work::Change { id: coppice_ordering::ChangeId(id.0), payload };
+    entry::place(&Place { ticket: Ticket { ballot, n }, prev, work })
+}
+
+fn seal(n: u64) -> Bytes {
+    border(n, MERGE, Border::Seal { partition: UPPER, heir: LOWER })
+}
+
+fn join(n: u64) -> Bytes {
+    border(n, second(MERGE), Border::Join { partition: UPPER, heir: LOWER })
+}
+
+fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
+    RangeRequest {
+        partition: LOWER,
+        low: Bytes::from(low),
+        high: high.map(Bytes::from),
+        reverse: false,
+        keys_only: false,
+        count_only: false,
+        stale: false,
+        anywhere: false,
+        pairs_max: 0,
+        bytes_max: 0,
+        credit: 0,
+    }
+}
+
+/// A partition that was cut at "k", and its child: number 1 to 4 put "a", "g", "k", "t" before that.
+fn cut() -> (Log, Log) {
+    let mut lower = Log::new();
+    let mark = lower.split("k", 1);
+    let child = mark.forks()[0].shard.copy();
+    let upper = Log { shard: child, instance: Instance(500), session: lower.session };
+    (lower, upper)
+}
+
+/// Both, when the upper one is sealed and the lower one has what it leaves.
+fn sealed() -> (Log, Log) {
+    let (mut lower, mut upper) = cut();
+    upper.put(5, "m");
+    upper.run(seal(1));
+    assert!(lower.shard.inherit(upper.shard.inheritance().expect("sealed")));
+    (lower, upper)
+}
+
+#[test]
+fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
+    let (_, mut upper) = sealed();
+    let before = upper.shard.digest();
+    let (_, answer) = upper.put(6, "n");
+    assert_eq!(answer, format!("{:?}", Outcome::Closed));
+    let (_, answers) = upper.run(entry::open(coppice_client::wire::ClientId(3), 7));
+    assert_eq!(answers[0].outcome, Outcome::Closed);
+    assert_eq!(upper.shard.digest(), before, "a sealed partition has changed");
+    assert_eq!(upper.shard.get_all([&b"m"[..]].into_iter()), None, "another partition may have it already");
+    let range = range("k", None);
+    assert!(upper.shard.cursor(&range).is_none());
+    assert!(upper.shard.part(&range).is_some(), "a query that was cut by the map of before gets its part");
+}
+
+#[test]
+fn the_heir_takes_in_keys_and_bounds() {
+    let (mut lower, _) = sealed();
+    let (mark, _) = lower.run(join(1));
+    assert_eq!((mark.joins(), mark.awaits()), (&[second(MERGE)][..], None));
+    assert_eq!((lower.shard.range(), lower.keys()), (&KeyRange::all(), 5));
+    let values = lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter()).expect("its own now");
+    assert!(values.iter().all(Option::is_some));
+    lower.put(7, "n");
+    assert_eq!(lower.keys(), 6);
+    let twice = lower.run(join(2)).0;
+    assert!(twice.joins().is_empty() && twice.awaits().is_none(), "sent again under another ticket");
+}
+
+#[test]
+fn a_lower_neighbour_is_taken_in_too() {
+    let (mut lower, mut upper) = cut();
+    lower.run(border(1, MERGE, Border::Seal { partition: LOWER, heir: UPPER }));
+    upper.shard.inherit(lower.shard.inheritance().expect("sealed"));
+    let before = (upper.shard.digest(), upper.keys());
+    let join = border(1, second(MERGE), Border::Join { partition: LOWER, heir: UPPER });
+    let (mark, _) = upper.run(join.clone());
+    let (last, _) = upper.put(9, "b");
+    assert_eq!((upper.shard.range(), upper.keys()), (&KeyRange::all(), 5));
+    upper.shard.undo(&last);
+    upper.shard.undo(&mark);
+    assert_eq!((upper.shard.digest(), upper.keys()), before, "taken back");
+    upper.run(join);
+    assert_eq!(upper.keys(), 4);
+}
+
+#[test]
+fn a_merge_that_is_not_decided_is_taken_back() {
+    let (mut lower, mut upper) = cut();
+    let open = (upper.shard.digest(), upper.shard.sealed());
+    let (mark, _) = upper.run(seal(1));
+    upper.shard.undo(&mark);
+    assert_eq!((upper.shard.digest(), upper.shard.sealed()), open);
+    upper.run(seal(1));
+    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    let before = (lower.shard.digest(), lower.keys(), lower.shard.range().clone());
+    let (first, _) = lower.run(join(1));
+    let (second, _) = lower.put(8, "z");
+    let mut view = lower.shard.view();
+    view.undo_view(&second);
+    view.undo_view(&first);
+    assert_eq!((view.tree().len(), view.range()), (before.1, &before.2), "in a copy too");
+    lower.shard.undo(&second);
+    lower.shard.undo(&first);
+    assert_eq!((lower.shard.digest(), lower.keys(), lower.shard.range().clone()), before);
+    lower.run(join(1));
+    assert_eq!(lower.keys(), 4, "and may be decided after all");
+}
+
+/// Number 5 was refused by the lower partition, behind its border, and executed by the upper one. They are merged
+/// again, and the first sending arrives once more, late.
+#[test]
+fn se8_a_merge_unites_what_both_sides_executed() {
+    let (mut lower, mut upper) = cut();
+    let refused = lower.put(5, "m").1;
+    let first = upper.put(5, "m").1;
+    assert_ne!(refused, first);
+    let session = lower.session.expect("open");
+    // Of a session that only the upper one knows.
+    let (_, opened) = upper.run(entry::open(coppice_client::wire::ClientId(8), 2));
+    let Outcome::Opened(own) = opened[0].outcome else { panic!("{opened:?}") };
+    upper.run(put_of(own, 1, "p", "first"));
+    lower.put(6, "b");
+    upper.run(seal(1));
+    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    lower.run(join(1));
+    let (keys, tree) = (lower.keys(), lower.shard.tree().digest());
+    for entry in [put_of(session, 5, "m", "late"), put_of(own, 1, "p", "late"), put_of(session, 6, "b", "late")] {
+        let (_, answers) = lower.run(entry);
+        assert!(matches!(answers[0].outcome, Outcome::Pack(_)), "{answers:?}");
+        assert_eq!((lower.keys(), lower.shard.tree().digest()), (keys, tree), "executed twice");
+    }
+    assert_eq!(lower.shard.sessions().find(session, 5), upper.shard.sessions().find(session, 5), "its first answer");
+}
+
+fn executor(shard: Shard) -> Executor {
+    Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, true)
+}
+
+/// The neighbour's replica on this node is behind: the batch waits for what it leaves, and everything behind it waits.
+#[test]
+fn a_join_waits_for_what_the_neighbour_leaves() {
+    let (lower, mut upper) = cut();
+    upper.run(seal(1));
+    let session = lower.session.expect("open");
+    let mut executor = executor(lower.shard);
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(put(session, 9, "c")), &mut answers);
+    executor.accepted(Instance(2), batch(join(1)), &mut answers);
+    executor.accepted(Instance(3), batch(put(session, 10, "x")), &mut answers);
+    assert_eq!((executor.tip(), answers.len()), (Instance(1), 1));
+    executor.decided_upto(Instance(3), &mut answers);
+    assert_eq!((executor.decided(), executor.is_stalled()), (Instance(1), true));
+    assert_eq!(executor.awaits().map(|(at, awaited)| (at, awaited.partition)), Some((Instance(2), UPPER)));
+    executor.inherit(upper.shard.inheritance().expect("sealed"), &mut answers);
+    executor.decided_upto(Instance(3), &mut answers);
+    assert_eq!((executor.decided(), answers.len()), (Instance(3), 3));
+    assert_eq!(executor.machine().shard().map(|shard| shard.tree().len()), Some(6));
+    assert_eq!(executor.take_moved().len(), 1);
+}
+
+/// Another batch is decided where the join was executed: nothing is awaited any more.
+#[test]
+fn a_join_that_is_overwritten_is_not_waited_for() {
+    let (lower, _) = cut();
+    let mut executor = executor(lower.shard);
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(join(1)), &mut answers);
+    assert!(executor.awaits().is_some());
+    executor.accepted(Instance(1), Batch::NoOp, &mut answers);
+    executor.decided_upto(Instance(1), &mut answers);
+    assert_eq!((executor.decided(), executor.awaits()), (Instance(1), None));
+}
+
+/// The leader changes between the execution of the seal and its decision: a put is decided before it after all.
+#[test]
+fn mv12_what_a_partition_leaves_is_decided() {
+    let (_, upper) = cut();
+    let session = upper.session.expect("open");
+    let mut executor = executor(upper.shard);
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(seal(1)), &mut answers);
+    assert!(executor.take_moved().is_empty(), "its neighbour would get a state that may be taken back");
+    executor.accepted(Instance(1), batch(put(session, 6, "q")), &mut answers);
+    executor.accepted(Instance(2), batch(seal(1)), &mut answers);
+    executor.decided_upto(Instance(2), &mut answers);
+    assert_eq!(executor.take_moved().len(), 1);
+    let left = executor.machine().shard().and_then(Shard::inheritance).expect("sealed");
+    let mut lower = cut().0;
+    lower.shard.inherit(left);
+    lower.run(join(1));
+    assert!(lower.shard.tree().get(b"q").is_some());
+}
+
+/// Story: a follower is told a position before a split, and reads when the split is executed: the keys behind the
+/// border are another partition's, which may have changed them since.
+#[test]
+fn mv3_a_read_is_checked_in_the_state_that_it_reads() {
+    let (lower, _) = cut();
+    assert_eq!(lower.shard.get_all([&b"t"[..]].into_iter()), None);
+    assert!(lower.shard.cursor(&range("a", Some("z"))).is_none());
+    assert!(lower.shard.get_all([&b"a"[..]].into_iter()).is_some());
+}
+
+#[test]
+fn a_seal_survives_a_snapshot() {
+    let (_, upper) = sealed();
+    let mut restored = Shard::restored(
+        UPPER,
+        upper.shard.range().clone(),
+        upper.shard.map_version(),
+        upper.shard.tree().snapshot().into(),
+        crate::sessions::Sessions::import(upper.shard.sessions().export()),
+        upper.shard.last_ticket(),
+    );
+    restored.set_borders(upper.shard.applied().to_vec(), upper.shard.sealed());
+    assert_eq!(restored.digest(), upper.shard.digest());
+    assert!(restored.inheritance().is_some());
+}
+
+/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_merges_are_caught() {
+    for (mutant, test) in [
+        ("merge_no_end", "mv6_a_sealed_partition_takes_no_command_and_no_read"),
+        ("merge_drops_sessions", "se8_a_merge_unites_what_both_sides_executed"),
+        ("refusal_stored", "se8_a_merge_unites_what_both_sides_executed"),
+        ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
+        ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
+    ] {
+        let program = std::env::current_exe().expect("this test");
+        let mut command = std::process::Command::new(program);
+        let test = format!("machine::shard::tests::merges::{test}");
+        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
+        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}

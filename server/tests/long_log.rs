@@ -1,0 +1,65 @@
+//! A node was killed with more instances in its log than a replica runs ahead of the decisions. Story: after its
+//! restart the replica executed the first 2 048 of them and stood still; it led, and its reads were of the past.
+
+use bytes::Bytes;
+use coppice_btree::KeyRange;
+use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_ordering::{
+    Ballot, Batch, Commands, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings,
+    Time,
+};
+use coppice_server::executor::SPECULATIVE_INSTANCES_MAX;
+use coppice_server::machine::Machine;
+use coppice_server::machine::shard::Shard;
+use coppice_server::replica::{Effect, Input, Replica};
+
+const ME: ReplicaId = ReplicaId(1);
+
+#[test]
+fn a_replica_executes_its_whole_log_after_a_restart_however_long_it_is() {
+    let count = 3 * SPECULATIVE_INSTANCES_MAX as u64 + 7;
+    let mut recovered = RecoveredGroup::new();
+    let ballot = Ballot { round: Round(1), replica: ME };
+    for n in 1..=count {
+        let batch = Batch::Commands(Commands::new(1, Bytes::from_static(b"")));
+        let record = Record::Accept { instance: Instance(n), ballot, decided_upto: Instance(n - 1), batch };
+        recovered.apply(Lsn(n), record);
+    }
+    let config = Config {
+        id: ME,
+        configuration: Configuration::of_voters([ME]),
+        seed: 1,
+        incarnation: 1,
+        settings: Settings::default(),
+        campaign_first: true,
+    };
+    let machine = Machine::Shard(Box::new(Shard::new(PartitionId(1), KeyRange::all(), MapVersion(1))));
+    let (mut effects, mut now) = (Vec::new(), Time::ZERO);
+    let mut replica =
+        Replica::recover(PartitionId(1), config, recovered, machine, Instance::ZERO, true, now, &mut effects);
+    for _ in 0..10_000 {
+        if replica.is_leading() {
+            break;
+        }
+        for effect in std::mem::take(&mut effects) {
+            if let Effect::Persist { lsn, .. } = effect {
+                replica.step(now, Input::Persisted(lsn), &mut effects);
+            }
+        }
+        now = replica.deadline().map_or(now, |deadline| deadline.max(now));
+        replica.step(now, Input::Tick, &mut effects);
+    }
+    assert!(replica.is_leading());
+    assert!(replica.executor().decided() >= Instance(count), "it stands at {}", replica.executor().decided());
+}
+
+/// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.
+#[cfg(feature = "mutants")]
+#[test]
+fn an_executor_that_stands_still_is_noticed() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["a_replica_executes_its_whole_log_after_a_restart_however_long_it_is", "--exact"]);
+    let output = command.env("COPPICE_MUTANT", "executor_stands_still").output().unwrap();
+    assert!(!output.status.success(), "the mutant survived: {}", String::from_utf8_lossy(&output.stdout));
+}
