@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClientId, NodeId, PartitionId};
+use coppice_client::wire::{ClientId, LinkFault, NodeId, PartitionId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::NodeConfig;
@@ -45,6 +45,8 @@ pub struct Shared {
     memory_full: AtomicBool,
     draining: AtomicBool,
     logging: Option<Logging>,
+    /// Faults of the ways to other nodes.
+    faults: Mutex<BTreeMap<NodeId, LinkFault>>,
 }
 
 impl Shared {
@@ -75,6 +77,7 @@ impl Shared {
             memory_full: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             logging,
+            faults: Mutex::default(),
         })
     }
 
@@ -216,6 +219,18 @@ impl Shared {
             Some(logging) => logging.set_level(spec).map_err(|error| error.to_string()),
             None => Err("this process logs nothing".into()),
         }
+    }
+
+    /// What is done to messages from here to others (`allow_faults`).
+    pub fn set_faults(&self, faults: Vec<LinkFault>) {
+        let faults = faults.into_iter().map(|fault| (fault.to, fault)).collect();
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+    }
+
+    /// Whether nothing may pass from here to `node`.
+    pub fn is_cut_off(&self, node: NodeId) -> bool {
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.get(&node).is_some_and(|fault| fault.cut)
     }
 
     /// Takes a request of so many bytes in; `false`: the node has as much as it may (`limits.node_bytes`).

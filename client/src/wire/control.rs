@@ -158,6 +158,20 @@ pub enum AdminRequest {
     Verify,
     /// Changes the cluster's shape, or says how far that is.
     Reshape(ReshapeRequest),
+    /// What the node that is asked does to its messages to others, from now on: those not named go as they are. Only
+    /// with `allow_faults`; for the demo.
+    Faults(Vec<LinkFault>),
+}
+
+/// A fault of the way from one node to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkFault {
+    /// To which node.
+    pub to: NodeId,
+    /// Nothing arrives.
+    pub cut: bool,
+    /// Everything arrives so many milliseconds later.
+    pub delay_ms: u32,
 }
 
 /// Answers [`AdminRequest`].

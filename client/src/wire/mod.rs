@@ -40,7 +40,7 @@ pub mod status;
 mod varint;
 
 pub use control::{
-    AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, MapGet, MapReply,
+    AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
     NodeIdentity, StatusGet,
 };
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};

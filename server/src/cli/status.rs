@@ -63,8 +63,13 @@ impl Health {
 }
 
 fn is_whole(partition: &PartitionStatus) -> bool {
-    let near = |lag_ms: u64| lag_ms <= LAG_MS_MAX;
-    partition.leader.is_some() && partition.replicas.iter().all(|replica| replica.up && near(replica.lag_ms))
+    partition.leader.is_some() && partition.replicas.iter().all(is_near)
+}
+
+/// Whether a replica is there and near its leader.
+#[must_use]
+pub fn is_near(replica: &ReplicaStatus) -> bool {
+    replica.up && replica.lag_ms <= LAG_MS_MAX
 }
 
 /// The first line of `status`.

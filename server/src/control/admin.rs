@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coppice_client::map::Role;
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
+use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, NodeId, PartitionId};
 use coppice_ordering::Time;
 use tokio::sync::oneshot;
 
@@ -41,7 +41,27 @@ impl Control {
             }
             AdminRequest::Verify => self.verify(reply),
             AdminRequest::Reshape(request) => self.reshape(request, reply),
+            AdminRequest::Faults(faults) => _ = reply.send(self.set_faults(faults)),
         }
+    }
+
+    /// Cuts or slows the ways to other nodes, or heals them.
+    fn set_faults(&self, faults: Vec<LinkFault>) -> AdminReply {
+        if !self.shared.config.allow_faults {
+            return AdminReply::Failed(AdminError::Refused("this node was started without allow_faults".into()));
+        }
+        for shard in 0..self.shared.shards() {
+            let faults = faults.clone();
+            self.on_shard_index(shard, move |shard| {
+                for (&node, link) in &shard.links {
+                    let fault = faults.iter().find(|fault| fault.to == node);
+                    let delay = fault.map_or(0, |fault| u64::from(fault.delay_ms));
+                    link.set_fault(fault.is_some_and(|fault| fault.cut), Duration::from_millis(delay));
+                }
+            });
+        }
+        self.shared.set_faults(faults);
+        AdminReply::Done
     }
 
     fn config_rows(&self) -> Vec<ConfigRow> {
@@ -269,6 +289,7 @@ pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -
     match shared.leader(PartitionId::DIRECTORY) {
         None => Err("no leader of the directory is known".into()),
         leader if leader == own => decide_here(shared, command).await,
+        Some(leader) if shared.is_cut_off(leader) => Err(format!("{leader} cannot be reached")),
         Some(leader) => {
             let address = shared.peer_address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
             match ask(&address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {

@@ -4,6 +4,7 @@
 //! thread between inputs. It never touches a replica itself.
 
 mod admin;
+mod digests;
 mod forks;
 mod forming;
 mod groups;

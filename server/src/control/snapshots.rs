@@ -105,7 +105,14 @@ impl Control {
     pub(super) fn fetch_snapshot(&mut self, group: PartitionId, from: NodeId, instance: Instance) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
         let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
-        let Some(address) = self.shared.peer_address(from) else { return };
+        let Some(address) = self.shared.peer_address(from).filter(|_| !self.shared.is_cut_off(from)) else {
+            // Asked again by the core; the replica must not wait for an answer that nobody was asked for.
+            return self.on_shard(group, move |shard| {
+                if let Some(group) = shard.groups.get_mut(&group) {
+                    group.installing = false;
+                }
+            });
+        };
         let runtime = tokio::runtime::Handle::current();
         let fetching = std::thread::Builder::new().name(format!("snapshot-{group}"));
         let spawned = fetching.spawn(move || {

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use coppice_client::map::{NodeState, PartitionMap, Role};
+use coppice_client::map::{NodeInfo, NodeState, PartitionMap, Role};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
 use tokio::sync::oneshot;
 
+use super::digests::Digests;
 use super::{Control, ask_shard};
 use crate::net::rpc::{Answer, LocalReplica, LocalStatus, Question, ask};
 use crate::net::translate;
@@ -134,15 +135,15 @@ impl Control {
     }
 
     /// What every node that answers knows of itself, this one included. `local`: only this one.
-    fn gather(&self, local: bool) -> impl Future<Output = BTreeMap<NodeId, LocalStatus>> + use<> {
+    pub(super) fn gather(&self, local: bool) -> impl Future<Output = BTreeMap<NodeId, LocalStatus>> + use<> {
         let shared = Arc::clone(&self.shared);
         let status = self.local_status();
         async move {
             let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
             let mut asked = Vec::new();
             if !local {
-                for node in shared.map().nodes.iter().filter(|node| node.id != own && node.state != NodeState::Removed)
-                {
+                let reached = |node: &&NodeInfo| node.state != NodeState::Removed && !shared.is_cut_off(node.id);
+                for node in shared.map().nodes.iter().filter(|node| node.id != own).filter(reached) {
                     let (id, address) = (node.id, node.addresses.peer.clone());
                     let question = async move { (id, ask(&address, &Question::Status, ASK_TIMEOUT).await) };
                     asked.push(tokio::task::spawn_local(question));
@@ -170,7 +171,9 @@ impl Control {
             let known = gathered.await;
             let map = shared.map();
             shared.metrics.set_tolerated_failures(u32::try_from(tolerated_failures(&map, &known)).ok());
-            if let AdminReply::Failed(AdminError::Mismatch(text)) = compare(&map, &known) {
+            let mut digests = Digests::default();
+            digests.note(&known);
+            if let AdminReply::Failed(AdminError::Mismatch(text)) = digests.compare(&map) {
                 shared.metrics.digest_mismatch();
                 tracing::error!("replicas differ: {text}");
             }
@@ -243,16 +246,6 @@ impl Control {
             LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full }
         }
     }
-
-    /// Compares the digests of all replicas at the instances that they have in common.
-    pub(super) fn verify(&mut self, reply: oneshot::Sender<AdminReply>) {
-        let shared = Arc::clone(&self.shared);
-        let gathered = self.gather(false);
-        tokio::task::spawn_local(async move {
-            let known = gathered.await;
-            _ = reply.send(compare(&shared.map(), &known));
-        });
-    }
 }
 
 /// How many more nodes may be lost, as far as this node knows; -1: some partition has no quorum.
@@ -264,41 +257,6 @@ fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>)
         alive - (all / 2 + 1)
     };
     map.directory.iter().chain(&map.partitions).map(spare).min().unwrap_or(-1).max(-1)
-}
-
-fn compare(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> AdminReply {
-    let (mut partitions, mut missing) = (Vec::new(), Vec::new());
-    for entry in map.directory.iter().chain(&map.partitions) {
-        let mut by_instance: BTreeMap<u64, Vec<(NodeId, u64)>> = BTreeMap::new();
-        for replica in &entry.replicas {
-            let local = known.get(&replica.node).and_then(|node| node.replicas.get(&entry.partition));
-            let digests: BTreeMap<u64, u64> =
-                local.into_iter().flat_map(|local| local.digests.iter().copied()).collect();
-            for (instance, digest) in digests {
-                by_instance.entry(instance).or_default().push((replica.node, digest));
-            }
-        }
-        for (instance, digests) in &by_instance {
-            let (first, expected) = digests[0];
-            if let Some((node, _)) = digests.iter().find(|(_, digest)| *digest != expected) {
-                let text = format!("{}: {node} differs from {first} at #{instance}", entry.partition);
-                return AdminReply::Failed(AdminError::Mismatch(text));
-            }
-        }
-        // The newest of the instances that most replicas have.
-        let compared = by_instance.iter().max_by_key(|(instance, digests)| (digests.len(), **instance));
-        let nodes: Vec<NodeId> =
-            compared.iter().flat_map(|(_, digests)| digests.iter().map(|(node, _)| *node)).collect();
-        let absent = entry.replicas.iter().filter(|replica| !nodes.contains(&replica.node));
-        missing.extend(absent.map(|replica| (entry.partition, replica.node)));
-        // One alone has been compared with nobody.
-        if let Some((instance, digests)) = compared
-            && (digests.len() > 1 || entry.replicas.len() == 1)
-        {
-            partitions.push((entry.partition, *instance, digests[0].1));
-        }
-    }
-    AdminReply::Verified { partitions, missing }
 }
 
 fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {

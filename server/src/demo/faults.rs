@@ -8,11 +8,12 @@ use coppice_client::Admin;
 use coppice_client::wire::{NodeId, Status};
 use tokio::process::Command;
 
+use super::cuts::Cuts;
 use super::measure::Kind;
 use super::nodes::{Life, Nodes};
 use super::prompt::Until;
 use super::pulse::Pulse;
-use crate::cli::status::{Health, sentence};
+use crate::cli::status::{Health, is_near, sentence};
 
 /// An election takes a second at most; after this a gap is reported as open.
 const GAP_PATIENCE: Duration = Duration::from_secs(10);
@@ -34,6 +35,8 @@ pub struct Faults {
     pub partitions: Vec<u32>,
     /// Where clients find the nodes.
     pub endpoints: String,
+    /// What is cut or slow.
+    pub cuts: Cuts,
 }
 
 /// A sentence for the person at the prompt: why something was not done.
@@ -42,7 +45,7 @@ pub type Refused = String;
 impl Faults {
     /// The state of the cluster, if any node tells it.
     pub async fn status(&self) -> Option<Status> {
-        self.admin.status(false).await.ok()
+        if self.cuts.is_empty() { self.admin.status(false).await.ok() } else { self.status_of_most().await }
     }
 
     /// The sentence of `status`, and what to try if it is not well.
@@ -59,6 +62,9 @@ impl Faults {
 
     /// The command that would mend the first broken node.
     fn hint(&self) -> Option<String> {
+        if !self.cuts.is_empty() {
+            return Some("heal".to_owned());
+        }
         let mut numbers = 1..=self.nodes.count();
         numbers.find_map(|number| {
             if self.nodes.is_paused(number) {
@@ -128,6 +134,7 @@ impl Faults {
         if let Life::Ended(how) = life {
             return Err(format!("n{number} did not come up: {how}"));
         }
+        self.tell_all().await;
         let caught_up = self.caught_up(number, since).await;
         Ok(vec![format!("n{number} up in {} ms, {caught_up}; {}", took.as_millis(), self.health().await)])
     }
@@ -185,7 +192,7 @@ impl Faults {
         if status.success() { Ok(Vec::new()) } else { Err(format!("coppice-load ended with {status}")) }
     }
 
-    fn known(&self, number: u32) -> Result<(), Refused> {
+    pub(super) fn known(&self, number: u32) -> Result<(), Refused> {
         if self.nodes.has(number) {
             Ok(())
         } else {
@@ -199,7 +206,7 @@ impl Faults {
     }
 
     /// The groups that a node leads, the directory as 0.
-    async fn led_by(&self, number: u32) -> Vec<u32> {
+    pub(super) async fn led_by(&self, number: u32) -> Vec<u32> {
         let Some(status) = self.status().await else { return Vec::new() };
         let led = status.partitions.iter().filter(|partition| partition.leader == Some(NodeId(number)));
         led.map(|partition| partition.id.0).collect()
@@ -207,11 +214,16 @@ impl Faults {
 
     /// What a fault of a node cost, and how the cluster stands now.
     async fn report(&self, number: u32, what: &str, led: &[u32]) -> Vec<String> {
+        self.report_of(&format!("n{number} {what}"), led, "it").await
+    }
+
+    /// The same of several nodes, called `who`.
+    pub(super) async fn report_of(&self, what: &str, led: &[u32], who: &str) -> Vec<String> {
         let hit: Vec<u32> = led.iter().copied().filter(|group| *group != 0).collect();
         let recovered = self.pulse.recovered(&self.partitions, GAP_PATIENCE).await;
-        let ledger = if led.is_empty() { "it led nothing".to_owned() } else { format!("it led {}", names(led)) };
+        let ledger = if led.is_empty() { format!("{who} led nothing") } else { format!("{who} led {}", names(led)) };
         let gap = self.gap(&hit, recovered);
-        vec![format!("n{number} {what}; {ledger}. {gap}"), self.health().await]
+        vec![format!("{what}; {ledger}. {gap}"), self.health().await]
     }
 
     fn gap(&self, hit: &[u32], recovered: bool) -> String {
@@ -244,7 +256,7 @@ impl Faults {
                 let up = status.nodes.iter().any(|info| info.id == node && info.up);
                 let mut replicas =
                     status.partitions.iter().flat_map(|p| &p.replicas).filter(|replica| replica.node == node);
-                up && replicas.all(|replica| replica.up && replica.lag_instances == 0)
+                up && replicas.all(|replica| is_near(replica) && replica.lag_instances == 0)
             });
             if whole {
                 return format!("caught up in {} ms", since.elapsed().as_millis());

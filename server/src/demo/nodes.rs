@@ -270,7 +270,7 @@ impl Nodes {
         command
             // No file of the user's: the demo is the same everywhere.
             .args(["serve", "--config", "/dev/null", "--end-with", &std::process::id().to_string()])
-            .args(["--name", &format!("n{number}"), "--log-format", "pretty"])
+            .args(["--name", &format!("n{number}"), "--log-format", "pretty", "--allow-faults"])
             .arg("--data-dir")
             .arg(&self.data[number as usize - 1])
             .args(["--listen-native", &local(ports.native), "--listen-peer", &local(ports.peer)])

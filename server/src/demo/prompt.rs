@@ -17,6 +17,12 @@ pub enum PromptCommand {
     Resume(u32),
     /// Starts a node that is down, on its own data.
     Restart(u32),
+    /// Nothing passes between the sides; nodes that are named on no side reach all.
+    Cut(Vec<Vec<u32>>),
+    /// Every message to and from a node takes so much longer.
+    Slow(u32, Duration),
+    /// Ends all cuts and delays.
+    Heal,
     /// Waits until the cluster says so.
     Wait(Until),
     /// Load from the load generator, with its own arguments.
@@ -36,6 +42,12 @@ impl fmt::Display for PromptCommand {
             Self::Pause(node) => write!(f, "pause {node}"),
             Self::Resume(node) => write!(f, "resume {node}"),
             Self::Restart(node) => write!(f, "restart {node}"),
+            Self::Cut(sides) => {
+                let side = |side: &Vec<u32>| side.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+                write!(f, "cut {}", sides.iter().map(side).collect::<Vec<_>>().join("|"))
+            }
+            Self::Slow(node, delay) => write!(f, "slow {node} {}", units::show_time(*delay)),
+            Self::Heal => f.write_str("heal"),
             Self::Wait(Until::Healthy) => f.write_str("wait healthy"),
             Self::Wait(Until::Degraded) => f.write_str("wait degraded"),
             Self::Wait(Until::Elapsed(time)) => write!(f, "wait {}", units::show_time(*time)),
@@ -61,11 +73,14 @@ pub enum Until {
 }
 
 /// The prompt's own words, with what follows them.
-const WORDS: [(&str, &str); 8] = [
+const WORDS: [(&str, &str); 11] = [
     ("kill N", "SIGKILL node N, and measure what it costs"),
     ("pause N", "SIGSTOP node N: alive and silent"),
     ("resume N", "SIGCONT node N"),
     ("restart N", "start node N again on its own data"),
+    ("cut 1|2,3", "nothing passes between these nodes, in either direction"),
+    ("slow N 50ms", "every message to and from node N takes so much longer"),
+    ("heal", "end all cuts and delays"),
     ("wait healthy|degraded|TIME", "until the cluster says so, or time passes"),
     ("load ARGS", "run coppice-load against this cluster"),
     ("help", "this"),
@@ -88,6 +103,9 @@ fn parse_words(words: &[String], verbs: &[&str]) -> Result<PromptCommand, String
         "pause" => PromptCommand::Pause(node()?),
         "resume" => PromptCommand::Resume(node()?),
         "restart" => PromptCommand::Restart(node()?),
+        "cut" => PromptCommand::Cut(sides(rest)?),
+        "slow" => slow(rest)?,
+        "heal" if rest.is_empty() => PromptCommand::Heal,
         "wait" => PromptCommand::Wait(until(rest)?),
         "load" => PromptCommand::Load(rest.to_vec()),
         "help" if rest.is_empty() => PromptCommand::Help,
@@ -127,6 +145,33 @@ fn node_of(word: &str, rest: &[String]) -> Result<u32, String> {
     number.strip_prefix('n').unwrap_or(number).parse().map_err(|_| expected())
 }
 
+fn sides(rest: &[String]) -> Result<Vec<Vec<u32>>, String> {
+    let expected = || "between which nodes? (try: cut 1|2,3)".to_owned();
+    let [text] = rest else { return Err(expected()) };
+    let number = |word: &str| word.trim().trim_start_matches('n').parse().map_err(|_| expected());
+    let side = |side: &str| side.split(',').map(number).collect::<Result<Vec<u32>, String>>();
+    let sides = text.split('|').map(side).collect::<Result<Vec<_>, _>>()?;
+    let mut named: Vec<u32> = sides.concat();
+    named.sort_unstable();
+    if sides.len() < 2 || named.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(expected());
+    }
+    Ok(sides)
+}
+
+/// A minute: beyond it nobody waits for the effect.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+fn slow(rest: &[String]) -> Result<PromptCommand, String> {
+    let expected = || "which node, by how much? (try: slow 2 50ms)".to_owned();
+    let [node, delay] = rest else { return Err(expected()) };
+    let node = node.strip_prefix('n').unwrap_or(node).parse().map_err(|_| expected())?;
+    match units::parse_time(delay) {
+        Ok(delay) if delay <= DELAY_MAX => Ok(PromptCommand::Slow(node, delay)),
+        _ => Err(expected()),
+    }
+}
+
 fn until(rest: &[String]) -> Result<Until, String> {
     let expected = || "until what? (try: wait healthy)".to_owned();
     let [what] = rest else { return Err(expected()) };
@@ -155,6 +200,9 @@ mod tests {
     fn the_prompt_knows_its_own_words_and_every_verb() {
         assert_eq!(command("kill 2"), Some(PromptCommand::Kill(2)));
         assert_eq!(command(" restart n3 "), Some(PromptCommand::Restart(3)));
+        assert_eq!(command("cut 1|2,n3"), Some(PromptCommand::Cut(vec![vec![1], vec![2, 3]])));
+        assert_eq!(command("slow 2 50ms"), Some(PromptCommand::Slow(2, Duration::from_millis(50))));
+        assert_eq!(command("heal"), Some(PromptCommand::Heal));
         assert_eq!(command("wait degraded"), Some(PromptCommand::Wait(Until::Degraded)));
         assert_eq!(command("wait 2s"), Some(PromptCommand::Wait(Until::Elapsed(Duration::from_secs(2)))));
         let put = |value: &str| Some(PromptCommand::Verb(vec!["put".into(), "apple".into(), value.into()]));
@@ -167,7 +215,17 @@ mod tests {
 
     #[test]
     fn commands_print_as_they_are_typed() {
-        for line in ["kill 1", "wait 1500ms", "wait healthy", "put apple 'dark red'", "load run --clients 4", "quit"] {
+        for line in [
+            "kill 1",
+            "cut 1|2,3",
+            "slow 2 50ms",
+            "heal",
+            "wait 1500ms",
+            "wait healthy",
+            "put apple 'dark red'",
+            "load run --clients 4",
+            "quit",
+        ] {
             assert_eq!(command(line).map(|command| command.to_string()).as_deref(), Some(line));
         }
     }
@@ -178,6 +236,10 @@ mod tests {
         assert_eq!(refused("sttus"), "no command `sttus`; did you mean `status`?");
         assert_eq!(refused("kill"), "which node? (try: kill 1)");
         assert_eq!(refused("kill all"), "which node? (try: kill 1)");
+        for line in ["cut", "cut 1", "cut 1|x", "cut 1|2,1", "cut 1 | 2"] {
+            assert_eq!(refused(line), "between which nodes? (try: cut 1|2,3)", "{line}");
+        }
+        assert_eq!(refused("slow 2 fast"), "which node, by how much? (try: slow 2 50ms)");
         assert_eq!(refused("wait forever"), "until what? (try: wait healthy)");
         assert_eq!(refused("put 'a"), "a ' is not closed");
     }

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
+use super::cuts::Cuts;
 use super::faults::{Faults, Refused};
 use super::home::Home;
 use super::letters::split_keys;
@@ -83,7 +84,8 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     }
     let client = Client::start(endpoints.split(','), Config::default());
     let pulse = Pulse::start(&client, &lows);
-    let mut faults = Faults { nodes, admin, pulse, partitions: lows.iter().map(|(id, _)| *id).collect(), endpoints };
+    let partitions = lows.iter().map(|(id, _)| *id).collect();
+    let mut faults = Faults { nodes, admin, pulse, partitions, endpoints, cuts: Cuts::default() };
     let exit = match script {
         Some(script) => run_script(&mut faults, script, &mut terminal, &mut end).await,
         None => run_prompt(&mut faults, args, &verbs, &mut terminal, &mut end, &mut deaths).await,
@@ -284,6 +286,9 @@ async fn carry_out(
         PromptCommand::Pause(node) => faults.pause(*node).await,
         PromptCommand::Resume(node) => faults.resume(*node).await,
         PromptCommand::Restart(node) => faults.restart(*node).await,
+        PromptCommand::Cut(sides) => faults.cut(sides).await,
+        PromptCommand::Slow(node, delay) => faults.slow(*node, *delay).await,
+        PromptCommand::Heal => faults.heal().await,
         PromptCommand::Wait(until) => faults.wait(*until).await,
         PromptCommand::Load(arguments) => faults.load(arguments).await,
         PromptCommand::Verb(words) => return crate::cli::at_prompt(words, &faults.endpoints).await.map(Ok),
@@ -305,7 +310,7 @@ async fn carry_out(
 /// How many of the lines are printed: how the cluster stands after a fault is said by the live line too, where there
 /// is one.
 fn shown(command: &PromptCommand, lines: usize, terminal: &Terminal) -> usize {
-    let fault = matches!(command, PromptCommand::Kill(_) | PromptCommand::Pause(_));
+    let fault = matches!(command, PromptCommand::Kill(_) | PromptCommand::Pause(_) | PromptCommand::Cut(_));
     if fault && terminal.is_interactive() { lines - 1 } else { lines }
 }
 

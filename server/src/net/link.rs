@@ -11,8 +11,10 @@ use bytes::BytesMut;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::codec::Body;
+use super::fault::Fault;
 use super::outbox::Outbox;
 use super::peer::{self, Envelope};
 use super::peer_frame;
@@ -52,6 +54,8 @@ struct State {
     letters: Body,
     outbox: Outbox,
     stream: Option<Rc<TcpStream>>,
+    /// What is done to messages on purpose.
+    fault: Fault,
     /// How far this node's log is durable, as the other one was told on this connection.
     told_durable: u64,
     dropped: u64,
@@ -67,6 +71,7 @@ impl Link {
             letters: Body::default(),
             outbox: Outbox::default(),
             stream: None,
+            fault: Fault::default(),
             told_durable: 0,
             dropped: 0,
             closed: false,
@@ -104,6 +109,12 @@ impl Link {
         }
     }
 
+    /// Loses all messages from now on, or holds each back for so long.
+    pub fn set_fault(&self, cut: bool, delay: Duration) {
+        self.state.borrow_mut().fault.set(cut, delay);
+        self.bell.notify_one();
+    }
+
     /// Ends the link's task.
     pub fn close(&self) {
         self.state.borrow_mut().closed = true;
@@ -113,8 +124,7 @@ impl Link {
     /// Queues a message for the end of the turn.
     pub fn send(&self, envelope: &Envelope) {
         let mut state = self.state.borrow_mut();
-        if state.stream.is_none() || state.outbox.bytes() > LINK_BYTES_MAX {
-            state.dropped += 1;
+        if !state.takes_more() {
             return;
         }
         peer::encode(&mut state.body, envelope);
@@ -126,8 +136,7 @@ impl Link {
     /// Queues a letter of the multicast for the end of the turn.
     pub fn send_letter(&self, letter: &Letter) {
         let mut state = self.state.borrow_mut();
-        if state.stream.is_none() || state.outbox.bytes() > LINK_BYTES_MAX {
-            state.dropped += 1;
+        if !state.takes_more() {
             return;
         }
         letter::encode(&mut state.letters, letter);
@@ -146,6 +155,9 @@ impl Link {
             state.outbox.push(peer_frame::frame(peer_frame::DURABLE, &durable.to_le_bytes()).freeze());
         }
         state.seal();
+        if state.fault.holds() {
+            self.bell.notify_one();
+        }
         drop(state);
         self.write();
     }
@@ -210,16 +222,19 @@ impl Link {
         let mut decoder = FrameDecoder::default();
         let mut refused = false;
         loop {
-            let pending = {
-                let state = self.state.borrow();
+            let (pending, due) = {
+                let mut state = self.state.borrow_mut();
+                let State { fault, outbox, .. } = &mut *state;
+                fault.release(outbox);
                 let current = state.stream.as_ref().is_some_and(|current| Rc::ptr_eq(current, &stream));
                 if !current || state.closed {
                     break;
                 }
-                !state.outbox.is_empty()
+                (!state.outbox.is_empty(), state.fault.due())
             };
             tokio::select! {
                 () = self.bell.notified() => {}
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
                 ready = stream.writable(), if pending => {
                     if ready.is_err() { break }
                     self.write();
@@ -268,17 +283,36 @@ enum Heard {
 }
 
 impl State {
+    /// Whether a message may be queued; it is lost otherwise.
+    fn takes_more(&mut self) -> bool {
+        let waiting = self.outbox.bytes() + self.fault.held_bytes();
+        let takes = self.stream.is_some() && !self.fault.is_cut() && waiting <= LINK_BYTES_MAX;
+        self.dropped += u64::from(!takes);
+        takes
+    }
+
+    /// Makes frames of the messages and letters of this turn.
     fn seal(&mut self) {
+        if self.body.is_empty() && self.letters.is_empty() {
+            return;
+        }
+        let mut held = Outbox::default();
+        let holds = self.fault.holds();
+        let outbox = if holds { &mut held } else { &mut self.outbox };
         if !self.body.is_empty() {
-            peer_frame::put(&mut self.outbox, peer_frame::MESSAGES, &mut self.body);
+            peer_frame::put(outbox, peer_frame::MESSAGES, &mut self.body);
         }
         if !self.letters.is_empty() {
-            peer_frame::put(&mut self.outbox, peer_frame::LETTERS, &mut self.letters);
+            peer_frame::put(outbox, peer_frame::LETTERS, &mut self.letters);
+        }
+        if holds {
+            self.fault.hold(held);
         }
     }
 
     fn drop_connection(&mut self) {
         self.stream = None;
+        self.fault.forget();
         self.outbox.clear();
         self.body.take_pieces();
         self.letters.take_pieces();
@@ -289,4 +323,126 @@ async fn connect(address: &Address) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect((address.host(), address.port())).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::wire::{Frame, PartitionId};
+    use coppice_ordering::message::Heartbeat;
+    use coppice_ordering::{Ballot, Beat, Instance, ReplicaId, Ticket};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::multicast::letter::Word;
+
+    /// Whatever is expected comes within this, or the test fails.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Longer than anything takes that is not held back.
+    const DELAY: Duration = Duration::from_millis(300);
+
+    fn letter(n: u64) -> Letter {
+        Letter { partition: PartitionId(4), word: Word::Released(Ticket { ballot: Ballot::new(2, 1), n }) }
+    }
+
+    fn envelope() -> Envelope {
+        let heartbeat = Heartbeat {
+            ballot: Ballot::new(2, 1),
+            beat: Beat(1),
+            decided_upto: Instance(3),
+            held_upto: Instance(3),
+            released: None,
+            lease: Duration::ZERO,
+        };
+        Envelope { group: 4, to: ReplicaId(2), from: ReplicaId(1), message: heartbeat.into() }
+    }
+
+    /// The other end of a link.
+    struct Far {
+        stream: TcpStream,
+        decoder: FrameDecoder,
+    }
+
+    impl Far {
+        async fn frame(&mut self) -> Frame {
+            let next = super::super::rpc::read_frame_into(&self.stream, &mut self.decoder);
+            tokio::time::timeout(PATIENCE, next).await.expect("a frame comes").expect("the link stands")
+        }
+    }
+
+    /// Runs `test` with both ends of a link that has said hello.
+    fn linked<F: Future<Output = ()>>(test: impl FnOnce(Rc<Link>, Far) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
+            let link = Link::new(NodeId(2), address);
+            tokio::task::spawn_local(Rc::clone(&link).run(peer_frame::frame(peer_frame::HELLO, b"me")));
+            let (stream, _) = listener.accept().await.expect("it connects");
+            let mut far = Far { stream, decoder: FrameDecoder::new(peer_frame::FRAME_BYTES_MAX) };
+            assert_eq!(far.frame().await.kind, peer_frame::HELLO);
+            test(link, far).await;
+        });
+    }
+
+    /// Letters once lay here until something else woke the link's task. So the first tickets of a new coordinator came
+    /// late or never, the gates of all partitions stayed shut, and after a restart clients saw no leader.
+    #[test]
+    fn a_letter_leaves_at_the_end_of_its_turn_although_no_message_goes_with_it() {
+        linked(|link, mut far| async move {
+            for n in 1..4 {
+                link.send_letter(&letter(n));
+                link.flush(0);
+                let frame = far.frame().await;
+                assert_eq!((frame.kind, letter::decode(&frame.body)), (peer_frame::LETTERS, Ok(vec![letter(n)])));
+            }
+        });
+    }
+
+    #[test]
+    fn a_cut_loses_messages_and_letters_and_ends_with_it() {
+        linked(|link, mut far| async move {
+            link.set_fault(true, Duration::ZERO);
+            link.send(&envelope());
+            link.send_letter(&letter(1));
+            link.flush(0);
+            assert_eq!(link.dropped(), 2);
+            link.set_fault(false, Duration::ZERO);
+            link.send_letter(&letter(2));
+            link.flush(0);
+            assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+        });
+    }
+
+    #[test]
+    fn a_slow_link_holds_everything_back_and_keeps_its_order() {
+        linked(|link, mut far| async move {
+            link.set_fault(false, DELAY);
+            let begun = Instant::now();
+            link.send(&envelope());
+            link.send_letter(&letter(1));
+            link.flush(0);
+            link.set_fault(false, Duration::ZERO);
+            link.send_letter(&letter(2));
+            link.flush(0);
+            assert_eq!(far.frame().await.kind, peer_frame::MESSAGES);
+            assert!(begun.elapsed() >= DELAY);
+            assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(1)]));
+            assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+        });
+    }
+
+    #[test]
+    fn what_is_held_back_is_lost_with_a_cut() {
+        linked(|link, mut far| async move {
+            link.set_fault(false, DELAY);
+            link.send_letter(&letter(1));
+            link.flush(0);
+            link.set_fault(true, Duration::ZERO);
+            link.set_fault(false, Duration::ZERO);
+            link.send_letter(&letter(2));
+            link.flush(0);
+            assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+        });
+    }
 }

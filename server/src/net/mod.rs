@@ -1,6 +1,7 @@
 //! Sockets: clients on one port, nodes on another, the same frames on both.
 
 pub mod codec;
+pub mod fault;
 pub mod link;
 pub mod outbox;
 pub mod peer;

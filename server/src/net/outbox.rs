@@ -51,6 +51,13 @@ impl Outbox {
         }
     }
 
+    /// Takes everything out, in order.
+    pub fn take(&mut self) -> Vec<Bytes> {
+        self.seal_tail();
+        self.bytes = 0;
+        self.pieces.drain(..).collect()
+    }
+
     /// Lets `write` append to the end of the queue.
     pub fn append(&mut self, write: impl FnOnce(&mut BytesMut)) {
         let before = self.tail.len();

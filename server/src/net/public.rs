@@ -310,6 +310,10 @@ impl State {
     }
 
     fn pump_parts(&mut self) -> bool {
+        if !self.shared.may_scan() {
+            return false;
+        }
+        let before = self.outbox.bytes();
         let State { parts, outbox, .. } = self;
         let mut more = false;
         parts.retain(|(query, _), job| {
@@ -325,6 +329,9 @@ impl State {
             more |= !last && job.may_send();
             !last
         });
+        let made = outbox.bytes() - before;
+        self.scan_bytes += made;
+        self.shared.add_scan_bytes(made as i64);
         more
     }
 }

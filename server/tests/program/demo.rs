@@ -177,3 +177,17 @@ fn a_node_that_dies_unasked_is_reported() {
     assert!(demo.running.ended().success());
     demo.nothing_is_left();
 }
+
+#[test]
+fn a_cut_node_is_missed_and_healing_brings_it_back() {
+    let script = "cut 1|2,3; wait degraded; put apple red; heal; get apple; slow 2 20ms; heal";
+    let scratch = Scratch::new();
+    let output = command(&scratch, &["--exec", script]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("n1 | n2 n3 cut; the smaller side led "), "{said}");
+    assert!(said.contains("degraded: survives the loss of 0 more nodes until n1 is back (try: heal)"), "{said}");
+    assert!(said.contains("n2: every message to and from it takes 20ms longer"), "{said}");
+    assert_eq!(said.matches("healthy: survives the loss of any 1 node").count(), 4, "{said}");
+    assert!(temporary(&scratch).is_empty());
+}

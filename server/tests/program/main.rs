@@ -3,6 +3,7 @@
 mod broken_disks;
 mod broken_peers;
 mod config;
+mod cuts;
 mod demo;
 mod nodes;
 mod operate;

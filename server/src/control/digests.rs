@@ -1,0 +1,168 @@
+//! Comparing replicas by the digests of their states at logged positions (reliability.md E6): for `verify`, and for the
+//! look around that each node takes by itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, NodeId, PartitionId};
+use tokio::sync::oneshot;
+
+use super::{Control, ToControl};
+use crate::net::rpc::LocalStatus;
+
+/// Between two looks of `verify` at replicas that had no instance in common, while they go on deciding.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Looks of `verify` at most.
+const LOOKS_MAX: u32 = 40;
+
+/// Digests of states by replica and instance, as told so far.
+#[derive(Debug, Default)]
+pub(super) struct Digests {
+    by_replica: BTreeMap<(PartitionId, NodeId), BTreeMap<u64, u64>>,
+    /// Replicas that answer.
+    present: Vec<(PartitionId, NodeId)>,
+}
+
+impl Digests {
+    /// Takes in what the nodes tell now.
+    pub(super) fn note(&mut self, known: &BTreeMap<NodeId, LocalStatus>) {
+        self.present.clear();
+        for (&node, local) in known {
+            for (&partition, replica) in &local.replicas {
+                self.present.push((partition, node));
+                self.by_replica.entry((partition, node)).or_default().extend(replica.digests.iter().copied());
+            }
+        }
+    }
+
+    /// The verdict: a mismatch, or what agrees at which instance and who could not be compared.
+    pub(super) fn compare(&self, map: &PartitionMap) -> AdminReply {
+        let (mut partitions, mut missing) = (Vec::new(), Vec::new());
+        for entry in map.directory.iter().chain(&map.partitions) {
+            let mut by_instance: BTreeMap<u64, Vec<(NodeId, u64)>> = BTreeMap::new();
+            for replica in &entry.replicas {
+                let digests = self.by_replica.get(&(entry.partition, replica.node));
+                for (&instance, &digest) in digests.into_iter().flatten() {
+                    by_instance.entry(instance).or_default().push((replica.node, digest));
+                }
+            }
+            for (instance, digests) in &by_instance {
+                let (first, expected) = digests[0];
+                if let Some((node, _)) = digests.iter().find(|(_, digest)| *digest != expected) {
+                    let text = format!("{}: {node} differs from {first} at #{instance}", entry.partition);
+                    return AdminReply::Failed(AdminError::Mismatch(text));
+                }
+            }
+            // The newest of the instances that most replicas have.
+            let compared = by_instance.iter().max_by_key(|(instance, digests)| (digests.len(), **instance));
+            let told = compared.iter().flat_map(|(_, digests)| digests.iter().map(|(node, _)| *node));
+            let nodes: Vec<NodeId> = told.collect();
+            let absent = entry.replicas.iter().filter(|replica| !nodes.contains(&replica.node));
+            missing.extend(absent.map(|replica| (entry.partition, replica.node)));
+            // One alone has been compared with nobody.
+            if let Some((instance, digests)) = compared
+                && (digests.len() > 1 || entry.replicas.len() == 1)
+            {
+                partitions.push((entry.partition, *instance, digests[0].1));
+            }
+        }
+        AdminReply::Verified { partitions, missing }
+    }
+
+    /// Whether another look may show more: a replica that answers has not been compared yet.
+    fn is_open(&self, verdict: &AdminReply) -> bool {
+        let AdminReply::Verified { missing, .. } = verdict else { return false };
+        missing.iter().any(|replica| self.present.contains(replica))
+    }
+}
+
+impl Control {
+    /// Compares the digests of all replicas at instances that they have in common; under load that takes a few looks.
+    pub(super) fn verify(&mut self, reply: oneshot::Sender<AdminReply>) {
+        let shared = Arc::clone(&self.shared);
+        let first = self.gather(false);
+        tokio::task::spawn_local(async move {
+            let mut digests = Digests::default();
+            digests.note(&first.await);
+            let mut verdict = digests.compare(&shared.map());
+            for _ in 1..LOOKS_MAX {
+                if !digests.is_open(&verdict) {
+                    break;
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+                let (sender, receiver) = oneshot::channel();
+                shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
+                    let gathered = control.gather(false);
+                    tokio::task::spawn_local(async move { _ = sender.send(gathered.await) });
+                })));
+                let Ok(known) = receiver.await else { break };
+                digests.note(&known);
+                verdict = digests.compare(&shared.map());
+            }
+            _ = reply.send(verdict);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::map::{Entry, ReplicaInfo, Role};
+    use coppice_client::wire::ReplicaId;
+
+    use super::*;
+    use crate::net::rpc::LocalReplica;
+
+    const P1: PartitionId = PartitionId(1);
+
+    fn map() -> PartitionMap {
+        let on = |node: u32| ReplicaInfo { replica: ReplicaId(node), node: NodeId(node), role: Role::Voter };
+        let replicas = (1..=3).map(on).collect();
+        PartitionMap {
+            partitions: vec![Entry { partition: P1, replicas, ..Entry::default() }],
+            ..PartitionMap::default()
+        }
+    }
+
+    fn told(rows: &[(u32, &[(u64, u64)])]) -> BTreeMap<NodeId, LocalStatus> {
+        let of = |&(node, digests): &(u32, &[(u64, u64)])| {
+            let replica = LocalReplica { digests: digests.to_vec(), ..LocalReplica::default() };
+            (NodeId(node), LocalStatus { replicas: BTreeMap::from([(P1, replica)]), ..LocalStatus::default() })
+        };
+        rows.iter().map(of).collect()
+    }
+
+    #[test]
+    fn replicas_are_compared_at_an_instance_that_all_have_over_several_looks() {
+        let mut digests = Digests::default();
+        digests.note(&told(&[(1, &[(7, 70)]), (2, &[(8, 80)]), (3, &[(7, 70)])]));
+        let verdict = digests.compare(&map());
+        assert_eq!(verdict, AdminReply::Verified { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(2))] });
+        assert!(digests.is_open(&verdict));
+        digests.note(&told(&[(1, &[(9, 90)]), (2, &[(9, 90)]), (3, &[(9, 90)])]));
+        let verdict = digests.compare(&map());
+        assert_eq!(verdict, AdminReply::Verified { partitions: vec![(P1, 9, 90)], missing: vec![] });
+        assert!(!digests.is_open(&verdict));
+    }
+
+    #[test]
+    fn one_differing_digest_at_any_instance_is_a_mismatch() {
+        let mut digests = Digests::default();
+        digests.note(&told(&[(1, &[(7, 70), (8, 80)]), (2, &[(7, 71), (8, 80)]), (3, &[(8, 80)])]));
+        assert!(
+            matches!(digests.compare(&map()), AdminReply::Failed(AdminError::Mismatch(text)) if text.contains("#7"))
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_down_is_missing_and_not_waited_for() {
+        let mut digests = Digests::default();
+        digests.note(&told(&[(1, &[(7, 70)]), (2, &[(7, 70)])]));
+        let verdict = digests.compare(&map());
+        assert_eq!(verdict, AdminReply::Verified { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(3))] });
+        assert!(!digests.is_open(&verdict));
+    }
+}

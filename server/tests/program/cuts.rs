@@ -1,0 +1,108 @@
+//! Nodes that live, and that clients reach, but that the other nodes do not.
+
+use std::time::{Duration, Instant};
+
+use coppice_client::wire::{AdminReply, AdminRequest, LinkFault, NodeId};
+use coppice_client::{Admin, Config};
+
+use crate::support::{Cluster, eventually, run};
+
+/// Nothing passes between the node at `alone` and the others; `None`: everything does.
+fn cut(cluster: &Cluster, alone: Option<usize>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for node in 0..3 {
+        let fault = |other: usize| {
+            let cut = alone.is_some_and(|alone| (alone == node) != (alone == other));
+            LinkFault { to: NodeId(other as u32 + 1), cut, delay_ms: 0 }
+        };
+        let faults = (0..3).filter(|other| *other != node).map(fault).collect();
+        let admin = Admin::new([format!("127.0.0.1:{}", cluster.native_port(node))], Config::default());
+        let told = runtime.block_on(admin.verb(AdminRequest::Faults(faults))).expect("it answers");
+        assert_eq!(told, AdminReply::Done);
+    }
+}
+
+/// The partitions that a node leads, as it says itself.
+fn leads(cluster: &Cluster, index: usize) -> usize {
+    let page = cluster.page(index, "/metrics");
+    page.lines().filter(|line| line.starts_with("coppice_partition_leader{") && line.ends_with(" 1")).count()
+}
+
+#[test]
+fn a_leader_that_is_cut_off_steps_down_and_its_clients_move_on() {
+    let cluster = Cluster::formed_with(3, "m", &["--allow-faults"]);
+    let client = cluster.client();
+    let mut value = 0_u32;
+    let mut put_next = |what: &str| {
+        for key in ["a", "z"] {
+            let answer =
+                client.put(key.as_bytes(), value.to_string().as_bytes()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let before = value.checked_sub(1).map(|before| before.to_string());
+            assert_eq!(answer.output.as_deref(), before.as_ref().map(String::as_bytes), "{what}: lost or done twice");
+        }
+        value += 1;
+        value - 1
+    };
+    put_next("whole");
+    for victim in 0..3 {
+        let name = format!("n{}", victim + 1);
+        for partition in ["p0", "p1", "p2"] {
+            let said = cluster.run(&["leader", "transfer", partition, &name]);
+            assert_eq!(said.code, 0, "{said:?}");
+        }
+        put_next("led by one");
+        cut(&cluster, Some(victim));
+        // What was on its way, what comes now, a query of the directory's leader: all within the time of one call.
+        let newest = put_next("cut off").to_string();
+        let scan = cluster.run(&["scan", "a..zz", "-o", "raw"]);
+        assert_eq!((scan.code, scan.out.matches(&newest).count()), (0, 2), "{scan:?}");
+        // A client that knows nobody but the one that is cut off learns of the others from it.
+        let endpoint = format!("127.0.0.1:{}", cluster.native_port(victim));
+        let said = run(&["--endpoints", &endpoint, "get", "a"]);
+        assert_eq!((said.code, &said.out), (0, &newest), "{said:?}");
+        eventually("the one that is cut off leads nothing", || leads(&cluster, victim) == 0);
+        assert!(cluster.page(victim, "/readyz").starts_with("HTTP/1.1 503"), "it has no leader and says so");
+        let said = run(&["--endpoints", &endpoint, "status"]);
+        assert_eq!(said.code, 3, "from there no quorum is seen: {said:?}");
+        cut(&cluster, None);
+        cluster.healthy();
+        put_next("healed");
+    }
+}
+
+#[test]
+fn without_any_majority_every_call_ends_in_time() {
+    let cluster = Cluster::formed_with(3, "", &["--allow-faults"]);
+    let client = cluster.client();
+    client.put(&b"a"[..], &b"1"[..]).expect("done");
+    // A cut of all from all: everyone is reached by clients, and nobody by anybody else.
+    cut(&cluster, Some(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for (node, others) in [(1, [1, 3]), (2, [1, 2])] {
+        let faults = others.iter().map(|&to| LinkFault { to: NodeId(to), cut: true, delay_ms: 0 }).collect();
+        let admin = Admin::new([format!("127.0.0.1:{}", cluster.native_port(node))], Config::default());
+        assert_eq!(runtime.block_on(admin.verb(AdminRequest::Faults(faults))).expect("it answers"), AdminReply::Done);
+    }
+    let limit = Duration::from_secs(1);
+    let client = client.with_timeout(limit);
+    let begun = Instant::now();
+    assert!(client.put(&b"a"[..], &b"2"[..]).is_err());
+    assert!(client.get(&b"a"[..]).is_err(), "nobody may answer from what may be old");
+    // Far above what two calls may take, far below for ever.
+    assert!(begun.elapsed() < limit * 10, "{:?}", begun.elapsed());
+    eventually("nobody leads", || (0..3).all(|index| leads(&cluster, index) == 0));
+    let said = cluster.run(&["put", "b", "1", "--timeout", "1s"]);
+    assert_eq!(said.code, 3, "no leader took it: {said:?}");
+    cut(&cluster, None);
+    cluster.healthy();
+    assert_eq!(cluster.run(&["get", "b"]).code, 4);
+}
+
+#[test]
+fn faults_are_refused_where_they_were_not_allowed() {
+    let cluster = Cluster::formed(1, "");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let admin = Admin::new([format!("127.0.0.1:{}", cluster.native_port(0))], Config::default());
+    let refused = runtime.block_on(admin.verb(AdminRequest::Faults(Vec::new())));
+    assert!(format!("{refused:?}").contains("allow_faults"), "{refused:?}");
+}
