@@ -7,5 +7,6 @@ mod cuts;
 mod demo;
 mod nodes;
 mod operate;
+mod readme;
 mod support;
 mod verbs;
