@@ -30,6 +30,9 @@ const POLL: Duration = Duration::from_millis(100);
 /// restarts are part of a change's life.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A verb waits so long for a leader of the directory before it says that there is none: longer than an election takes.
+const ELECTION_PATIENCE: Duration = Duration::from_secs(3);
+
 type Outcome = io::Result<Result<Exit, Failure>>;
 
 /// `node`.
@@ -138,9 +141,16 @@ async fn add_steps(
 async fn change(admin: &Admin, context: &Context, shape: Shape, plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
     let name = plan.resume.unwrap_or_else(|| ChangeId(crate::random::draw()));
     let request = ReshapeRequest { change: name, shape, dry_run: true, force: plan.force };
-    let planned = match admin.reshape(request.clone()).await {
-        Ok(planned) => planned,
-        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    let begun = Instant::now();
+    let planned = loop {
+        match admin.reshape(request.clone()).await {
+            Ok(planned) => break planned,
+            // The directory's leader may have died a moment ago; nothing was begun.
+            Err(admin::Error::Failed(AdminError::TimedOut(_))) if begun.elapsed() < ELECTION_PATIENCE => {
+                tokio::time::sleep(POLL).await;
+            }
+            Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+        }
     };
     if planned.done {
         return report(&planned, name, output).map(|()| Ok(Exit::Done));
