@@ -183,9 +183,16 @@ impl Query {
         Taken::Yes
     }
 
+    /// Whether the result may leave: it counts, and each of its parts has begun. A replica that was removed before it
+    /// came to the ticket gives no part; while nothing was given out, the query is simply asked again.
+    fn may_leave(&self) -> bool {
+        let begun = self.order.iter().all(|id| self.parts.get(id).is_some_and(|part| part.position.is_some()));
+        begun && self.completed || mutant!(client_no_complete)
+    }
+
     /// Takes out what may be given to the reader now, in key order; the end, if that was all.
     pub fn give(&mut self, chunks: &mut Vec<Bytes>) -> Option<Ended> {
-        if !self.completed && !mutant!(client_no_complete) {
+        if !self.may_leave() {
             return None;
         }
         while let Some(&partition) = self.order.get(self.turn) {
@@ -219,7 +226,7 @@ impl Query {
     /// Credit for the part that is being read: what the reader has room for, once half of what the part had at first is
     /// used up and there is room for more than a trickle.
     pub fn grant(&mut self) -> Option<Grant> {
-        if !self.completed {
+        if !self.may_leave() {
             return None;
         }
         let (max, unread) = (i64::from(self.credit_max), self.unread.max(0));
@@ -238,7 +245,8 @@ impl Query {
 
     /// Whether the nodes owe the reader something; else it is the reader who lets them wait.
     pub fn is_owed(&mut self) -> bool {
-        self.current().is_some_and(|(_, part)| part.credit > 0)
+        let all_begun = self.parts.values().all(|part| part.position.is_some());
+        !all_begun || self.current().is_some_and(|(_, part)| part.credit > 0)
     }
 
     /// The node and, once something came, the peer of each part that has not come whole.
