@@ -16,4 +16,5 @@ pub mod report;
 pub mod runner;
 pub mod target;
 pub mod units;
+pub mod versus;
 pub mod workload;

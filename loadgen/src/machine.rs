@@ -54,9 +54,14 @@ impl Machine {
             kernel: unknown_if_empty(read("/proc/sys/kernel/osrelease").trim().to_owned()),
             cpu: format!("{processors} x {model}"),
             memory_bytes: memory.unwrap_or(0u64) * 1_024,
-            disk: unknown_if_empty(disk_of(&std::env::current_dir().unwrap_or_default(), &read("/proc/self/mounts"))),
+            disk: disk_at(&std::env::current_dir().unwrap_or_default()),
         }
     }
+}
+
+/// File system and device that hold the absolute path `path`.
+pub fn disk_at(path: &Path) -> String {
+    unknown_if_empty(disk_of(path, &read("/proc/self/mounts")))
 }
 
 /// The mount that holds `path`: the longest mount point above it.

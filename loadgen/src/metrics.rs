@@ -15,12 +15,22 @@ const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Reads `http://address/path` and returns the body of a 200.
 pub fn get(address: &str, path: &str) -> std::io::Result<String> {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"))
+}
+
+/// Posts a body of JSON to `http://address/path` and returns the body of a 200.
+pub fn post(address: &str, path: &str, json: &str) -> std::io::Result<String> {
+    let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    exchange(address, &format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n{json}", json.len()))
+}
+
+/// One request over a connection of its own.
+fn exchange(address: &str, request: &str) -> std::io::Result<String> {
     let other = |text: &str| std::io::Error::other(format!("{address}: {text}"));
     let target = address.to_socket_addrs()?.next().ok_or_else(|| other("no such address"))?;
     let mut stream = TcpStream::connect_timeout(&target, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;

@@ -57,6 +57,8 @@ pub enum Command {
     Unloaded(UnloadedArgs),
     /// Draws the pictures of one or more `run --out` directories over each other
     Plot(PlotArgs),
+    /// Runs Coppice, then etcd and Redis where they are installed, one after the other, and compares them in one table
+    Versus(Box<VersusArgs>),
 }
 
 /// Which store.
@@ -93,7 +95,7 @@ pub struct UnloadedArgs {
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     /// a, b, c (the papers': 1000-key ranges; single inserts and deletes; seven updates in one command), mixed, put,
-    /// get, ycsb-a to ycsb-f, or the path of a YCSB property file
+    /// get, range, ycsb-a to ycsb-f, or the path of a YCSB property file
     #[arg(long, default_value = "mixed")]
     pub workload: String,
     /// Closed loop: clients, each with one request at a time [64]; with --rate: the most requests under way [10000]
@@ -174,6 +176,52 @@ pub struct FillArgs {
     /// Which store
     #[arg(long, value_enum, default_value_t = TargetName::Native)]
     pub target: TargetName,
+}
+
+/// Whom Coppice is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Peers {
+    /// etcd, three processes, by its own benchmark tool
+    Etcd,
+    /// Redis: one process, and three with WAIT
+    Redis,
+    /// Both
+    All,
+}
+
+/// `coppice-load versus`.
+#[derive(Clone, Debug, Args)]
+pub struct VersusArgs {
+    /// Whom Coppice is compared with
+    #[arg(value_enum)]
+    pub peers: Peers,
+    /// Keys loaded first; etcd gets at most 1M, which favours it
+    #[arg(long, value_parser = units::count, default_value = "1M")]
+    pub entries: u64,
+    /// Length of each job
+    #[arg(long, value_parser = units::duration, default_value = "10s")]
+    pub duration: Duration,
+    /// Partitions of Coppice; a peer has one log
+    #[arg(long, default_value_t = 1)]
+    pub partitions: u32,
+    /// Where the data goes while a store runs, in a directory that is removed [the system's temporary one]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// The program `coppice` [beside this one, else in PATH]
+    #[arg(long)]
+    pub bin: Option<PathBuf>,
+    /// The program `etcd` [in PATH]
+    #[arg(long)]
+    pub etcd: Option<PathBuf>,
+    /// etcd's `tools/benchmark` [in PATH: etcd-benchmark, else benchmark]
+    #[arg(long)]
+    pub etcd_benchmark: Option<PathBuf>,
+    /// The program `redis-server` [in PATH]
+    #[arg(long)]
+    pub redis: Option<PathBuf>,
+    /// Write versus.md and versus.json into this directory
+    #[arg(long)]
+    pub out: Option<PathBuf>,
 }
 
 /// `coppice-load plot`.

@@ -10,11 +10,7 @@ use std::time::Instant;
 
 /// Carries the command out.
 pub fn fill(args: &FillArgs, global: &Global) -> Result<Exit, Failure> {
-    let store = Store::new(args.target, global)?;
-    let description = store.describe()?;
-    let began = Instant::now();
-    let filled = load(&store, &description, args.entries, args.value_size, global.quiet)?;
-    let seconds = began.elapsed().as_secs_f64();
+    let (filled, description, seconds) = fill_quietly(args, global)?;
     let rate = filled.keys as f64 / seconds.max(1e-9);
     match global.output {
         Output::Json => println!(
@@ -38,6 +34,15 @@ pub fn fill(args: &FillArgs, global: &Global) -> Result<Exit, Failure> {
         ),
     }
     Ok(Exit::Done)
+}
+
+/// The same without a word on stdout: what was filled, into what, and the seconds that it took.
+pub fn fill_quietly(args: &FillArgs, global: &Global) -> Result<(Filled, Description, f64), Failure> {
+    let store = Store::new(args.target, global)?;
+    let description = store.describe()?;
+    let began = Instant::now();
+    let filled = load(&store, &description, args.entries, args.value_size, global.quiet)?;
+    Ok((filled, description, began.elapsed().as_secs_f64()))
 }
 
 /// Loads the first `entries` keys of the list.

@@ -2,11 +2,11 @@
 
 pub mod args;
 pub mod failure;
-mod fill;
+pub(crate) mod fill;
 mod find_max;
 mod plot;
 mod progress;
-mod run;
+pub(crate) mod run;
 mod store;
 mod unloaded;
 
@@ -45,5 +45,6 @@ fn carry_out(cli: &Cli, line: &str) -> Result<Exit, Failure> {
         Command::Fill(args) => fill::fill(args, &cli.global),
         Command::Unloaded(args) => unloaded::unloaded(args, &cli.global),
         Command::Plot(args) => plot::plot(args),
+        Command::Versus(args) => crate::versus::versus(args, &cli.global, line),
     }
 }

@@ -62,10 +62,24 @@ pub fn run(args: &RunArgs, global: &Global, command: &str) -> Result<Exit, Failu
         Output::Table => print!("{}", report::text::render(&step.summary)),
     }
     if exit == Exit::Unavailable {
-        let cause = step.summary.first_error.clone().unwrap_or_else(|| "no answer within the run".to_owned());
-        return Err(Failure::unavailable("no request was answered", prepared.store.place(), cause));
+        return Err(unanswered(&prepared, &step.summary));
     }
     Ok(exit)
+}
+
+/// The numbers of one run, without a word on stdout.
+pub fn measure(args: &RunArgs, global: &Global) -> Result<Summary, Failure> {
+    let prepared = prepare(args, global)?;
+    let summary = prepared.step(prepared.load(), prepared.duration())?.summary;
+    match exit_of(&summary) {
+        Exit::Unavailable => Err(unanswered(&prepared, &summary)),
+        _ => Ok(summary),
+    }
+}
+
+fn unanswered(prepared: &Prepared<'_>, summary: &Summary) -> Failure {
+    let cause = summary.first_error.clone().unwrap_or_else(|| "no answer within the run".to_owned());
+    Failure::unavailable("no request was answered", prepared.store.place(), cause)
 }
 
 /// Some errors are part of a run (faults are injected while it goes on); a run without any answer is none.

@@ -70,7 +70,7 @@ pub struct Mix {
 }
 
 /// What the names stand for, for `--help` and for errors.
-pub const NAMES: &str = "a, b, c, mixed, ycsb-a to ycsb-f, or the path of a YCSB property file";
+pub const NAMES: &str = "a, b, c, mixed, put, get, range, ycsb-a to ycsb-f, or the path of a YCSB property file";
 
 impl Mix {
     fn papers(name: &str, weights: &[(Kind, u32)]) -> Mix {
@@ -109,6 +109,8 @@ impl Mix {
             },
             "get" => Mix { size: Size::Entries, ..Mix::papers(name, &[(Get, 1)]) },
             "put" => Mix { size: Size::Entries, ..Mix::papers(name, &[(Put, 1)]) },
+            // Unlike `a`, of whose keys half are there: all of these are.
+            "range" => Mix { size: Size::Entries, ..Mix::papers(name, &[(Range, 1)]) },
             "ycsb-a" => ycsb(&[(Get, 50), (Put, 50)], Spread::Zipfian),
             "ycsb-b" => ycsb(&[(Get, 95), (Put, 5)], Spread::Zipfian),
             "ycsb-c" => ycsb(&[(Get, 100)], Spread::Zipfian),

@@ -1,0 +1,304 @@
+//! The processes of a comparison and the directory that they write into. Whatever happens, an error and Ctrl-C
+//! included, both are gone at the end. It knows processes and files, and nothing of stores.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A process that was asked to end is killed after this time.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often a process that is waited for is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The exit code of a program that was interrupted, as shells count: 128 and the number of SIGINT.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// Of what a process said, errors quote so many lines.
+const LAST_LINES: usize = 3;
+
+/// A directory of its own and the processes that run for it.
+#[derive(Debug)]
+pub struct Site {
+    directory: PathBuf,
+    running: Arc<Mutex<Running>>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    children: Vec<Child>,
+    /// A signal has ended all; nothing starts any more.
+    over: bool,
+}
+
+fn locked(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Site {
+    /// A new directory below `base`. From here on the signals that end a program end the processes first.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or the system has no room for a thread.
+    pub fn new(base: &Path) -> io::Result<Site> {
+        let directory = std::path::absolute(base)?.join(format!("coppice-versus-{}", std::process::id()));
+        std::fs::create_dir(&directory)?;
+        let site = Site { directory, running: Arc::default() };
+        site.end_on_signals()?;
+        Ok(site)
+    }
+
+    fn end_on_signals(&self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let guard = runtime.enter();
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
+        drop(guard);
+        let (running, directory) = (self.running.clone(), self.directory.clone());
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hang_up.recv() => {}
+                }
+            });
+            let mut running = locked(&running);
+            running.over = true;
+            end(&mut running.children);
+            _ = std::fs::remove_dir_all(&directory);
+            // The lock is held: nobody can start a process between its end and ours.
+            std::process::exit(EXIT_INTERRUPTED);
+        })?;
+        Ok(())
+    }
+
+    /// A path inside the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Starts a process whose stdout goes to the file `name.out` and whose stderr goes to `name.log`; returns its id.
+    ///
+    /// # Errors
+    /// In words: the program cannot be started.
+    pub fn start(&self, name: &str, command: &mut Command) -> Result<u32, String> {
+        let text = |e: io::Error| format!("{}: {e}", command.get_program().to_string_lossy());
+        let (out, log) = (self.path(&format!("{name}.out")), self.path(&format!("{name}.log")));
+        let (out, log) = (File::create(out).map_err(text)?, File::create(log).map_err(text)?);
+        let mut running = locked(&self.running);
+        if running.over {
+            return Err("interrupted".to_owned());
+        }
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(log).spawn();
+        let child = child.map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
+        let id = child.id();
+        running.children.push(child);
+        Ok(id)
+    }
+
+    /// What a process said on stdout so far, with its bytes as text.
+    pub fn said(&self, name: &str) -> String {
+        let bytes = std::fs::read(self.path(&format!("{name}.out"))).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The last lines that a process wrote anywhere, for errors.
+    pub fn last_words(&self, name: &str) -> String {
+        let log = std::fs::read(self.path(&format!("{name}.log"))).unwrap_or_default();
+        let text = self.said(name) + "\n" + &String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("; ")
+    }
+
+    /// How the process of this id ended, if it has.
+    pub fn ended(&self, id: u32) -> Option<ExitStatus> {
+        let mut running = locked(&self.running);
+        let child = running.children.iter_mut().find(|child| child.id() == id)?;
+        child.try_wait().ok().flatten()
+    }
+
+    /// Runs a process to its end and returns what it said on stdout.
+    ///
+    /// # Errors
+    /// In words: it cannot be started, fails, or takes longer than `limit`.
+    pub fn run(&self, name: &str, command: &mut Command, limit: Duration) -> Result<String, String> {
+        let deadline = Instant::now() + limit;
+        let id = self.start(name, command)?;
+        loop {
+            match self.ended(id) {
+                Some(status) if status.success() => return Ok(self.said(name)),
+                Some(status) => return Err(format!("{name}: {status}: {}", self.last_words(name))),
+                None if Instant::now() >= deadline => return Err(format!("{name}: no end in {} s", limit.as_secs())),
+                None => std::thread::sleep(LOOK_INTERVAL),
+            }
+        }
+    }
+
+    /// Waits until `ready` says so, while all processes of `names` and ids live.
+    ///
+    /// # Errors
+    /// In words: one of them ended, or none of this came true within `limit`.
+    pub fn wait(
+        &self,
+        processes: &[(String, u32)],
+        limit: Duration,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<(), String> {
+        let deadline = Instant::now() + limit;
+        while !ready() {
+            if let Some((name, status)) = processes.iter().find_map(|(name, id)| Some((name, self.ended(*id)?))) {
+                return Err(format!("{name}: {status}: {}", self.last_words(name)));
+            }
+            if Instant::now() >= deadline {
+                let words = processes.iter().map(|(name, _)| self.last_words(name)).find(|words| !words.is_empty());
+                return Err(format!("not ready in {} s: {}", limit.as_secs(), words.unwrap_or_default()));
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Ends all processes and empties the directory, for the next store.
+    pub fn clear(&self) {
+        end(&mut locked(&self.running).children);
+        for entry in std::fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        end(&mut locked(&self.running).children);
+        _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Asks all to end, then kills what has not.
+fn end(children: &mut Vec<Child>) {
+    for child in children.iter_mut() {
+        // A child that was waited for has no number any more: another process may have it.
+        if matches!(child.try_wait(), Ok(None)) {
+            _ = kill_process(Pid::from_child(child), Signal::TERM);
+        }
+    }
+    let deadline = Instant::now() + END_PATIENCE;
+    for mut child in children.drain(..) {
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        _ = child.kill();
+        _ = child.wait();
+    }
+}
+
+/// A port of loopback that is free at the moment.
+///
+/// # Errors
+/// In words: there is none.
+pub fn free_ports(count: usize) -> Result<Vec<u16>, String> {
+    // All are held until all are known: none is given twice.
+    let listeners: io::Result<Vec<_>> = (0..count).map(|_| std::net::TcpListener::bind(("127.0.0.1", 0))).collect();
+    let ports = listeners.and_then(|listeners| listeners.iter().map(|l| Ok(l.local_addr()?.port())).collect());
+    ports.map_err(|e: io::Error| format!("no free port on loopback: {e}"))
+}
+
+/// The first of these programs in PATH.
+pub fn in_path(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    names.iter().find_map(|name| directories.iter().map(|d| d.join(name)).find(|program| program.is_file()))
+}
+
+/// What `program argument` prints, on both outputs; empty if it cannot be run.
+pub fn printed(program: &Path, argument: &str) -> String {
+    let output = Command::new(program).arg(argument).stdin(Stdio::null()).output();
+    output.map_or(String::new(), |o| {
+        String::from_utf8_lossy(&o.stdout).into_owned() + &String::from_utf8_lossy(&o.stderr)
+    })
+}
+
+/// A command line as a shell reads it: words with other bytes than plain ones stand as `$'..'`.
+pub fn shown(command: &Command) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let word = |word: &std::ffi::OsStr| {
+        let bytes = word.as_bytes();
+        let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_./:=,%+@".contains(b);
+        if !bytes.is_empty() && bytes.iter().all(plain) {
+            return String::from_utf8_lossy(bytes).into_owned();
+        }
+        let escaped: String = bytes
+            .iter()
+            .map(|b| match b {
+                b if plain(b) => char::from(*b).to_string(),
+                b => format!("\\x{b:02x}"),
+            })
+            .collect();
+        format!("$'{escaped}'")
+    };
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    std::iter::once(program).chain(command.get_args()).map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site() -> Site {
+        // Tests of one process would take the same name: each gets a directory around it.
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let base = std::env::temp_dir().join(format!("coppice-versus-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&base).unwrap();
+        Site::new(&base).unwrap()
+    }
+
+    fn remove(site: Site) {
+        let (base, directory) = (site.directory.parent().unwrap().to_owned(), site.directory.clone());
+        drop(site);
+        assert!(!directory.exists());
+        std::fs::remove_dir(base).unwrap();
+    }
+
+    #[test]
+    fn processes_end_with_the_site_even_those_that_will_not() {
+        let site = site();
+        let mut deaf = Command::new("sh");
+        let id = site.start("deaf", deaf.args(["-c", "trap '' TERM; echo up; sleep 60 & wait; wait"])).unwrap();
+        site.wait(&[("deaf".to_owned(), id)], Duration::from_secs(10), || site.said("deaf") == "up\n").unwrap();
+        let alive = || Path::new(&format!("/proc/{id}/exe")).read_link().is_ok();
+        assert!(alive());
+        site.clear();
+        assert!(!alive() && std::fs::read_dir(&site.directory).unwrap().next().is_none());
+        remove(site);
+    }
+
+    #[test]
+    fn a_process_that_fails_is_quoted_and_one_that_hangs_is_left() {
+        let site = site();
+        let limit = Duration::from_secs(10);
+        let failed = site.run("sad", Command::new("sh").args(["-c", "echo no such flag >&2; exit 3"]), limit);
+        assert!(failed.is_err_and(|e| e.contains("exit status: 3") && e.contains("no such flag")));
+        let hangs = site.run("slow", Command::new("sleep").arg("60"), Duration::from_millis(50));
+        assert!(hangs.is_err_and(|e| e.contains("no end in")));
+        let missing = site.run("none", &mut Command::new("/nonexistent/program"), limit);
+        assert!(missing.is_err_and(|e| e.contains("/nonexistent/program")));
+        remove(site);
+    }
+
+    #[test]
+    fn command_lines_can_be_pasted_into_a_shell() {
+        use std::os::unix::ffi::OsStrExt;
+        let mut command = Command::new("/opt/x/benchmark");
+        command.args(["range", "--total=5"]).arg(std::ffi::OsStr::from_bytes(b"\x80k"));
+        assert_eq!(shown(&command), "benchmark range --total=5 $'\\x80k'");
+    }
+}
