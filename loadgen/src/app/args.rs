@@ -162,6 +162,9 @@ pub struct RunArgs {
     /// Which store
     #[arg(long, value_enum, default_value_t = TargetName::Native)]
     pub target: TargetName,
+    /// Target resp: every write is followed by WAIT for so many replicas, and ends with it
+    #[arg(long, default_value_t = 0)]
+    pub wait_replicas: u32,
 }
 
 /// `coppice-load fill`.

@@ -94,6 +94,13 @@ fn exit_of(summary: &Summary) -> Exit {
 fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<Prepared<'a>, Failure> {
     let (mix, records) = mix_of(args)?;
     let store = Store::new(args.target, global)?;
+    if args.wait_replicas > 0 && matches!(store, Store::Native(_)) {
+        return Err(Failure::usage(
+            "--wait-replicas on target native",
+            "Coppice answers a write when a majority has it, and takes no other word for it",
+            "coppice-load run --target resp --wait-replicas 1",
+        ));
+    }
     if let Some(&(kind, _)) = mix.weights.iter().find(|(kind, _)| !store.has(*kind)) {
         return Err(Failure::usage(
             format!("workload {} on target {}", mix.name, args.target.name()),
@@ -269,7 +276,13 @@ impl Prepared<'_> {
     }
 
     fn wiring(&self, slots: u32) -> Wiring {
-        Wiring { connections: self.args.connections.max(1), pack_bytes: self.args.pack, stale: self.args.stale, slots }
+        Wiring {
+            connections: self.args.connections.max(1),
+            pack_bytes: self.args.pack,
+            stale: self.args.stale,
+            slots,
+            wait_replicas: self.args.wait_replicas,
+        }
     }
 
     /// One load at one time.

@@ -24,6 +24,8 @@ pub struct Wiring {
     pub stale: bool,
     /// The most requests of a worker under way.
     pub slots: u32,
+    /// RESP: replicas that must have a write.
+    pub wait_replicas: u32,
 }
 
 /// What can be known of a store before the run.
@@ -65,6 +67,7 @@ impl Store {
                 connections: 1,
                 timeout: global.timeout,
                 pack: true,
+                wait_replicas: 0,
             })),
             TargetName::Native => Ok(Store::Native(native::Options {
                 endpoints: endpoints(&["127.0.0.1:7400", "127.0.0.1:7410", "127.0.0.1:7420"]),
@@ -104,7 +107,7 @@ impl Store {
     ) -> Result<Tally, Failure> {
         let ran = match self {
             Store::Native(options) => {
-                let Wiring { connections, pack_bytes, stale, slots } = wiring;
+                let Wiring { connections, pack_bytes, stale, slots, .. } = wiring;
                 let options = native::Options { connections, pack_bytes, stale, slots, ..options.clone() };
                 let workers = orders.len() as u64;
                 let connect = |worker: usize| {
@@ -115,7 +118,8 @@ impl Store {
             }
             Store::Resp(options) => {
                 let pack = wiring.pack_bytes > 0;
-                let options = resp::Options { connections: wiring.connections, pack, ..options.clone() };
+                let Wiring { connections, wait_replicas, .. } = wiring;
+                let options = resp::Options { connections, pack, wait_replicas, ..options.clone() };
                 runner::run(plan, orders, epoch, |_| Resp::connect(&options, epoch), watch)
             }
         };

@@ -53,7 +53,7 @@ pub fn run(program: &Path, partitions: u32, site: &Site, round: &Round, column: 
     let flush = generator::load(round, column, &place)?;
     column.durability = format!("{flush} on a majority before the answer");
     for job in Job::ALL {
-        generator::measure(round, column, job, &place)?;
+        generator::measure(round, column, job, job.flags(), &place)?;
     }
     Ok(())
 }

@@ -93,9 +93,7 @@ impl Programs {
         for job in [Job::UnloadedPut, Job::SinglePuts, Job::Ranges, Job::Gets] {
             cluster.measure(job, column)?;
         }
-        if let Some(single) = column.jobs.get(&Job::SinglePuts).cloned() {
-            column.jobs.insert(Job::PackedPuts, single);
-        }
+        column.repeat_single_as_packed();
         Ok(())
     }
 }

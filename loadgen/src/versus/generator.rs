@@ -22,13 +22,13 @@ pub fn load(round: &Round, column: &mut Column, place: &str) -> Result<String, S
     Ok(description.flush)
 }
 
-/// Carries a job out.
+/// Carries a job out by these flags of `run`.
 ///
 /// # Errors
 /// In words: the store does not answer.
-pub fn measure(round: &Round, column: &mut Column, job: Job, place: &str) -> Result<(), String> {
+pub fn measure(round: &Round, column: &mut Column, job: Job, flags: &str, place: &str) -> Result<(), String> {
     let duration = print_duration(round.duration);
-    let line = format!("coppice-load run {} --entries {} --duration {duration}{place}", job.flags(), round.entries);
+    let line = format!("coppice-load run {flags} --entries {} --duration {duration}{place}", round.entries);
     round.say(&line);
     let (Command::Run(args), global) = parsed(&line, round)? else { return Err(format!("not a run: {line}")) };
     let summary = run::measure(&args, &global).map_err(|e| in_words(&e))?;

@@ -64,6 +64,13 @@ impl Column {
     fn new(name: &'static str) -> Column {
         Column { name, ..Column::default() }
     }
+
+    /// Its messages carry one put each, whatever the row says.
+    fn repeat_single_as_packed(&mut self) {
+        if let Some(single) = self.jobs.get(&Job::SinglePuts).cloned() {
+            self.jobs.insert(Job::PackedPuts, single);
+        }
+    }
 }
 
 /// The whole comparison.
@@ -88,6 +95,8 @@ enum Store {
     Coppice(PathBuf),
     Etcd(etcd::Programs),
     Redis(Option<PathBuf>),
+    /// The same with two replicas.
+    RedisReplicated(Option<PathBuf>),
 }
 
 impl Store {
@@ -95,7 +104,8 @@ impl Store {
         match self {
             Store::Coppice(program) => coppice::column(program, args.partitions),
             Store::Etcd(programs) => programs.column(),
-            Store::Redis(program) => redis::column(program.as_deref()),
+            Store::Redis(program) => redis::column(program.as_deref(), false),
+            Store::RedisReplicated(program) => redis::column(program.as_deref(), true),
         }
     }
 
@@ -104,7 +114,8 @@ impl Store {
             Store::Coppice(program) => coppice::run(program, args.partitions, site, round, column),
             Store::Etcd(programs) => programs.run(site, round, column),
             Store::Redis(Some(program)) => redis::run(program, site, round, column),
-            Store::Redis(None) => Ok(()),
+            Store::RedisReplicated(Some(program)) => redis::run_replicated(program, site, round, column),
+            Store::Redis(None) | Store::RedisReplicated(None) => Ok(()),
         }
     }
 }
@@ -166,7 +177,8 @@ fn stores(args: &VersusArgs) -> Result<Vec<Store>, Failure> {
         stores.push(Store::Etcd(etcd::Programs::find(args.etcd.as_deref(), args.etcd_benchmark.as_deref())));
     }
     if args.peers != Peers::Etcd {
-        stores.push(Store::Redis(redis::program(args.redis.as_deref())));
+        let program = redis::program(args.redis.as_deref());
+        stores.extend([Store::Redis(program.clone()), Store::RedisReplicated(program)]);
     }
     Ok(stores)
 }

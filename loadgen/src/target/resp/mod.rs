@@ -34,6 +34,9 @@ pub struct Options {
     pub timeout: Duration,
     /// Whether what is submitted together leaves together; else one system call per command.
     pub pack: bool,
+    /// A write has ended when so many replicas have it, by the store's own word (`WAIT`), which holds up all that
+    /// follows on its connection; 0: when the one process has answered it.
+    pub wait_replicas: u32,
 }
 
 /// The target of one worker.
@@ -57,12 +60,25 @@ struct Connection {
     /// Where commands in `out` end, if each leaves alone.
     ends: VecDeque<usize>,
     pack: bool,
+    /// What follows each write; empty: nothing.
+    wait: Vec<u8>,
     read: Vec<u8>,
     parsed: usize,
     /// Requests in the order of their replies.
-    waiting: VecDeque<(u32, Nanos)>,
+    waiting: VecDeque<Waiting>,
     /// Requests that were never sent.
     refused: Vec<u32>,
+}
+
+/// A request whose answer has not come, or not all of it.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    slot: u32,
+    since: Nanos,
+    /// Replies that are missing.
+    replies: u32,
+    /// The worst that those before said.
+    end: End,
 }
 
 /// One command and its reply over a connection of its own, for setting up and for asking how a server is set.
@@ -114,7 +130,13 @@ impl Resp {
 
 impl Connection {
     fn new(address: SocketAddr, options: &Options) -> Connection {
+        let mut wait = Vec::new();
+        if options.wait_replicas > 0 {
+            // No limit of the server's: silence ends the request by our own.
+            codec::command(&mut wait, &[b"WAIT", options.wait_replicas.to_string().as_bytes(), b"0"]);
+        }
         Connection {
+            wait,
             address,
             stream: None,
             retry_at: 0,
@@ -148,10 +170,14 @@ impl Connection {
             return self.refused.push(slot);
         }
         codec::request(&mut self.out, scratch, request);
+        let waits = !self.wait.is_empty() && !matches!(request, Request::Get(_) | Request::Range { .. });
+        if waits {
+            self.out.extend_from_slice(&self.wait);
+        }
         if !self.pack {
             self.ends.push_back(self.out.len());
         }
-        self.waiting.push_back((slot, now));
+        self.waiting.push_back(Waiting { slot, since: now, replies: 1 + u32::from(waits), end: End::Ok });
     }
 
     /// Sends and receives as far as it goes without waiting.
@@ -162,7 +188,7 @@ impl Connection {
         }
         let mut error = None;
         let moved = self.write(cx).and_then(|()| self.read(cx, now, done, &mut error));
-        let overdue = self.waiting.front().is_some_and(|&(_, since)| now >= since + self.timeout);
+        let overdue = self.waiting.front().is_some_and(|first| now >= first.since + self.timeout);
         let broken = match moved {
             Ok(()) if overdue => Some(format!("{}: no reply in {} ms", self.address, self.timeout / 1_000_000)),
             Ok(()) => None,
@@ -183,7 +209,8 @@ impl Connection {
         self.out.clear();
         self.ends.clear();
         self.read.clear();
-        done.extend(self.waiting.drain(..).map(|(slot, _)| Done { slot, end: End::Unknown, at: now, found: 0 }));
+        let unknown = |waiting: Waiting| Done { slot: waiting.slot, end: End::Unknown, at: now, found: 0 };
+        done.extend(self.waiting.drain(..).map(unknown));
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
@@ -237,12 +264,19 @@ impl Connection {
             let reply = codec::reply(&self.read[self.parsed..]);
             let Some((reply, length)) = reply.map_err(|_| std::io::Error::other("does not speak RESP"))? else { break };
             self.parsed += length;
-            let (slot, _) = self.waiting.pop_front().ok_or_else(|| std::io::Error::other("a reply to nothing"))?;
+            let first = self.waiting.front_mut().ok_or_else(|| std::io::Error::other("a reply to nothing"))?;
             let (end, found) = match reply {
                 Reply::Ok { found } => (End::Ok, found),
                 Reply::Error(text) => (end_of(&text, error), 0),
             };
-            done.push(Done { slot, end, at, found });
+            if first.end == End::Ok {
+                first.end = end;
+            }
+            first.replies -= 1;
+            if first.replies == 0 {
+                done.push(Done { slot: first.slot, end: first.end, at, found });
+                self.waiting.pop_front();
+            }
         }
         self.read.drain(..self.parsed);
         self.parsed = 0;
@@ -275,7 +309,7 @@ impl Target for Resp {
 
     fn poll(&mut self, until: Nanos, done: &mut Vec<Done>) {
         let Resp { clock, connections, first_error, runtime, .. } = self;
-        let oldest = connections.iter().filter_map(|c| Some(c.waiting.front()?.1 + c.timeout)).min();
+        let oldest = connections.iter().filter_map(|c| Some(c.waiting.front()?.since + c.timeout)).min();
         let until = until.min(oldest.unwrap_or(Nanos::MAX));
         runtime.block_on(poll_fn(|cx| {
             let now = clock.now();

@@ -30,9 +30,12 @@ fn server(replies: Vec<&'static [u8]>) -> String {
 }
 
 fn connect(address: String) -> Resp {
-    let options =
-        Options { endpoints: vec![address], connections: 1, timeout: Duration::from_millis(300), pack: false };
-    Resp::connect(&options, Instant::now()).unwrap()
+    Resp::connect(&options(address), Instant::now()).unwrap()
+}
+
+fn options(address: String) -> Options {
+    let timeout = Duration::from_millis(300);
+    Options { endpoints: vec![address], connections: 1, timeout, pack: false, wait_replicas: 0 }
 }
 
 fn ends(target: &mut Resp, count: usize) -> Vec<(u32, End, u32)> {
@@ -81,7 +84,22 @@ fn silence_ends_as_unknown() {
 #[test]
 fn nobody_there_is_an_error_at_once() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let options = Options { endpoints: vec![address.to_string()], connections: 1, timeout: CONNECT, pack: true };
-    assert!(Resp::connect(&options, Instant::now()).is_err());
+    assert!(Resp::connect(&options(address.to_string()), Instant::now()).is_err());
     assert!(ask(&address.to_string(), &["PING"]).is_err());
+}
+
+#[test]
+fn a_write_that_waits_for_replicas_ends_with_the_second_reply_and_the_first_error() {
+    // The server counts commands of two words: a DEL is one, the WAIT behind it goes unanswered until it says both.
+    let address = server(vec![b":1\r\n:1\r\n", b"-ERR full\r\n:2\r\n", b":1\r\n", b"$1\r\nx\r\n"]);
+    let mut target = Resp::connect(&Options { wait_replicas: 1, ..options(address) }, Instant::now()).unwrap();
+    target.submit(0, &Request::Delete(1));
+    assert_eq!(ends(&mut target, 1), [(0, End::Ok, 1)]);
+    target.submit(1, &Request::Delete(1));
+    assert_eq!(ends(&mut target, 1), [(1, End::Failed, 1)], "a replica's word does not undo the error");
+    target.submit(2, &Request::Delete(1));
+    assert_eq!(ends(&mut target, 1), [(2, End::Unknown, 0)], "no word of a replica");
+    std::thread::sleep(Duration::from_millis(120));
+    target.submit(3, &Request::Get(1));
+    assert_eq!(ends(&mut target, 1), [(3, End::Ok, 1)], "reads do not wait");
 }
