@@ -61,7 +61,7 @@ impl Programs {
         let missing = match (&self.server, &self.tool) {
             (None, _) => Some("not installed: apt install etcd-server"),
             (_, None) => Some(
-                "its benchmark tool is missing: go build ./tools/benchmark in etcd's sources, then --etcd-benchmark PATH",
+                "its benchmark tool is not there: go build ./tools/benchmark in its sources, --etcd-benchmark PATH",
             ),
             _ => None,
         };
@@ -88,7 +88,7 @@ impl Programs {
         let (Some(server), Some(tool)) = (&self.server, &self.tool) else { return Ok(()) };
         let clients = start(server, site, round, column)?;
         let endpoints = clients.join(",");
-        let cluster = Cluster { tool, endpoints, entries: round.entries.clamp(LOAD_PUTS, ENTRIES_MAX), site, round };
+        let cluster = Cluster { tool, endpoints, entries: round.entries.min(ENTRIES_MAX), site, round };
         cluster.load(column)?;
         for job in [Job::UnloadedPut, Job::SinglePuts, Job::Ranges, Job::Gets] {
             cluster.measure(job, column)?;

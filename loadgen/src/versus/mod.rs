@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Fewer keys than this have no room for ranges of 1000 at different places.
+const ENTRIES_MIN: u64 = 10_000;
+
 /// What is alike for all stores of a comparison.
 #[derive(Clone, Copy, Debug)]
 struct Round<'a> {
@@ -122,8 +125,12 @@ impl Store {
 
 /// Carries the command out; `command` is the command line, for the report.
 pub fn versus(args: &VersusArgs, global: &Global, command: &str) -> Result<Exit, Failure> {
+    if args.entries < ENTRIES_MIN {
+        let what = format!("--entries {}", args.entries);
+        return Err(Failure::usage(what, "ranges of 1000 keys need ten times as many", "coppice-load versus all"));
+    }
     let stores = stores(args)?;
-    let round = Round { entries: args.entries.max(1), duration: args.duration, global };
+    let round = Round { entries: args.entries, duration: args.duration, global };
     let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let site = Site::new(&base).map_err(|e| {
         let error = format!("{}: {e}", base.display());

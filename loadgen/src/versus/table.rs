@@ -78,12 +78,12 @@ pub fn json(comparison: &Comparison) -> String {
 fn render(comparison: &Comparison, style: Style) -> String {
     let Comparison { machine, .. } = comparison;
     let mut out = format!(
-        "{} keys of 8 bytes with 8-byte values, {} s a job, one store after the other\n{}, {}, data on {}, Linux {}, \
-         commit {}\n\n",
+        "{}\n\n{} keys of 8 bytes with 8-byte values, {} s a job, one store after the other.\n{}, data on {}, \
+         Linux {}, commit {}.\n\n",
+        if style == Style::Markdown { format!("`{}`", comparison.command) } else { comparison.command.clone() },
         print_count(comparison.entries),
         significant(comparison.duration_s),
         machine.cpu,
-        comparison.command,
         comparison.data_disk,
         machine.kernel,
         machine.commit,

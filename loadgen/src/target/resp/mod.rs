@@ -21,6 +21,7 @@ const RETRY: Nanos = 100_000_000;
 /// How long a connection may take to come up; it holds up the worker meanwhile.
 const CONNECT: Duration = Duration::from_millis(500);
 
+/// Read at once; all connections of a worker share the room.
 const READ_BYTES: usize = 256 * 1024;
 
 /// What to connect to.
@@ -46,6 +47,8 @@ pub struct Resp {
     connections: Vec<Connection>,
     first_error: Option<String>,
     scratch: Vec<u8>,
+    /// What a connection reads into, before it keeps what it got.
+    buffer: Box<[u8]>,
     runtime: Runtime,
 }
 
@@ -124,7 +127,8 @@ impl Resp {
             connections.push(connection);
         }
         drop(guard);
-        Ok(Resp { clock, connections, first_error: None, scratch: Vec::new(), runtime })
+        let buffer = vec![0; READ_BYTES].into_boxed_slice();
+        Ok(Resp { clock, connections, first_error: None, scratch: Vec::new(), buffer, runtime })
     }
 }
 
@@ -181,13 +185,19 @@ impl Connection {
     }
 
     /// Sends and receives as far as it goes without waiting.
-    fn progress(&mut self, cx: &mut Context<'_>, now: Nanos, done: &mut Vec<Done>) -> Result<(), String> {
+    fn progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Nanos,
+        buffer: &mut [u8],
+        done: &mut Vec<Done>,
+    ) -> Result<(), String> {
         done.extend(self.refused.drain(..).map(|slot| Done { slot, end: End::Failed, at: now, found: 0 }));
         if self.stream.is_none() {
             return Ok(());
         }
         let mut error = None;
-        let moved = self.write(cx).and_then(|()| self.read(cx, now, done, &mut error));
+        let moved = self.write(cx).and_then(|()| self.read(cx, now, buffer, done, &mut error));
         let overdue = self.waiting.front().is_some_and(|first| now >= first.since + self.timeout);
         let broken = match moved {
             Ok(()) if overdue => Some(format!("{}: no reply in {} ms", self.address, self.timeout / 1_000_000)),
@@ -238,18 +248,18 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         now: Nanos,
+        buffer: &mut [u8],
         done: &mut Vec<Done>,
         error: &mut Option<String>,
     ) -> std::io::Result<()> {
         loop {
             let Some(stream) = &self.stream else { return Ok(()) };
-            let have = self.read.len();
-            self.read.resize(have + READ_BYTES, 0);
-            let count = stream.try_read(&mut self.read[have..]);
-            self.read.truncate(have + *count.as_ref().unwrap_or(&0));
-            match count {
+            match stream.try_read(buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) => self.parse(now, done, error)?,
+                Ok(count) => {
+                    self.read.extend_from_slice(&buffer[..count]);
+                    self.parse(now, done, error)?;
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => match stream.poll_read_ready(cx) {
                     Poll::Ready(ready) => ready?,
                     Poll::Pending => return Ok(()),
@@ -308,13 +318,13 @@ impl Target for Resp {
     }
 
     fn poll(&mut self, until: Nanos, done: &mut Vec<Done>) {
-        let Resp { clock, connections, first_error, runtime, .. } = self;
+        let Resp { clock, connections, first_error, buffer, runtime, .. } = self;
         let oldest = connections.iter().filter_map(|c| Some(c.waiting.front()?.since + c.timeout)).min();
         let until = until.min(oldest.unwrap_or(Nanos::MAX));
         runtime.block_on(poll_fn(|cx| {
             let now = clock.now();
             for connection in connections.iter_mut() {
-                if let Err(error) = connection.progress(cx, now, done) {
+                if let Err(error) = connection.progress(cx, now, buffer, done) {
                     first_error.get_or_insert(error);
                 }
             }
