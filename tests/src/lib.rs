@@ -10,7 +10,9 @@ macro_rules! mutant {
 }
 
 pub mod check;
+pub mod cluster;
 pub mod hazards;
 pub mod mutants;
 pub mod sim;
 pub mod tidy;
+pub mod words;

@@ -424,9 +424,10 @@ impl Control {
         if self.shared.identity().is_none_or(|own| own.node == node) {
             return;
         }
-        self.shared.set_peer_address(node, address);
         let address = self.shared.config.dial_override.get(&node.0).cloned().or_else(|| address.parse().ok());
         let Some(address) = address else { return };
+        // Questions and snapshots take the same way as the links.
+        self.shared.set_peer_address(node, &address.to_string());
         for shard in 0..self.shared.shards() {
             let address = address.clone();
             self.on_shard_index(shard, move |shard| shard.link_to(node, address));

@@ -21,25 +21,37 @@ pub struct Line {
 }
 
 /// Gives every good record of the log in `dir` to `sink`, in log order, and returns the torn tail if there is one.
+/// Segments that were trimmed and kept (`log.keep = "all"`) come first.
 ///
 /// # Errors
 /// As [`super::LogWriter::open`]. Records before a damaged place have been given to `sink` then, as far as a mark
 /// proves them.
 pub fn read(dir: &Path, mut sink: impl FnMut(Line)) -> Result<Option<Cut>, LogError> {
-    let mut disk = ReadOnly(FileDisk::existing(dir)?);
+    let mut disk = ReadOnly { old: FileDisk::existing(&dir.join("old")).ok(), disk: FileDisk::existing(dir)? };
     let recovered = recovery::recover(&mut disk, None, &mut |lsn, carried, entry| sink(Line { lsn, carried, entry }))?;
     Ok(recovered.cut)
 }
 
-struct ReadOnly(FileDisk);
+/// The segments of a log, with the trimmed ones that were moved aside in their old place.
+struct ReadOnly {
+    disk: FileDisk,
+    old: Option<FileDisk>,
+}
 
 impl Disk for ReadOnly {
     fn list(&mut self) -> io::Result<Vec<FileName>> {
-        self.0.list()
+        let mut files = self.disk.list()?;
+        if let Some(old) = &mut self.old {
+            files.extend(old.list()?);
+        }
+        Ok(files)
     }
 
     fn read(&mut self, file: FileName, limit: usize) -> io::Result<Vec<u8>> {
-        self.0.read(file, limit)
+        match (self.disk.read(file, limit), &mut self.old) {
+            (Err(error), Some(old)) if error.kind() == io::ErrorKind::NotFound => old.read(file, limit),
+            (read, _) => read,
+        }
     }
 
     fn carry_out(&mut self, _: &FileEffect) -> io::Result<()> {

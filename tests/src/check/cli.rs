@@ -36,10 +36,13 @@ enum Command {
     Diff(DiffArgs),
     /// Write a synthetic history that a correct server could have given.
     Generate(super::generate::Arguments),
+    /// Is a real cluster linearizable, under load and faults? Exit 0: yes, 1: no, 6: not known.
+    Cluster(Box<crate::cluster::Arguments>),
 }
 
+/// A checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Tier {
+pub enum Tier {
     /// Certificate from the replicas' logs.
     #[value(name = "0")]
     Zero,
@@ -105,6 +108,7 @@ pub fn main() -> ExitCode {
         Command::Generate(arguments) => {
             super::generate::write(&arguments).map(|()| 0).map_err(|failed| failed.to_string())
         }
+        Command::Cluster(arguments) => crate::cluster::run(&arguments),
     };
     match code {
         Ok(code) => ExitCode::from(code),
@@ -116,10 +120,23 @@ pub fn main() -> ExitCode {
 }
 
 /// One line of the report.
-struct Line {
-    check: String,
-    verdict: &'static str,
-    what: String,
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What was checked.
+    pub check: String,
+    /// PASS, FAIL, UNKNOWN, or that there was nothing to check.
+    pub verdict: &'static str,
+    /// Details.
+    pub what: String,
+}
+
+/// What the checks of a history came to.
+#[derive(Debug)]
+pub struct Judgement {
+    /// Each of them.
+    pub lines: Vec<Line>,
+    /// The best explained violation.
+    pub violation: Option<Violation>,
 }
 
 fn history(arguments: &HistoryArgs) -> Result<u8, String> {
@@ -138,7 +155,7 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
     if tiers.is_empty() {
         tiers = if history.log.is_empty() { vec![Tier::One] } else { vec![Tier::Zero, Tier::One] };
     }
-    let (mut lines, violation) = run_tiers(&history, &tiers);
+    let Judgement { mut lines, violation } = judge(&history, &tiers);
     let failed = lines.iter().any(|line| line.verdict == "FAIL");
     let unknown = lines.iter().any(|line| line.verdict == "UNKNOWN");
     let html = violation.as_ref().map(|violation| {
@@ -175,7 +192,7 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
 }
 
 /// All checks, and the best explained violation.
-fn run_tiers(history: &History, tiers: &[Tier]) -> (Vec<Line>, Option<Violation>) {
+pub fn judge(history: &History, tiers: &[Tier]) -> Judgement {
     let mut lines = Vec::new();
     let mut violations: Vec<Violation> = Vec::new();
     let mut judged = None;
@@ -226,7 +243,7 @@ fn run_tiers(history: &History, tiers: &[Tier]) -> (Vec<Line>, Option<Violation>
     }
     let cycle = violations.iter().position(|violation| !violation.cycle.is_empty()).unwrap_or(0);
     let best = (!violations.is_empty()).then(|| violations.swap_remove(cycle));
-    (lines, best)
+    Judgement { lines, violation: best }
 }
 
 fn print_table(lines: &[Line], words: &[String], timeline: Option<&Path>) {

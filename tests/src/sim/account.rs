@@ -2,12 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bytes::BytesMut;
-use coppice_btree::Op;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{
-    Command as Packed, PartitionId, Position as WirePosition, Replies, RepliesWriter, ResultRef, SessionId, frame,
-};
+use coppice_client::wire::{PartitionId, Position as WirePosition, SessionId};
 use coppice_ordering::Batch;
 use coppice_server::entry::{Entry as LogEntry, entries};
 use coppice_server::machine::Outcome;
@@ -22,6 +18,7 @@ use crate::check::event::{
 use crate::check::history::History;
 use crate::check::verdict::Verdict;
 use crate::check::{tier0, tier1};
+use crate::words::{self, call_of, position, positions, text, ticket};
 
 /// Numbers of commands that never got one of their client: above all that do.
 const UNNUMBERED: u64 = 1 << 60;
@@ -64,10 +61,6 @@ pub struct Account {
     faults: Vec<(Nanos, String)>,
     open: usize,
     bounds: Vec<(u32, Text<'static>, Option<Text<'static>>)>,
-}
-
-fn text(bytes: &[u8]) -> Text<'static> {
-    Text::Owned(bytes.to_vec())
 }
 
 impl Account {
@@ -195,20 +188,12 @@ fn pass(check: &'static str, history: &History, verdict: &Verdict) -> Result<(),
     }
 }
 
-fn position(at: WirePosition) -> Position {
-    Position { partition: at.partition.0, instance: at.instance, index: at.index }
-}
-
 /// A read saw all of its instance: its place is the last one there.
 fn last_of(oracle: &Oracle, at: WirePosition) -> Position {
     let group = oracle.groups().find(|(group, _)| *group == at.partition);
     let batch = group.and_then(|(_, state)| state.decided.get((at.instance as usize).checked_sub(1)?));
     let count = batch.map_or(0, Batch::count);
     Position { index: count.saturating_sub(1), ..position(at) }
-}
-
-fn told(ticket: coppice_ordering::Ticket) -> Ticket {
-    Ticket { round: ticket.ballot.round.0, replica: ticket.ballot.replica.0, number: ticket.n }
 }
 
 /// The place of entry `index` of the batch at place `at` of the list of batches.
@@ -241,17 +226,13 @@ fn dump(group: PartitionId, state: &Group, events: &mut Vec<Event<'static>>) {
                             events.push(Event::Log(LogLine { position, replica: 0, entry: Entry::Other, hit: true }));
                             continue;
                         };
-                        let hit = !own.1 && self::position(own.0) == position;
+                        let hit = own.1.is_none() && words::position(own.0) == position;
                         let entry = Entry::Command {
                             client: clients.get(&session).copied().unwrap_or(u64::MAX),
                             number,
                             call: call_of(&command),
                             low: pack.lowest_unacknowledged(),
-                            session: Some(self::position(WirePosition {
-                                partition: session.partition,
-                                instance: session.instance,
-                                index: session.index,
-                            })),
+                            session: Some(words::session(session)),
                             expired: false,
                         };
                         events.push(Event::Log(LogLine { position, replica: 0, entry, hit }));
@@ -267,7 +248,7 @@ fn dump(group: PartitionId, state: &Group, events: &mut Vec<Event<'static>>) {
                 LogEntry::Place(place) => {
                     let position = self::place(group, at, answer.index);
                     let hit = state.placed.contains(&(position.instance, position.index));
-                    let (ticket, previous) = (told(place.ticket), place.prev.map(told));
+                    let (ticket, previous) = (ticket(place.ticket), place.prev.map(ticket));
                     let entry = Entry::Place { ticket, previous, change: None };
                     events.push(Event::Log(LogLine { position, replica: 0, entry, hit }));
                 }
@@ -277,39 +258,5 @@ fn dump(group: PartitionId, state: &Group, events: &mut Vec<Event<'static>>) {
                 }
             }
         }
-    }
-}
-
-/// The position of each command of an encoded answer, and whether it was refused.
-pub fn positions(answer: &[u8]) -> Vec<(WirePosition, bool)> {
-    let mut out = BytesMut::new();
-    let mut replies = RepliesWriter::new(&mut out);
-    if replies.answer(1, answer).is_err() {
-        return Vec::new();
-    }
-    replies.finish();
-    let sections = Replies::new(out.get(frame::HEADER_BYTES..).unwrap_or_default());
-    let results = sections.filter_map(Result::ok).flat_map(|section| section.results().collect::<Vec<_>>());
-    results.map(|(position, result)| (position, matches!(result, ResultRef::Refused(_)))).collect()
-}
-
-fn call_of(command: &Packed<'_>) -> Call<'static> {
-    match command {
-        Packed::Op(op) => call_of_op(op),
-        Packed::Many(operations) => Call::Many(operations.iter().map(|op| call_of_op(&op)).collect()),
-        Packed::Load(pairs) => {
-            let insert = |(key, value)| Call::Insert { key: text(key), value: text(value) };
-            Call::Many(pairs.iter().map(insert).collect())
-        }
-    }
-}
-
-fn call_of_op(op: &Op<'_>) -> Call<'static> {
-    match *op {
-        Op::Put { key, value } => Call::Put { key: text(key), value: text(value) },
-        Op::Insert { key, value } => Call::Insert { key: text(key), value: text(value) },
-        Op::Delete { key } => Call::Delete { key: text(key) },
-        Op::Cas { key, expected, value } => Call::Cas { key: text(key), old: text(expected), value: text(value) },
-        Op::Get { key } => Call::Get { key: text(key) },
     }
 }

@@ -11,9 +11,9 @@ use coppice_server::machine::{Answer, Machine};
 use coppice_server::replica::Effect;
 use coppice_server::request::Reply;
 
-use super::account::positions;
 use super::store::Saved;
 use super::world::World;
+use crate::words::positions;
 
 /// The tip without its undo records is compared with the decided state each so many steps (I8).
 const UNDO_CHECK_STEPS: u64 = 64;

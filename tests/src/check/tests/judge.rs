@@ -182,3 +182,29 @@ fn a_ladder_has_no_gap_and_a_token_is_at_one_place() {
     assert!(matches!(finding(5, &format!("{token}[a~U1=1.1 s~U1=1.2]")), Finding::Pass(_)));
     assert!(matches!(finding(5, &format!("{token}[]")), Finding::Fail(_)));
 }
+
+/// A real run had such a read: one replica had not executed the split yet, another one was the child already.
+#[test]
+fn parts_of_a_stale_read_may_be_from_before_and_after_a_split() {
+    let script = "c1 10 20 put a=x -> - @ p1#1
+                  c1 30 40 put n=y -> - @ p1#2
+                  log p1: x y";
+    let read = |out: &str, positions: &str| {
+        let split = r#""i":3,"x":0,"do":"split","id":1,"k":"m","to":5,"tk":[1,1,1],"prev":null,"hit":true}"#;
+        let born = r#""i":3,"x":0,"do":"born","from":[1,3,0],"lo":"m","hi":null,"tk":[1,1,1],"hit":true}"#;
+        let lines = [
+            &format!(r#"{{"e":"log","p":1,"r":1,{split}"#),
+            &format!(r#"{{"e":"log","p":5,"r":1,{born}"#),
+            r#"{"e":"inv","id":9,"at":90,"c":7,"n":1,"op":"range","lo":"","hi":null,"stale":true}"#,
+            &format!(r#"{{"e":"ret","id":9,"at":95,"st":"ok","out":{out},"pos":{positions}}}"#),
+        ];
+        history_with(script, &lines.join("\n"))
+    };
+    let whole = r#"[["a","x"],["n","y"]]"#;
+    for before in [1, 2, 3] {
+        let verdict = tier0::check(&read(whole, &format!("[[1,{before},0],[5,3,0]]"))).verdict;
+        assert!(verdict.is_pass(), "{verdict:?}");
+    }
+    fails(&read(r#"[["a","x"]]"#, "[[1,1,0],[5,3,0]]"), "a stale read differs from the state of p5");
+    fails(&read(r#"[["n","y"]]"#, "[[5,3,0]]"), "do not tile");
+}

@@ -97,10 +97,17 @@ impl StaleReads {
     fn new(history: &History, judged: &Judged) -> StaleReads {
         let mut parts = Vec::new();
         for (read, operation) in history.stale.iter().enumerate().filter(|(_, operation)| operation.is_ok()) {
+            let first = parts.len();
             for at in history.positions(operation) {
                 let partition = &judged.partitions[&at.partition];
                 let gap = partition.gap(at.place());
                 parts.push(StalePart { partition: at.partition, gap, read, bounds: partition.bounds_at(at.place()) });
+            }
+            // Where the next part begins, this one ends, though it may not have seen yet that they were split.
+            let of_read = &mut parts[first..];
+            of_read.sort_by_key(|part| part.bounds);
+            for next in 1..of_read.len() {
+                of_read[next - 1].bounds.1 = of_read[next - 1].bounds.1.min(of_read[next].bounds.0);
             }
         }
         parts.sort_by_key(|part| std::cmp::Reverse((part.partition, part.gap)));

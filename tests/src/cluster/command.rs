@@ -1,0 +1,233 @@
+//! The command line of `coppice-check cluster`, and a run: round after round until its time, operations or faults are
+//! used up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::{Args, ValueEnum};
+use coppice_server::config::units::parse_time;
+
+use super::nemesis::{Kind, possible};
+use super::report::{self, Report};
+use super::round::{Ended, Limits, Setup, round};
+
+/// Exits (experience.md 3).
+const FAILED: u8 = 1;
+const UNKNOWN: u8 = 6;
+
+/// How a run is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// One object.
+    Json,
+}
+
+/// `cluster`
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Kinds of faults, separated by commas; `none`: only the workload
+    #[arg(long, value_delimiter = ',', default_value = "kill,pause,cut", value_parser = kind, value_name = "KIND,..")]
+    nemesis: Vec<Option<Kind>>,
+    /// How long [default: 60s, unless --ops or --count is given]
+    #[arg(long, value_parser = parse_time, value_name = "TIME")]
+    time: Option<Duration>,
+    /// Until so many operations were asked for, such as 1e6
+    #[arg(long, value_parser = number, value_name = "N")]
+    ops: Option<u64>,
+    /// Until so many faults were made; every node that is killed counts one
+    #[arg(long, alias = "kills", value_parser = number, value_name = "N")]
+    count: Option<u64>,
+    /// Of everything that is drawn [default: another one each time; it is printed]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
+    nodes: u32,
+    /// Partitions to begin with
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    partitions: u32,
+    /// Clients, each with one call at a time; tier 1 wants at most 64
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    clients: u32,
+    /// Keys
+    #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(1..=99_999))]
+    keys: u32,
+    /// Operations per second of all clients together; 0: as fast as they go
+    #[arg(long, default_value_t = 3_000)]
+    rate: u32,
+    /// After so long a round is judged, and the next one begins with a new cluster
+    #[arg(long, value_parser = parse_time, default_value = "60s", value_name = "TIME")]
+    round: Duration,
+    /// Run against this cluster instead of one of its own; faults that it cannot make there are skipped
+    #[arg(long, value_delimiter = ',', value_name = "HOST:PORT,..")]
+    endpoints: Vec<String>,
+    /// The program `coppice` [default: the one beside this program, else the server that is built into it]
+    #[arg(long, value_name = "FILE")]
+    bin: Option<PathBuf>,
+    /// Where the history goes [default: check-SEED in this directory]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Where the nodes' data goes, removed unless something is wrong [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Allow what needs root: power loss on loop-mounted file systems
+    #[arg(long)]
+    root: bool,
+    /// What was skipped or could not be decided is a failure
+    #[arg(long)]
+    strict: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+fn kind(text: &str) -> Result<Option<Kind>, String> {
+    if text == "none" { Ok(None) } else { Kind::from_str(text, false).map(Some) }
+}
+
+/// A count such as 5000 or 1e6.
+fn number(text: &str) -> Result<u64, String> {
+    let wrong = || format!("a count such as 5000 or 1e6, not `{text}`");
+    let (digits, zeros) = text.split_once('e').unwrap_or((text, "0"));
+    let zeros: u32 = zeros.parse().map_err(|_| wrong())?;
+    let digits: u64 = digits.parse().map_err(|_| wrong())?;
+    10_u64.checked_pow(zeros).and_then(|power| digits.checked_mul(power)).filter(|count| *count > 0).ok_or_else(wrong)
+}
+
+/// Runs it; the exit status.
+///
+/// # Errors
+/// In words: what was asked for cannot be done on this machine.
+pub fn run(arguments: &Arguments) -> Result<u8, String> {
+    let wanted: Vec<Kind> = arguments.nemesis.iter().flatten().copied().collect();
+    let (kinds, skipped) = possible(&wanted, arguments.endpoints.is_empty(), arguments.root);
+    let seed = arguments.seed.unwrap_or_else(seed_of_now);
+    let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("check-{seed:x}")));
+    std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let interrupted = interrupts()?;
+    let mut report = Report::new(seed, skipped, out.clone());
+    let started = Instant::now();
+    let whole = Limits {
+        time: arguments
+            .time
+            .or((arguments.ops.is_none() && arguments.count.is_none()).then_some(Duration::from_secs(60))),
+        ops: arguments.ops,
+        count: arguments.count,
+    };
+    for number in 0.. {
+        let left = Limits {
+            time: whole.time.map(|time| time.saturating_sub(started.elapsed())),
+            ops: whole.ops.map(|ops| ops.saturating_sub(report.figures.operations)),
+            count: whole.count.map(|count| count.saturating_sub(report.count)),
+        };
+        let setup = setup(arguments, kinds.clone(), seed.wrapping_add(number), &out, left, &interrupted)?;
+        let ended = round(&setup)?;
+        if arguments.output == Output::Table {
+            report::progress(number + 1, &ended, started.elapsed());
+        }
+        report.add(number + 1, ended);
+        let used_up = left.time.is_some_and(|_| Some(started.elapsed()) >= whole.time)
+            || whole.ops.is_some_and(|ops| report.figures.operations >= ops)
+            || whole.count.is_some_and(|count| report.count >= count);
+        if report.is_bad() || used_up || interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    match arguments.output {
+        Output::Table => report.print(started.elapsed()),
+        Output::Json => println!("{}", report.json()),
+    }
+    Ok(match (report.is_bad(), report.is_unknown()) {
+        (true, _) => FAILED,
+        (false, true) if arguments.strict => FAILED,
+        (false, true) => UNKNOWN,
+        (false, false) if arguments.strict && !report.skipped.is_empty() => FAILED,
+        (false, false) => 0,
+    })
+}
+
+fn setup(
+    arguments: &Arguments,
+    kinds: Vec<Kind>,
+    seed: u64,
+    out: &std::path::Path,
+    left: Limits,
+    interrupted: &Arc<AtomicBool>,
+) -> Result<Setup, String> {
+    let program = match &arguments.bin {
+        Some(program) => program.clone(),
+        None => beside().map_err(|error| format!("this program: {error}"))?,
+    };
+    let base = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
+    let time = left.time.map_or(arguments.round, |time| time.min(arguments.round));
+    Ok(Setup {
+        program,
+        endpoints: arguments.endpoints.clone(),
+        directory: base.join(format!("coppice-check-{}-{seed:x}", std::process::id())),
+        out: out.to_owned(),
+        nodes: arguments.nodes as usize,
+        partitions: arguments.partitions,
+        clients: arguments.clients,
+        keys: arguments.keys as usize,
+        rate: arguments.rate,
+        kinds,
+        seed,
+        limits: Limits { time: Some(time), ..left },
+        interrupted: Arc::clone(interrupted),
+    })
+}
+
+/// `coppice` in the directory of this program, else this program, which holds a server too.
+fn beside() -> std::io::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let program = own.with_file_name("coppice");
+    Ok(if program.is_file() { program } else { own })
+}
+
+fn seed_of_now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // 32 bits are enough to tell runs apart, and short enough to be typed.
+    crate::check::random::Random::of(now.as_nanos() as u64, u64::from(std::process::id())).next() >> 32
+}
+
+/// Set by Ctrl-C: the round is ended and judged as it is. A second one ends the program.
+fn interrupts() -> Result<Arc<AtomicBool>, String> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if set.swap(true, Ordering::Relaxed) {
+                    std::process::exit(130);
+                }
+            }
+        });
+    });
+    Ok(flag)
+}
+
+impl Ended {
+    /// Whether the round found something wrong.
+    pub fn is_bad(&self) -> bool {
+        !self.wrong.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_may_have_exponents() {
+        assert_eq!((number("5000"), number("1e6")), (Ok(5_000), Ok(1_000_000)));
+        for wrong in ["", "e", "1e", "-1", "1.5", "1e99", "0"] {
+            assert!(number(wrong).is_err(), "{wrong}");
+        }
+    }
+}

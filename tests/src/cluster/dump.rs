@@ -1,0 +1,370 @@
+//! What the nodes' logs hold, once the nodes are down: every decided batch from the first instance on, run through the
+//! machine again for its verdict on each command (reliability.md 2, E5), in the words of the checkers.
+//!
+//! All replicas' logs are read and compared; one line per entry is written. It refuses to know what clients were told.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+
+use coppice_btree::KeyRange;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{CommandRefusal, PartitionId, SessionId};
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{Ballot, Batch, Instance, Record};
+use coppice_server::entry::{Entry as LogEntry, entries};
+use coppice_server::log::Entry as Line;
+use coppice_server::machine::shard::{Border, BorderChange, Shard};
+use coppice_server::machine::{Answer, Machine, Outcome};
+
+use crate::check::event::{Call, Change, Entry, Event, LogLine, Position};
+use crate::words::{self, call_of, position, positions, text, ticket};
+
+/// Digests are compared at multiples of this instance: the cluster setting `digest_interval` of a run.
+pub const DIGEST_INTERVAL: u64 = 100;
+
+/// Replicas of a group, if there are as many nodes: the cluster setting `replicas`.
+const REPLICAS: usize = 3;
+
+/// Why there is no dump.
+#[derive(Debug)]
+pub enum DumpError {
+    /// A log cannot be read, or lacks what it must hold.
+    Unreadable(String),
+    /// Two replicas hold different batches as decided: the worst there is.
+    Disagree(String),
+    /// The dump cannot be written.
+    Io(io::Error),
+}
+
+impl From<io::Error> for DumpError {
+    fn from(error: io::Error) -> DumpError {
+        DumpError::Io(error)
+    }
+}
+
+/// What a history needs to know of the logs.
+#[derive(Debug, Default)]
+pub struct Dump {
+    /// The number of each command that carries a value, by that value.
+    pub by_value: HashMap<Vec<u8>, u64>,
+    /// Commands without a value, in log order.
+    pub deletes: Vec<Delete>,
+    /// Commands of each decided batch, by partition and instance.
+    pub counts: HashMap<(u32, u64), u32>,
+    /// Digests of the decided state, by partition and instance.
+    pub digests: BTreeMap<(u32, u64), u64>,
+    /// Instances that at least two replicas held, all equal.
+    pub compared: u64,
+    /// Commands and tickets that counted.
+    pub entries: u64,
+}
+
+/// A delete as a log has it.
+#[derive(Clone, Debug)]
+pub struct Delete {
+    /// Where.
+    pub position: Position,
+    /// Whose.
+    pub client: u64,
+    /// Its number.
+    pub number: u64,
+    /// Of which key.
+    pub key: Vec<u8>,
+}
+
+/// The decided batches of all groups, agreed on by all logs.
+#[derive(Default)]
+struct Logs {
+    groups: BTreeMap<PartitionId, BTreeMap<u64, (Batch, usize)>>,
+    /// Votes that no log says to be decided: by instance and ballot.
+    votes: BTreeMap<PartitionId, BTreeMap<(u64, Ballot), Vec<Vote>>>,
+    compared: u64,
+}
+
+/// A node's vote.
+type Vote = (usize, Batch);
+
+/// What one node's log says of one group, while it is read.
+#[derive(Default)]
+struct Reading {
+    slots: BTreeMap<u64, (Ballot, Batch)>,
+    decided_upto: u64,
+}
+
+impl Logs {
+    fn read(&mut self, node: usize, directory: &std::path::Path) -> Result<(), DumpError> {
+        let mut readings: BTreeMap<PartitionId, Reading> = BTreeMap::new();
+        let mut ended: Vec<(PartitionId, Reading)> = Vec::new();
+        coppice_server::log::reader::read(&directory.join("log"), |line| match line.entry {
+            Line::Group { group, record } => {
+                let reading = readings.entry(PartitionId(group.0)).or_default();
+                match record {
+                    Record::Accept { instance, ballot, decided_upto, batch } => {
+                        reading.decided_upto = reading.decided_upto.max(decided_upto.0);
+                        reading.slots.insert(instance.0, (ballot, batch));
+                    }
+                    Record::Learned { instance, ballot, batch } => {
+                        reading.decided_upto = reading.decided_upto.max(instance.0);
+                        reading.slots.insert(instance.0, (ballot, batch));
+                    }
+                    Record::Decided { upto } => reading.decided_upto = reading.decided_upto.max(upto.0),
+                    Record::Promise { .. } | Record::Lease { .. } => {}
+                }
+            }
+            Line::Created { group, .. } | Line::Removed { group, .. } => {
+                // Another replica of the group begins here; what the last one knew stays true.
+                ended.extend(readings.remove_entry(&PartitionId(group.0)));
+            }
+            Line::Trimmed { .. } | Line::Kept { .. } => {}
+        })
+        .map_err(|error| DumpError::Unreadable(format!("n{}: {error}", node + 1)))?;
+        for (group, reading) in ended.into_iter().chain(readings) {
+            self.merge(node, group, reading)?;
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, node: usize, group: PartitionId, reading: Reading) -> Result<(), DumpError> {
+        for (instance, (ballot, batch)) in reading.slots {
+            if instance > reading.decided_upto {
+                let votes = self.votes.entry(group).or_default();
+                votes.entry((instance, ballot)).or_default().push((node, batch));
+            } else {
+                self.decided(node, group, instance, batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn decided(&mut self, node: usize, group: PartitionId, instance: u64, batch: Batch) -> Result<(), DumpError> {
+        let known = self.groups.entry(group).or_default();
+        match known.get(&instance) {
+            None => _ = known.insert(instance, (batch, node)),
+            Some((first, _)) if *first == batch => self.compared += 1,
+            Some((_, other)) => {
+                let (one, two) = (other + 1, node + 1);
+                let what = format!("n{one} and n{two} hold different batches at {group}#{instance}, both decided");
+                return Err(DumpError::Disagree(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a quorum voted for in one ballot is decided, though nobody lived to write it down.
+    fn count_votes(&mut self, quorum: usize) -> Result<(), DumpError> {
+        for (group, votes) in std::mem::take(&mut self.votes) {
+            for ((instance, _), votes) in votes.into_iter().filter(|(_, votes)| votes.len() >= quorum) {
+                for (node, batch) in votes {
+                    self.decided(node, group, instance, batch)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A partition that is about to be replayed.
+struct Begin {
+    partition: PartitionId,
+    instance: u64,
+    from: Option<Position>,
+    shard: Shard,
+}
+
+/// Reads the logs in the data directories of all nodes, replays them from `map`, the one that the cluster began with,
+/// and gives every entry to `sink`.
+///
+/// # Errors
+/// See [`DumpError`].
+pub fn dump(
+    directories: &[PathBuf],
+    map: &PartitionMap,
+    sink: &mut dyn FnMut(&Event<'_>) -> io::Result<()>,
+) -> Result<Dump, DumpError> {
+    let mut logs = Logs::default();
+    for (node, directory) in directories.iter().enumerate() {
+        logs.read(node, directory)?;
+    }
+    logs.count_votes(directories.len().min(REPLICAS) / 2 + 1)?;
+    let mut replay =
+        Replay { dump: Dump { compared: logs.compared, ..Dump::default() }, clients: HashMap::new(), sink };
+    let first = map.partitions.iter().map(|entry| Begin {
+        partition: entry.partition,
+        instance: 0,
+        from: None,
+        shard: Shard::new(
+            entry.partition,
+            KeyRange { low: entry.low[..].into(), high: entry.high.as_deref().map(Into::into) },
+            entry.version,
+        ),
+    });
+    let mut waiting: VecDeque<Begin> = first.collect();
+    while let Some(begin) = waiting.pop_front() {
+        let batches = logs.groups.remove(&begin.partition).unwrap_or_default();
+        waiting.extend(replay.partition(begin, batches)?);
+    }
+    Ok(replay.dump)
+}
+
+struct Replay<'a> {
+    dump: Dump,
+    /// Who opened each session.
+    clients: HashMap<SessionId, u64>,
+    sink: &'a mut dyn FnMut(&Event<'_>) -> io::Result<()>,
+}
+
+/// One batch as it ran.
+struct Ran<'a> {
+    partition: PartitionId,
+    instance: u64,
+    answers: &'a [Answer],
+    /// Indexes of the tickets that counted.
+    placed: &'a [u32],
+}
+
+impl Ran<'_> {
+    fn position(&self, index: u32) -> Position {
+        Position { partition: self.partition.0, instance: self.instance, index }
+    }
+}
+
+impl Replay<'_> {
+    /// Replays one partition's log to its end; returns the partitions that split off.
+    fn partition(&mut self, begin: Begin, batches: BTreeMap<u64, (Batch, usize)>) -> Result<Vec<Begin>, DumpError> {
+        let Begin { partition, instance: born, from, shard } = begin;
+        let entry = Entry::Born {
+            from,
+            low: text(&shard.range().low),
+            high: shard.range().high.as_ref().map(|high| text(high)),
+            ticket: shard.last_ticket().map(ticket),
+        };
+        self.line(Position { partition: partition.0, instance: born, index: 0 }, entry, true)?;
+        let mut machine = Machine::Shard(Box::new(shard));
+        let mut children = Vec::new();
+        let batches = batches.into_iter().filter(|(instance, _)| *instance > born);
+        for (expected, (instance, (batch, _))) in (born + 1..).zip(batches) {
+            if instance != expected {
+                let what =
+                    format!("no node's log holds {partition}#{expected}; the nodes must run with log.keep = all");
+                return Err(DumpError::Unreadable(what));
+            }
+            let mut answers = Vec::new();
+            let mark = machine.execute(Instance(instance), &batch, &mut answers);
+            let mut placed = Vec::new();
+            machine.take_placed(&mut placed);
+            machine.confirm(&mark, None);
+            let placed: Vec<u32> = placed.iter().map(|placed| placed.index).collect();
+            let ran = Ran { partition, instance, answers: &answers, placed: &placed };
+            let splits = self.batch(&ran, &batch)?;
+            for fork in Machine::forks(&mark) {
+                let child = fork.shard.partition();
+                let from = splits.iter().find(|(of, _)| *of == child).map(|(_, at)| *at);
+                children.push(Begin { partition: child, instance: fork.instance.0, from, shard: fork.shard.copy() });
+            }
+            self.dump.counts.insert((partition.0, instance), batch.count());
+            if instance.is_multiple_of(DIGEST_INTERVAL) {
+                self.dump.digests.insert((partition.0, instance), machine.digest());
+            }
+        }
+        Ok(children)
+    }
+
+    /// Writes one batch down; returns the splits that it holds.
+    fn batch(&mut self, ran: &Ran<'_>, batch: &Batch) -> Result<Vec<(PartitionId, Position)>, DumpError> {
+        let mut splits = Vec::new();
+        let Batch::Commands(commands) = batch else {
+            self.line(ran.position(0), Entry::Other, true)?;
+            return Ok(splits);
+        };
+        let parts = commands.parts().iter().flat_map(|part| entries(part));
+        for (entry, answer) in parts.zip(ran.answers) {
+            let position = ran.position(answer.index);
+            match entry {
+                LogEntry::Pack(pack) => self.pack(ran, &pack, answer)?,
+                LogEntry::Open(open) => {
+                    if let Outcome::Opened(session) = answer.outcome {
+                        self.clients.insert(session, open.client.0);
+                    }
+                    self.line(position, Entry::Other, true)?;
+                }
+                LogEntry::Place(place) => {
+                    let change = change_of(&place).map(|change| told(&change, position)).transpose()?;
+                    if let Some(Change::Split { to, .. }) = change {
+                        splits.push((PartitionId(to), position));
+                    }
+                    let previous = place.prev.map(ticket);
+                    let entry = Entry::Place { ticket: ticket(place.ticket), previous, change };
+                    let hit = ran.placed.contains(&position.index);
+                    self.line(position, entry, hit)?;
+                }
+                LogEntry::Directory(_) | LogEntry::Unknown => self.line(position, Entry::Other, true)?,
+            }
+        }
+        Ok(splits)
+    }
+
+    fn pack(&mut self, ran: &Ran<'_>, pack: &coppice_client::wire::Pack<'_>, answer: &Answer) -> io::Result<()> {
+        let results = match &answer.outcome {
+            Outcome::Pack(bytes) => positions(bytes),
+            _ => Vec::new(),
+        };
+        let session = pack.session();
+        let client = self.clients.get(&session).copied().unwrap_or(u64::MAX);
+        for (offset, (number, command)) in pack.commands().enumerate() {
+            let at = ran.position(answer.index + offset as u32);
+            let Some((told, refusal)) = results.get(offset) else {
+                // Its session had ended: nothing ran, and the client may have numbered it anew since.
+                self.line(at, Entry::Other, true)?;
+                continue;
+            };
+            if let Some(CommandRefusal::WrongPartition { .. }) = refusal {
+                // Surely not executed here: its client sends it elsewhere, under another number.
+                self.line(at, Entry::Other, true)?;
+                continue;
+            }
+            let hit = refusal.is_none() && position(*told) == at;
+            let call = call_of(&command);
+            match (value_of(&call), &call) {
+                // If it stands there under two numbers, the judge will say so.
+                (Some(value), _) => _ = self.dump.by_value.insert(value.to_vec(), number),
+                (None, Call::Delete { key }) => {
+                    self.dump.deletes.push(Delete { position: at, client, number, key: key.to_vec() });
+                }
+                (None, _) => {}
+            }
+            let session = words::session(session);
+            let low = pack.lowest_unacknowledged();
+            self.line(at, Entry::Command { client, number, call, low, session: Some(session), expired: false }, hit)?;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, position: Position, entry: Entry<'_>, hit: bool) -> io::Result<()> {
+        self.dump.entries += u64::from(hit && !matches!(entry, Entry::Other));
+        (self.sink)(&Event::Log(LogLine { position, replica: 0, entry, hit }))
+    }
+}
+
+/// The value that names a command: the first that it writes.
+pub fn value_of<'a>(call: &'a Call<'_>) -> Option<&'a [u8]> {
+    match call {
+        Call::Put { value, .. } | Call::Insert { value, .. } | Call::Cas { value, .. } => Some(value),
+        Call::Many(calls) => calls.iter().find_map(value_of),
+        Call::Get { .. } | Call::Delete { .. } | Call::Range { .. } => None,
+    }
+}
+
+fn change_of(place: &Place) -> Option<BorderChange> {
+    let Work::Change { payload, .. } = &place.work else { return None };
+    postcard::from_bytes(payload).ok()
+}
+
+fn told(change: &BorderChange, at: Position) -> Result<Change<'static>, DumpError> {
+    match &change.border {
+        Border::Split { child, at, .. } => Ok(Change::Split { id: change.id.0, key: text(at), to: child.0 }),
+        Border::Seal { .. } | Border::Join { .. } => {
+            Err(DumpError::Unreadable(format!("{at} merges partitions, which the replay of logs does not know yet")))
+        }
+    }
+}

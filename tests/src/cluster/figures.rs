@@ -1,0 +1,271 @@
+//! From what the clients wrote to the history that is checked, once the logs are known; and the figures of a run on the
+//! way: operations, ranges, how long each partition answered nobody.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::Path;
+
+use super::dump::{Delete, Dump, value_of};
+use super::nemesis::{Kind, Span};
+use super::workload::Numbered;
+use crate::check::event::{Call, Event, Position, Return, Status};
+use crate::check::read::read;
+use crate::check::write::write;
+
+/// Commands that are in no log: above all numbers of the client library.
+const UNNUMBERED: u64 = 1 << 60;
+
+/// Shorter gaps between two answers of a partition are not remembered, nanoseconds.
+const GAP_MIN: u64 = 20_000_000;
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Calls made.
+    pub operations: u64,
+    /// Answered with a result.
+    pub answered: u64,
+    /// Ended in a sure error.
+    pub refused: u64,
+    /// Writes whose outcome stayed unknown.
+    pub unknown: u64,
+    /// Ranges that were answered.
+    pub ranges: u64,
+    /// Those of them with a ticket.
+    pub crossing: u64,
+    /// The longest time that a partition answered nobody, nanoseconds, by the kind of a fault that was on meanwhile;
+    /// none: outside of all faults.
+    pub gaps: BTreeMap<Option<Kind>, Gap>,
+    /// Faults, by kind: as often as they were made.
+    pub faults: BTreeMap<Kind, u64>,
+}
+
+/// A time without an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// How long, nanoseconds.
+    pub length: u64,
+    /// The part of it that lay behind the end of the fault.
+    pub behind: u64,
+    /// In which partition.
+    pub partition: u32,
+    /// When it began.
+    pub from: u64,
+}
+
+/// The numbers by which the logs name the clients' writes.
+struct Numbers<'a> {
+    dump: &'a Dump,
+    own: HashMap<(u64, u64), u64>,
+}
+
+impl<'a> Numbers<'a> {
+    fn new(dump: &'a Dump, numbered: &[Numbered]) -> Numbers<'a> {
+        let by_position: HashMap<Position, &Delete> =
+            dump.deletes.iter().map(|delete| (delete.position, delete)).collect();
+        let mut own = HashMap::new();
+        let mut claimed: std::collections::HashSet<(u64, u64)> = std::collections::HashSet::new();
+        let mut open = Vec::new();
+        for write in numbered {
+            let at = write.position.and_then(|at| by_position.get(&at)).filter(|delete| delete.client == write.client);
+            match write.number.or(at.map(|delete| delete.number)) {
+                Some(number) => {
+                    claimed.insert((write.client, number));
+                    own.insert((write.client, write.own), number);
+                }
+                None => open.push(write),
+            }
+        }
+        // A delete without a number, or with a sure error, that stands in a log all the same: the judge decides.
+        for write in open.into_iter().filter(|write| !write.key.is_empty()) {
+            let left = dump.deletes.iter().find(|delete| {
+                delete.client == write.client
+                    && delete.key == write.key
+                    && !claimed.contains(&(delete.client, delete.number))
+            });
+            if let Some(delete) = left {
+                claimed.insert((delete.client, delete.number));
+                own.insert((write.client, write.own), delete.number);
+            }
+        }
+        Numbers { dump, own }
+    }
+
+    fn of(&self, client: u64, own: u64, call: &Call<'_>) -> u64 {
+        let by_value = value_of(call).and_then(|value| self.dump.by_value.get(value)).copied();
+        by_value.or_else(|| self.own.get(&(client, own)).copied()).unwrap_or(UNNUMBERED + own)
+    }
+}
+
+/// A call that waits for its answer.
+#[derive(Clone, Copy)]
+struct Asked {
+    at: u64,
+    write: bool,
+    stale: bool,
+    range: bool,
+}
+
+/// Writes the history of `raw` to `out`, with the logs' numbers of its writes and the whole position of its reads, and
+/// counts. `dump`: none if the nodes' logs are not at hand; then the history keeps the clients' own numbers.
+///
+/// # Errors
+/// Of the files.
+pub fn settle(raw: &Path, out: &Path, dump: Option<&Dump>, numbered: &[Numbered]) -> io::Result<(Figures, Gaps)> {
+    let numbers = dump.map(|dump| Numbers::new(dump, numbered));
+    let mut figures = Figures::default();
+    let mut gaps = Gaps::default();
+    let mut asked: HashMap<u64, Asked> = HashMap::new();
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(out)?);
+    let input = BufReader::with_capacity(1 << 20, File::open(raw)?);
+    let told = read(&raw.display().to_string(), input, |event| {
+        let event = match event {
+            Event::Invoke(mut invoke) => {
+                let range = matches!(invoke.call, Call::Range { .. });
+                let write = !range && !matches!(invoke.call, Call::Get { .. });
+                figures.operations += 1;
+                asked.insert(invoke.id, Asked { at: invoke.at, write, stale: invoke.stale, range });
+                if let (Some(numbers), true) = (&numbers, write) {
+                    invoke.number = numbers.of(invoke.client, invoke.number, &invoke.call);
+                }
+                Event::Invoke(invoke)
+            }
+            Event::Return(mut answer) => {
+                if let Some(asked) = asked.remove(&answer.id) {
+                    count(&mut figures, asked, &answer);
+                    gaps.answered(asked, &answer);
+                    if !asked.write && answer.ticket.is_none() {
+                        answer.positions.iter_mut().for_each(|at| at.index = last_index(dump, *at));
+                    }
+                }
+                Event::Return(answer)
+            }
+            other => other,
+        };
+        write(&mut file, &event).map_err(|error| error.to_string())
+    });
+    told.map_err(|error| io::Error::other(error.to_string()))?;
+    figures.unknown = asked.values().filter(|asked| asked.write).count() as u64;
+    file.flush()?;
+    Ok((figures, gaps))
+}
+
+/// A read without a ticket saw all of its instance, however much that was if there are no logs to tell.
+fn last_index(dump: Option<&Dump>, at: Position) -> u32 {
+    let count = |dump: &Dump| dump.counts.get(&(at.partition, at.instance)).copied();
+    dump.map_or(u32::MAX, |dump| count(dump).unwrap_or(0).saturating_sub(1))
+}
+
+fn count(figures: &mut Figures, asked: Asked, answer: &Return<'_>) {
+    match answer.status {
+        Status::No => figures.refused += 1,
+        Status::Ok => {
+            figures.answered += 1;
+            figures.ranges += u64::from(asked.range);
+            figures.crossing += u64::from(asked.range && answer.ticket.is_some());
+        }
+    }
+}
+
+/// Times without an answer, by partition: as long as an operation waited that was answered at last.
+#[derive(Debug, Default)]
+pub struct Gaps {
+    last: BTreeMap<u32, u64>,
+    found: Vec<(u32, u64, u64)>,
+}
+
+impl Gaps {
+    fn answered(&mut self, asked: Asked, answer: &Return<'_>) {
+        if asked.stale || answer.status != Status::Ok {
+            return;
+        }
+        for at in &answer.positions {
+            let last = self.last.entry(at.partition).or_insert(answer.at);
+            // Nobody is silent who was not asked.
+            let from = asked.at.max(*last);
+            if answer.at > from + GAP_MIN {
+                self.found.push((at.partition, from, answer.at));
+            }
+            *last = (*last).max(answer.at);
+        }
+    }
+
+    /// The longest ones, each under every kind of fault that was on meanwhile.
+    pub fn longest(&self, spans: &[Span]) -> BTreeMap<Option<Kind>, Gap> {
+        let mut longest: BTreeMap<Option<Kind>, Gap> = BTreeMap::new();
+        for &(partition, from, to) in &self.found {
+            let mut alone = true;
+            for span in spans.iter().filter(|span| span.from < to && from < span.to) {
+                alone = false;
+                let gap = Gap { length: to - from, behind: to.saturating_sub(span.to.max(from)), partition, from };
+                keep(&mut longest, Some(span.kind), gap);
+            }
+            if alone {
+                keep(&mut longest, None, Gap { length: to - from, behind: to - from, partition, from });
+            }
+        }
+        longest
+    }
+}
+
+fn keep(longest: &mut BTreeMap<Option<Kind>, Gap>, kind: Option<Kind>, gap: Gap) {
+    let known = longest.entry(kind).or_default();
+    if gap.length > known.length {
+        *known = gap;
+    }
+}
+
+impl Figures {
+    /// Adds those of another round.
+    pub fn add(&mut self, other: &Figures) {
+        self.operations += other.operations;
+        self.answered += other.answered;
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+        self.ranges += other.ranges;
+        self.crossing += other.crossing;
+        other.gaps.iter().for_each(|(kind, gap)| keep(&mut self.gaps, *kind, *gap));
+        other.faults.iter().for_each(|(kind, count)| *self.faults.entry(*kind).or_default() += count);
+    }
+
+    /// The longest gap of all, nanoseconds.
+    pub fn longest(&self) -> u64 {
+        self.gaps.values().map(|gap| gap.length).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(at: u64, partition: u32) -> Return<'static> {
+        let positions = vec![Position { partition, instance: 1, index: 0 }];
+        let output = crate::check::event::Output::Value(None);
+        Return { id: 1, at, status: Status::Ok, output, positions, ticket: None }
+    }
+
+    #[test]
+    fn a_gap_belongs_to_every_fault_that_was_on_meanwhile() {
+        const MS: u64 = 1_000_000;
+        let asked = Asked { at: 0, write: true, stale: false, range: false };
+        let mut gaps = Gaps::default();
+        for at in [10, 20, 400, 410, 500] {
+            gaps.answered(asked, &answer(at * MS, 1));
+        }
+        gaps.answered(asked, &answer(450 * MS, 2));
+        gaps.answered(Asked { at: 890 * MS, ..asked }, &answer(900 * MS, 2));
+        let spans = [
+            Span { kind: Kind::Kill, from: 15 * MS, to: 100 * MS },
+            Span { kind: Kind::Cut, from: 390 * MS, to: 395 * MS },
+            Span { kind: Kind::Pause, from: 600 * MS, to: 700 * MS },
+        ];
+        let longest = gaps.longest(&spans);
+        let gap = |behind: u64| Gap { length: 380 * MS, behind: behind * MS, partition: 1, from: 20 * MS };
+        assert_eq!(longest.get(&Some(Kind::Kill)), Some(&gap(300)));
+        assert_eq!(longest.get(&Some(Kind::Cut)), Some(&gap(5)));
+        assert_eq!(longest.get(&Some(Kind::Pause)), None);
+        let alone = Gap { length: 90 * MS, behind: 90 * MS, partition: 1, from: 410 * MS };
+        assert_eq!(longest.get(&None), Some(&alone));
+    }
+}

@@ -1,0 +1,21 @@
+//! `coppice-check cluster`: real processes under load and faults, and an exact judgement of everything that their
+//! clients were told (reliability.md 5).
+//!
+//! A run is a number of rounds. Each has a cluster of its own: clients ask through the client library and write the
+//! history down, faults are made and healed, the whole map is read, the nodes end, their logs are read back, and the
+//! checkers judge. So neither memory nor disk grows with the length of a run.
+
+mod command;
+mod draw;
+mod dump;
+mod figures;
+mod nemesis;
+mod nodes;
+mod power;
+pub mod proxy;
+mod report;
+mod round;
+mod shape;
+mod workload;
+
+pub use command::{Arguments, run};

@@ -1,0 +1,353 @@
+//! Faults on real processes, drawn from a seed, one after the other: made, held for a while, healed (reliability.md 5).
+//! Every fault is written into the history. Changes of the map are made beside them by `shape.rs`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use super::nodes::Nodes;
+use super::power::Disks;
+use super::proxy::{Proxy, Way};
+use super::workload::Workload;
+use crate::check::random::Random;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
+pub enum Kind {
+    /// SIGKILL of one node, of several, of all at once; restarted, sometimes killed again while it recovers.
+    Kill,
+    /// SIGSTOP, later SIGCONT.
+    Pause,
+    /// Links between nodes, and from clients to nodes, are held: both ways or one.
+    Cut,
+    /// Every flush of a node takes longer (strace).
+    SlowDisk,
+    /// The file system of a node loses what was not flushed, and the node is killed (root, loop device).
+    Power,
+    /// The clock of a node jumps and drifts.
+    Clock,
+    /// Partitions are split, leaderships handed over, replicas moved.
+    Map,
+    /// Every kind that this machine allows.
+    All,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.to_possible_value().as_ref().map_or("?", |value| value.get_name()))
+    }
+}
+
+/// A fault that was made: from when to when, nanoseconds of the history.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Which.
+    pub kind: Kind,
+    /// When it began.
+    pub from: u64,
+    /// When it was healed: all nodes run and hear each other.
+    pub to: u64,
+}
+
+/// All links of a cluster, each with a proxy.
+#[derive(Debug, Default)]
+pub struct Links {
+    /// From one node to another.
+    pub peers: BTreeMap<(usize, usize), Proxy>,
+    /// From all clients to a node.
+    pub clients: Vec<Proxy>,
+}
+
+impl Links {
+    fn set(&self, from: usize, to: usize, way: Way) {
+        if let Some(proxy) = self.peers.get(&(from, to)) {
+            proxy.set(way);
+        }
+    }
+
+    /// Opens everything.
+    pub fn heal(&self) {
+        self.peers.values().chain(&self.clients).for_each(|proxy| proxy.set(Way::Open));
+    }
+}
+
+/// Makes the faults.
+pub struct Nemesis<'a> {
+    /// The nodes.
+    pub nodes: &'a mut Nodes,
+    /// Their links.
+    pub links: &'a Links,
+    /// Their file systems.
+    pub disks: &'a Disks,
+    /// Where faults are written down.
+    pub workload: &'a Arc<Workload>,
+    /// Of all draws.
+    pub random: Random,
+    /// Kinds to draw from; never `Map` and `All`.
+    pub kinds: Vec<Kind>,
+    /// What was made.
+    pub spans: Vec<Span>,
+    /// Faults so far: every node that is killed counts one.
+    pub count: u64,
+}
+
+/// Why the faults ended early.
+#[derive(Debug)]
+pub enum Broken {
+    /// A node ended by itself, or did not come back: a bug of the server.
+    Node(String),
+    /// This program could not do its work.
+    Machine(io::Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Broken {
+        Broken::Machine(error)
+    }
+}
+
+fn names(victims: &[usize]) -> String {
+    victims.iter().map(|node| format!("n{}", node + 1)).collect::<Vec<_>>().join(" ")
+}
+
+impl Nemesis<'_> {
+    /// Makes one fault after the other, until `enough` says so, then heals.
+    ///
+    /// # Errors
+    /// See [`Broken`].
+    pub fn run(&mut self, mut enough: impl FnMut(u64) -> bool) -> Result<(), Broken> {
+        while !enough(self.count) {
+            self.rest()?;
+            if self.kinds.is_empty() {
+                continue;
+            }
+            let kind = self.kinds[self.random.below(self.kinds.len())];
+            let from = self.workload.recorder.now();
+            self.fault(kind)?;
+            let to = self.workload.recorder.now();
+            self.spans.push(Span { kind, from, to });
+        }
+        self.links.heal();
+        Ok(())
+    }
+
+    /// A while without a new fault: short ones, so that faults hit recoveries, and some that let all catch up.
+    fn rest(&mut self) -> Result<(), Broken> {
+        let milliseconds =
+            if self.random.chance(300) { 500 + self.random.below(1_000) } else { self.random.below(400) };
+        std::thread::sleep(Duration::from_millis(milliseconds as u64));
+        self.look()
+    }
+
+    /// A node that ended unasked is a bug.
+    fn look(&mut self) -> Result<(), Broken> {
+        self.nodes.fallen().map_or(Ok(()), |how| Err(Broken::Node(how)))
+    }
+
+    fn fault(&mut self, kind: Kind) -> Result<(), Broken> {
+        match kind {
+            Kind::Kill => self.kill(),
+            Kind::Pause => self.pause(),
+            Kind::Cut => self.cut(),
+            Kind::SlowDisk => self.slow_disk(),
+            Kind::Power => self.power(),
+            Kind::Clock | Kind::Map | Kind::All => Ok(()),
+        }
+    }
+
+    /// One node, a majority, or all.
+    fn victims(&mut self) -> Vec<usize> {
+        let count = self.nodes.count();
+        let wanted = match self.random.below(10) {
+            0..6 => 1,
+            6..8 => count / 2 + 1,
+            _ => count,
+        };
+        let mut all: Vec<usize> = (0..count).collect();
+        for at in 0..count {
+            let other = at + self.random.below(count - at);
+            all.swap(at, other);
+        }
+        all.truncate(wanted);
+        all
+    }
+
+    /// From `low` to `high` milliseconds, each order of magnitude alike.
+    fn span(&mut self, low: u64, high: u64) -> Duration {
+        let doublings = (high / low).ilog2() as usize;
+        let base = low << self.random.below(doublings + 1);
+        Duration::from_millis((base + self.random.below(base as usize + 1) as u64).min(high))
+    }
+
+    fn note(&self, action: &str, who: &str) -> io::Result<()> {
+        self.workload.recorder.fault(action, who)
+    }
+
+    fn kill(&mut self) -> Result<(), Broken> {
+        let victims = self.victims();
+        self.note("kill", &names(&victims))?;
+        victims.iter().for_each(|node| self.nodes.kill(*node));
+        self.count += victims.len() as u64;
+        let down = self.random.below(500) as u64;
+        std::thread::sleep(Duration::from_millis(down));
+        self.look()?;
+        for &node in &victims {
+            self.nodes.relaunch(node)?;
+        }
+        if self.random.chance(200) {
+            // Again, while it recovers.
+            let again = victims[self.random.below(victims.len())];
+            let after = self.random.below(60) as u64;
+            std::thread::sleep(Duration::from_millis(after));
+            self.look()?;
+            self.note("kill", &names(&[again]))?;
+            self.nodes.kill(again);
+            self.count += 1;
+            self.nodes.relaunch(again)?;
+        }
+        self.back(&victims)
+    }
+
+    /// Waits until these serve again.
+    fn back(&mut self, victims: &[usize]) -> Result<(), Broken> {
+        for &node in victims {
+            self.nodes.ready(node).map_err(|error| Broken::Node(error.to_string()))?;
+        }
+        Ok(self.note("restart", &names(victims))?)
+    }
+
+    fn pause(&mut self) -> Result<(), Broken> {
+        let victims = self.victims();
+        self.note("pause", &names(&victims))?;
+        victims.iter().for_each(|node| self.nodes.pause(*node));
+        self.count += 1;
+        let span = self.span(10, 4_000);
+        std::thread::sleep(span);
+        victims.iter().for_each(|node| self.nodes.resume(*node));
+        self.note("resume", &names(&victims))?;
+        self.look()
+    }
+
+    fn cut(&mut self) -> Result<(), Broken> {
+        let count = self.nodes.count();
+        let alone = self.random.below(count);
+        let side = |node: usize| node == alone;
+        let shape = ["alone", "alone", "deaf", "mute", "bridge", "all"][self.random.below(6)];
+        let hit = |from: usize, to: usize| match shape {
+            "alone" => side(from) != side(to),
+            "deaf" => side(to),
+            "mute" => side(from),
+            // All others hear only this one.
+            "bridge" => !side(from) && !side(to),
+            _ => true,
+        };
+        let clients = self.random.chance(300);
+        let slow = self.random.chance(150);
+        let way = match slow {
+            true => Way::Slow(self.span(5, 200)),
+            false => Way::Held,
+        };
+        let word = if slow { "slow" } else { "cut" };
+        let more = if clients { ", and its clients" } else { "" };
+        self.note(word, &format!("{shape} n{}{more}", alone + 1))?;
+        for from in 0..count {
+            (0..count).filter(|to| from != *to && hit(from, *to)).for_each(|to| self.links.set(from, to, way));
+        }
+        if let Some(proxy) = self.links.clients.get(alone).filter(|_| clients) {
+            proxy.set(way);
+        }
+        self.count += 1;
+        let span = self.span(50, 4_000);
+        std::thread::sleep(span);
+        self.links.heal();
+        self.note("heal", &format!("n{}", alone + 1))?;
+        self.look()
+    }
+
+    fn slow_disk(&mut self) -> Result<(), Broken> {
+        let node = self.random.below(self.nodes.count());
+        let Some(pid) = self.nodes.pid(node) else { return Ok(()) };
+        let delay = self.span(5, 500);
+        let mut tracer = trace(pid, delay)?;
+        self.note("slow-disk", &format!("n{}: {} ms a flush", node + 1, delay.as_millis()))?;
+        self.count += 1;
+        let span = self.span(300, 4_000);
+        std::thread::sleep(span);
+        // Told to end, strace lets its process go; killed, the kernel does.
+        let _ = tracer.kill();
+        tracer.wait()?;
+        self.note("heal", &format!("n{}", node + 1))?;
+        self.look()
+    }
+
+    fn power(&mut self) -> Result<(), Broken> {
+        let victims = self.victims();
+        self.note("power", &names(&victims))?;
+        for &node in &victims {
+            // First the file system, then the process: nothing reaches the disk in between.
+            self.disks.shut_down(node)?;
+            self.nodes.kill(node);
+        }
+        self.count += victims.len() as u64;
+        let down = self.random.below(300) as u64;
+        std::thread::sleep(Duration::from_millis(down));
+        for &node in &victims {
+            self.disks.mount_again(node)?;
+            self.nodes.relaunch(node)?;
+        }
+        self.back(&victims)
+    }
+}
+
+/// Every fdatasync of a process takes longer from now on.
+fn trace(pid: u32, delay: Duration) -> io::Result<Child> {
+    Command::new("strace")
+        .args(["-f", "-qq", "-p", &pid.to_string(), "-e", "trace=fdatasync"])
+        .args(["-e", &format!("inject=fdatasync:delay_enter={}", delay.as_micros())])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// The kinds of these that can be made here, and why others cannot.
+pub fn possible(wanted: &[Kind], own_processes: bool, root: bool) -> (Vec<Kind>, Vec<(Kind, &'static str)>) {
+    let every = [Kind::Kill, Kind::Pause, Kind::Cut, Kind::SlowDisk, Kind::Power, Kind::Clock, Kind::Map];
+    let all = wanted.contains(&Kind::All);
+    let (mut kinds, mut skipped) = (Vec::new(), Vec::new());
+    for kind in every.into_iter().filter(|kind| all || wanted.contains(kind)) {
+        match obstacle(kind, own_processes, root) {
+            None => kinds.push(kind),
+            Some(why) => skipped.push((kind, why)),
+        }
+    }
+    (kinds, skipped)
+}
+
+fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str> {
+    match kind {
+        Kind::Map => None,
+        _ if !own_processes => Some("needs nodes that this program started (no --endpoints)"),
+        Kind::Kill | Kind::Pause | Kind::Cut | Kind::All => None,
+        Kind::SlowDisk if !runs("strace") => Some("needs strace"),
+        Kind::SlowDisk => None,
+        Kind::Power if !(root && rustix::process::geteuid().is_root()) => Some("needs root, and --root"),
+        Kind::Power if !(runs("losetup") && runs("mkfs.ext4") && runs("perl")) => {
+            Some("needs losetup, mkfs.ext4 and perl")
+        }
+        Kind::Power => None,
+        Kind::Clock => Some("not in this version"),
+    }
+}
+
+/// Whether a program of this name is there.
+fn runs(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.any(|place| place.join(program).is_file())
+}

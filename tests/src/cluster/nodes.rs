@@ -1,0 +1,285 @@
+//! Nodes as child processes: started, signalled, restarted, ended. It knows processes and what they print.
+//!
+//! All must be started on one thread that outlives them: a node's parent-death signal follows the thread that started
+//! it.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::check::random::Random;
+
+/// A node that has said nothing by then will not.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Ports of nodes are drawn below those that the system gives to outgoing connections: a node that is down must find
+/// its own free when it comes back.
+const PORTS: std::ops::Range<u16> = 15_000..31_000;
+
+/// Where one node listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// Clients.
+    pub native: u16,
+    /// Other nodes.
+    pub peer: u16,
+}
+
+/// Ports for so many nodes, free now.
+///
+/// # Errors
+/// Too many are taken.
+pub fn draw_ports(nodes: usize, random: &mut Random) -> io::Result<Vec<Ports>> {
+    let mut held = Vec::new();
+    for _ in 0..10_000 {
+        let port = PORTS.start + random.below(PORTS.len()) as u16;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            held.push((port, listener));
+        }
+        if held.len() == 2 * nodes {
+            return Ok(held.chunks(2).map(|pair| Ports { native: pair[0].0, peer: pair[1].0 }).collect());
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no {} free ports in {PORTS:?}", 2 * nodes)))
+}
+
+/// An address on this machine.
+pub fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// What a node runs with.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program: `coppice`.
+    pub program: PathBuf,
+    /// Where directories and logs of nodes go; it exists.
+    pub directory: PathBuf,
+    /// Where each listens.
+    pub ports: Vec<Ports>,
+    /// What each dials instead of the others' peer ports: `n2=127.0.0.1:9002,..`.
+    pub overrides: Vec<String>,
+    /// Further flags of `coppice serve`.
+    pub flags: Vec<String>,
+}
+
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+/// The nodes of a run, numbered from 0.
+pub struct Nodes {
+    plan: Plan,
+    running: Vec<Option<Process>>,
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for node in 0..self.running.len() {
+            self.kill(node);
+        }
+    }
+}
+
+impl Nodes {
+    /// Starts all and waits until each has spoken.
+    ///
+    /// # Errors
+    /// One cannot be started, or ends.
+    pub fn start(plan: Plan) -> io::Result<Nodes> {
+        let count = plan.ports.len();
+        let mut nodes = Nodes { plan, running: (0..count).map(|_| None).collect() };
+        for node in 0..count {
+            nodes.launch(node)?;
+        }
+        for node in 0..count {
+            nodes.spoken(node, &["waiting for init", "ready"])?;
+        }
+        Ok(nodes)
+    }
+
+    /// How many there are, running or not.
+    pub fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// The data directory of a node.
+    pub fn data(&self, node: usize) -> PathBuf {
+        data(&self.plan.directory, node)
+    }
+
+    /// Where clients reach a node.
+    pub fn native(&self, node: usize) -> SocketAddr {
+        local(self.plan.ports[node].native)
+    }
+
+    /// Where a node's own messages go.
+    fn log(&self, node: usize) -> PathBuf {
+        self.plan.directory.join(format!("n{}.log", node + 1))
+    }
+
+    /// Ends a node without warning; one that is down stays down.
+    pub fn kill(&mut self, node: usize) {
+        if let Some(mut process) = self.running[node].take() {
+            // It may have ended by itself; whoever asked has looked before.
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+    }
+
+    /// Starts a node that is down without waiting.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn relaunch(&mut self, node: usize) -> io::Result<()> {
+        if self.running[node].is_none() { self.launch(node) } else { Ok(()) }
+    }
+
+    /// Waits until a node serves.
+    ///
+    /// # Errors
+    /// It ends, or says nothing.
+    pub fn ready(&mut self, node: usize) -> io::Result<()> {
+        self.spoken(node, &["ready"])
+    }
+
+    /// The process of a node that runs.
+    pub fn pid(&self, node: usize) -> Option<u32> {
+        self.running[node].as_ref().map(|process| process.child.id())
+    }
+
+    /// Stops a node: it lives and says nothing.
+    pub fn pause(&self, node: usize) {
+        self.signal(node, Signal::STOP);
+    }
+
+    /// Lets a stopped node go on.
+    pub fn resume(&self, node: usize) {
+        self.signal(node, Signal::CONT);
+    }
+
+    /// Ends all nodes, orderly where they still listen, else after `patience`.
+    pub fn stop(&mut self, patience: Duration) {
+        for node in 0..self.count() {
+            self.signal(node, Signal::TERM);
+            self.signal(node, Signal::CONT);
+        }
+        let deadline = Instant::now() + patience;
+        for process in self.running.iter_mut().flatten() {
+            while Instant::now() < deadline && matches!(process.child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        (0..self.count()).for_each(|node| self.kill(node));
+    }
+
+    /// A node that ended by itself, and how: always a bug.
+    pub fn fallen(&mut self) -> Option<String> {
+        for node in 0..self.count() {
+            let Some(process) = &mut self.running[node] else { continue };
+            if let Ok(Some(status)) = process.child.try_wait() {
+                let how = match (status.code(), status.signal()) {
+                    (Some(code), _) => format!("with exit status {code}"),
+                    (None, Some(signal)) => format!("by signal {signal}"),
+                    (None, None) => "in an unknown way".to_owned(),
+                };
+                let words = last_line(&self.log(node));
+                return Some(format!("n{} ended by itself {how}; its last words: {words}", node + 1));
+            }
+        }
+        None
+    }
+
+    fn signal(&self, node: usize, signal: Signal) {
+        let pid = self.pid(node).and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // A child that nobody has waited for: its number is its own, dead or alive.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    fn launch(&mut self, node: usize) -> io::Result<()> {
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(self.log(node))?;
+        let data = self.data(node);
+        if !data.exists() {
+            DirBuilder::new().mode(0o700).create(&data)?;
+        }
+        let mut command = Command::new(&self.plan.program);
+        let ports = self.plan.ports[node];
+        let seeds: Vec<String> = self.plan.ports.iter().map(|ports| local(ports.peer).to_string()).collect();
+        command
+            .args(["serve", "--config", "/dev/null", "--end-with", &std::process::id().to_string()])
+            .args(["--name", &format!("n{}", node + 1), "--log-format", "pretty"])
+            .arg("--data-dir")
+            .arg(&data)
+            .args(["--listen-native", &local(ports.native).to_string()])
+            .args(["--listen-peer", &local(ports.peer).to_string()])
+            .args(["--listen-admin", "off", "--seeds", &seeds.join(","), "--drain-timeout", "1s"])
+            .args(&self.plan.flags);
+        if !self.plan.overrides[node].is_empty() {
+            command.args(["--allow-faults=true", "--dial-override", &self.plan.overrides[node]]);
+        }
+        for (name, _) in std::env::vars_os() {
+            let kept = ["COPPICE_LOG", "COPPICE_MUTANT"];
+            if name.to_str().is_some_and(|name| name.starts_with("COPPICE_") && !kept.contains(&name)) {
+                command.env_remove(name);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+        let mut child = command.spawn()?;
+        let (said, lines) = channel();
+        if let Some(stdout) = child.stdout.take() {
+            std::thread::spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    if said.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        self.running[node] = Some(Process { child, lines });
+        Ok(())
+    }
+
+    /// Waits for a line that begins with one of these words.
+    fn spoken(&mut self, node: usize, words: &[&str]) -> io::Result<()> {
+        let log = self.log(node);
+        let Some(process) = &mut self.running[node] else { return Ok(()) };
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            match process.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if words.iter().any(|word| line.starts_with(word)) => return Ok(()),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let what = format!("n{} is not ready after {START_TIMEOUT:?}", node + 1);
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let what = format!("n{} ended while it started: {}", node + 1, last_line(&log));
+                    return Err(io::Error::other(what));
+                }
+            }
+        }
+    }
+}
+
+/// The data directory of a node, numbered from 0.
+pub fn data(directory: &Path, node: usize) -> PathBuf {
+    directory.join(format!("n{}", node + 1))
+}
+
+/// The last line of a log that says something.
+fn last_line(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+    tail.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("none").to_owned()
+}

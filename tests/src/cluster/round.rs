@@ -1,0 +1,488 @@
+//! One round: a cluster of its own, clients, faults, and the judgement of what the clients were told.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{InitRequest, NodeId};
+use coppice_client::{Admin, Client, Config, Operation, ReadMode};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+use super::draw::{Draw, Space};
+use super::dump::{DIGEST_INTERVAL, Dump, DumpError, dump};
+use super::figures::{Figures, settle};
+use super::nemesis::{Broken, Kind, Links, Nemesis, Span};
+use super::nodes::{Nodes, Plan, draw_ports, local};
+use super::power::Disks;
+use super::proxy::Proxy;
+use super::shape::{Changes, change};
+use super::workload::{Numbered, Workload};
+use crate::check::cli::{Line, Tier, judge};
+use crate::check::event::{Head, Text};
+use crate::check::history::History;
+use crate::check::random::Random;
+use crate::check::record::Recorder;
+use crate::check::write::write;
+
+/// After the last fault every write without an answer gets one within this time, and the whole map can be read.
+const RECOVERY_MAX: Duration = Duration::from_secs(30);
+
+/// How long one call of a client may take before it counts as unanswered.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// When a round ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// After so long.
+    pub time: Option<Duration>,
+    /// After so many operations.
+    pub ops: Option<u64>,
+    /// After so many faults.
+    pub count: Option<u64>,
+}
+
+/// What a round is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The program `coppice`.
+    pub program: PathBuf,
+    /// A cluster that runs already; empty: one of its own.
+    pub endpoints: Vec<String>,
+    /// For the nodes' data; made by the round.
+    pub directory: PathBuf,
+    /// For the history.
+    pub out: PathBuf,
+    /// Nodes.
+    pub nodes: usize,
+    /// Partitions at the beginning.
+    pub partitions: u32,
+    /// Clients.
+    pub clients: u32,
+    /// Keys.
+    pub keys: usize,
+    /// Operations per second; 0: no limit.
+    pub rate: u32,
+    /// Faults that can be made here.
+    pub kinds: Vec<Kind>,
+    /// Of all draws.
+    pub seed: u64,
+    /// When it ends.
+    pub limits: Limits,
+    /// Ctrl-C.
+    pub interrupted: Arc<AtomicBool>,
+}
+
+/// How a round ended.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// What happened.
+    pub figures: Figures,
+    /// Faults; every node killed counts one.
+    pub count: u64,
+    /// Changes of the map that were done, and not.
+    pub changes: (u64, u64),
+    /// What was checked, and the outcome.
+    pub lines: Vec<Line>,
+    /// What is wrong, in words; empty: nothing.
+    pub wrong: Vec<String>,
+    /// Neither tier could decide.
+    pub unknown: bool,
+    /// The timeline of a violation.
+    pub timeline: Option<PathBuf>,
+    /// The nodes' data, kept because something is wrong.
+    pub kept: Option<PathBuf>,
+}
+
+/// A cluster of this program's own.
+struct Own {
+    nodes: Nodes,
+    links: Links,
+    disks: Disks,
+    directories: Vec<PathBuf>,
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Runs one round to its end.
+///
+/// # Errors
+/// This machine or the cluster that was named did not do what is needed to begin.
+pub fn round(setup: &Setup) -> Result<Ended, String> {
+    let ended = whole(setup);
+    if ended.is_err() && setup.endpoints.is_empty() {
+        // Nothing was found out: nothing is worth keeping.
+        let _ = std::fs::remove_dir_all(&setup.directory);
+    }
+    ended
+}
+
+fn whole(setup: &Setup) -> Result<Ended, String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut own = match setup.endpoints.is_empty() {
+        true => Some(Own::start(setup, &runtime)?),
+        false => None,
+    };
+    let endpoints = own.as_ref().map_or_else(|| setup.endpoints.clone(), |own| own.endpoints(setup));
+    let config = client_config(own.as_ref());
+    let prefix = if own.is_some() { String::new() } else { format!("check-{:x}/", setup.seed) };
+    let space = Space::new(&prefix, setup.keys, setup.partitions as usize);
+    let map = begin(&runtime, &endpoints, &config, own.is_some().then_some(&space))?;
+    let raw = setup.out.join("raw.jsonl");
+    let recorder = Recorder::create(&raw, head(setup)).map_err(|error| format!("{}: {error}", raw.display()))?;
+    let each = Duration::from_secs_f64(f64::from(setup.clients) / f64::from(setup.rate.max(1)));
+    let pause = if setup.rate == 0 { Duration::ZERO } else { each };
+    let workload = Workload::new(recorder, space, setup.seed, pause);
+    let load = Load { runtime: &runtime, endpoints, config, workload: Arc::clone(&workload) };
+    let mut ended = Ended::default();
+    let spans = load.run(setup, own.as_mut(), &mut ended)?;
+    if let Some(error) = workload.failure() {
+        return Err(format!("{}: {error}", raw.display()));
+    }
+    workload.recorder.finish().map_err(|error| format!("{}: {error}", raw.display()))?;
+    let digests = load.digests();
+    let mut directories = None;
+    if let Some(own) = &mut own {
+        own.nodes.stop(Duration::from_secs(5));
+        directories = Some(own.directories.clone());
+    }
+    if own.is_none() {
+        load.clear();
+    }
+    let judged = judge_round(setup, &map, directories, &workload.take_numbered(), &spans, &digests, &mut ended);
+    let _ = std::fs::remove_file(&raw);
+    drop(load);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    judged?;
+    if let Some(mut own) = own {
+        if ended.is_bad() {
+            own.disks.keep();
+            ended.kept = Some(setup.directory.clone());
+        } else {
+            // File systems are taken down before their directory.
+            drop(own);
+            remove(&setup.directory)?;
+        }
+    }
+    Ok(ended)
+}
+
+fn remove(directory: &Path) -> Result<(), String> {
+    std::fs::remove_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
+}
+
+fn head(setup: &Setup) -> Head<'static> {
+    let text = |text: String| Text::Owned(text.into_bytes());
+    let commit = option_env!("COPPICE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION"));
+    Head { commit: text(commit.to_owned()), seed: text(format!("{:x}", setup.seed)), state: Vec::new() }
+}
+
+fn client_config(own: Option<&Own>) -> Config {
+    let dial_override = own.map_or_else(Vec::new, |own| {
+        let proxies = own.links.clients.iter().enumerate();
+        proxies.map(|(node, proxy)| (NodeId(node as u32 + 1), proxy.address().to_string())).collect()
+    });
+    // A number is kept until the end of the round: its write is repeated as long.
+    Config { timeout: CALL_TIMEOUT, resume_keep: Duration::from_secs(3_600), dial_override, ..Config::default() }
+}
+
+/// Forms a cluster of our own; the map that the run begins with.
+fn begin(
+    runtime: &Runtime,
+    endpoints: &[String],
+    config: &Config,
+    own: Option<&Space>,
+) -> Result<PartitionMap, String> {
+    runtime.block_on(async {
+        // A cluster that runs answers at once; one that has just started elects its leaders first.
+        let timeout = if own.is_some() { RECOVERY_MAX } else { CALL_TIMEOUT };
+        let patient = Config { timeout, ..config.clone() };
+        if let Some(space) = own {
+            let request = InitRequest {
+                partitions: space.regions() as u32,
+                split_keys: space.borders(),
+                settings: vec![("digest_interval".into(), DIGEST_INTERVAL.to_string())],
+                if_needed: false,
+            };
+            let admin = Admin::new([endpoints[0].clone()], patient.clone());
+            admin.init(request).await.map_err(|error| format!("init: {error}"))?;
+        }
+        let client = Client::connect_with(endpoints.to_vec(), patient).await.map_err(text)?;
+        let map = client.map().await.map_err(text)?;
+        Ok((*map).clone())
+    })
+}
+
+impl Own {
+    fn start(setup: &Setup, runtime: &Runtime) -> Result<Own, String> {
+        let place = |error: io::Error| format!("{}: {error}", setup.directory.display());
+        std::fs::create_dir_all(&setup.directory).map_err(place)?;
+        let started = Own::launch(setup, runtime);
+        if started.is_err() {
+            let _ = std::fs::remove_dir_all(&setup.directory);
+        }
+        started.map_err(|error| format!("the cluster did not start: {error}"))
+    }
+
+    fn launch(setup: &Setup, runtime: &Runtime) -> io::Result<Own> {
+        let mut random = Random::of(setup.seed, u64::from(std::process::id()));
+        let ports = draw_ports(setup.nodes, &mut random)?;
+        let mut links = Links::default();
+        if setup.kinds.contains(&Kind::Cut) {
+            runtime.block_on(async {
+                for (from, to) in (0..setup.nodes).flat_map(|from| (0..setup.nodes).map(move |to| (from, to))) {
+                    if from != to {
+                        links.peers.insert((from, to), Proxy::start(local(ports[to].peer)).await?);
+                    }
+                }
+                for ports in &ports {
+                    links.clients.push(Proxy::start(local(ports.native)).await?);
+                }
+                io::Result::Ok(())
+            })?;
+        }
+        let overrides = (0..setup.nodes).map(|from| {
+            let dialled = links.peers.iter().filter(|((of, _), _)| *of == from);
+            dialled.map(|((_, to), proxy)| format!("n{}={}", to + 1, proxy.address())).collect::<Vec<_>>().join(",")
+        });
+        let directories: Vec<PathBuf> =
+            (0..setup.nodes).map(|node| super::nodes::data(&setup.directory, node)).collect();
+        let disks = match setup.kinds.contains(&Kind::Power) {
+            true => Disks::loops(&directories)?,
+            false => Disks::plain(),
+        };
+        // Small segments and checkpoints, so that trimming and snapshots are common; what is trimmed is kept for the
+        // judge.
+        let flags = [["--log-keep", "all"], ["--log-segment-bytes", "1MiB"], ["--checkpoint-log-bytes", "2MiB"]];
+        let plan = Plan {
+            program: setup.program.clone(),
+            directory: setup.directory.clone(),
+            overrides: overrides.collect(),
+            flags: flags.iter().flatten().map(|word| (*word).to_owned()).collect(),
+            ports,
+        };
+        Ok(Own { nodes: Nodes::start(plan)?, links, disks, directories })
+    }
+
+    fn endpoints(&self, setup: &Setup) -> Vec<String> {
+        match self.links.clients.is_empty() {
+            true => (0..setup.nodes).map(|node| self.nodes.native(node).to_string()).collect(),
+            false => self.links.clients.iter().map(|proxy| proxy.address().to_string()).collect(),
+        }
+    }
+}
+
+/// Clients of a round.
+struct Load<'a> {
+    runtime: &'a Runtime,
+    endpoints: Vec<String>,
+    config: Config,
+    workload: Arc<Workload>,
+}
+
+impl Load<'_> {
+    /// Clients, faults, changes; then the last words. The faults that were made.
+    fn run(&self, setup: &Setup, own: Option<&mut Own>, ended: &mut Ended) -> Result<Vec<Span>, String> {
+        let started = Instant::now();
+        let clients: Vec<JoinHandle<()>> = (0..setup.clients).map(|number| self.client(number)).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let changes: Option<JoinHandle<Changes>> = setup.kinds.contains(&Kind::Map).then(|| {
+            let workload = Arc::clone(&self.workload);
+            self.runtime.spawn(change(self.endpoints.clone(), workload, setup.seed, Arc::clone(&stop)))
+        });
+        let limits = setup.limits;
+        let enough = |count: u64| {
+            setup.interrupted.load(Ordering::Relaxed)
+                || limits.time.is_some_and(|time| started.elapsed() >= time)
+                || limits.ops.is_some_and(|ops| self.workload.asked() >= ops)
+                || limits.count.is_some_and(|limit| count >= limit)
+        };
+        let mut spans = self.faults(setup, own, ended, enough)?;
+        stop.store(true, Ordering::Relaxed);
+        if let Some(changes) = changes {
+            let changes = self.runtime.block_on(changes).map_err(text)?;
+            ended.changes = (changes.done, changes.not_done);
+            ended.count += changes.done;
+            spans.extend(changes.spans);
+        }
+        self.workload.stop();
+        self.last_words(clients, ended)?;
+        Ok(spans)
+    }
+
+    fn client(&self, number: u32) -> JoinHandle<()> {
+        let _inside = self.runtime.enter();
+        let client = Client::start(self.endpoints.clone(), self.config.clone());
+        self.runtime.spawn(Arc::clone(&self.workload).client(number, client))
+    }
+
+    fn faults(
+        &self,
+        setup: &Setup,
+        own: Option<&mut Own>,
+        ended: &mut Ended,
+        mut enough: impl FnMut(u64) -> bool,
+    ) -> Result<Vec<Span>, String> {
+        let Some(own) = own else {
+            while !enough(0) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            return Ok(Vec::new());
+        };
+        let mut nemesis = Nemesis {
+            nodes: &mut own.nodes,
+            links: &own.links,
+            disks: &own.disks,
+            workload: &self.workload,
+            random: Random::of(setup.seed, 0xfa17),
+            kinds: setup.kinds.iter().copied().filter(|kind| *kind != Kind::Map).collect(),
+            spans: Vec::new(),
+            count: 0,
+        };
+        let outcome = nemesis.run(enough);
+        let (spans, count) = (nemesis.spans, nemesis.count);
+        own.links.heal();
+        ended.count += count;
+        match outcome {
+            Ok(()) => {}
+            Err(Broken::Node(how)) => ended.wrong.push(how),
+            Err(Broken::Machine(error)) => return Err(format!("a fault could not be made: {error}")),
+        }
+        Ok(spans)
+    }
+
+    /// Everything is healed: every write gets its answer, and the whole map is read.
+    fn last_words(&self, clients: Vec<JoinHandle<()>>, ended: &mut Ended) -> Result<(), String> {
+        let begun = Instant::now();
+        let deadline = tokio::time::Instant::from_std(begun + RECOVERY_MAX);
+        self.runtime.block_on(async {
+            let mut open = 0;
+            for mut client in clients {
+                if tokio::time::timeout_at(deadline, &mut client).await.is_err() {
+                    open += 1;
+                    self.workload.give_up();
+                    // What it waits for ends with the call's own timeout.
+                    let _ = client.await;
+                }
+            }
+            if open > 0 {
+                ended.wrong.push(format!("{open} clients waited for {RECOVERY_MAX:?} after the last fault"));
+            }
+            let client = Client::start(self.endpoints.clone(), self.config.clone());
+            let (low, high) = self.workload.space.bounds();
+            let whole = Draw::Range { low, high, limit: 0, reverse: false, mode: ReadMode::Leader };
+            let deadline = Instant::now() + RECOVERY_MAX;
+            while !self.workload.range(&client, &whole).await.map_err(text)? {
+                if Instant::now() > deadline {
+                    let what = format!("the whole map could not be read within {RECOVERY_MAX:?} of the last fault");
+                    ended.wrong.push(what);
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes the run's keys from a cluster that is not ours, as far as it answers.
+    fn clear(&self) {
+        let client = {
+            let _inside = self.runtime.enter();
+            Client::start(self.endpoints.clone(), self.config.clone())
+        };
+        let space = &self.workload.space;
+        let deletes = (0..space.keys()).map(|number| Operation::delete(&*space.key(number))).collect();
+        self.runtime.block_on(client.execute(deletes));
+    }
+
+    /// What the nodes say of their states: partition, instance, digest.
+    fn digests(&self) -> Vec<(u32, u64, u64)> {
+        let admin = Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..self.config.clone() });
+        let Ok(status) = self.runtime.block_on(admin.status(false)) else { return Vec::new() };
+        let partitions = status.partitions.iter();
+        partitions.filter_map(|of| of.digest.map(|(instance, digest)| (of.id.0, instance, digest))).collect()
+    }
+}
+
+fn judge_round(
+    setup: &Setup,
+    map: &PartitionMap,
+    directories: Option<Vec<PathBuf>>,
+    numbered: &[Numbered],
+    spans: &[Span],
+    digests: &[(u32, u64, u64)],
+    ended: &mut Ended,
+) -> Result<(), String> {
+    let (raw, history, logs) =
+        (setup.out.join("raw.jsonl"), setup.out.join("history.jsonl"), setup.out.join("logs.jsonl"));
+    let mut files = vec![history.display().to_string()];
+    let dumped = match directories {
+        None => None,
+        Some(directories) => match dump_to(&logs, &directories, map) {
+            Ok(dump) => {
+                files.push(logs.display().to_string());
+                Some(dump)
+            }
+            Err(DumpError::Io(error)) => return Err(format!("{}: {error}", logs.display())),
+            Err(DumpError::Disagree(what) | DumpError::Unreadable(what)) => {
+                ended.wrong.push(what);
+                None
+            }
+        },
+    };
+    let (mut figures, gaps) =
+        settle(&raw, &history, dumped.as_ref(), numbered).map_err(|error| format!("{}: {error}", raw.display()))?;
+    figures.gaps = gaps.longest(spans);
+    spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
+    ended.figures = figures;
+    let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
+    let tiers = if dumped.is_some() { vec![Tier::Zero, Tier::One] } else { vec![Tier::One] };
+    let judgement = judge(&loaded, &tiers);
+    ended.lines = judgement.lines;
+    let passed = |tier: &str| ended.lines.iter().any(|line| line.check == tier && line.verdict == "PASS");
+    ended.unknown = !passed("tier 0") && !passed("tier 1");
+    if let Some(violation) = &judgement.violation {
+        ended.wrong.extend(violation.words(&loaded));
+        let page = setup.out.join("violation.html");
+        std::fs::write(&page, crate::check::timeline::html(&loaded, violation)).map_err(text)?;
+        ended.timeline = Some(page);
+    }
+    if let Some(dump) = &dumped {
+        ended.lines.push(compare_digests(dump, digests, &mut ended.wrong));
+    }
+    Ok(())
+}
+
+fn dump_to(logs: &Path, directories: &[PathBuf], map: &PartitionMap) -> Result<Dump, DumpError> {
+    let mut out = io::BufWriter::with_capacity(1 << 20, std::fs::File::create(logs)?);
+    let dump = dump(directories, map, &mut |event| write(&mut out, event))?;
+    io::Write::flush(&mut out)?;
+    Ok(dump)
+}
+
+/// B1: the replicas' logs were compared when they were read; their states must be those of the logs.
+fn compare_digests(dump: &Dump, digests: &[(u32, u64, u64)], wrong: &mut Vec<String>) -> Line {
+    let mut equal = 0;
+    let mut verdict = "PASS";
+    for (partition, instance, digest) in digests {
+        match dump.digests.get(&(*partition, *instance)) {
+            Some(known) if known == digest => equal += 1,
+            Some(known) => {
+                verdict = "FAIL";
+                let logged = format!("their logs give {known:016x}");
+                wrong.push(format!("the state of p{partition} after #{instance} is {digest:016x}, {logged}"));
+            }
+            None => {}
+        }
+    }
+    let what = format!("{} instances equal in several logs; {equal} states equal to their log's", dump.compared);
+    Line { check: "logs".into(), verdict, what }
+}

@@ -1,0 +1,121 @@
+//! Changes of the map while everything else goes on: splits, handed over leaderships, moved replicas, through the
+//! operators' verbs like anybody's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use coppice_client::admin::Error;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeRequest, Shape};
+use coppice_client::{Admin, Config};
+
+use super::nemesis::{Kind, Span};
+use super::workload::Workload;
+use crate::check::random::Random;
+
+/// Partitions beyond which nothing is split any more.
+const PARTITIONS_MAX: usize = 24;
+
+/// A change that is not done by then is left to itself; the next one begins.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Changes of the map so far.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// When.
+    pub spans: Vec<Span>,
+    /// Done: splits, moves, handed over leaderships.
+    pub done: u64,
+    /// Not done in time, or refused.
+    pub not_done: u64,
+}
+
+/// Changes the map until `stop`.
+pub async fn change(endpoints: Vec<String>, workload: Arc<Workload>, seed: u64, stop: Arc<AtomicBool>) -> Changes {
+    let config = Config { timeout: Duration::from_secs(1), ..Config::default() };
+    let admin = Admin::new(endpoints, config);
+    let mut random = Random::of(seed, 0x5a9e);
+    let mut changes = Changes::default();
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(50 + random.below(700) as u64)).await;
+        let Some(map) = admin.map().await.ok().and_then(|reply| reply.map) else { continue };
+        let drawn = draw(&map, &workload, &mut random);
+        let from = workload.recorder.now();
+        // The history's failure is the workload's to tell.
+        let _ = workload.recorder.fault("map", &drawn.to_string());
+        let done = match &drawn {
+            Drawn::Transfer(partition, to) => admin.transfer_leader(*partition, *to, PATIENCE).await.map(|_| ()),
+            Drawn::Reshape(shape) => reshape(&admin, shape, &mut random, &stop).await,
+        };
+        changes.spans.push(Span { kind: Kind::Map, from, to: workload.recorder.now() });
+        match done {
+            Ok(()) => changes.done += 1,
+            Err(_) => changes.not_done += 1,
+        }
+    }
+    changes
+}
+
+/// What is asked for.
+enum Drawn {
+    Transfer(PartitionId, NodeId),
+    Reshape(Shape),
+}
+
+impl std::fmt::Display for Drawn {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Drawn::Transfer(partition, to) => write!(out, "leader of {partition} to {to}"),
+            Drawn::Reshape(Shape::Split { at, .. }) => {
+                write!(out, "split at {}", at.as_deref().map(String::from_utf8_lossy).unwrap_or_default())
+            }
+            Drawn::Reshape(Shape::Move { partition, from, to }) => write!(out, "move {partition} {from:?} {to:?}"),
+            Drawn::Reshape(_) => write!(out, "another change"),
+        }
+    }
+}
+
+fn draw(map: &PartitionMap, workload: &Workload, random: &mut Random) -> Drawn {
+    let count = map.partitions.len();
+    let at = random.below(count.max(1));
+    let Some(entry) = map.partitions.get(at) else {
+        return Drawn::Transfer(PartitionId::DIRECTORY, NodeId(1));
+    };
+    let partition = if random.chance(150) { PartitionId::DIRECTORY } else { entry.partition };
+    let nodes: Vec<NodeId> = map.nodes.iter().map(|node| node.id).collect();
+    let spare: Vec<NodeId> = nodes.iter().copied().filter(|node| entry.replica_on(*node).is_none()).collect();
+    match random.below(10) {
+        0..4 if count < PARTITIONS_MAX => {
+            let key = workload.space.key(random.below(workload.space.keys()));
+            Drawn::Reshape(Shape::Split { partition: None, at: Some(Bytes::from(key)) })
+        }
+        4..7 if !spare.is_empty() && !entry.replicas.is_empty() => {
+            let from = entry.replicas[random.below(entry.replicas.len())].node;
+            let to = spare[random.below(spare.len())];
+            Drawn::Reshape(Shape::Move { partition: entry.partition, from: vec![from], to: vec![to] })
+        }
+        _ => Drawn::Transfer(partition, nodes[random.below(nodes.len())]),
+    }
+}
+
+/// Asks until it is done, refused, or not done in time.
+async fn reshape(admin: &Admin, shape: &Shape, random: &mut Random, stop: &AtomicBool) -> Result<(), Error> {
+    let request =
+        ReshapeRequest { change: ChangeId(random.next()), shape: shape.clone(), dry_run: false, force: false };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let told = admin.reshape(request.clone()).await;
+        match told {
+            Ok(reshaped) if reshaped.done => return Ok(()),
+            Err(Error::Failed(error)) => return Err(Error::Failed(error)),
+            // No node answered, or it is under way: asked again.
+            Ok(_) | Err(_) => {}
+        }
+        if Instant::now() > deadline || stop.load(Ordering::Relaxed) {
+            return Err(Error::Failed(AdminError::TimedOut("left to itself".into())));
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
