@@ -1,8 +1,8 @@
 //! Decoders of nodes meet valid images that were damaged: no panic, no loop, nothing made up (reliability.md 7, G20).
 //!
-//! Each target takes bytes and decodes them as a node would, then uses what it got. Cases are drawn from a seed: flipped
-//! bits, bytes out of and into the middle, cut, doubled and swapped ranges, numbers at the ends of their range. Where a
-//! checksum protects the bytes it is made to fit, as an attacker or a bug of ours would make it.
+//! Each target takes bytes and decodes them as a node would, then uses what it got. Cases are drawn from a seed:
+//! flipped bits, bytes out of and into the middle, cut, doubled and swapped ranges, numbers at the ends of their range.
+//! Where a checksum protects the bytes it is made to fit, as an attacker or a bug of ours would make it.
 //!
 //! Under `cargo test` a few thousand cases per target; for as long as one likes:
 //!
@@ -394,7 +394,7 @@ fn blobs() -> Blobs {
     let plain = "plain data";
     Blobs {
         sessions: postcard::to_stdvec(&shard.sessions().export()).expect(plain).into(),
-        changes: postcard::to_stdvec(shard.applied()).expect(plain).into(),
+        changes: postcard::to_stdvec(&(shard.applied(), shard.sealed())).expect(plain).into(),
         configuration: postcard::to_stdvec(&(configuration, Instance(4))).expect(plain).into(),
         directory: postcard::to_stdvec(&DirectoryState::default()).expect(plain).into(),
     }
