@@ -348,10 +348,10 @@ impl Shard {
         }
         if let Work::Queries(queries) = &place.work {
             for sub in queries {
-                let Ok(share) = Share::decode(&sub.bytes) else { continue };
-                if self.me != Some(share.replica) {
+                if !self.me.is_some_and(|me| Share::is_for(&sub.bytes, me)) {
                     continue;
                 }
+                let Ok(share) = Share::decode(&sub.bytes) else { continue };
                 // Outside the bounds: cut by another map, which the order of tickets excludes. No part, no result.
                 if let Some(cursor) = self.part(&share.range(self.partition)) {
                     shares.push((share, cursor));

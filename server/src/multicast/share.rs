@@ -65,6 +65,17 @@ impl Share {
         out.freeze()
     }
 
+    /// Whether `replica` answers the share that `bytes` hold: all replicas of a partition are given all shares, and only
+    /// one reads on. What is no share is nobody's.
+    pub fn is_for(bytes: &[u8], replica: ReplicaId) -> bool {
+        let mut reader = Reader::new(bytes);
+        let mut named = || -> Result<u32, WireError> {
+            let (_flags, _client, _query) = (reader.u8()?, reader.u64()?, reader.varint_u32()?);
+            reader.varint_u32()
+        };
+        named().is_ok_and(|named| named == replica.0)
+    }
+
     /// Reads what [`Share::encode`] wrote.
     ///
     /// # Errors
@@ -129,7 +140,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_share_comes_back_as_it_was(share in any_share()) {
-            prop_assert_eq!(Share::decode(&share.encode()), Ok(share));
+            let bytes = share.encode();
+            prop_assert!(Share::is_for(&bytes, share.replica));
+            prop_assert!(!Share::is_for(&bytes, ReplicaId(share.replica.0 ^ 1)));
+            prop_assert_eq!(Share::decode(&bytes), Ok(share));
         }
 
         #[test]

@@ -3,10 +3,12 @@
 //! Small pieces are gathered into one buffer, large ones (batches, chunks) are kept as they are and never copied. It
 //! does not know frames.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use bytes::{Buf, Bytes, BytesMut};
+use coppice_client::wire::PART_BYTES;
 use tokio::net::TcpStream;
 
 /// Pieces of at least this many bytes are queued as they are; below it, copying costs less than another slice.
@@ -14,6 +16,21 @@ const KEEP_BYTES_MIN: usize = 2_048;
 
 /// Slices per system call; Linux takes up to 1024, and 64 pieces of 64 KiB fill any socket buffer.
 const SLICES_MAX: usize = 64;
+
+/// The tail is closed at this size: a turn full of answers fills several buffers instead of growing one.
+const TAIL_BYTES: usize = 64 << 10;
+
+/// What a buffer for tails holds: one that is almost full, and a whole chunk of a range on top.
+const BUFFER_BYTES: usize = TAIL_BYTES + PART_BYTES + 1_024;
+
+/// Buffers that a thread keeps for the next tails; more than that wait in a turn only under overload.
+const BUFFERS_MAX: usize = 32;
+
+thread_local! {
+    /// Buffers whose bytes were written. An allocator that is given and asked for such sizes by turns spends more time
+    /// on it than the walk over the tree that fills them.
+    static BUFFERS: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What waits to be written to one socket, in order.
 #[derive(Debug, Default)]
@@ -44,6 +61,7 @@ impl Outbox {
     pub fn push(&mut self, piece: Bytes) {
         self.bytes += piece.len();
         if piece.len() < KEEP_BYTES_MIN {
+            self.make_room();
             self.tail.extend_from_slice(&piece);
         } else {
             self.seal_tail();
@@ -60,6 +78,7 @@ impl Outbox {
 
     /// Lets `write` append to the end of the queue.
     pub fn append(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        self.make_room();
         let before = self.tail.len();
         write(&mut self.tail);
         self.bytes += self.tail.len() - before;
@@ -72,7 +91,17 @@ impl Outbox {
 
     fn seal_tail(&mut self) {
         if !self.tail.is_empty() {
-            self.pieces.push_back(self.tail.split().freeze());
+            self.pieces.push_back(std::mem::take(&mut self.tail).freeze());
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.tail.len() >= TAIL_BYTES {
+            self.seal_tail();
+        }
+        if self.tail.capacity() == 0 {
+            let kept = BUFFERS.with_borrow_mut(Vec::pop);
+            self.tail = kept.unwrap_or_else(|| BytesMut::with_capacity(BUFFER_BYTES));
         }
     }
 
@@ -108,8 +137,23 @@ impl Outbox {
                 return;
             }
             written -= front.len();
-            self.pieces.pop_front();
+            if let Some(piece) = self.pieces.pop_front() {
+                keep(piece);
+            }
         }
+    }
+}
+
+/// Keeps the buffer behind `piece` for a later tail, if it is one and nobody else has a part of it.
+fn keep(piece: Bytes) {
+    if let Ok(mut buffer) = piece.try_into_mut() {
+        buffer.clear();
+        BUFFERS.with_borrow_mut(|buffers| {
+            if buffer.capacity() >= BUFFER_BYTES && buffer.capacity() <= 2 * BUFFER_BYTES && buffers.len() < BUFFERS_MAX
+            {
+                buffers.push(buffer);
+            }
+        });
     }
 }
 
@@ -132,5 +176,20 @@ mod tests {
         assert_eq!(outbox.bytes(), KEEP_BYTES_MIN + 1);
         outbox.advance(KEEP_BYTES_MIN);
         assert_eq!(outbox.pieces.len(), 1);
+    }
+
+    #[test]
+    fn buffers_of_written_tails_are_used_again() {
+        let mut outbox = Outbox::default();
+        outbox.append(|tail| tail.resize(TAIL_BYTES + 1, 1));
+        let first = outbox.tail.as_ptr();
+        outbox.append(|tail| tail.resize(TAIL_BYTES, 2));
+        assert_eq!((outbox.waiting(), outbox.bytes()), (2, 2 * TAIL_BYTES + 1));
+        outbox.seal_tail();
+        // The first is written; the second only in part.
+        outbox.advance(TAIL_BYTES + 11);
+        assert_eq!((outbox.waiting(), outbox.bytes()), (1, TAIL_BYTES - 10));
+        outbox.append(|tail| tail.resize(10, 3));
+        assert_eq!(outbox.tail.as_ptr(), first);
     }
 }
