@@ -39,6 +39,32 @@ pub(crate) struct Peer {
     pub lease_until: Time,
     /// It durably holds everything decided up to here.
     pub durable_upto: Instance,
+    /// The quickest heartbeat there and back.
+    pub nearest: Nearest,
+}
+
+/// The shortest of the newest samples: those of the running period and of the one before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Nearest {
+    since: Time,
+    now: Option<Duration>,
+    before: Option<Duration>,
+}
+
+/// A way that got longer is believed after at most twice this.
+const NEAREST_PERIOD: Duration = Duration::from_secs(10);
+
+impl Nearest {
+    pub fn sample(&mut self, at: Time, took: Duration) {
+        if at - self.since >= NEAREST_PERIOD {
+            (self.since, self.before, self.now) = (at, self.now, None);
+        }
+        self.now = Some(self.now.map_or(took, |now| now.min(took)));
+    }
+
+    pub fn shortest(&self) -> Option<Duration> {
+        self.now.into_iter().chain(self.before).min()
+    }
 }
 
 /// The leader hands over.
@@ -182,8 +208,14 @@ impl Proposer {
         self.peers = all
             .filter(|id| *id != me)
             .map(|id| {
-                let fresh =
-                    Peer { id, heard_at: now, acked: Beat(0), lease_until: Time::ZERO, durable_upto: Instance::ZERO };
+                let fresh = Peer {
+                    id,
+                    heard_at: now,
+                    acked: Beat(0),
+                    lease_until: Time::ZERO,
+                    durable_upto: Instance::ZERO,
+                    nearest: Nearest::default(),
+                };
                 let known = old.iter().find(|peer| peer.id == id).cloned();
                 // Leases and rounds count anew under the new configuration (ordering.md 1.1).
                 known.map_or(fresh, |known| Peer { heard_at: now, lease_until: Time::ZERO, acked: Beat(0), ..known })

@@ -172,6 +172,11 @@ impl Node {
         self.shared.identity().map(|identity| (identity.cluster, identity.node))
     }
 
+    /// Its metrics, as `/metrics` shows them.
+    pub fn metrics(&self) -> String {
+        self.shared.metrics.render()
+    }
+
     /// Who leads a group, as this node knows it.
     pub fn leader_of(&self, group: PartitionId) -> Option<NodeId> {
         self.shared.leader(group)

@@ -55,6 +55,9 @@ impl Paxos {
         let Some(peer) = proposer.peer_mut(from) else { return };
         peer.heard_at = now;
         peer.acked = peer.acked.max(m.beat);
+        if let Some(begun_at) = begun_at {
+            peer.nearest.sample(now, now - begun_at);
+        }
         peer.durable_upto = peer.durable_upto.max(m.durable_upto);
         if let Some(begun_at) = begun_at.filter(|_| !m.lease.is_zero()) {
             // The promise counts from the arrival, the leader from sending; less what the clocks may run apart.

@@ -12,6 +12,8 @@ mod phase2;
 mod recovery;
 mod timers;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 pub use recovery::{Config, RecoveredGroup};
@@ -285,6 +287,18 @@ impl Paxos {
     /// Leader: what `replica` durably holds of the decided log, as it last said.
     pub fn durable_upto(&self, replica: ReplicaId) -> Option<Instance> {
         Some(self.proposer.as_ref()?.peer(replica)?.durable_upto)
+    }
+
+    /// Leader: the quickest way to a quorum and back of late, by heartbeats, which wait for no flush; zero if this
+    /// replica is a quorum. `None`: not measured yet.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let proposer = self.proposer.as_deref()?;
+        let shortest = |id| {
+            let measured = proposer.peer(id).and_then(|peer| peer.nearest.shortest());
+            std::cmp::Reverse(if id == self.id { Duration::ZERO } else { measured.unwrap_or(Duration::MAX) })
+        };
+        let std::cmp::Reverse(quorum) = self.learner.quorum.reached(shortest)?;
+        (quorum < Duration::MAX).then_some(quorum)
     }
 
     /// A quorum of the newest configuration durably holds everything up to here, as far as known (ordering.md 1.5).

@@ -23,6 +23,7 @@
 //! idle 100ms                                  time passes, all moves, everybody is ticked; prints the outcome only
 //! crash r0 [kept=1] | restart r0              of the unflushed records `kept` survive
 //! read r0 | ask r1                            a read at the tip; a read that needs a position
+//! distance r0                                 how far it is to a quorum and back, as it measured it
 //! change r0 voters=0,1 learners=3 | add r3    membership; a new replica, up
 //! transfer r0 r1 20ms                         handover
 //! slow r0 | execute r0                        its executor waits | goes on
@@ -167,6 +168,7 @@ impl Script {
             }
             ("restart", [id]) => self.on(replica(id), |node, now, truth| node.start(now, truth)),
             ("read", [id]) => return self.read(replica(id)),
+            ("distance", [id]) => return self.distance(replica(id)),
             ("ask", [id]) => self.on(replica(id), |node, now, truth| node.ask(now, truth)),
             ("released", [id, ticket]) => {
                 let (round, n) = ticket.split_once('.').expect("round.n");
@@ -408,6 +410,11 @@ impl Script {
     fn read(&mut self, id: ReplicaId) -> String {
         self.on(id, |node, now, truth| node.read(now, truth));
         String::new()
+    }
+
+    fn distance(&mut self, id: ReplicaId) -> String {
+        let measured = self.cluster().nodes[&id].paxos.as_ref().and_then(Paxos::round_trip);
+        measured.map_or_else(|| format!("{id}: not measured\n"), |time| format!("{id}: {time:?}\n"))
     }
 
     fn show(&self) -> String {

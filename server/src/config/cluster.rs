@@ -25,6 +25,8 @@ pub struct ClusterSettings {
     pub replicas: u32,
     /// What nodes may write; at most [`FEATURE_LEVEL`].
     pub feature_level: u32,
+    /// Batches and windows that are not set tune themselves (ordering.md 9).
+    pub autopilot: bool,
     /// Bytes at which a batch closes.
     pub batch_bytes_max: u64,
     /// A batch closes this long after its first command; an idle pipe sends at once.
@@ -106,8 +108,7 @@ pub enum ClusterSettingError {
 }
 
 /// Names that the design knows and this version does not.
-const LATER: [(&str, &str); 11] = [
-    ("autopilot", "batch and window keep their set values"),
+const LATER: [(&str, &str); 10] = [
     ("lease_duration", "reads are confirmed by a quorum"),
     ("place_timeout", "a query reads one partition"),
     ("handover_timeout", "a leader that stops is replaced by election"),
@@ -135,6 +136,14 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         meaning: "what nodes may write",
         read: |s, t| count(t, 1..=FEATURE_LEVEL).map(|v| s.feature_level = v),
         show: |s| s.feature_level.to_string(),
+    },
+    // Off until measurements of running clusters show that it is never worse: the page's `on` is what it is for.
+    ClusterSetting {
+        key: "autopilot",
+        default: "off",
+        meaning: "batches and windows that are at their defaults tune themselves",
+        read: |s, t| word(t, &SWITCH).map(|v| s.autopilot = v),
+        show: |s| name_of(s.autopilot, &SWITCH),
     },
     ClusterSetting {
         key: "batch_bytes_max",
@@ -241,6 +250,7 @@ impl Default for ClusterSettings {
         let mut settings = Self {
             replicas: 0,
             feature_level: 0,
+            autopilot: false,
             batch_bytes_max: 0,
             batch_delay_max: Duration::ZERO,
             window: 0,

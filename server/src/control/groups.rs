@@ -344,6 +344,7 @@ impl Control {
                 saved,
                 joins: Vec::new(),
                 closed: [0; 3],
+                tuned: None,
                 metrics,
                 lags: BTreeMap::new(),
                 times: Default::default(),
@@ -530,6 +531,7 @@ impl Shard {
             set_session_limits(group.replica.executor_mut().machine_mut(), settings);
             group.replica.executor_mut().set_digest_interval(settings.digest_interval);
         }
+        self.set_autopilot(settings);
     }
 
     /// Keeps a link to `node` at `address`.

@@ -16,7 +16,7 @@ use super::digests::Digests;
 use super::{Control, ask_shard};
 use crate::net::rpc::{Answer, LocalReplica, LocalStatus, Question, ask};
 use crate::net::translate;
-use crate::shard::GroupStatus;
+use crate::shard::{Flushes, GroupStatus};
 use crate::shared::Shared;
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
@@ -40,6 +40,7 @@ pub struct FlushTimes {
     newest: Mutex<Vec<u32>>,
     count: AtomicU64,
     log_bytes: AtomicU64,
+    took_ns: AtomicU64,
 }
 
 /// Flushes that count as new.
@@ -50,12 +51,19 @@ impl FlushTimes {
     pub fn note(&self, took: Duration, log_bytes: u64) {
         let at = self.count.fetch_add(1, Ordering::Relaxed) as usize % FLUSHES;
         self.log_bytes.store(log_bytes, Ordering::Relaxed);
+        self.took_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         match newest.get_mut(at) {
             Some(slot) => *slot = micros,
             None => newest.push(micros),
         }
+    }
+
+    /// All flushes so far.
+    pub fn all(&self) -> Flushes {
+        let took = Duration::from_nanos(self.took_ns.load(Ordering::Relaxed));
+        Flushes { count: self.count.load(Ordering::Relaxed), took }
     }
 
     /// Bytes of the log's files, as of the newest flush.
@@ -83,9 +91,11 @@ pub fn resident_bytes() -> u64 {
 impl Control {
     /// Publishes the metrics of every group and takes the numbers that rates are made of.
     pub(super) fn sample_rates(&mut self) {
+        let flushes = self.flush.all();
         for shard in 0..self.shared.shards() {
             let shared = Arc::clone(&self.shared);
             self.on_shard_index(shard, move |shard| {
+                shard.fly(flushes);
                 let mut samples = Vec::new();
                 let metrics = shard.metrics.clone();
                 shard.publish_queues();

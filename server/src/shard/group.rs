@@ -35,6 +35,8 @@ pub struct Group {
     pub joins: Vec<ChangeId>,
     /// Closed batches as they were last published: full, idle, due.
     pub closed: [u64; 3],
+    /// How it is tuned, while it leads and the autopilot is on.
+    pub tuned: Option<super::Tuned>,
     /// Where its values are published.
     pub metrics: Partition,
     /// How far behind the other replicas are, where this one leads.

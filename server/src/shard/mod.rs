@@ -13,6 +13,7 @@ mod gauges;
 mod group;
 mod lag;
 mod merges;
+mod pilot;
 mod queries;
 pub mod ranges;
 
@@ -34,6 +35,7 @@ use serde::Serialize;
 use tokio::sync::{Notify, oneshot};
 
 pub use group::{Group, GroupStatus};
+pub use pilot::{Flushes, Tuned};
 
 use crate::control::ToControl;
 use crate::log::{Append, Log};
@@ -116,6 +118,7 @@ pub struct Shard {
     log: Option<Log>,
     appends: Vec<Append>,
     queries: queries::Queries,
+    pilot: pilot::Pilot,
     /// Groups that got requests in this turn.
     touched: Vec<PartitionId>,
     /// Connections with something to write.
@@ -151,6 +154,7 @@ impl Shard {
                 log: None,
                 appends: Vec::new(),
                 queries: queries::Queries::new(),
+                pilot: pilot::Pilot::new(),
                 touched: Vec::new(),
                 dirty: Vec::new(),
                 map: Arc::default(),
@@ -212,6 +216,11 @@ impl Shard {
         let now = self.now();
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut effects = std::mem::take(&mut self.effects);
+        if !group.replica.is_leading()
+            || matches!(&input, Input::Request { request: Request::Read(_) | Request::Range(_), .. })
+        {
+            self.pilot.other();
+        }
         let executed = group.replica.executor().counters().executed_commands;
         group.replica.step(now, input, &mut effects);
         group.replica.take_samples(&mut self.samples);

@@ -1,0 +1,220 @@
+//! The autopilot at work (ordering.md 9): what this thread measures of the groups that it leads, once a second, and
+//! what their controllers make of it. The thread is the stage whose cost counts: it receives, orders, executes and
+//! answers; the log's device is the other one.
+
+use std::time::Duration;
+
+use coppice_client::wire::PartitionId;
+use coppice_ordering::autopilot::{Account, Controller, Fit, Limits, Measured, StageCost};
+use coppice_ordering::{Counters, Time};
+
+use super::{Group, Shard};
+use crate::autopilot::sizes;
+use crate::config::ClusterSettings;
+
+/// Measures one thread.
+#[derive(Debug)]
+pub(super) struct Pilot {
+    /// Within which its groups are tuned; none: they keep their settings.
+    limits: Option<Limits>,
+    /// Time of the thread against batches, commands and bytes of led groups, and steps for everything else.
+    fit: Fit<4>,
+    cost: [f64; 4],
+    /// Where the last interval ended, how busy the thread had been until then, and the log.
+    last: Option<(Time, Duration, Flushes)>,
+    /// Steps of followed groups, and reads, since then.
+    others: u64,
+    batch_header_bytes: f64,
+}
+
+/// What is remembered of a led group between two intervals.
+#[derive(Debug)]
+pub struct Tuned {
+    controller: Controller,
+    before: Counters,
+}
+
+/// Flushes of the node's log since it started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flushes {
+    /// How many.
+    pub count: u64,
+    /// Time of all of them.
+    pub took: Duration,
+}
+
+/// A guess at costs, in milliseconds, for as long as nothing is measured: of a batch, a command, a byte, another step.
+const COST_GUESS: [f64; 4] = [0.06, 0.004, 1e-6, 0.01];
+/// Half-life of what is known of costs, in intervals.
+const COST_HALF_LIFE: f64 = 60.0;
+/// A thread that was less busy than this share of an interval did too little to tell what anything costs.
+const BUSY_MIN: f64 = 0.01;
+
+impl Pilot {
+    pub(super) fn new() -> Pilot {
+        let batch_header_bytes = sizes::of_commands(16, 1).map_or(0.0, |sizes| sizes.batch_header);
+        let fit = Fit::new(COST_HALF_LIFE);
+        Pilot { limits: None, fit, cost: COST_GUESS, last: None, others: 0, batch_header_bytes }
+    }
+
+    /// A step that is not for a batch of a led group.
+    pub(super) fn other(&mut self) {
+        self.others += 1;
+    }
+
+    /// Takes an interval into the cost functions.
+    fn learn(&mut self, done: [f64; 4], busy: Duration) {
+        let busy_ms = busy.as_secs_f64() * 1e3;
+        let expected: f64 = done.iter().zip(self.cost).map(|(done, cost)| done * cost).sum();
+        // Divided by what it should have been, so that quiet intervals count as much as busy ones.
+        let about = if expected > 0.0 { expected } else { busy_ms };
+        if about > 0.0 {
+            self.fit.add(done.map(|done| done / about), busy_ms / about);
+            let found = self.fit.solve(self.cost);
+            // Where the intervals are all alike only their sum is known: parts stay in proportion to what was known.
+            self.cost = found;
+        }
+    }
+
+    fn stage_cost(&self) -> StageCost {
+        let [per_batch_ms, per_command_ms, per_byte_ms, _] = self.cost;
+        StageCost { per_batch_ms, per_command_ms, per_byte_ms }
+    }
+}
+
+/// The limits that `settings` leave: a value that was set stays, the others are chosen (experience.md 4).
+fn limits(settings: &ClusterSettings) -> Option<Limits> {
+    let (free, standard) = (Limits::default(), ClusterSettings::default());
+    let bytes = |set: u64| (set as usize, set as usize);
+    settings.autopilot.then(|| Limits {
+        batch_bytes: match settings.batch_bytes_max {
+            set if set == standard.batch_bytes_max => free.batch_bytes,
+            set => bytes(set),
+        },
+        window: match settings.window {
+            set if set == standard.window => free.window,
+            set => (set, set),
+        },
+        window_bytes: match settings.window_bytes_max {
+            set if set == standard.window_bytes_max => free.window_bytes,
+            set => bytes(set),
+        },
+        batch_delay_max: settings.batch_delay_max,
+    })
+}
+
+fn since(now: &Counters, before: &Counters, of: fn(&Counters) -> u64) -> u64 {
+    of(now).saturating_sub(of(before))
+}
+
+impl Shard {
+    /// Tunes by these settings from now on. The groups have just been given the fixed ones.
+    pub(crate) fn set_autopilot(&mut self, settings: &ClusterSettings) {
+        self.pilot.limits = limits(settings);
+        for group in self.groups.values_mut() {
+            match (&mut group.tuned, self.pilot.limits) {
+                (tuned, None) => *tuned = None,
+                (Some(tuned), Some(limits)) => {
+                    tuned.controller.set_limits(limits);
+                    if let Some(tuning) = tuned.controller.tuning() {
+                        apply(group, &tuning);
+                    }
+                }
+                (None, Some(_)) => {}
+            }
+        }
+    }
+
+    /// Once a second: what the interval came to, for every group that this thread leads. `all`: flushes so far.
+    pub(crate) fn fly(&mut self, all: Flushes) {
+        let Some(limits) = self.pilot.limits else { return };
+        let now = self.now();
+        let busy = tokio::runtime::Handle::current().metrics().worker_total_busy_duration(0);
+        let Some((at, busy_before, before)) = self.pilot.last.replace((now, busy, all)) else { return };
+        let flushes =
+            Flushes { count: all.count.saturating_sub(before.count), took: all.took.saturating_sub(before.took) };
+        let (interval, busy) = (now.since(at), busy.saturating_sub(busy_before));
+        if interval.is_zero() {
+            return;
+        }
+        let mut measured = Vec::new();
+        for (&id, group) in &mut self.groups {
+            if let Some(of_group) = measure(group, limits, interval) {
+                measured.push((id, of_group));
+            }
+        }
+        let total = |of: fn(&Measured) -> u64| measured.iter().map(|(_, measured)| of(measured)).sum::<u64>();
+        let (batches, commands, bytes) = (total(|m| m.batches), total(|m| m.commands), total(|m| m.bytes));
+        let others = std::mem::take(&mut self.pilot.others);
+        let share_busy = busy.as_secs_f64() / interval.as_secs_f64();
+        if share_busy >= BUSY_MIN {
+            self.pilot.learn([batches as f64, commands as f64, bytes as f64, others as f64], busy);
+        }
+        let (cost, header) = (self.pilot.stage_cost(), self.pilot.batch_header_bytes);
+        let flush = (flushes.count > 0).then(|| flushes.took / u32::try_from(flushes.count).unwrap_or(u32::MAX));
+        for (id, of_group) in &mut measured {
+            let measured = Measured {
+                batch_header_bytes: header,
+                flush,
+                batches_per_flush: batches as f64 / flushes.count.max(1) as f64,
+                cost: Some(cost),
+                cpu_busy: share_busy,
+                disk_busy: flushes.took.as_secs_f64() / interval.as_secs_f64(),
+                share: of_group.commands as f64 / commands.max(1) as f64,
+                ..*of_group
+            };
+            self.tune(*id, &measured);
+        }
+    }
+
+    fn tune(&mut self, id: PartitionId, measured: &Measured) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(tuned) = &mut group.tuned else { return };
+        let Some(tuning) = tuned.controller.step(measured) else { return };
+        if let Some(Account { choice, bottleneck, command_bytes, cost, round_trip_ms, flush_ms, .. }) =
+            tuned.controller.account()
+        {
+            tracing::debug!(
+                partition = %id, ?tuning, ?choice, ?bottleneck, command_bytes, ?cost, round_trip_ms, flush_ms,
+                "batches and window are set"
+            );
+        }
+        apply(group, &tuning);
+    }
+}
+
+fn apply(group: &mut Group, tuning: &coppice_ordering::autopilot::Tuning) {
+    let paxos = group.replica.paxos_mut();
+    let mut settings = paxos.settings().clone();
+    tuning.apply(&mut settings);
+    paxos.set_settings(settings);
+}
+
+/// What a led group did since the last interval; none: it does not lead, or has led for less than one.
+fn measure(group: &mut Group, limits: Limits, interval: Duration) -> Option<Measured> {
+    if !group.replica.is_leading() {
+        group.tuned = None;
+        return None;
+    }
+    let paxos = group.replica.paxos();
+    let now = paxos.counters().clone();
+    let Some(tuned) = &mut group.tuned else {
+        group.tuned = Some(Tuned { controller: Controller::new(limits), before: now });
+        return None;
+    };
+    let before = std::mem::replace(&mut tuned.before, now.clone());
+    let samples = since(&now, &before, |counters| counters.instance_latency_samples);
+    let latency_ns = since(&now, &before, |counters| counters.instance_latency_ns);
+    let window_ns = since(&now, &before, |counters| counters.window_instance_ns);
+    Some(Measured {
+        interval,
+        replicas: paxos.configuration().0.voters.len() as u32,
+        batches: since(&now, &before, |counters| counters.instances_decided),
+        commands: since(&now, &before, |counters| counters.commands_decided),
+        bytes: since(&now, &before, |counters| counters.bytes_decided),
+        window: window_ns as f64 / interval.as_nanos().max(1) as f64,
+        instance: (samples > 0).then(|| Duration::from_nanos(latency_ns / samples)),
+        round_trip: paxos.round_trip(),
+        ..Measured::default()
+    })
+}
