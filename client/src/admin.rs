@@ -18,6 +18,7 @@ use crate::wire::control::{decode_control, encode_control};
 use crate::wire::{
     AdminError, AdminReply, AdminRequest, ClientId, ConfigRow, Frame, FrameDecoder, Hello, HelloOk, InitRequest, Kind,
     MapGet, MapReply, NodeId, PROTOCOL, PartitionId, Refusal, ReshapeRequest, Reshaped, Status, StatusGet,
+    TuningReport,
 };
 
 /// An endpoint that has not answered a question by then gets company: the next one is asked too.
@@ -138,6 +139,17 @@ impl Admin {
         match self.verb(AdminRequest::TransferLeader { partition, to, deadline_ms }).await? {
             AdminReply::Transferred { pause_us } => Ok(Duration::from_micros(pause_us)),
             AdminReply::Done => Ok(Duration::ZERO),
+            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
+        }
+    }
+
+    /// How batching and pipelining of every group are tuned, and why.
+    ///
+    /// # Errors
+    /// If no node answers.
+    pub async fn tuning(&self) -> Result<TuningReport, Error> {
+        match self.verb(AdminRequest::Tuning { local: false }).await? {
+            AdminReply::Tuning(report) => Ok(report),
             other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
         }
     }

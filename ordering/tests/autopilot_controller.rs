@@ -94,6 +94,7 @@ impl World {
             cpu_busy: rate * self.instance_cost(k),
             disk_busy: 0.1,
             share: 1.0,
+            in_force: None,
         }
     }
 }
@@ -238,6 +239,27 @@ fn the_account_names_the_bottleneck_and_predicts_what_is_measured() {
         assert!(error.abs() <= 0.1, "{account:?}");
         assert_eq!(account.tuning, tuning);
     }
+}
+
+#[test]
+fn the_account_is_of_what_is_in_force_and_outlives_an_idle_interval() {
+    let world = wan(8_192.0);
+    let (mut controller, mut tuning) = (Controller::new(Limits::default()), fixed());
+    drive(&mut controller, &world, &mut tuning, 60);
+    // The advice is not taken (the autopilot is off): one at a time is predicted to come to less.
+    let narrow = Tuning { window: 1, ..tuning };
+    let measured = Measured { in_force: Some(narrow), ..world.measure(&narrow, 1.0) };
+    controller.step(&measured);
+    let account = controller.account().expect("an account");
+    assert!(account.tuning.window > 1, "{account:?}");
+    // An interval holds few batches of two commands: what is counted is rounded by a tenth.
+    let error = account.predicted_throughput / account.measured_throughput - 1.0;
+    assert!(error.abs() <= 0.15, "{account:?}");
+    // Nobody asks for anything: what it would come to is still known.
+    controller.step(&Measured { batches: 0, commands: 0, bytes: 0, window: 0.0, share: 0.0, ..measured });
+    let idle = controller.account().expect("an account");
+    assert_eq!((idle.measured_throughput, idle.measured_window), (0.0, 0.0));
+    assert_eq!(idle.predicted_throughput, account.predicted_throughput);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{Kind, encode_frame};
 use super::reshape::{ReshapeRequest, Reshaped};
 use super::serde_bytes;
+use super::tuning::TuningReport;
 use super::varint::WireError;
 use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId};
 use crate::map::PartitionMap;
@@ -161,6 +162,11 @@ pub enum AdminRequest {
     /// What the node that is asked does to its messages to others, from now on: those not named go as they are. Only
     /// with `allow_faults`; for the demo.
     Faults(Vec<LinkFault>),
+    /// How groups are tuned (ordering.md 9).
+    Tuning {
+        /// Only the groups that the node leads which is asked: it asks no other one.
+        local: bool,
+    },
 }
 
 /// A fault of the way from one node to another.
@@ -175,7 +181,7 @@ pub struct LinkFault {
 }
 
 /// Answers [`AdminRequest`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminReply {
     /// Done, nothing to say.
     Done,
@@ -208,6 +214,8 @@ pub enum AdminReply {
     Failed(AdminError),
     /// How far a change of the cluster's shape is.
     Reshaped(Reshaped),
+    /// How groups are tuned.
+    Tuning(TuningReport),
 }
 
 /// Why a verb was not carried out.

@@ -37,6 +37,7 @@ pub mod request;
 pub mod reshape;
 pub mod serde_bytes;
 pub mod status;
+pub mod tuning;
 mod varint;
 
 pub use control::{
@@ -53,6 +54,7 @@ pub use reply::{AnswerWriter, ManyResults, PackReply, Replies, RepliesWriter, Re
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};
 pub use reshape::{ChangeId, ReshapeRequest, Reshaped, Shape};
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
+pub use tuning::{BatchAndWindow, Bottleneck, GroupTuning, TuningAccount, TuningReport};
 pub use varint::{Reader, WireError, put_varint, varint_bytes};
 
 /// The newest protocol version that this library speaks, and the oldest.

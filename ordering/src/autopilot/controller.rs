@@ -97,6 +97,8 @@ pub struct Measured {
     pub disk_busy: f64,
     /// This group's part in what the stage did, 0 to 1.
     pub share: f64,
+    /// What the group ran with; none: what it was told last.
+    pub in_force: Option<Tuning>,
 }
 
 /// What a group is told.
@@ -113,6 +115,12 @@ pub struct Tuning {
 }
 
 impl Tuning {
+    /// What a group's settings are.
+    pub fn of(settings: &Settings) -> Tuning {
+        let Settings { batch_bytes_max, window, window_bytes_max, batch_delay_max, .. } = *settings;
+        Tuning { batch_bytes_max, window, window_bytes_max, batch_delay_max }
+    }
+
     /// Puts it into a group's settings.
     pub fn apply(&self, settings: &mut Settings) {
         settings.batch_bytes_max = self.batch_bytes_max;
@@ -136,11 +144,13 @@ pub struct Account {
     pub cost: InstanceCost,
     /// the way to a quorum and back in milliseconds,
     pub round_trip_ms: f64,
-    /// a flush in milliseconds,
+    /// a flush in milliseconds, and the batches that shared one,
     pub flush_ms: f64,
+    /// on average,
+    pub batches_per_flush: f64,
     /// and what the path to a quorum takes, in bytes per millisecond, if it was ever what everything waited for.
     pub link_bytes_per_ms: Option<f64>,
-    /// Commands per second that batches as they are now would come to with the bottleneck busy all the time.
+    /// Commands per second that batches as they are now come to at most, in the window in force.
     pub predicted_throughput: f64,
     /// Commands per second in the last interval.
     pub measured_throughput: f64,
@@ -148,7 +158,7 @@ pub struct Account {
     pub predicted_window: f64,
     /// The average window in the last interval.
     pub measured_window: f64,
-    /// Commands per batch in the last interval.
+    /// Commands per batch in the last interval that had enough of them.
     pub batch_commands: f64,
     /// What would be busy all the time.
     pub bottleneck: Resource,
@@ -180,6 +190,8 @@ pub struct Controller {
     reached: f64,
     chosen: Option<(Inputs, Choice, Tuning)>,
     last: Option<Measured>,
+    /// The last interval that had enough in it to tell what batches are like.
+    told: Option<Measured>,
 }
 
 /// An input that moved by this factor, up or down, is another input: one step of 25 % or two of 10 % (papers.md 2).
@@ -214,7 +226,7 @@ impl Controller {
     /// Nothing measured yet; the group keeps the settings that it has.
     pub fn new(limits: Limits) -> Controller {
         let alone = Fit::new(ALONE_HALF_LIFE);
-        Controller { limits, inputs: None, alone, reached: 0.0, chosen: None, last: None }
+        Controller { limits, inputs: None, alone, reached: 0.0, chosen: None, last: None, told: None }
     }
 
     /// Keeps within these from now on; the next interval decides anew.
@@ -232,6 +244,7 @@ impl Controller {
         if measured.batches == 0 || measured.commands < COMMANDS_MIN || measured.interval.is_zero() {
             return None;
         }
+        self.told = Some(*measured);
         let inputs = self.smooth(measured)?;
         self.learn_latency(measured, &inputs);
         self.learn_link(measured);
@@ -259,9 +272,10 @@ impl Controller {
     /// Why; none before the first choice.
     pub fn account(&self) -> Option<Account> {
         let (inputs, choice, tuning) = self.chosen?;
-        let (now, measured) = (self.inputs?, self.last?);
+        let (now, measured, told) = (self.inputs?, self.last?, self.told?);
         let model = self.model(&now);
-        let k = (measured.commands as f64 / measured.batches.max(1) as f64).max(1.0);
+        let in_force = measured.in_force.unwrap_or(tuning);
+        let k = (told.commands as f64 / told.batches.max(1) as f64).max(1.0);
         let seconds = measured.interval.as_secs_f64().max(1e-9);
         let measured_throughput = measured.commands as f64 / seconds;
         Some(Account {
@@ -271,8 +285,9 @@ impl Controller {
             cost: inputs.cost.of_instance(inputs.command_bytes),
             round_trip_ms: inputs.round_trip_ms,
             flush_ms: inputs.flush_ms,
+            batches_per_flush: inputs.batches_per_flush,
             link_bytes_per_ms: Some(now.link).filter(|link| link.is_finite()),
-            predicted_throughput: model.throughput_at(k, tuning.window) * measured.share.clamp(0.0, 1.0),
+            predicted_throughput: model.throughput_at(k, in_force.window) * told.share.clamp(0.0, 1.0),
             measured_throughput,
             // Little: what is under way is what comes in per instance's time.
             predicted_window: measured.batches as f64 / seconds * model.instance_ms(k) / 1e3,
@@ -372,7 +387,8 @@ impl Controller {
     }
 
     fn pipe_is_full(&self, measured: &Measured) -> bool {
-        let Some((.., tuning)) = self.chosen else { return false };
+        let told = self.chosen.map(|(.., tuning)| tuning);
+        let Some(tuning) = measured.in_force.or(told) else { return false };
         let batch = measured.bytes as f64 / measured.batches as f64;
         let room = f64::from(tuning.window).min((tuning.window_bytes_max as f64 / batch).max(1.0));
         measured.window >= FULL * room

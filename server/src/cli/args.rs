@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::autopilot::AutopilotArgs;
 use super::inspect::InspectVerb;
 use super::node_flags::NodeFlags;
 use super::operate::LeaderVerb;
-use super::predict::PredictArgs;
 use super::shape_args::{NodeVerb, PartitionVerb};
 use super::text::Coding;
 use crate::config::{Address, units};
@@ -129,8 +129,7 @@ pub enum Verb {
     #[command(subcommand)]
     Config(ConfigVerb),
     /// Say how batching and pipelining are tuned, and what a cluster would do
-    #[command(subcommand)]
-    Autopilot(AutopilotVerb),
+    Autopilot(AutopilotArgs),
     /// Read a data directory of a node that is stopped
     #[command(subcommand)]
     Inspect(InspectVerb),
@@ -350,13 +349,6 @@ pub enum ConfigVerb {
         /// Its new value; a setting's default is shown by `config get`
         value: String,
     },
-}
-
-/// `autopilot`
-#[derive(Debug, Clone, Subcommand)]
-pub enum AutopilotVerb {
-    /// Predict batch, window, throughput and bottleneck of a cluster that is not there yet
-    Predict(PredictArgs),
 }
 
 /// `config show`

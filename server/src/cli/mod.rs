@@ -3,6 +3,7 @@
 //! Verbs talk to a cluster only through the client library.
 
 pub mod args;
+pub mod autopilot;
 mod cluster;
 mod config_verb;
 mod connect;

@@ -42,7 +42,7 @@ pub struct TransferArgs {
 }
 
 /// `p2`, or `2`.
-fn partition(text: &str) -> Result<PartitionId, String> {
+pub(super) fn partition(text: &str) -> Result<PartitionId, String> {
     let number = text.strip_prefix('p').unwrap_or(text).parse();
     number.map(PartitionId).map_err(|_| format!("a partition such as p2, not `{text}`"))
 }

@@ -195,7 +195,7 @@ fn needed(choice: &Choice) -> f64 {
 }
 
 /// Bytes for people: three digits and a unit.
-fn readable(bytes: f64) -> String {
+pub(super) fn readable(bytes: f64) -> String {
     const KIB: f64 = 1_024.0;
     match bytes {
         bytes if bytes < KIB => format!("{bytes:.0} B"),
@@ -273,7 +273,8 @@ fn object(args: &PredictArgs, model: &Model) -> Value {
 mod tests {
     use clap::Parser;
 
-    use super::super::args::{AutopilotVerb, Cli, Verb};
+    use super::super::args::{Cli, Verb};
+    use super::super::autopilot::AutopilotVerb;
     use super::super::golden;
     use super::super::output::Style;
     use super::*;
@@ -281,7 +282,10 @@ mod tests {
     fn args(words: &str) -> PredictArgs {
         let line = ["coppice", "autopilot", "predict"].into_iter().chain(words.split_whitespace());
         match Cli::parse_from(line).verb {
-            Verb::Autopilot(AutopilotVerb::Predict(args)) => args,
+            Verb::Autopilot(args) => match args.verb {
+                Some(AutopilotVerb::Predict(args)) => args,
+                None => panic!("no verb"),
+            },
             other => panic!("{other:?}"),
         }
     }

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::args::{AutopilotVerb, Cli, ConfigVerb, Verb};
+use super::args::{Cli, ConfigVerb, Verb};
+use super::autopilot::{self, AutopilotVerb};
 use super::connect::context_of;
 use super::errors::Context;
 use super::failure::{Exit, Failure};
@@ -104,7 +105,10 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Config(ConfigVerb::Get { key }) => operate::config_get(cli, &context, key.as_deref(), output).await,
         Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,
         Verb::Config(verb) => config_verb::run(verb, output),
-        Verb::Autopilot(AutopilotVerb::Predict(args)) => predict::run(args, output),
+        Verb::Autopilot(args) => match &args.verb {
+            Some(AutopilotVerb::Predict(args)) => predict::run(args, output),
+            None => autopilot::run(cli, &context, args.partition, output).await,
+        },
         Verb::Leader(LeaderVerb::Transfer(args)) => operate::transfer(cli, &context, args, output).await,
         Verb::Verify => operate::verify(cli, &context, output).await,
         Verb::Inspect(verb) => inspect::run(verb, output),

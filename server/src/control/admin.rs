@@ -41,6 +41,7 @@ impl Control {
             }
             AdminRequest::Verify => self.verify(reply),
             AdminRequest::Reshape(request) => self.reshape(request, reply),
+            AdminRequest::Tuning { local } => self.answer_tuning(local, reply),
             AdminRequest::Faults(faults) => _ = reply.send(self.set_faults(faults)),
         }
     }

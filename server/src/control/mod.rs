@@ -14,6 +14,7 @@ mod joining;
 mod listeners;
 mod snapshots;
 mod status;
+mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

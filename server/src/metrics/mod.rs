@@ -18,7 +18,9 @@ mod render;
 #[cfg(test)]
 mod tests;
 
-pub use names::{CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Unit, Warning};
+pub use names::{
+    CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
+};
 
 use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, nanos};
 use std::collections::BTreeMap;
@@ -304,8 +306,16 @@ struct PartitionCells {
     decided_instance: Cell,
     sessions: Cell,
     gate_held: Cell,
+    autopilot: TunedCells,
     /// Locked to add a peer and to render only.
     peers: Mutex<BTreeMap<Label, Arc<PeerCells>>>,
+}
+
+/// What the autopilot makes of a partition led here; shown while `known` is 1. Values are the bits of floats.
+#[derive(Debug, Default)]
+struct TunedCells {
+    known: Cell,
+    values: [Cell; Tuned::COUNT],
 }
 
 /// A replica's values as it counts them; totals count from the start of the process.
@@ -364,6 +374,15 @@ impl Partition {
         cells.gate_held.set(sample.gate_held);
         if !sample.leads {
             self.peers().values().for_each(|peer| peer.instances.set(NOT_SEEN));
+        }
+    }
+
+    /// Publishes what the autopilot makes of the partition; `None`: nothing is known, or another node leads it.
+    pub fn publish_autopilot(&self, value: Option<impl Fn(Tuned) -> f64>) {
+        let cells = &self.0.autopilot;
+        cells.known.set(u64::from(value.is_some()));
+        if let Some(value) = value {
+            Tuned::ALL.iter().for_each(|tuned| cells.values[tuned.index()].set(value(*tuned).to_bits()));
         }
     }
 

@@ -48,6 +48,8 @@ pub enum Labels {
     Partition,
     /// `{partition,node}`.
     PartitionNode,
+    /// `{partition,value,kind}`, see [`Tuned`].
+    Autopilot,
     /// `{version}`.
     Version,
 }
@@ -66,6 +68,7 @@ impl Labels {
             Self::Result => &["result"],
             Self::Partition => &["partition"],
             Self::PartitionNode => &["partition", "node"],
+            Self::Autopilot => &["partition", "value", "kind"],
             Self::Version => &["version"],
         }
     }
@@ -183,6 +186,9 @@ metrics! {
         "Entries waiting in a queue.";
     Busy => "busy", Counter, None, Queue,
         "Times that a full queue or a limit turned work away.";
+    Autopilot => "autopilot", Gauge, None, Autopilot,
+        "How a led partition is tuned: throughput (commands/s), window (instances on average; chosen: at most) and batch \
+         (bytes), each predicted by the model or chosen, and measured.";
     ToleratedFailures => "tolerated_failures", Gauge, None, None,
         "Nodes that may fail now without loss of service; -1: some partition has no quorum.";
     Warning => "warning", Gauge, None, Warning,
@@ -306,6 +312,33 @@ label_values! {
         Idle = "idle",
         /// `batch_delay_max` after its first command.
         Delay = "delay",
+    }
+}
+
+label_values! {
+    /// A value of the autopilot's account, and its kind: see [`Tuned::labels`].
+    Tuned {
+        /// Commands per second that batches as they are come to at most.
+        ThroughputPredicted = "throughput_predicted",
+        /// Commands per second.
+        ThroughputMeasured = "throughput_measured",
+        /// Undecided instances that the measured throughput should take, on average.
+        WindowPredicted = "window_predicted",
+        /// Undecided instances, on average.
+        WindowMeasured = "window_measured",
+        /// Undecided instances that the model advises to allow.
+        WindowChosen = "window_chosen",
+        /// Bytes of a batch, on average.
+        BatchMeasured = "batch_measured",
+        /// Bytes at which the model advises to close a batch.
+        BatchChosen = "batch_chosen",
+    }
+}
+
+impl Tuned {
+    /// The labels `value` and `kind`.
+    pub fn labels(self) -> (&'static str, &'static str) {
+        self.text().split_once('_').unwrap_or((self.text(), ""))
     }
 }
 

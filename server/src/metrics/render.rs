@@ -2,7 +2,9 @@
 //! in the order of the enum; every family is listed even while it has no series, so that dashboards can be checked.
 
 use super::cells::{Cell, Histogram, Total, seconds};
-use super::names::{CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Unit, Warning};
+use super::names::{
+    CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
+};
 use super::{Label, NOT_SEEN, Node, PartitionCells, ShardCells, UNKNOWN};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -55,6 +57,7 @@ impl Family<'_> {
         match self.metric.labels() {
             Labels::Partition => partitions.iter().try_for_each(|(id, cells)| self.partition(&id.text, cells)),
             Labels::PartitionNode => partitions.iter().try_for_each(|(id, cells)| self.peers(&id.text, cells)),
+            Labels::Autopilot => partitions.iter().try_for_each(|(id, cells)| self.autopilot(&id.text, cells)),
             _ => self.node(node),
         }
     }
@@ -151,6 +154,17 @@ impl Family<'_> {
             }
         }
         Ok(())
+    }
+
+    fn autopilot(&mut self, id: &str, cells: &PartitionCells) -> Result<(), Error> {
+        if cells.autopilot.known.get() == 0 {
+            return Ok(());
+        }
+        Tuned::ALL.iter().try_for_each(|tuned| {
+            let (value, kind) = tuned.labels();
+            let number = f64::from_bits(cells.autopilot.values[tuned.index()].get());
+            self.series(&[id, value, kind], |series| series.encode_gauge(&number))
+        })
     }
 
     /// One series of a counter or gauge.

@@ -39,6 +39,7 @@ fn busy_node(partitions: u32) -> Node {
             keys: 12,
             ..PartitionSample::default()
         });
+        partition.publish_autopilot(Some(|tuned: Tuned| tuned.labels().0.len() as f64 + 0.5));
         partition.peer("n2").set_lag(4, Duration::from_millis(20));
         partition.peer("n3").set_lag(0, Duration::ZERO);
     }
@@ -134,6 +135,20 @@ fn lag_is_shown_by_the_leader_only() {
     assert_eq!(value(&text, "coppice_replica_lag_seconds{partition=\"p4\",node=\"n2\"}"), Some(1.5));
     partition.publish(&PartitionSample::default());
     assert!(!node.render().contains("node=\"n2\""));
+}
+
+#[test]
+fn the_autopilot_shows_what_is_predicted_chosen_and_measured_while_it_knows() {
+    let node = busy_node(1);
+    let series =
+        |value: &str, kind: &str| format!("coppice_autopilot{{partition=\"p0\",value=\"{value}\",kind=\"{kind}\"}}");
+    let text = node.render();
+    for (name, kind) in [("throughput", "predicted"), ("window", "measured"), ("window", "chosen"), ("batch", "chosen")]
+    {
+        assert_eq!(value(&text, &series(name, kind)), Some(name.len() as f64 + 0.5), "{name} {kind}");
+    }
+    node.partition("p0").publish_autopilot(None::<fn(Tuned) -> f64>);
+    assert!(!node.render().contains("coppice_autopilot{"));
 }
 
 #[test]

@@ -4,19 +4,22 @@
 
 use std::time::Duration;
 
-use coppice_client::wire::PartitionId;
-use coppice_ordering::autopilot::{Account, Controller, Fit, Limits, Measured, StageCost};
+use coppice_client::wire::{BatchAndWindow, Bottleneck, GroupTuning, PartitionId, TuningAccount};
+use coppice_ordering::autopilot::{Account, Controller, Fit, Limits, Measured, Resource, StageCost, Tuning};
 use coppice_ordering::{Counters, Time};
 
 use super::{Group, Shard};
 use crate::autopilot::sizes;
 use crate::config::ClusterSettings;
+use crate::metrics::{Partition, Tuned as Value};
 
 /// Measures one thread.
 #[derive(Debug)]
 pub(super) struct Pilot {
-    /// Within which its groups are tuned; none: they keep their settings.
-    limits: Option<Limits>,
+    /// Whether groups get what their controllers advise; if not, they are measured all the same.
+    on: bool,
+    /// Within which its groups are tuned.
+    limits: Limits,
     /// Time of the thread against batches, commands and bytes of led groups, and steps for everything else.
     fit: Fit<4>,
     cost: [f64; 4],
@@ -54,7 +57,8 @@ impl Pilot {
     pub(super) fn new() -> Pilot {
         let batch_header_bytes = sizes::of_commands(16, 1).map_or(0.0, |sizes| sizes.batch_header);
         let fit = Fit::new(COST_HALF_LIFE);
-        Pilot { limits: None, fit, cost: COST_GUESS, last: None, others: 0, batch_header_bytes }
+        let limits = limits(&ClusterSettings::default());
+        Pilot { on: false, limits, fit, cost: COST_GUESS, last: None, others: 0, batch_header_bytes }
     }
 
     /// A step that is not for a batch of a led group.
@@ -83,10 +87,10 @@ impl Pilot {
 }
 
 /// The limits that `settings` leave: a value that was set stays, the others are chosen (experience.md 4).
-fn limits(settings: &ClusterSettings) -> Option<Limits> {
+fn limits(settings: &ClusterSettings) -> Limits {
     let (free, standard) = (Limits::default(), ClusterSettings::default());
     let bytes = |set: u64| (set as usize, set as usize);
-    settings.autopilot.then(|| Limits {
+    Limits {
         batch_bytes: match settings.batch_bytes_max {
             set if set == standard.batch_bytes_max => free.batch_bytes,
             set => bytes(set),
@@ -100,7 +104,7 @@ fn limits(settings: &ClusterSettings) -> Option<Limits> {
             set => bytes(set),
         },
         batch_delay_max: settings.batch_delay_max,
-    })
+    }
 }
 
 fn since(now: &Counters, before: &Counters, of: fn(&Counters) -> u64) -> u64 {
@@ -110,24 +114,19 @@ fn since(now: &Counters, before: &Counters, of: fn(&Counters) -> u64) -> u64 {
 impl Shard {
     /// Tunes by these settings from now on. The groups have just been given the fixed ones.
     pub(crate) fn set_autopilot(&mut self, settings: &ClusterSettings) {
-        self.pilot.limits = limits(settings);
+        (self.pilot.on, self.pilot.limits) = (settings.autopilot, limits(settings));
         for group in self.groups.values_mut() {
-            match (&mut group.tuned, self.pilot.limits) {
-                (tuned, None) => *tuned = None,
-                (Some(tuned), Some(limits)) => {
-                    tuned.controller.set_limits(limits);
-                    if let Some(tuning) = tuned.controller.tuning() {
-                        apply(group, &tuning);
-                    }
-                }
-                (None, Some(_)) => {}
+            let Some(tuned) = &mut group.tuned else { continue };
+            tuned.controller.set_limits(self.pilot.limits);
+            if let Some(tuning) = tuned.controller.tuning().filter(|_| self.pilot.on) {
+                apply(group, &tuning);
             }
         }
     }
 
     /// Once a second: what the interval came to, for every group that this thread leads. `all`: flushes so far.
     pub(crate) fn fly(&mut self, all: Flushes) {
-        let Some(limits) = self.pilot.limits else { return };
+        let limits = self.pilot.limits;
         let now = self.now();
         let busy = tokio::runtime::Handle::current().metrics().worker_total_busy_duration(0);
         let Some((at, busy_before, before)) = self.pilot.last.replace((now, busy, all)) else { return };
@@ -167,10 +166,24 @@ impl Shard {
         }
     }
 
+    /// How the groups led here are tuned, and why.
+    pub(crate) fn tunings(&self) -> Vec<GroupTuning> {
+        let led = self.groups.iter().filter(|(_, group)| group.replica.is_leading());
+        let tuning = led.map(|(&partition, group)| GroupTuning {
+            partition,
+            leader: group.node,
+            in_force: told(&Tuning::of(group.replica.paxos().settings())),
+            account: group.tuned.as_ref().and_then(|tuned| tuned.controller.account()).as_ref().map(account),
+        });
+        tuning.collect()
+    }
+
     fn tune(&mut self, id: PartitionId, measured: &Measured) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(tuned) = &mut group.tuned else { return };
-        let Some(tuning) = tuned.controller.step(measured) else { return };
+        let advised = tuned.controller.step(measured);
+        publish(tuned, &group.metrics, measured);
+        let Some(tuning) = advised.filter(|_| self.pilot.on) else { return };
         if let Some(Account { choice, bottleneck, command_bytes, cost, round_trip_ms, flush_ms, .. }) =
             tuned.controller.account()
         {
@@ -183,7 +196,56 @@ impl Shard {
     }
 }
 
-fn apply(group: &mut Group, tuning: &coppice_ordering::autopilot::Tuning) {
+fn told(tuning: &Tuning) -> BatchAndWindow {
+    BatchAndWindow {
+        batch_bytes_max: tuning.batch_bytes_max as u64,
+        window: tuning.window,
+        window_bytes_max: tuning.window_bytes_max as u64,
+    }
+}
+
+fn account(account: &Account) -> TuningAccount {
+    TuningAccount {
+        advised: told(&account.tuning),
+        advised_batch_commands: account.choice.requests,
+        advised_share: account.choice.share,
+        command_bytes: account.command_bytes,
+        batch_cpu_ms: account.cost.per_batch_ms,
+        command_cpu_ms: account.cost.per_request_ms,
+        round_trip_ms: account.round_trip_ms,
+        flush_ms: account.flush_ms,
+        batches_per_flush: account.batches_per_flush,
+        link_bytes_per_ms: account.link_bytes_per_ms,
+        batch_commands: account.batch_commands,
+        predicted_throughput: account.predicted_throughput,
+        measured_throughput: account.measured_throughput,
+        predicted_window: account.predicted_window,
+        measured_window: account.measured_window,
+        bottleneck: match account.bottleneck {
+            Resource::Cpu => Bottleneck::Cpu,
+            Resource::Network => Bottleneck::Network,
+            Resource::Disk => Bottleneck::Disk,
+        },
+    }
+}
+
+fn publish(tuned: &Tuned, metrics: &Partition, measured: &Measured) {
+    let batch_bytes = measured.bytes as f64 / measured.batches.max(1) as f64;
+    let account = tuned.controller.account();
+    metrics.publish_autopilot(account.map(|account| {
+        move |value| match value {
+            Value::ThroughputPredicted => account.predicted_throughput,
+            Value::ThroughputMeasured => account.measured_throughput,
+            Value::WindowPredicted => account.predicted_window,
+            Value::WindowMeasured => account.measured_window,
+            Value::WindowChosen => f64::from(account.tuning.window),
+            Value::BatchMeasured => batch_bytes,
+            Value::BatchChosen => account.tuning.batch_bytes_max as f64,
+        }
+    }));
+}
+
+fn apply(group: &mut Group, tuning: &Tuning) {
     let paxos = group.replica.paxos_mut();
     let mut settings = paxos.settings().clone();
     tuning.apply(&mut settings);
@@ -193,7 +255,9 @@ fn apply(group: &mut Group, tuning: &coppice_ordering::autopilot::Tuning) {
 /// What a led group did since the last interval; none: it does not lead, or has led for less than one.
 fn measure(group: &mut Group, limits: Limits, interval: Duration) -> Option<Measured> {
     if !group.replica.is_leading() {
-        group.tuned = None;
+        if group.tuned.take().is_some() {
+            group.metrics.publish_autopilot(None::<fn(Value) -> f64>);
+        }
         return None;
     }
     let paxos = group.replica.paxos();
@@ -215,6 +279,7 @@ fn measure(group: &mut Group, limits: Limits, interval: Duration) -> Option<Meas
         window: window_ns as f64 / interval.as_nanos().max(1) as f64,
         instance: (samples > 0).then(|| Duration::from_nanos(latency_ns / samples)),
         round_trip: paxos.round_trip(),
+        in_force: Some(Tuning::of(paxos.settings())),
         ..Measured::default()
     })
 }

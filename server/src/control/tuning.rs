@@ -1,0 +1,57 @@
+//! `coppice autopilot`: how the groups of the cluster are tuned, gathered from their leaders (ordering.md 9).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coppice_client::map::NodeState;
+use coppice_client::wire::{AdminReply, AdminRequest, TuningReport};
+use tokio::sync::oneshot;
+
+use super::{Control, ask_shard};
+use crate::net::rpc::{Answer, Question, ask};
+
+/// How long another node may take to answer; dead and paused ones are known by then.
+const ASK_TIMEOUT: Duration = Duration::from_millis(300);
+
+impl Control {
+    /// `local`: only of the groups that this node leads, as nodes ask one another.
+    pub(super) fn answer_tuning(&self, local: bool, reply: oneshot::Sender<AdminReply>) {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let on = self.settings.autopilot;
+        tokio::task::spawn_local(async move {
+            let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
+            let mut asked = Vec::new();
+            if !local {
+                let map = shared.map();
+                for node in map.nodes.iter().filter(|node| node.id != own && node.state != NodeState::Removed) {
+                    let (id, address) = (node.id, node.addresses.peer.clone());
+                    let cut = shared.is_cut_off(id);
+                    asked.push(tokio::task::spawn_local(async move {
+                        let question = Question::Admin(AdminRequest::Tuning { local: true });
+                        // A demo's cut is of every message between the two, this one too.
+                        let answer = if cut { None } else { ask(&address, &question, ASK_TIMEOUT).await.ok() };
+                        (id, answer)
+                    }));
+                }
+            }
+            let mut groups = BTreeMap::new();
+            for shard in 0..shared.shards() {
+                let told = ask_shard(&shared, shard, ASK_TIMEOUT, |shard| shard.tunings()).await;
+                groups.extend(told.unwrap_or_default().into_iter().map(|group| (group.partition, group)));
+            }
+            let mut silent = Vec::new();
+            for task in asked {
+                match task.await {
+                    Ok((_, Some(Answer::Admin(AdminReply::Tuning(report))))) => {
+                        groups.extend(report.groups.into_iter().map(|group| (group.partition, group)));
+                    }
+                    Ok((node, _)) => silent.push(node),
+                    // The task does not panic; a node that stops answers nothing any more.
+                    Err(_) => {}
+                }
+            }
+            let report = TuningReport { on, groups: groups.into_values().collect(), silent };
+            _ = reply.send(AdminReply::Tuning(report));
+        });
+    }
+}
