@@ -127,6 +127,7 @@ fn samples() -> Vec<Bytes> {
         reverse: true,
         keys_only: false,
         count_only: false,
+        from_leaders: false,
         pairs_max: 1 << 40,
         bytes_max: 0,
         credit: 65_536,

@@ -179,6 +179,7 @@ fn everything() -> QueryRequest {
         reverse: false,
         keys_only: false,
         count_only: false,
+        from_leaders: false,
         pairs_max: 0,
         bytes_max: 0,
         credit: 1 << 20,

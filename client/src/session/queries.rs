@@ -101,8 +101,18 @@ impl Session {
         let bounds = (low.clone(), high.clone(), reverse);
         let query = Query::new(key, (peer, stream), bounds, (credit, credit_max));
         self.queries.under_way.insert(number, Attempt { query, until: Time::NEVER });
-        let request =
-            QueryRequest { query: number, low, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit };
+        let request = QueryRequest {
+            query: number,
+            low,
+            high,
+            reverse,
+            keys_only,
+            count_only,
+            from_leaders: attempts > 0,
+            pairs_max,
+            bytes_max,
+            credit,
+        };
         let mut out = BytesMut::with_capacity(64);
         request.encode(&mut out, stream);
         self.sent(now, lane, peer, Flight::Query { call: key, number }, attempts, false);

@@ -7,8 +7,8 @@
 //! same way.
 //!
 //! ```text
-//! RangeQuery = u8 flags (1 reverse, 2 keys only, 4 count, 8 high), varint query, varint pairs_max, varint bytes_max,
-//!              varint credit, low, [high]
+//! RangeQuery = u8 flags (1 reverse, 2 keys only, 4 count, 8 high, 16 leaders), varint query, varint pairs_max,
+//!              varint bytes_max, varint credit, low, [high]
 //! Cut        = u8 flags (1 high), ticket, varint version, varint parts, low, parts x (varint partition, varint node,
 //!              high: left out in the last part without the flag)
 //! Completed  = ticket;  PartCredit = varint partition, u32 bytes;  PartCancel = nothing
@@ -27,6 +27,8 @@ const QUERY_REVERSE: u8 = 1;
 const QUERY_KEYS_ONLY: u8 = 2;
 const QUERY_COUNT: u8 = 4;
 const QUERY_HIGH: u8 = 8;
+const QUERY_LEADERS: u8 = 16;
+const QUERY_FLAGS: u8 = QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH | QUERY_LEADERS;
 const CUT_HIGH: u8 = 1;
 
 pub(super) fn put_ticket(out: &mut BytesMut, ticket: Ticket) {
@@ -66,6 +68,9 @@ pub struct QueryRequest {
     pub keys_only: bool,
     /// Sends no pairs, only how many there are (limits apply).
     pub count_only: bool,
+    /// Only leaders serve its parts: an attempt before came to nothing, perhaps because a replica that had been drawn is
+    /// out of reach. Leaders are not, having placed the ticket.
+    pub from_leaders: bool,
     /// Pairs at most, in each part; 0: no limit. The client cuts the whole.
     pub pairs_max: u64,
     /// Bytes of keys and values at most, though at least one pair, in each part; 0: no limit.
@@ -83,7 +88,8 @@ impl QueryRequest {
             flag(self.reverse, QUERY_REVERSE)
                 | flag(self.keys_only, QUERY_KEYS_ONLY)
                 | flag(self.count_only, QUERY_COUNT)
-                | flag(self.high.is_some(), QUERY_HIGH),
+                | flag(self.high.is_some(), QUERY_HIGH)
+                | flag(self.from_leaders, QUERY_LEADERS),
         );
         put_varint(out, u64::from(self.query));
         put_varint(out, self.pairs_max);
@@ -98,7 +104,7 @@ impl QueryRequest {
     pub(super) fn decode(body: &Bytes) -> Result<QueryRequest, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags & !(QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH) != 0 {
+        if flags & !QUERY_FLAGS != 0 {
             return Err(WireError::Unknown { what: "query flag", value: u64::from(flags) });
         }
         let query = reader.varint_u32()?;
@@ -116,6 +122,7 @@ impl QueryRequest {
             reverse: flags & QUERY_REVERSE != 0,
             keys_only: flags & QUERY_KEYS_ONLY != 0,
             count_only: flags & QUERY_COUNT != 0,
+            from_leaders: flags & QUERY_LEADERS != 0,
             pairs_max,
             bytes_max,
             credit,

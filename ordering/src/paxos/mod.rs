@@ -239,6 +239,12 @@ impl Paxos {
         if self.is_leader() { Some(self.id) } else { self.election.leader }
     }
 
+    /// At a leader, the replicas that have left its heartbeats unanswered for an election timeout.
+    pub fn silent_peers(&self) -> impl Iterator<Item = ReplicaId> {
+        let peers = self.proposer.as_deref().filter(|proposer| proposer.serving).map_or(&[][..], |p| &p.peers);
+        peers.iter().filter(|peer| peer.heard_at + self.settings.election_timeout <= self.now).map(|peer| peer.id)
+    }
+
     /// The highest ballot promised or heard.
     pub fn ballot(&self) -> Ballot {
         self.acceptor.promised().max(self.election.leader_ballot)

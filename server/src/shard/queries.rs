@@ -85,6 +85,33 @@ impl Queries {
     }
 }
 
+/// The replica that serves a part, and its node.
+type Drawn = (coppice_ordering::ReplicaId, NodeId);
+
+/// One partition's share, and what the client is to expect of it.
+fn cut(entry: &Entry, client: ClientId, request: &QueryRequest, (replica, node): Drawn) -> (Share, CutPart) {
+    let low = request.low.clone().max(entry.low.clone());
+    let high = match (&request.high, &entry.high) {
+        (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
+        (wanted, own) => wanted.clone().or_else(|| own.clone()),
+    };
+    let part = CutPart { partition: entry.partition, low: low.clone(), high: high.clone(), node };
+    let share = Share {
+        client,
+        query: request.query,
+        replica,
+        low,
+        high,
+        reverse: request.reverse,
+        keys_only: request.keys_only,
+        count_only: request.count_only,
+        pairs_max: request.pairs_max,
+        bytes_max: request.bytes_max,
+        credit: request.credit,
+    };
+    (share, part)
+}
+
 impl Shard {
     /// A client asks for a range over several partitions.
     pub fn query(&mut self, origin: Origin, client: ClientId, request: QueryRequest) {
@@ -103,50 +130,34 @@ impl Shard {
         }
         let id = QueryId(self.queries.next.0 + 1);
         self.queries.next = id;
-        let mut parts = BTreeMap::new();
-        let mut cut = Vec::new();
+        let (mut shares, mut parts) = (BTreeMap::new(), Vec::new());
+        let silent = self.silent_nodes();
         for entry in self.queries.cover(&request) {
-            let (share, part) = self.cut(&entry, client, &request);
-            parts.insert(translate::core_partition(entry.partition), share.encode());
-            cut.push(part);
+            let drawn = self.draw(&entry, request.from_leaders, &silent);
+            let (share, part) = cut(&entry, client, &request, drawn);
+            shares.insert(translate::core_partition(entry.partition), share.encode());
+            parts.push(part);
         }
         let version = MapVersion(self.queries.map.version.0);
-        self.queries.asked.insert(id, Asked { origin, since: Clock::now(), version, parts: cut });
-        self.coordinate(Input::Query(Query { id, map: version, parts }));
+        self.queries.asked.insert(id, Asked { origin, since: Clock::now(), version, parts });
+        self.coordinate(Input::Query(Query { id, map: version, parts: shares }));
     }
 
-    /// One partition's share, and what the client is to expect of it.
-    fn cut(&mut self, entry: &Entry, client: ClientId, request: &QueryRequest) -> (Share, CutPart) {
-        let low = request.low.clone().max(entry.low.clone());
-        let high = match (&request.high, &entry.high) {
-            (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
-            (wanted, own) => wanted.clone().or_else(|| own.clone()),
-        };
-        let (replica, node) = self.draw(entry);
-        let part = CutPart { partition: entry.partition, low: low.clone(), high: high.clone(), node };
-        let share = Share {
-            client,
-            query: request.query,
-            replica,
-            low,
-            high,
-            reverse: request.reverse,
-            keys_only: request.keys_only,
-            count_only: request.count_only,
-            pairs_max: request.pairs_max,
-            bytes_max: request.bytes_max,
-            credit: request.credit,
-        };
-        (share, part)
-    }
-
-    /// The replica that answers: the voters in turn, those that can be reached before the others.
-    fn draw(&mut self, entry: &Entry) -> (coppice_ordering::ReplicaId, NodeId) {
+    /// The replica that answers: the leader if that is wanted and known, else the voters in turn, those that can be
+    /// reached before the others.
+    fn draw(&mut self, entry: &Entry, from_leader: bool, silent: &[NodeId]) -> Drawn {
         let drawn = self.queries.drawn;
         self.queries.drawn = drawn.wrapping_add(1);
         let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
-        let up = |node: NodeId| Some(node) == own || self.links.get(&node).is_some_and(|link| link.is_up());
+        let up = |node: NodeId| {
+            let connected = self.links.get(&node).is_some_and(|link| link.is_up());
+            Some(node) == own || (connected && !silent.contains(&node))
+        };
+        let leader = self.shared.leader(entry.partition).filter(|_| from_leader);
         let voters: Vec<_> = entry.replicas.iter().filter(|info| info.role == Role::Voter).collect();
+        if let Some(info) = voters.iter().find(|info| Some(info.node) == leader) {
+            return (translate::replica(info.replica), info.node);
+        }
         let reachable: Vec<_> = voters.iter().copied().filter(|info| up(info.node)).collect();
         let from = if reachable.is_empty() { &voters } else { &reachable };
         match from.get(drawn % from.len().max(1)) {
@@ -154,6 +165,16 @@ impl Shard {
             // A partition without voters: nobody answers, and the query is asked again by another map.
             None => (coppice_ordering::ReplicaId(0), NodeId(0)),
         }
+    }
+
+    /// Nodes whose replica of the directory owes its leader here an answer for longer than a follower waits for an
+    /// election: cut off or stopped, though a connection may still stand. Of other nodes nothing is known here.
+    fn silent_nodes(&self) -> Vec<NodeId> {
+        let Some(directory) = self.groups.get(&PartitionId::DIRECTORY) else { return Vec::new() };
+        let silent = directory.replica.paxos().silent_peers();
+        let replicas = self.queries.map.group(PartitionId::DIRECTORY).map_or(&[][..], |entry| &entry.replicas);
+        let of = |id| replicas.iter().find(|info| translate::replica(info.replica) == id).map(|info| info.node);
+        silent.filter_map(of).collect()
     }
 
     /// Steps the coordinator and carries out what that asks for.
