@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::event::NEVER;
+use super::event::{NEVER, Position};
 use super::history::{History, Kind, LogKind, Operation};
 use super::intern::NONE;
 use super::tier0::Judged;
@@ -114,7 +114,7 @@ fn positions(history: &History) -> Finding {
         floor[index] = floors.collect();
         for (at, (floor, earlier)) in history.positions(operation).iter().zip(&floor[index]) {
             count += 1;
-            if at.place() < *floor {
+            if reached(history, operation, *at) < *floor {
                 let (later, earlier) = (short(history, index as u32), short(history, *earlier));
                 let seen = format!("p{}#{}.{}", at.partition, floor.0, floor.1);
                 return Finding::Fail(format!("{later} has {at}, but {earlier}, answered before, has {seen}"));
@@ -122,6 +122,13 @@ fn positions(history: &History) -> Finding {
         }
     }
     found(count)
+}
+
+/// How far an answer at this position has seen. A read without a ticket saw all of its instance, but nodes name the
+/// first place of it: they do not keep how much an instance held. A part of a query stands exactly at its ticket.
+fn reached(history: &History, operation: &Operation, at: Position) -> (u64, u32) {
+    let whole = operation.is_read() && history.ticket(operation).is_none();
+    (at.instance, if whole { u32::MAX } else { at.index })
 }
 
 /// The name of a ladder's or a token's keys: `..~L<id>.<step>`, `..~T<id>`, `..~U<id>`. What is before `~` decides the

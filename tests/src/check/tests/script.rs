@@ -87,7 +87,7 @@ fn result_of(result: &str) -> String {
     format!("\"st\":\"ok\",\"out\":{output}")
 }
 
-/// `p1#1 p2#3 ~2`
+/// `p1#1 p2#3.1 ~2`; an index that is left out is 0.
 fn positions(places: &str) -> String {
     let mut list = Vec::new();
     let mut ticket = String::new();
@@ -96,7 +96,8 @@ fn positions(places: &str) -> String {
             ticket = format!(",\"tk\":[1,1,{number}]");
         } else {
             let (partition, instance) = place[1..].split_once('#').expect("p1#1");
-            list.push(format!("[{partition},{instance},0]"));
+            let (instance, index) = instance.split_once('.').unwrap_or((instance, "0"));
+            list.push(format!("[{partition},{instance},{index}]"));
         }
     }
     if list.is_empty() { String::new() } else { format!(",\"pos\":[{}]{ticket}", list.join(",")) }
