@@ -68,8 +68,8 @@ pub struct QueryRequest {
     pub keys_only: bool,
     /// Sends no pairs, only how many there are (limits apply).
     pub count_only: bool,
-    /// Only leaders serve its parts: an attempt before came to nothing, perhaps because a replica that had been drawn is
-    /// out of reach. Leaders are not, having placed the ticket.
+    /// Only leaders serve its parts: an attempt before came to nothing, perhaps because a replica that had been drawn
+    /// is out of reach. Leaders are not, having placed the ticket.
     pub from_leaders: bool,
     /// Pairs at most, in each part; 0: no limit. The client cuts the whole.
     pub pairs_max: u64,

@@ -65,8 +65,8 @@ impl Share {
         out.freeze()
     }
 
-    /// Whether `replica` answers the share that `bytes` hold: all replicas of a partition are given all shares, and only
-    /// one reads on. What is no share is nobody's.
+    /// Whether `replica` answers the share that `bytes` hold: all replicas of a partition are given all shares, and
+    /// only one reads on. What is no share is nobody's.
     pub fn is_for(bytes: &[u8], replica: ReplicaId) -> bool {
         let mut reader = Reader::new(bytes);
         let mut named = || -> Result<u32, WireError> {
