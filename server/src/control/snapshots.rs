@@ -243,15 +243,26 @@ fn checkpointed(
                 let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };
                 shard.append(Append { entry, lsn: None, lazy: true });
             }
-            shard.step(id, Input::Checkpointed(instance));
-            let saved = move |control: &mut Control| control.on_saved(id);
-            shard.shared.tell_control(ToControl::Call(Box::new(saved)));
             tracing::debug!(partition = %id, %instance, bytes = manifest.bytes, "checkpoint written");
+            saved(shard, id, instance);
+        }
+        // A peer's snapshot of this very instance came first: a child that began by a split while it was being fetched.
+        // It is as durable as an own one, and the parent waits for it.
+        Err(CheckpointError::Present(..)) => {
+            group.note_saved(applied);
+            saved(shard, id, instance);
         }
         Err(error) => {
             tracing::warn!(partition = %id, %error, "no checkpoint; the log keeps growing until there is one")
         }
     }
+}
+
+/// A checkpoint of the group at `instance` is durable here.
+fn saved(shard: &mut Shard, id: PartitionId, instance: Instance) {
+    shard.step(id, Input::Checkpointed(instance));
+    let saved = move |control: &mut Control| control.on_saved(id);
+    shard.shared.tell_control(ToControl::Call(Box::new(saved)));
 }
 
 fn machine_of(checkpoint: &Checkpoint) -> Result<Loaded, CheckpointError> {
