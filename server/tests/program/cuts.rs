@@ -47,8 +47,8 @@ fn a_leader_that_is_cut_off_steps_down_and_its_clients_move_on() {
     for victim in 0..3 {
         let name = format!("n{}", victim + 1);
         for partition in ["p0", "p1", "p2", "p3", "p4"] {
-            let said = cluster.run(&["leader", "transfer", partition, &name]);
-            assert_eq!(said.code, 0, "{said:?}");
+            // On a busy machine the new leader may be late; then the old one goes on, and says so.
+            eventually("the leader moves", || cluster.run(&["leader", "transfer", partition, &name]).code == 0);
         }
         put_next("led by one");
         cut(&cluster, Some(victim));
