@@ -266,7 +266,9 @@ fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Fil
     files.unused = after.into_iter().filter_map(|(number, header)| Some((number, header.err()?))).collect();
     // What lies below a gap is what a drop, cut short, left over; `judge` checks that the gap was meant.
     let gap = headers.windows(2).rposition(|pair| pair[1].0 != pair[0].0 + 1).map_or(0, |at| at + 1);
-    files.leftovers.extend(headers.drain(..gap).map(|(number, _)| FileName::Segment(number)));
+    // So is one that was prepared and passed over by a later start, once the segments below it are dropped.
+    let unused = headers[gap..].iter().take_while(|(_, header)| *header == Err(BadHeader::Unused)).count();
+    files.leftovers.extend(headers.drain(..gap + unused).map(|(number, _)| FileName::Segment(number)));
     files.run = headers;
     Ok(files)
 }
