@@ -81,14 +81,3 @@ fn mistakes_of_the_caller_exit_with_2() {
     let (code, said) = run(place.command(&["--endpoints", "127.0.0.1:1", "--nemesis", "none", "--time", "1s"]));
     assert!(code == Some(2) && said.contains("error: "), "{said}");
 }
-
-/// A bug that only a real cluster's clients see is seen.
-#[cfg(feature = "mutants")]
-#[test]
-fn a_cluster_without_a_gate_is_found_out() {
-    let place = Place::new("mutant");
-    let mut command = place.command(&["--nemesis", "none", "--time", "10s", "--rate", "0", "--seed", "13"]);
-    command.env("COPPICE_MUTANT", "gate_off");
-    let (code, said) = run(command);
-    assert!(code == Some(1) && said.contains("VIOLATION: "), "{said}");
-}

@@ -36,20 +36,21 @@ fn a_seed_can_be_replayed_and_its_history_judged_apart() {
 #[test]
 fn planted_bugs_are_caught() {
     let planted = [
-        ("snapshot_at_tip", "0", "10"),
-        ("follower_no_wait", "0", "10"),
-        ("stale_from_tip", "0", "60"),
-        ("snap_no_sessions", "0", "10"),
-        ("snap_no_ticket", "0", "10"),
-        ("snap_no_conf", "0", "10"),
-        ("undo_no_session", "0", "10"),
-        ("undo_no_ticket", "0", "10"),
-        ("highest_only", "0", "120"),
-        ("repeat_recomputed", "0", "10"),
-        ("gate_off", "0", "40"),
+        "snapshot_at_tip",
+        "follower_no_wait",
+        "stale_from_tip",
+        "snap_no_sessions",
+        "snap_no_ticket",
+        "snap_no_conf",
+        "undo_no_session",
+        "undo_no_ticket",
+        "highest_only",
+        "repeat_recomputed",
+        "gate_off",
     ];
-    for (mutant, from, count) in planted {
-        let output = simulate(&["sweep", "--first", "--from", from, "--count", count], mutant);
+    for mutant in planted {
+        // The first failure ends it; most show within two seeds, `highest_only` took 22.
+        let output = simulate(&["sweep", "--first", "--from", "0", "--count", "200"], mutant);
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success() && said.contains("FAILED"), "{mutant} is not caught: {said}");
     }
