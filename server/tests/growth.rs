@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -90,9 +91,13 @@ fn key(n: u64) -> [u8; 8] {
 }
 
 impl Writer {
+    const FIRST: u64 = 100;
+
+    /// Returns when [`Writer::FIRST`] keys are there: enough in every partition for a median.
     fn start(cluster: &Cluster) -> Writer {
         let (client, stop) = (connect(cluster), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
+        let (first, written) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let (mut n, mut longest) = (0, Duration::ZERO);
             while !stopped.load(Ordering::Relaxed) {
@@ -102,9 +107,13 @@ impl Writer {
                 assert_eq!(present, None, "insert {n} was executed twice");
                 longest = longest.max(begun.elapsed());
                 n += 1;
+                if n == Writer::FIRST {
+                    first.send(()).unwrap();
+                }
             }
             (n, longest)
         });
+        written.recv().unwrap();
         Writer { stop, thread }
     }
 
@@ -113,7 +122,7 @@ impl Writer {
         self.stop.store(true, Ordering::Relaxed);
         let (count, longest) = self.thread.join().unwrap();
         println!("{count} writes, the longest took {longest:?}");
-        assert!(count > 10, "only {count} writes in all that time");
+        assert!(count > Writer::FIRST, "no write in all that time");
         let client = connect(cluster);
         for n in 0..count {
             let value = client.get(key(n)).unwrap().output;

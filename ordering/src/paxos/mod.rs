@@ -110,6 +110,16 @@ impl Paxos {
         self.advance(effects);
     }
 
+    /// Leader: somebody waits for what the followers will do once they know what is decided. They are told at once,
+    /// unless a message told them since; else they hear of it within `announce_delay`.
+    pub fn announce(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        self.pass_time(now);
+        let current = (self.learner.decided_upto, self.released);
+        if self.proposer.as_deref().is_some_and(|p| p.elected && p.carried != current && !p.peers.is_empty()) {
+            self.begin_round(true, effects);
+        }
+    }
+
     /// Takes other limits and intervals from now on; values out of bounds are brought inside.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings.clamped();

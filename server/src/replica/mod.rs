@@ -302,9 +302,7 @@ impl Replica {
             Input::Inherit(left) => self.on_inherit(now, *left, effects),
             Input::Confirm(token) => self.on_confirm(token),
         }
-        if let Some(ticket) = self.reporter.poll(now) {
-            effects.push(Effect::Placed { ticket });
-        }
+        self.tell_placed(now, effects);
         self.note_stall(now, effects);
         self.let_out(effects);
     }

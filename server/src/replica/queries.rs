@@ -22,6 +22,15 @@ impl Replica {
         }
     }
 
+    /// Tells the coordinator what is placed here. A follower that was drawn gives its part once it knows that the place
+    /// is decided: it hears so now, not with the next batch or heartbeat, since a client waits for the part.
+    pub(super) fn tell_placed(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let Some(ticket) = self.reporter.poll(now) else { return };
+        effects.push(Effect::Placed { ticket });
+        self.paxos.announce(now, &mut self.ordered);
+        self.drain(now, effects);
+    }
+
     /// Everything up to `ticket` is released or voided.
     pub(super) fn on_released(&mut self, now: Time, ticket: Ticket, effects: &mut Vec<Effect>) {
         self.reporter.released(ticket);
