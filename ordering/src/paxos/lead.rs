@@ -9,7 +9,7 @@ use crate::reads::Reader;
 use crate::settings::Reads;
 use crate::step::Effect;
 
-/// Rounds for reads are begun at most this often: above 5 000 a second they would cost more than they shorten.
+/// While a round for reads is out, the next one is begun after this: more at once would cost more than they shorten.
 pub(super) const CONFIRM_INTERVAL: Duration = Duration::from_micros(200);
 
 impl Paxos {
@@ -133,7 +133,8 @@ impl Paxos {
             effects.push(Effect::Confirmed { upto });
         }
         let proposed = proposer.window.next().previous();
-        if proposer.confirmations.wants_round(proposer.beat, proposed) && proposer.round_at <= now {
+        let idle = acked >= proposer.beat;
+        if proposer.confirmations.wants_round(proposer.beat, proposed) && (idle || proposer.round_at <= now) {
             self.begin_round(false, effects);
         }
     }

@@ -148,12 +148,14 @@ impl Outbox {
 fn keep(piece: Bytes) {
     if let Ok(mut buffer) = piece.try_into_mut() {
         buffer.clear();
-        BUFFERS.with_borrow_mut(|buffers| {
-            if buffer.capacity() >= BUFFER_BYTES && buffer.capacity() <= 2 * BUFFER_BYTES && buffers.len() < BUFFERS_MAX
-            {
-                buffers.push(buffer);
-            }
-        });
+        // What was written piecemeal begins in the middle of its buffer: the front is taken back too.
+        if buffer.try_reclaim(BUFFER_BYTES) && buffer.capacity() <= 2 * BUFFER_BYTES {
+            BUFFERS.with_borrow_mut(|buffers| {
+                if buffers.len() < BUFFERS_MAX {
+                    buffers.push(buffer);
+                }
+            });
+        }
     }
 }
 
@@ -191,5 +193,12 @@ mod tests {
         assert_eq!((outbox.waiting(), outbox.bytes()), (1, TAIL_BYTES - 10));
         outbox.append(|tail| tail.resize(10, 3));
         assert_eq!(outbox.tail.as_ptr(), first);
+        // Written piecemeal, the second comes back whole.
+        let second = outbox.pieces[0].as_ptr().wrapping_sub(10);
+        outbox.advance(TAIL_BYTES - 20);
+        outbox.advance(10);
+        assert_eq!((outbox.waiting(), outbox.bytes()), (1, 10));
+        let whole = |kept: &BytesMut| kept.as_ptr() == second && kept.capacity() >= BUFFER_BYTES;
+        assert!(BUFFERS.with_borrow(|buffers| buffers.iter().any(whole)));
     }
 }
