@@ -2,7 +2,7 @@
 //! flushes.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,10 @@ use coppice_client::wire::{
 
 use crate::config::{Address, Listen, NodeConfig};
 use crate::node::{Node, StartError};
+
+mod ports;
+
+pub use ports::HeldPorts;
 
 /// What a local cluster is made of.
 #[derive(Clone, Debug)]
@@ -56,6 +60,8 @@ pub enum LocalError {
 pub struct Cluster {
     configs: Vec<NodeConfig>,
     nodes: Vec<Option<Node>>,
+    /// A node that is stopped finds its ports free when it comes back.
+    ports: HeldPorts,
 }
 
 impl Cluster {
@@ -66,7 +72,7 @@ impl Cluster {
     /// See [`LocalError`].
     pub fn start_local(options: &LocalOptions) -> Result<Cluster, LocalError> {
         let ports = ports(options)?;
-        let (natives, peers) = ports.split_at(options.nodes);
+        let (natives, peers) = ports.numbers().split_at(options.nodes);
         let configs: Vec<NodeConfig> = (0..options.nodes)
             .map(|at| {
                 local_config(&options.directory.join(format!("n{}", at + 1)), peers, natives[at], at, &options.node)
@@ -76,7 +82,7 @@ impl Cluster {
         for config in &configs {
             nodes.push(Some(start(config)?));
         }
-        let cluster = Cluster { configs, nodes };
+        let cluster = Cluster { configs, nodes, ports };
         let request = InitRequest {
             partitions: options.partitions,
             split_keys: Vec::new(),
@@ -101,18 +107,19 @@ impl Cluster {
     /// See [`LocalError`].
     pub fn start_waiting(&mut self) -> Result<usize, LocalError> {
         let at = self.configs.len();
-        let ports = free_ports(2)?;
+        let ports = HeldPorts::draw(2)?;
+        let [native, peer] = [0, 1].map(|which| Address::new("127.0.0.1", ports.numbers()[which]));
         let known = &self.configs[0];
-        let local = |port: u16| Address::new("127.0.0.1", port);
         let parent = known.data_dir.parent().unwrap_or(&known.data_dir);
         let config = NodeConfig {
             name: format!("n{}", at + 1),
             data_dir: parent.join(format!("n{}", at + 1)),
-            listen: Listen { native: local(ports[0]), peer: local(ports[1]), admin: None },
+            listen: Listen { native, peer, admin: None },
             ..known.clone()
         };
         self.nodes.push(Some(start(&config)?));
         self.configs.push(config);
+        self.ports.join(ports);
         Ok(at)
     }
 
@@ -162,24 +169,17 @@ fn local_config(directory: &Path, peers: &[u16], native: u16, at: usize, node: &
 }
 
 /// The ports of the cluster in the directory, or free ones: first for clients, then for nodes.
-fn ports(options: &LocalOptions) -> io::Result<Vec<u16>> {
+fn ports(options: &LocalOptions) -> io::Result<HeldPorts> {
     let file = options.directory.join("ports");
     let known = std::fs::read_to_string(&file).unwrap_or_default();
     let known: Vec<u16> = known.split_whitespace().filter_map(|port| port.parse().ok()).collect();
     if known.len() == 2 * options.nodes {
-        return Ok(known);
+        return Ok(HeldPorts::of(known));
     }
-    let ports = free_ports(2 * options.nodes)?;
-    let text: Vec<String> = ports.iter().map(u16::to_string).collect();
+    let ports = HeldPorts::draw(2 * options.nodes)?;
+    let text: Vec<String> = ports.numbers().iter().map(u16::to_string).collect();
     std::fs::write(file, text.join(" "))?;
     Ok(ports)
-}
-
-/// Ports that are free now, all different.
-fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
-    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
 /// Carries an operator's verb out on the node at `address`, blocking.

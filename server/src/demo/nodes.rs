@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use super::guard::Guard;
 use super::home::Home;
 use super::ports::NodePorts;
+use crate::local::HeldPorts;
 
 /// What a node prints when it can serve, and while it has no cluster yet: the first word of its line on stdout.
 pub const READY: &str = "ready";
@@ -73,6 +74,8 @@ pub struct Nodes {
     guard: Option<Guard>,
     deaths: mpsc::UnboundedSender<Death>,
     slots: Vec<Slot>,
+    /// A node that is restarted finds its ports free.
+    _ports: HeldPorts,
 }
 
 impl Nodes {
@@ -85,6 +88,7 @@ impl Nodes {
         program: &Path,
         home: &Home,
         ports: &[NodePorts],
+        held: HeldPorts,
         deaths: mpsc::UnboundedSender<Death>,
     ) -> io::Result<Self> {
         let numbers = || (1_u32..).take(ports.len());
@@ -95,6 +99,7 @@ impl Nodes {
             guard: Some(Guard::start(program, home.temporary.then_some(home.path.as_path()))?),
             deaths,
             slots: Vec::new(),
+            _ports: held,
         };
         for (number, ports_of_node) in numbers().zip(ports) {
             let slot = nodes.spawn(number, *ports_of_node, ports)?;

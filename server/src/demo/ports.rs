@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use serde::{Deserialize, Serialize};
 
+use crate::local::HeldPorts;
+
 /// The ports of one node, all on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePorts {
@@ -40,9 +42,18 @@ impl NodePorts {
 ///
 /// # Errors
 /// The system has no free ports.
-pub fn choose(nodes: u32) -> io::Result<Vec<NodePorts>> {
+pub fn choose(nodes: u32) -> io::Result<(Vec<NodePorts>, HeldPorts)> {
     let usual: Vec<NodePorts> = (1..=nodes).map(NodePorts::usual).collect();
-    if first_taken(&usual).is_none() { Ok(usual) } else { free(nodes) }
+    match first_taken(&usual) {
+        None => Ok((usual.clone(), hold(&usual))),
+        Some(_) => free(nodes),
+    }
+}
+
+/// Keeps ports for nodes that are down for a while: nobody else is given them.
+#[must_use]
+pub fn hold(ports: &[NodePorts]) -> HeldPorts {
+    HeldPorts::of(ports.iter().flat_map(NodePorts::all).collect())
 }
 
 /// The first of the ports that another process holds.
@@ -51,19 +62,15 @@ pub fn first_taken(ports: &[NodePorts]) -> Option<u16> {
     ports.iter().flat_map(NodePorts::all).find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err())
 }
 
-/// Free ports. All are held until all are known, so that none is given twice.
+/// Free ports.
 ///
 /// # Errors
 /// The system has no free ports.
-pub fn free(nodes: u32) -> io::Result<Vec<NodePorts>> {
-    let mut held = Vec::new();
-    let mut next = || {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let port = listener.local_addr()?.port();
-        held.push(listener);
-        io::Result::Ok(port)
-    };
-    (0..nodes).map(|_| Ok(NodePorts { native: next()?, peer: next()?, admin: next()? })).collect()
+pub fn free(nodes: u32) -> io::Result<(Vec<NodePorts>, HeldPorts)> {
+    let held = HeldPorts::draw(3 * nodes as usize)?;
+    let each = held.numbers().chunks_exact(3);
+    let ports = each.map(|of| NodePorts { native: of[0], peer: of[1], admin: of[2] }).collect();
+    Ok((ports, held))
 }
 
 #[cfg(test)]
@@ -79,10 +86,10 @@ mod tests {
 
     #[test]
     fn free_ports_are_all_different_and_a_taken_one_is_seen() {
-        let ports = free(9).expect("a machine has 27 ports");
+        let (ports, _held) = free(9).expect("a machine has 27 ports");
         let all: BTreeSet<u16> = ports.iter().flat_map(NodePorts::all).collect();
         assert_eq!(all.len(), 27);
-        let _held = TcpListener::bind((Ipv4Addr::LOCALHOST, ports[1].peer)).expect("it is free");
+        let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports[1].peer)).expect("it is free");
         assert_eq!(first_taken(&ports), Some(ports[1].peer));
     }
 }

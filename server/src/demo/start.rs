@@ -16,7 +16,7 @@ const NODES: u32 = 3;
 /// Partitions of a demo that is not told otherwise.
 const PARTITIONS: u32 = 4;
 /// Demos that start at the same moment look at the same ports; the second attempt of each takes any.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 2;
 /// A node that has said nothing by then will not.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -60,7 +60,7 @@ pub async fn start(args: &DemoArgs) -> Result<Started, Failure> {
 
 /// Why an attempt failed.
 enum Trouble {
-    /// A port that was free a moment ago; others may do.
+    /// Perhaps a port that was free a moment ago; others may do.
     PortTaken(Failure),
     /// Everything else.
     Other(Failure),
@@ -79,10 +79,12 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
     }
     .map_err(|error| home_failure(&error))?;
     let resumed = home.found.clone();
-    let (partitions, ports) = match &resumed {
+    let (partitions, (ports, held)) = match &resumed {
         Some(found) => {
             same_as(args, found, &home)?;
-            (found.partitions, resumed_ports(found, &home)?)
+            let ports = resumed_ports(found, &home)?;
+            let held = ports::hold(&ports);
+            (found.partitions, (ports, held))
         }
         None => {
             let nodes = args.nodes.unwrap_or(NODES);
@@ -93,7 +95,7 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
     let program = std::env::current_exe().map_err(|error| system_failure(&error))?;
     let (sender, deaths) = mpsc::unbounded_channel();
     let since = Instant::now();
-    let mut nodes = Nodes::start(&program, &home, &ports, sender).map_err(|error| system_failure(&error))?;
+    let mut nodes = Nodes::start(&program, &home, &ports, held, sender).map_err(|error| system_failure(&error))?;
     let spoken = all_spoken(&mut nodes, &home).await;
     // Written once all nodes have their ports: a directory whose nodes never ran is no demo's yet.
     let recorded = spoken.and_then(|unformed| {
@@ -112,7 +114,8 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
             if home.temporary {
                 super::home::remove(&home.path);
             }
-            let taken = resumed.is_none() && ports::first_taken(&ports).is_some();
+            // Two demos that took each other's ports may both have ended by now: no port shows it any more.
+            let taken = resumed.is_none() && !any_ports;
             Err(if taken { Trouble::PortTaken(failure) } else { Trouble::Other(failure) })
         }
     }
