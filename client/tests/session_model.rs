@@ -9,10 +9,11 @@ use bytes::Bytes;
 use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
-use coppice_client::session::{Effect, Input, Request, Session, SubmitError};
+use coppice_client::session::{Request, SubmitError};
 use coppice_client::time::Time;
-use coppice_client::wire::{ClientId, Kind, Part, Position};
+use coppice_client::wire::{Kind, Part, Position};
 use model::queries::QueryChaos;
+use model::run::{Run, range_call};
 use model::{Chaos, World};
 
 const WILD: Chaos = Chaos {
@@ -41,64 +42,9 @@ const WILD_QUERIES: QueryChaos = QueryChaos {
     late_place: 50,
 };
 
-fn config() -> Config {
-    Config { pack_bytes: 200, window: 3, calls_max: 64, range_credit: 300, ..Config::default() }
-}
-
-struct Run {
-    world: World,
-    session: Session,
-    effects: Vec<Effect>,
-}
-
-impl Run {
-    fn new(seed: u64, chaos: Chaos, splits: &[&'static str]) -> Run {
-        let world = World::new(seed, chaos, splits);
-        let session = Session::new(config(), ClientId(seed), seed, world.endpoints());
-        Run { world, session, effects: Vec::new() }
-    }
-
-    fn submit(&mut self, token: u64, timeout: Duration, request: Request) -> Result<(), SubmitError> {
-        let call = self.session.submit(token, self.world.now + timeout, request)?;
-        self.world.queries.calls.insert(token, call);
-        Ok(())
-    }
-
-    /// Lets the world go on until `until`, or until nothing can happen any more.
-    fn run_until(&mut self, until: Time) {
-        self.turn_end();
-        let mut same = 0;
-        loop {
-            let event = self.world.next_event();
-            let tick = self.session.deadline();
-            let Some(next) = event.into_iter().chain(tick).min().filter(|&next| next <= until) else { break };
-            same = if next <= self.world.now { same + 1 } else { 0 };
-            assert!(same < 10_000, "time stands still at {next:?}: {:#?}", self.session);
-            if event == Some(next) {
-                self.world.happen(&mut self.session, &mut self.effects);
-            } else {
-                self.world.now = self.world.now.max(next);
-                self.session.step(self.world.now, Input::Tick, &mut self.effects);
-            }
-            self.world.carry_out(&mut self.effects);
-            self.turn_end();
-        }
-        self.world.now = self.world.now.max(until);
-    }
-
-    fn turn_end(&mut self) {
-        self.session.step(self.world.now, Input::TurnEnd, &mut self.effects);
-        self.world.carry_out(&mut self.effects);
-    }
-
-    fn run_for(&mut self, duration: Duration) {
-        let until = self.world.now + duration;
-        self.run_until(until);
-    }
-
-    fn outcome(&self, token: u64) -> &Result<coppice_client::command::Answer<Output>, Error> {
-        &self.world.completed.iter().find(|done| done.1 == token).expect("completed").2
-    }
+fn start(seed: u64, chaos: Chaos, splits: &[&'static str]) -> Run {
+    let config = Config { pack_bytes: 200, window: 3, calls_max: 64, range_credit: 300, ..Config::default() };
+    Run::new(seed, World::new(seed, chaos, splits), config)
 }
 
 fn key(n: u64) -> String {
@@ -149,19 +95,6 @@ fn request(run: &mut Run, token: u64) -> Request {
     Request::Command(Command::One(operation))
 }
 
-fn range_call(low: Bytes, high: Option<Bytes>, reverse: bool) -> RangeCall {
-    RangeCall {
-        low,
-        high,
-        reverse,
-        keys_only: false,
-        count_only: false,
-        pairs_max: 0,
-        bytes_max: 0,
-        mode: ReadMode::Leader,
-    }
-}
-
 /// Position and encoded result of an output must be those of the one execution.
 fn assert_told_the_truth(run: &Run, token: u64, position: Position) {
     let executions = run.world.executions.get(mark(token).as_bytes()).map_or(&[][..], |found| found);
@@ -171,7 +104,7 @@ fn assert_told_the_truth(run: &Run, token: u64, position: Position) {
 
 /// One wild run: submits, lets time pass, resumes what is unknown, then compares what was told with what was done.
 fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
-    let mut run = Run::new(seed, chaos, &["g", "n", "t"]);
+    let mut run = start(seed, chaos, &["g", "n", "t"]);
     run.world.queries.chaos = WILD_QUERIES;
     run.world.queries.read_pause = Some(Duration::from_millis(3));
     let mut counts = BTreeMap::new();
@@ -328,7 +261,7 @@ fn whatever_the_world_does_a_command_runs_at_most_once_and_its_outcome_is_true()
 
 #[test]
 fn in_a_calm_world_everything_succeeds_with_one_sending_each() {
-    let mut run = Run::new(7, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);
+    let mut run = start(7, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);
     for token in 1..=50 {
         run.submit(token, Duration::from_secs(5), Request::Command(Operation::put(&*key(token), &*mark(token)).into()))
             .unwrap();
@@ -339,7 +272,7 @@ fn in_a_calm_world_everything_succeeds_with_one_sending_each() {
         assert_told_the_truth(&run, token, position);
     }
     // 50 commands of about 12 bytes: they went in packs, and nothing was sent twice.
-    let packs = run.world.received[&(Kind::Commands as u8)];
+    let packs = run.world.count(Kind::Commands);
     assert!(packs <= 12, "{packs} frames for 50 commands");
 }
 
@@ -358,7 +291,7 @@ fn commands_across_a_split_keep_their_session_and_number() {
 #[test]
 fn a_leader_on_a_node_that_joined_since_is_found() {
     for seed in 0..20 {
-        let mut run = Run::new(seed, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
+        let mut run = start(seed, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
         let put = |token| Request::Command(Operation::put("a", &*mark(token)).into());
         run.submit(1, Duration::from_secs(1), put(1)).unwrap();
         run.run_for(Duration::from_secs(1));
@@ -371,7 +304,7 @@ fn a_leader_on_a_node_that_joined_since_is_found() {
 
 #[test]
 fn nobody_there_means_a_sure_failure_by_the_deadline() {
-    let mut run = Run::new(3, Chaos { connect_fails: 1000, delay_ms: 1, ..Chaos::default() }, &[]);
+    let mut run = start(3, Chaos { connect_fails: 1000, delay_ms: 1, ..Chaos::default() }, &[]);
     run.submit(1, Duration::from_secs(5), Request::Command(Operation::put("a", "v1").into())).unwrap();
     run.run_for(Duration::from_secs(6));
     let error = run.outcome(1).as_ref().unwrap_err();
@@ -380,9 +313,57 @@ fn nobody_there_means_a_sure_failure_by_the_deadline() {
     assert!(error.place().nodes.iter().all(|node| !node.trouble.is_empty()), "{:?}", error.place());
 }
 
+/// How often something happened in each of so many seconds.
+fn by_second(run: &mut Run, seconds: usize, kind: Kind) -> Vec<u64> {
+    let mut counts = Vec::new();
+    for _ in 0..seconds {
+        let before = run.world.count(kind);
+        run.run_for(Duration::from_secs(1));
+        counts.push(run.world.count(kind) - before);
+    }
+    counts
+}
+
+#[test]
+fn nodes_that_refuse_a_command_are_asked_ever_less_often_and_found_when_they_take_it() {
+    for seed in 0..20 {
+        let mut run = start(seed, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
+        run.submit(1, Duration::from_secs(1), Request::Command(Operation::put("a", "v1").into())).unwrap();
+        run.run_for(Duration::from_secs(1));
+        assert!(run.outcome(1).is_ok());
+        run.world.chaos.busy = 1000;
+        run.submit(2, Duration::from_secs(60), Request::Command(Operation::put("a", "v2").into())).unwrap();
+        let asked = by_second(&mut run, 9, Kind::Commands);
+        // Pauses double from 5 ms to 500 ms: soon a handful a second. Whoever does not pause asks hundreds of times.
+        // A node that shuts down sends the client on to the others.
+        assert!((5..=80).contains(&asked[0]), "seed {seed}: {asked:?}");
+        let later: u64 = asked[2..].iter().sum();
+        assert!((7..=80).contains(&later), "seed {seed}: {asked:?}");
+        run.world.chaos.busy = 0;
+        run.run_for(Duration::from_millis(600));
+        assert!(run.outcome(2).is_ok(), "seed {seed}: found within the longest pause");
+    }
+}
+
+#[test]
+fn nodes_that_refuse_to_greet_are_greeted_ever_less_often_and_found_when_they_do() {
+    for seed in 0..20 {
+        let mut run = start(seed, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
+        run.world.unfriendly = true;
+        run.submit(1, Duration::from_secs(60), Request::Command(Operation::put("a", "v1").into())).unwrap();
+        let greeted = by_second(&mut run, 9, Kind::Hello);
+        // Three nodes, each after pauses that double from 5 ms to 500 ms.
+        assert!((10..=60).contains(&greeted[0]), "seed {seed}: {greeted:?}");
+        assert!(greeted[2..].iter().all(|count| (3..=16).contains(count)), "seed {seed}: {greeted:?}");
+        run.world.unfriendly = false;
+        run.run_for(Duration::from_millis(600));
+        assert!(run.outcome(1).is_ok(), "seed {seed}: found within the longest pause");
+    }
+}
+
 #[test]
 fn a_cluster_that_waits_for_init_is_named_as_such() {
-    let mut run = Run::new(3, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
+    let mut run = start(3, Chaos { delay_ms: 1, ..Chaos::default() }, &[]);
     run.world.initialized = false;
     run.submit(1, Duration::from_secs(1), Request::Command(Operation::put("a", "v1").into())).unwrap();
     run.run_for(Duration::from_secs(2));
@@ -395,7 +376,7 @@ fn a_cluster_that_waits_for_init_is_named_as_such() {
 
 #[test]
 fn what_can_never_succeed_is_refused_at_once() {
-    let mut run = Run::new(3, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);
+    let mut run = start(3, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);
     run.submit(1, Duration::from_secs(1), Request::Get { key: "a".into(), mode: ReadMode::Leader }).unwrap();
     run.run_for(Duration::from_secs(1));
     let refused = |run: &mut Run, request| match run.submit(9, Duration::from_secs(1), request) {

@@ -253,7 +253,7 @@ fn check_files(path: &Path) -> Result<(), CheckpointError> {
 }
 
 /// How long the lock of a store may stay taken by an owner that is gone, and how often we look.
-const LOCK_LINGERS: Duration = Duration::from_secs(2);
+const LOCK_LINGERS: Duration = Duration::from_secs(10);
 const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 /// Opens the store at `path`. Its lock may outlive its last owner for a moment: sled's threads drop their handle late,

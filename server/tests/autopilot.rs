@@ -1,101 +1,100 @@
 //! The autopilot on a real cluster in one process: settings change under load, keep to what was set, and fall back to
 //! the fixed ones when it is switched off (ordering.md 9).
 
-use std::time::{Duration, Instant};
+mod common;
+
+use std::time::Instant;
 
 use coppice_client::Operation;
 use coppice_client::blocking::Client;
 use coppice_client::wire::{AdminReply, AdminRequest, GroupTuning, PartitionId};
 use coppice_server::local::{Cluster, LocalOptions, admin};
 
-struct Directory(std::path::PathBuf);
+use common::cluster::{ASK, connect, formed};
+use common::{Scratch, patience, wait_until};
 
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("coppice-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Directory(path)
-    }
+const P1: PartitionId = PartitionId(1);
+
+/// The metrics of the node that leads p1 and knows it.
+fn metrics(cluster: &Cluster) -> Option<String> {
+    let leader = cluster.leader_of(P1)?;
+    Some(cluster.node(leader.0 as usize - 1).expect("it runs").metrics())
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The window that the leader of p1 allows itself; none while another one takes over.
+fn window(cluster: &Cluster) -> Option<u32> {
+    let text = metrics(cluster)?;
+    let line = text.lines().find(|line| line.starts_with("coppice_window_limit{partition=\"p1\"}"))?;
+    line.split(' ').nth(1)?.parse().ok()
 }
 
-/// The window that the leader of p1 allows itself.
-fn window(cluster: &Cluster) -> u32 {
-    let leader = cluster.leader_of(PartitionId(1)).expect("a leader");
-    let node = cluster.node(leader.0 as usize - 1).expect("it runs");
-    let text = node.metrics();
-    let line = text.lines().find(|line| line.starts_with("coppice_window_limit{partition=\"p1\"}")).expect("a line");
-    line.split(' ').nth(1).and_then(|value| value.parse().ok()).expect("a number")
-}
-
-/// Puts until `done`, for 20 s at most; whether it was.
-fn load_until(client: &Client, done: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < end {
+/// Puts until `done`.
+#[track_caller]
+fn load_until(what: &str, client: &Client, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < patience(), "under load for {:?}, and never: {what}", begun.elapsed());
         let put = |n: u64| Operation::Put { key: n.to_be_bytes().into(), value: n.to_be_bytes().into() };
         assert!(client.execute((0..2_000).map(put).collect()).into_iter().all(|result| result.is_ok()));
-        if done() {
-            return true;
-        }
     }
-    false
 }
 
-/// What the cluster says of the tuning of p1, whichever node is asked, and whether it is on.
-fn tuning(cluster: &Cluster, node: usize) -> (bool, GroupTuning) {
-    let request = AdminRequest::Tuning { local: false };
-    match admin(cluster.endpoints()[node], request, Duration::from_secs(5)) {
+/// What the cluster says of the tuning of p1, whichever node is asked, and whether it is on; none while nobody leads.
+fn tuning(cluster: &Cluster, node: usize) -> Option<(bool, GroupTuning)> {
+    match admin(cluster.endpoints()[node], AdminRequest::Tuning { local: false }, ASK) {
         Ok(AdminReply::Tuning(mut report)) => {
             assert!(report.groups.is_sorted_by_key(|group| group.partition), "{report:?}");
-            report.groups.retain(|group| group.partition == PartitionId(1));
-            (report.on, report.groups.pop().expect("p1 is led"))
+            report.groups.retain(|group| group.partition == P1);
+            Some((report.on, report.groups.pop()?))
         }
+        // Nobody answers for the moment.
+        Ok(AdminReply::Failed(_)) | Err(_) => None,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_window_follows_the_load_and_the_settings_and_says_why() {
-    let directory = Directory::new("autopilot");
+    let directory = Scratch::new("autopilot");
     let settings = vec![("autopilot".into(), "on".into())];
-    let cluster = Cluster::start_local(&LocalOptions { settings, ..LocalOptions::new(&directory.0) }).unwrap();
-    let client = Client::connect(cluster.endpoints().iter().map(ToString::to_string)).unwrap();
+    let cluster = formed(&LocalOptions { settings, ..LocalOptions::new(&directory.0) });
+    let client = connect(&cluster);
     // On one machine hardly anything is ever on its way: a window of 16 is more than the model asks for.
-    assert!(load_until(&client, || window(&cluster) != 16), "nothing was tuned in 20 s");
+    load_until("the window is tuned", &client, || window(&cluster).is_some_and(|window| window != 16));
     for node in 0..cluster.endpoints().len() {
-        let (on, told) = tuning(&cluster, node);
-        let account = told.account.expect("it has measured enough to choose");
-        assert_eq!((on, Some(told.leader)), (true, cluster.leader_of(PartitionId(1))));
-        assert_eq!(account.advised, told.in_force, "what is advised is in force");
-        // Key and value are 16 bytes; a pack of many adds a few to each.
-        assert!((16.0..32.0).contains(&account.command_bytes), "{account:?}");
-        assert!(account.round_trip_ms > 0.0 && account.predicted_throughput > 0.0, "{account:?}");
+        // A leader that has just taken over has not measured yet, and one that measures may be about to follow.
+        load_until("what is advised is in force, and said", &client, || {
+            let Some((on, told)) = tuning(&cluster, node) else { return false };
+            let Some(account) = told.account else { return false };
+            // Key and value are 16 bytes; a pack of many adds a few to each.
+            assert!((16.0..32.0).contains(&account.command_bytes), "{account:?}");
+            assert!(account.round_trip_ms > 0.0 && account.predicted_throughput > 0.0, "{account:?}");
+            on && account.advised == told.in_force && Some(told.leader) == cluster.leader_of(P1)
+        });
     }
     let set = |key: &str, value: &str| {
-        let request = AdminRequest::ConfigSet { key: key.into(), value: value.into() };
-        admin(cluster.endpoints()[0], request, Duration::from_secs(5)).unwrap();
+        wait_until(&format!("{key} is set to {value}"), patience(), || {
+            let request = AdminRequest::ConfigSet { key: key.into(), value: value.into() };
+            matches!(admin(cluster.endpoints()[0], request, ASK), Ok(AdminReply::Done))
+        });
     };
     // What is set stays.
     set("window", "7");
-    assert!(load_until(&client, || window(&cluster) == 7), "a window that was set is not kept");
+    load_until("a window that was set is in force", &client, || window(&cluster) == Some(7));
     // Off: the fixed values, and the advice all the same.
     set("autopilot", "off");
     set("window", "16");
-    assert!(load_until(&client, || window(&cluster) == 16), "the fixed window is not back");
-    let advises = || tuning(&cluster, 0).1.account.is_some_and(|account| account.advised.window != 16);
-    assert!(load_until(&client, advises), "what it would choose is not said");
-    let (on, told) = tuning(&cluster, 0);
-    assert_eq!((on, told.in_force.window), (false, 16));
-    let node = cluster.node(told.leader.0 as usize - 1).expect("it runs");
-    let text = node.metrics();
-    let shown = |value: &str, kind: &str| {
-        let series = format!("coppice_autopilot{{partition=\"p1\",value=\"{value}\",kind=\"{kind}\"}} ");
-        text.lines().any(|line| line.starts_with(&series))
-    };
-    assert!(shown("throughput", "predicted") && shown("throughput", "measured") && shown("window", "chosen"), "{text}");
+    load_until("the fixed window is back", &client, || window(&cluster) == Some(16));
+    load_until("it is said what it would choose", &client, || {
+        let Some((on, told)) = tuning(&cluster, 0) else { return false };
+        !on && told.in_force.window == 16 && told.account.is_some_and(|account| account.advised.window != 16)
+    });
+    load_until("metrics show what is measured, predicted and chosen", &client, || {
+        let Some(text) = metrics(&cluster) else { return false };
+        let shown = |value: &str, kind: &str| {
+            let series = format!("coppice_autopilot{{partition=\"p1\",value=\"{value}\",kind=\"{kind}\"}} ");
+            text.lines().any(|line| line.starts_with(&series))
+        };
+        shown("throughput", "predicted") && shown("throughput", "measured") && shown("window", "chosen")
+    });
 }

@@ -1,5 +1,7 @@
 //! Checkpoints: whole or not there, damage found before use, the older generation behind the newer one.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,25 +19,11 @@ use coppice_server::checkpoint::{
 };
 use coppice_server::log::Instance;
 
+use common::{Scratch, patience};
+
 const P: PartitionId = PartitionId(4);
 
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new(name: &str) -> TempDir {
-        let dir = std::env::temp_dir().join(format!("coppice-checkpoint-{name}-{}", std::process::id()));
-        _ = fs::remove_dir_all(&dir);
-        TempDir(dir)
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn open(dir: &TempDir) -> Checkpoints {
+fn open(dir: &Scratch) -> Checkpoints {
     let options = CheckpointOptions { rate_bytes: u64::MAX, space_floor_bytes: 0, ..CheckpointOptions::default() };
     Checkpoints::open(&dir.0, options).expect("opens")
 }
@@ -105,7 +93,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 fn a_checkpoint_reads_back_and_two_generations_are_kept() {
-    let dir = TempDir::new("generations");
+    let dir = Scratch::new("generations");
     let checkpoints = open(&dir);
     assert!(checkpoints.load(P).expect("nothing there").checkpoint.is_none());
     for instance in [10, 20, 30] {
@@ -125,7 +113,7 @@ fn a_checkpoint_reads_back_and_two_generations_are_kept() {
 
 #[test]
 fn a_tree_comes_back_with_its_digest_from_the_background_thread() {
-    let dir = TempDir::new("tree");
+    let dir = Scratch::new("tree");
     let checkpoints = open(&dir);
     let key = |n: u64| n.to_be_bytes();
     let mut tree = Tree::from_sorted((0..100_000_u64).map(|n| (key(n), key(n * 3)))).expect("sorted");
@@ -141,7 +129,7 @@ fn a_tree_comes_back_with_its_digest_from_the_background_thread() {
     let mut undo = coppice_btree::Undo::default();
     let op = coppice_btree::Op::Put { key: &key(7), value: &[1] };
     tree.execute(op, &mut undo);
-    let written = result.recv_timeout(Duration::from_secs(60)).expect("done").expect("written");
+    let written = result.recv_timeout(patience()).expect("done").expect("written");
     assert_eq!(written.manifest.digest, digest);
     let checkpoint = checkpoints.load(P).expect("loads").checkpoint.expect("there");
     let (_, mut pairs) = checkpoint.contents().expect("readable");
@@ -153,7 +141,7 @@ fn a_tree_comes_back_with_its_digest_from_the_background_thread() {
 
 #[test]
 fn large_values_and_blobs_go_through() {
-    let dir = TempDir::new("large");
+    let dir = Scratch::new("large");
     let checkpoints = open(&dir);
     let head = Head { partition: P, instance: Instance(1), ..Head::default() };
     let sessions = Bytes::from(vec![3; 3 << 20]);
@@ -175,7 +163,7 @@ fn large_values_and_blobs_go_through() {
 /// What our checksums of sled's files stand on.
 #[test]
 fn reading_a_checkpoint_changes_none_of_its_files() {
-    let dir = TempDir::new("unchanged");
+    let dir = Scratch::new("unchanged");
     let checkpoints = open(&dir);
     for (instance, count) in [(1, 0), (2, 1), (3, 2_000), (4, 200_000)] {
         write(&checkpoints, instance, count);
@@ -189,7 +177,7 @@ fn reading_a_checkpoint_changes_none_of_its_files() {
 
 #[test]
 fn every_flipped_byte_is_found_and_the_older_checkpoint_is_used() {
-    let dir = TempDir::new("flips");
+    let dir = Scratch::new("flips");
     let checkpoints = open(&dir);
     write(&checkpoints, 10, 100);
     write(&checkpoints, 20, 100);
@@ -239,7 +227,7 @@ fn every_flipped_byte_is_found_and_the_older_checkpoint_is_used() {
 /// reliability.md ST4: position and content belong together.
 #[test]
 fn a_checkpoint_under_another_name_is_refused() {
-    let dir = TempDir::new("renamed");
+    let dir = Scratch::new("renamed");
     let checkpoints = open(&dir);
     write(&checkpoints, 10, 30);
     fs::rename(dir.0.join("p4/10"), dir.0.join("p4/11")).expect("renamed");
@@ -252,7 +240,7 @@ fn a_checkpoint_under_another_name_is_refused() {
 fn an_interrupted_checkpoint_is_the_old_one_or_the_new_one() {
     let mut steps = Vec::new();
     for stop_at in 0.. {
-        let dir = TempDir::new("steps");
+        let dir = Scratch::new("steps");
         let checkpoints = open(&dir);
         write(&checkpoints, 10, 2_000);
         let mut count = 0;
@@ -291,7 +279,7 @@ fn an_interrupted_checkpoint_is_the_old_one_or_the_new_one() {
 /// reliability.md ST5.
 #[test]
 fn only_one_checkpoint_of_a_partition_is_written_at_a_time() {
-    let dir = TempDir::new("busy");
+    let dir = Scratch::new("busy");
     let checkpoints = open(&dir);
     let first = checkpoints.receive(head(10), never()).expect("begun");
     assert!(matches!(checkpoints.receive(head(11), never()), Err(CheckpointError::Busy(P))));
@@ -304,7 +292,7 @@ fn only_one_checkpoint_of_a_partition_is_written_at_a_time() {
 
 #[test]
 fn a_peer_gets_the_same_snapshot_whatever_the_way_does_to_it() {
-    let (here, there) = (TempDir::new("sender"), TempDir::new("receiver"));
+    let (here, there) = (Scratch::new("sender"), Scratch::new("receiver"));
     let (sender, receiver) = (open(&here), open(&there));
     let manifest = write(&sender, 10, 5_000);
     let checkpoint = sender.load(P).expect("loads").checkpoint.expect("there");
@@ -339,7 +327,7 @@ fn a_peer_gets_the_same_snapshot_whatever_the_way_does_to_it() {
 
 #[test]
 fn a_checkpoint_keeps_to_its_rate_and_leaves_a_full_disk_alone() {
-    let dir = TempDir::new("rate");
+    let dir = Scratch::new("rate");
     let options = CheckpointOptions { rate_bytes: 4 << 20, space_floor_bytes: 0, ..CheckpointOptions::default() };
     let checkpoints = Checkpoints::open(&dir.0, options).expect("opens");
     let start = Instant::now();
@@ -355,7 +343,7 @@ fn a_checkpoint_keeps_to_its_rate_and_leaves_a_full_disk_alone() {
 
 #[test]
 fn a_store_whose_lock_is_let_go_late_is_waited_for() {
-    let dir = TempDir::new("lock");
+    let dir = Scratch::new("lock");
     let checkpoints = open(&dir);
     write(&checkpoints, 10, 100);
     let held = checkpoints.load(P).expect("loads").checkpoint.expect("there");
@@ -367,20 +355,11 @@ fn a_store_whose_lock_is_let_go_late_is_waited_for() {
     owner.join().expect("ends");
 }
 
-/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {
-    for (mutant, test) in [
-        ("position_apart", "a_checkpoint_under_another_name_is_refused"),
-        ("install_in_place", "an_interrupted_checkpoint_is_the_old_one_or_the_new_one"),
-        ("two_snapshots", "only_one_checkpoint_of_a_partition_is_written_at_a_time"),
-    ] {
-        let run = |mutant: &str| {
-            let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
-            command.args(["--exact", test]).env("COPPICE_MUTANT", mutant).output().expect("the test runs")
-        };
-        assert!(run("none").status.success(), "{test} fails by itself");
-        assert!(!run(mutant).status.success(), "{mutant} is not caught by {test}");
-    }
+    use common::assert_caught;
+    assert_caught("position_apart", "a_checkpoint_under_another_name_is_refused");
+    assert_caught("install_in_place", "an_interrupted_checkpoint_is_the_old_one_or_the_new_one");
+    assert_caught("two_snapshots", "only_one_checkpoint_of_a_partition_is_written_at_a_time");
 }

@@ -1,37 +1,21 @@
 //! The client library against a real cluster: every verb, reads anywhere, ranges both ways, a leader that stops.
 
+mod common;
+
 use std::time::{Duration, Instant};
 
 use coppice_btree::OpResult;
-use coppice_client::blocking::Client;
 use coppice_client::{Operation, Range, ReadMode};
-use coppice_server::local::{Cluster, LocalOptions};
+use coppice_server::local::LocalOptions;
 
-struct Directory(std::path::PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("coppice-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Directory(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn connect(cluster: &Cluster) -> Client {
-    Client::connect(cluster.endpoints().iter().map(ToString::to_string)).unwrap()
-}
+use common::Scratch;
+use common::cluster::{connect, formed, key};
 
 #[test]
 fn every_verb_answers_what_was_there_before() {
-    let directory = Directory::new("verbs");
+    let directory = Scratch::new("verbs");
     let options = LocalOptions { partitions: 3, ..LocalOptions::new(&directory.0) };
-    let cluster = Cluster::start_local(&options).unwrap();
+    let cluster = formed(&options);
     let client = connect(&cluster);
     let text = |value: Option<coppice_btree::Value>| value.map(|value| String::from_utf8(value.to_vec()).unwrap());
     assert_eq!(text(client.put("apple", "red").unwrap().output), None);
@@ -51,8 +35,8 @@ fn every_verb_answers_what_was_there_before() {
 
 #[test]
 fn a_range_streams_in_order_both_ways_and_stops_at_its_limits() {
-    let directory = Directory::new("ranges");
-    let cluster = Cluster::start_local(&LocalOptions::new(&directory.0)).unwrap();
+    let directory = Scratch::new("ranges");
+    let cluster = formed(&LocalOptions::new(&directory.0));
     let client = connect(&cluster);
     let operations = (0..5_000u64)
         .map(|n| Operation::Put { key: n.to_be_bytes().into(), value: (n * 3).to_be_bytes().into() })
@@ -78,9 +62,9 @@ fn a_range_streams_in_order_both_ways_and_stops_at_its_limits() {
 
 #[test]
 fn acknowledged_writes_survive_leaders_that_stop_and_none_is_executed_twice() {
-    let directory = Directory::new("stops");
+    let directory = Scratch::new("stops");
     let options = LocalOptions { partitions: 2, ..LocalOptions::new(&directory.0) };
-    let mut cluster = Cluster::start_local(&options).unwrap();
+    let mut cluster = formed(&options);
     let client = connect(&cluster);
     let mut longest = Duration::ZERO;
     for n in 0..300u64 {
@@ -91,16 +75,14 @@ fn acknowledged_writes_survive_leaders_that_stop_and_none_is_executed_twice() {
             cluster.restart((n / 100) as usize).unwrap();
         }
         let begun = Instant::now();
-        let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         // An insert that had been executed before would find its own value.
-        let present = client.insert(key, n.to_be_bytes()).unwrap().output;
+        let present = client.insert(key(n), n.to_be_bytes()).unwrap().output;
         assert_eq!(present, None, "insert {n} was executed twice");
         longest = longest.max(begun.elapsed());
     }
     println!("longest write {longest:?}");
     for n in 0..300u64 {
-        let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        assert_eq!(client.get(key).unwrap().output.as_deref(), Some(&n.to_be_bytes()[..]), "write {n} is lost");
+        assert_eq!(client.get(key(n)).unwrap().output.as_deref(), Some(&n.to_be_bytes()[..]), "write {n} is lost");
     }
     let reads = client.execute(vec![Operation::Get { key: 0u64.to_be_bytes().into() }]);
     assert!(matches!(reads[0].as_ref().unwrap().output, OpResult::Get { value: Some(_) }));

@@ -1,5 +1,7 @@
 //! Data directories: who may use them, what they hold, and that nothing is overwritten.
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,6 +13,8 @@ use coppice_server::datadir::claim::{Claim, Witness};
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
 use coppice_server::log::{Hooks, LogError, LogOptions, Opened};
 
+use common::Scratch;
+
 const CLUSTER: ClusterId = ClusterId(0xc0ffee);
 
 /// One test at a time: a process that another test is just starting holds every open file, locked ones too, up to exec.
@@ -19,20 +23,11 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new(name: &str) -> TempDir {
-        let dir = std::env::temp_dir().join(format!("coppice-datadir-{name}-{}", std::process::id()));
-        _ = fs::remove_dir_all(&dir);
-        TempDir(dir)
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
-    }
+/// A place for a directory that is not there yet.
+fn absent(name: &str) -> Scratch {
+    let scratch = Scratch::new(name);
+    fs::remove_dir(&scratch).expect("it is empty");
+    scratch
 }
 
 fn open_log(dir: &mut DataDir) -> Result<Opened, DataDirError> {
@@ -51,7 +46,7 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn a_directory_gets_an_owner_once_and_counts_its_starts() {
     let _alone = alone();
-    let temp = TempDir::new("owner");
+    let temp = absent("owner");
     let mut dir = DataDir::open(&temp.0).expect("made");
     assert!(dir.identity().is_none());
     assert!(matches!(open_log(&mut dir), Err(DataDirError::Nobody)));
@@ -70,7 +65,7 @@ fn a_directory_gets_an_owner_once_and_counts_its_starts() {
 #[test]
 fn nothing_is_open_to_other_users() {
     let _alone = alone();
-    let temp = TempDir::new("modes");
+    let temp = absent("modes");
     fs::create_dir_all(&temp.0).expect("made");
     fs::set_permissions(&temp.0, fs::Permissions::from_mode(0o755)).expect("set");
     let mut dir = DataDir::open(&temp.0).expect("made");
@@ -92,7 +87,7 @@ fn nothing_is_open_to_other_users() {
 #[test]
 fn a_directory_with_anything_else_in_it_is_left_alone() {
     let _alone = alone();
-    let temp = TempDir::new("foreign");
+    let temp = absent("foreign");
     fs::create_dir_all(&temp.0).expect("made");
     fs::write(temp.0.join("thesis.tex"), "years").expect("written");
     let refused = DataDir::open(&temp.0);
@@ -107,7 +102,7 @@ fn a_directory_with_anything_else_in_it_is_left_alone() {
 #[test]
 fn an_interrupted_creation_is_completed() {
     let _alone = alone();
-    let temp = TempDir::new("halfway");
+    let temp = absent("halfway");
     let mut dir = DataDir::open(&temp.0).expect("made");
     dir.adopt(CLUSTER, NodeId(9)).expect("adopted");
     drop(dir);
@@ -117,7 +112,7 @@ fn an_interrupted_creation_is_completed() {
     dir.adopt(CLUSTER, NodeId(2)).expect("adopted by another node");
     open_log(&mut dir).expect("opens");
     drop(dir);
-    let temp = TempDir::new("halfway-version");
+    let temp = absent("halfway-version");
     drop(DataDir::open(&temp.0).expect("made"));
     fs::remove_file(temp.0.join("VERSION")).expect("removed");
     DataDir::open(&temp.0).expect("completed");
@@ -127,7 +122,7 @@ fn an_interrupted_creation_is_completed() {
 #[test]
 fn a_directory_whose_log_is_gone_is_refused() {
     let _alone = alone();
-    let temp = TempDir::new("no-log");
+    let temp = absent("no-log");
     let mut dir = DataDir::open(&temp.0).expect("made");
     dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
     fs::remove_dir_all(temp.0.join("log")).expect("removed");
@@ -139,7 +134,7 @@ fn a_directory_whose_log_is_gone_is_refused() {
 #[test]
 fn an_old_copy_is_told_by_those_that_met_the_original() {
     let _alone = alone();
-    let (temp, copy) = (TempDir::new("original"), TempDir::new("copy"));
+    let (temp, copy) = (absent("original"), absent("copy"));
     let mut dir = DataDir::open(&temp.0).expect("made");
     dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
     let mut witness = Witness::default();
@@ -172,7 +167,7 @@ fn hold() {
 #[test]
 fn a_second_process_is_refused_and_told_who_has_the_directory() {
     let _alone = alone();
-    let temp = TempDir::new("lock");
+    let temp = absent("lock");
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "hold", "--nocapture"])
         .env("COPPICE_TEST_HOLD", &temp.0)
@@ -192,20 +187,10 @@ fn a_second_process_is_refused_and_told_who_has_the_directory() {
     DataDir::open(&temp.0).expect("a killed process holds nothing");
 }
 
-/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {
     let _alone = alone();
-    for (mutant, test) in [
-        ("no_lock", "a_second_process_is_refused_and_told_who_has_the_directory"),
-        ("no_incarnation", "an_old_copy_is_told_by_those_that_met_the_original"),
-    ] {
-        let run = |mutant: &str| {
-            let mut command = Command::new(std::env::current_exe().expect("this program"));
-            command.args(["--exact", test]).env("COPPICE_MUTANT", mutant).output().expect("the test runs")
-        };
-        assert!(run("none").status.success(), "{test} fails by itself");
-        assert!(!run(mutant).status.success(), "{mutant} is not caught by {test}");
-    }
+    common::assert_caught("no_lock", "a_second_process_is_refused_and_told_who_has_the_directory");
+    common::assert_caught("no_incarnation", "an_old_copy_is_told_by_those_that_met_the_original");
 }

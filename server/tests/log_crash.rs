@@ -3,8 +3,8 @@
 mod log_common;
 
 use coppice_server::datadir::Identity;
-use coppice_server::log::engine::Progress;
-use coppice_server::log::{Entry, FileEffect, FileName, GroupId, Instance};
+use coppice_server::log::engine::{Progress, prepare};
+use coppice_server::log::{Disk, Entry, FileEffect, FileName, GroupId, Instance};
 use log_common::model::{self, Model};
 use log_common::sim_disk::{Crash, SimDisk};
 use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open, read};
@@ -228,6 +228,33 @@ fn after_an_idle_mark_even_the_last_record_cannot_be_lost_in_silence() {
         bytes[record] ^= 1;
     });
     assert!(read(&disk, life.known).is_err());
+}
+
+/// Seed 647: a segment was prepared when its node died. The next start began another one behind it, and passed it over;
+/// later the segments below were dropped, and the prepared one was the oldest of all. No node started on that log.
+#[test]
+fn a_log_whose_oldest_segment_was_prepared_and_never_used_is_read_as_if_it_were_not_there() {
+    let mut life = Life::new(647);
+    life.run(60);
+    let mut disk = life.disk.crash(Crash::Process);
+    let oldest = disk.file_names().into_iter().find_map(|file| match file {
+        FileName::Segment(number) => Some(number),
+        _ => None,
+    });
+    let oldest = oldest.expect("a log has segments");
+    assert!(oldest > 2, "segments were trimmed: the oldest is {oldest}");
+    let whole = read(&disk, life.known).expect("it is good");
+    for below in [1, 2] {
+        for effect in prepare(oldest - below, SMALL.segment_bytes) {
+            disk.carry_out(&effect).expect("carried out");
+        }
+        let found = read(&disk, life.known).expect("what was never used says nothing");
+        assert_eq!(model::of_replay(&found), model::of_replay(&whole));
+    }
+    let (mut engine, replay, _) = open(disk, life.known).expect("it starts");
+    assert_eq!(model::of_replay(&replay), model::of_replay(&whole));
+    let left = engine.disk().file_names();
+    assert!(!left.iter().any(|file| *file < FileName::Segment(oldest)), "what was passed over is gone: {left:?}");
 }
 
 /// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).

@@ -1,8 +1,9 @@
 //! The log with its threads, on a real file system.
 
-use std::path::{Path, PathBuf};
+mod common;
+
+use std::path::Path;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
@@ -11,24 +12,9 @@ use coppice_server::log::{
     Lsn, Opened, Record, reader,
 };
 
+use common::{Scratch, patience, wait_until};
+
 const NODE: Identity = Identity { cluster: ClusterId(77), node: NodeId(2), incarnation: 1 };
-
-/// A directory that goes with the test.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new(name: &str) -> TempDir {
-        let dir = std::env::temp_dir().join(format!("coppice-{name}-{}", std::process::id()));
-        _ = std::fs::remove_dir_all(&dir);
-        TempDir(dir)
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn accept(group: u32, instance: u64, size: usize) -> Entry {
     let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![instance as u8; size])));
@@ -53,7 +39,7 @@ fn open(dir: &Path, known: Identity, options: LogOptions) -> (Opened, mpsc::Rece
 
 #[test]
 fn what_was_completed_is_there_after_every_start() {
-    let dir = TempDir::new("log-threads");
+    let dir = Scratch::new("log-threads");
     LogWriter::create(&dir.0, NODE).expect("created");
     let mut identity = NODE;
     for start in 0..5 {
@@ -74,7 +60,7 @@ fn what_was_completed_is_there_after_every_start() {
             }
         }
         for _ in 0..200 {
-            completions.recv_timeout(Duration::from_secs(20)).expect("completed");
+            completions.recv_timeout(patience()).expect("completed");
         }
         opened.writer.close();
         assert!(log.append(vec![]).is_err(), "closed");
@@ -82,26 +68,17 @@ fn what_was_completed_is_there_after_every_start() {
     assert!(dir.0.join("00000006.seg").exists());
 }
 
-/// Waits until `done` holds.
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn write_one(log: &Log, completions: &mpsc::Receiver<(GroupId, Lsn)>, instance: u64, size: usize) {
     let lsn = Some(Lsn(instance));
     log.append(vec![Append { entry: accept(1, instance, size), lsn, lazy: false }]).expect("running");
-    let completed = completions.recv_timeout(Duration::from_secs(30)).expect("completed");
+    let completed = completions.recv_timeout(patience()).expect("completed");
     assert_eq!(completed, (GroupId(1), Lsn(instance)));
 }
 
 #[test]
 fn trimmed_segments_go_or_are_kept_aside() {
     for keep_all in [false, true] {
-        let dir = TempDir::new(if keep_all { "log-keep" } else { "log-trim" });
+        let dir = Scratch::new(if keep_all { "log-keep" } else { "log-trim" });
         LogWriter::create(&dir.0, NODE).expect("created");
         let (opened, completions) = open(&dir.0, NODE, LogOptions { keep_all, ..options() });
         let log = opened.writer.log();
@@ -111,7 +88,7 @@ fn trimmed_segments_go_or_are_kept_aside() {
         assert!(dir.0.join("00000004.seg").exists(), "several segments");
         let trim = Entry::Trimmed { group: GroupId(1), upto: Instance(200) };
         log.append(vec![Append { entry: trim, lsn: Some(Lsn(201)), lazy: false }]).expect("running");
-        wait_until("the oldest segments go", || !dir.0.join("00000003.seg").exists());
+        wait_until("the oldest segments go", patience(), || !dir.0.join("00000003.seg").exists());
         assert_eq!(dir.0.join("old/00000003.seg").exists(), keep_all);
         opened.writer.close();
         let (mut opened, _) = open(&dir.0, opened.identity, options());
@@ -124,7 +101,7 @@ fn trimmed_segments_go_or_are_kept_aside() {
 
 #[test]
 fn the_reader_shows_every_record_and_changes_nothing() {
-    let dir = TempDir::new("log-reader");
+    let dir = Scratch::new("log-reader");
     LogWriter::create(&dir.0, NODE).expect("created");
     let (opened, completions) = open(&dir.0, NODE, options());
     for instance in 1..=50 {
@@ -155,7 +132,7 @@ fn the_reader_shows_every_record_and_changes_nothing() {
 
 #[test]
 fn lazy_records_ride_along_in_order_and_are_written_when_the_log_rests() {
-    let dir = TempDir::new("log-lazy");
+    let dir = Scratch::new("log-lazy");
     LogWriter::create(&dir.0, NODE).expect("created");
     let (opened, completions) = open(&dir.0, NODE, options());
     let log = opened.writer.log();
@@ -167,13 +144,13 @@ fn lazy_records_ride_along_in_order_and_are_written_when_the_log_rests() {
     let entry = accept(1, 3, 10);
     log.append(vec![Append { entry, lsn: Some(Lsn(3)), lazy: false }, lazy(4)]).expect("running");
     log.append(vec![lazy(5)]).expect("running");
-    let completed = || completions.recv_timeout(Duration::from_secs(30)).expect("completed").1;
+    let completed = || completions.recv_timeout(patience()).expect("completed").1;
     assert_eq!([completed(), completed(), completed(), completed(), completed()], [1, 2, 3, 4, 5].map(Lsn));
 }
 
 #[test]
 fn a_full_queue_gives_appends_back_and_then_takes_them() {
-    let dir = TempDir::new("log-queue");
+    let dir = Scratch::new("log-queue");
     LogWriter::create(&dir.0, NODE).expect("created");
     let (go_on, wait) = mpsc::channel::<()>();
     let hooks = Hooks { flushed: Box::new(move |_| _ = wait.recv()), failed: Box::new(|failure| panic!("{failure}")) };
@@ -182,19 +159,19 @@ fn a_full_queue_gives_appends_back_and_then_takes_them() {
     let log = opened.writer.log();
     let one = |instance| vec![Append { entry: accept(1, instance, 10), lsn: None, lazy: false }];
     log.append(one(1)).expect("taken");
-    wait_until("the first is under way", || log.waiting() == 0);
+    wait_until("the first is under way", patience(), || log.waiting() == 0);
     log.try_append(one(2)).expect("taken");
     log.try_append(one(3)).expect("taken");
     assert_eq!(log.try_append(one(4)), Err(one(4)));
     assert_eq!(log.waiting(), 2);
     drop(go_on);
-    wait_until("the queue empties", || log.waiting() == 0);
+    wait_until("the queue empties", patience(), || log.waiting() == 0);
     log.try_append(one(4)).expect("taken");
 }
 
 #[test]
 fn below_the_reserve_the_log_is_full_and_still_writes() {
-    let dir = TempDir::new("log-reserve");
+    let dir = Scratch::new("log-reserve");
     LogWriter::create(&dir.0, NODE).expect("created");
     let (opened, completions) = open(&dir.0, NODE, LogOptions { disk_reserve_bytes: u64::MAX, ..options() });
     let log = opened.writer.log();
@@ -208,7 +185,7 @@ fn below_the_reserve_the_log_is_full_and_still_writes() {
 /// reliability.md ST1, with threads: the hook hears of it once, and nothing is taken any more.
 #[test]
 fn a_failed_write_ends_the_log_for_good() {
-    let dir = TempDir::new("log-failed");
+    let dir = Scratch::new("log-failed");
     LogWriter::create(&dir.0, NODE).expect("created");
     let (failed, failure) = mpsc::channel();
     let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(move |why| failed.send(why).expect("heard")) };
@@ -217,20 +194,18 @@ fn a_failed_write_ends_the_log_for_good() {
     let spare = dir.0.join("00000003.seg");
     let one = |instance| vec![Append { entry: accept(1, instance, 5_000), lsn: None, lazy: false }];
     let mut instance = 0;
-    // The next segment is prepared, then taken away: opening it fails.
-    while !spare.exists() {
+    // The next segment is taken away while it is prepared, or before it is opened: either fails, and names it.
+    wait_until("the next segment is there", patience(), || {
         instance += 1;
         log.append(one(instance)).expect("running");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    wait_until("the segment is ready", || std::fs::metadata(&spare).is_ok_and(|file| file.len() == 256 << 10));
-    std::thread::sleep(Duration::from_millis(300));
+        spare.exists()
+    });
     std::fs::remove_file(&spare).expect("removed");
-    while log.append(one(instance)).is_ok() {
+    wait_until("the log takes nothing any more", patience(), || {
         instance += 1;
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let failure = failure.recv_timeout(Duration::from_secs(30)).expect("heard");
+        log.append(one(instance)).is_err()
+    });
+    let failure = failure.recv_timeout(patience()).expect("heard");
     assert_eq!(failure.path, spare);
     assert!(log.try_append(one(1)).is_err());
 }

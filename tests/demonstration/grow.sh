@@ -8,6 +8,7 @@
 # --bin DIR: where the programs are [target/release]
 # --base-port N: the nodes listen on N to N+9, N+10 to N+19 and so on [a free stretch]
 # --seconds N: how long the load runs; the changes must be done before it ends [60, with --short 20]
+# --patience T: how long a verb may take [30s] and a command of the load [5s]; for machines that are busy with others
 # --keep: leave the data directories, the history and the logs
 # --kill: one node dies (SIGKILL) and comes back while the cluster grows, and one while it shrinks
 #
@@ -15,12 +16,13 @@
 # checked.
 set -euo pipefail
 
-partitions=8 nodes=6 rate=600 seconds=60 base="" keep="" kills=""
+partitions=8 nodes=6 rate=600 seconds=60 base="" keep="" kills="" verbs=30s commands=5s
 bin="$(cd "$(dirname "$0")/../.." && pwd)/target/release"
 while [ $# -gt 0 ]; do
     case "$1" in
         --short) partitions=4 nodes=4 rate=200 seconds=20 ;;
         --seconds) seconds="$2"; shift ;;
+        --patience) verbs="$2" commands="$2"; shift ;;
         --bin) bin="$2"; shift ;;
         --base-port) base="$2"; shift ;;
         --keep) keep=1 ;;
@@ -81,7 +83,7 @@ serve() {
 # A verb as an operator types it.
 say() {
     echo "\$ coppice $*"
-    "$bin/coppice" "$@" --yes --output table --timeout 30s
+    "$bin/coppice" "$@" --yes --output table --timeout "$verbs"
 }
 
 # Kills a node in the middle of a change and starts it again a moment later, if that was asked for.
@@ -97,15 +99,16 @@ COPPICE_ENDPOINTS="$(address 1 0),$(address 2 0),$(address 3 0)"
 export COPPICE_ENDPOINTS
 
 for node in 1 2 3; do serve "$node"; done
-for _ in $(seq 100); do
-    if "$bin/coppice" init --partitions 1 --if-needed >"$home/init.log" 2>&1; then break; fi
+for _ in $(seq 200); do
+    if "$bin/coppice" init --partitions 1 --if-needed >"$home/init.log" 2>&1 &&
+        "$bin/coppice" status >"$home/init.log" 2>&1; then formed=1; break; fi
     sleep 0.1
 done
-"$bin/coppice" status >/dev/null || { cat "$home/init.log" >&2; exit 1; }
+[ -n "${formed:-}" ] || { cat "$home/init.log" >&2; exit 1; }
 
 # Ranges span a third of the keys, so that most of them cross partitions once there are several.
 "$bin/coppice-load" run --workload mixed --entries 1000 --range-keys 300 --rate "$rate" --clients 32 --trim 0s \
-    --duration "${seconds}s" --record "$home/history.jsonl" -o json >"$home/load.json" 2>"$home/load.log" &
+    --duration "${seconds}s" --timeout "$commands" --record "$home/history.jsonl" -o json >"$home/load.json" 2>"$home/load.log" &
 load_pid=$!
 sleep 2
 

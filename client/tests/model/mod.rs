@@ -4,20 +4,22 @@
 
 #![allow(dead_code)]
 
+mod nodes;
 pub mod queries;
+pub mod run;
+mod store;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Op, OpResult, Value};
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::session::{CallKey, ConnectionId, Effect, Input, Session};
 use coppice_client::time::Time;
-use coppice_client::wire::control::encode_control;
-use coppice_client::wire::frame::encode_frame;
-use coppice_client::wire::part::PartHead;
 use coppice_client::wire::*;
+
+#[allow(unused_imports)] // Each test program uses a part of it.
+pub use store::{Execution, ModelPartition, contains, execute_pack};
 
 /// splitmix64.
 #[derive(Clone, Debug)]
@@ -60,24 +62,6 @@ pub struct Chaos {
     pub delay_ms: u64,
 }
 
-#[derive(Clone, Debug, Default)]
-pub struct SessionRow {
-    lowest: u64,
-    replies: BTreeMap<u64, (Position, Vec<u8>)>,
-}
-
-#[derive(Clone, Debug)]
-pub struct ModelPartition {
-    pub id: PartitionId,
-    pub low: Bytes,
-    pub high: Option<Bytes>,
-    pub leader: u32,
-    pub data: BTreeMap<Vec<u8>, Vec<u8>>,
-    pub sessions: BTreeMap<SessionId, SessionRow>,
-    pub instance: u64,
-    pub version: u64,
-}
-
 #[derive(Debug)]
 enum Event {
     Opened(ConnectionId, bool),
@@ -86,13 +70,6 @@ enum Event {
     Apply { partition: PartitionId, entry: Bytes, reply: Option<(ConnectionId, u32)> },
     Lost(ConnectionId),
     Query(queries::QueryEvent),
-}
-
-/// What one execution did.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Execution {
-    pub position: Position,
-    pub result: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -116,6 +93,8 @@ pub struct World {
     pub nodes: u32,
     pub version: u64,
     pub initialized: bool,
+    /// Nodes refuse every greeting.
+    pub unfriendly: bool,
     /// Every execution by what was written: unique values name their command.
     pub executions: BTreeMap<Vec<u8>, Vec<Execution>>,
     pub parts: BTreeMap<u64, Vec<Bytes>>,
@@ -130,36 +109,8 @@ pub struct World {
     events: BTreeMap<(Time, u64), Event>,
     sequence: u64,
     paused_until: BTreeMap<u32, Time>,
-    ranges: BTreeMap<(ConnectionId, u32), RangeState>,
+    ranges: BTreeMap<(ConnectionId, u32), nodes::RangeState>,
     pub queries: queries::Queries,
-}
-
-#[derive(Debug)]
-struct RangeState {
-    pairs: Vec<(Vec<u8>, Vec<u8>)>,
-    sent: usize,
-    number: u32,
-    credit: i64,
-    head: PartHead,
-    limited: bool,
-}
-
-impl RangeState {
-    /// The next chunk, a small one, and whether it is the last.
-    fn chunk(&mut self) -> (BytesMut, bool) {
-        let mut out = BytesMut::new();
-        let mut writer = PartWriter::new(&mut out, &self.head, self.number, false);
-        let before = self.sent as u64;
-        for (key, value) in self.pairs[self.sent..].iter().take(3) {
-            assert!(writer.push(key, value));
-            self.sent += 1;
-        }
-        let end = if self.limited { PartEnd::Limited } else { PartEnd::Complete };
-        let end = (self.sent == self.pairs.len()).then_some(end);
-        self.credit -= writer.finish(before, end) as i64;
-        self.number += 1;
-        (out, end.is_some())
-    }
 }
 
 pub const CLUSTER: ClusterId = ClusterId(0x00c0_ffee);
@@ -188,6 +139,7 @@ impl World {
             nodes: 3,
             version: 1,
             initialized: true,
+            unfriendly: false,
             executions: BTreeMap::new(),
             parts: BTreeMap::new(),
             completed: Vec::new(),
@@ -199,6 +151,24 @@ impl World {
             ranges: BTreeMap::new(),
             queries: queries::Queries { coordinator: 1, round: 1, ..Default::default() },
         }
+    }
+
+    /// From now on a node hears nothing and says nothing, and leads nothing.
+    pub fn silence(&mut self, node: u32) {
+        self.paused_until.insert(node, Time::NEVER);
+        for partition in &mut self.partitions {
+            if partition.leader == node {
+                partition.leader = node % self.nodes + 1;
+            }
+        }
+        if self.queries.coordinator == node {
+            self.queries.coordinator = node % self.nodes + 1;
+        }
+    }
+
+    /// Frames of this kind that nodes have received.
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.received.get(&(kind as u8)).copied().unwrap_or(0)
     }
 
     pub fn endpoints(&self) -> Vec<String> {
@@ -411,338 +381,5 @@ impl World {
         line.to_client = line.to_client.max(at);
         let at = line.to_client;
         self.schedule(at, Event::ToClient(connection, bytes.freeze()));
-    }
-
-    fn node_receives(&mut self, connection: ConnectionId, bytes: Bytes) {
-        let line = &self.lines[&connection];
-        if let Some(&until) = self.paused_until.get(&line.node)
-            && until > self.now
-        {
-            self.schedule(until, Event::ToNode(connection, bytes));
-            return;
-        }
-        let line = self.lines.get_mut(&connection).unwrap();
-        let node = line.node;
-        line.decoder.feed(&bytes);
-        while let Some(frame) = self.lines.get_mut(&connection).unwrap().decoder.next_frame().unwrap() {
-            *self.received.entry(frame.kind).or_default() += 1;
-            let request = Request::decode(&frame).expect("the session sends what can be decoded");
-            self.on_request(node, connection, frame.stream, request);
-        }
-    }
-
-    fn on_request(&mut self, node: u32, connection: ConnectionId, stream: u32, request: Request) {
-        let mut out = BytesMut::new();
-        match request {
-            Request::Hello(hello) => {
-                assert!(hello.cluster.is_none_or(|cluster| cluster == CLUSTER));
-                let limits = Limits {
-                    frame_bytes: FRAME_BYTES_MAX as u32,
-                    key_bytes: KEY_BYTES_MAX as u32,
-                    value_bytes: VALUE_BYTES_MAX as u32,
-                    inflight: 1024,
-                    inflight_bytes: 16 << 20,
-                    idle_ms: 30_000,
-                };
-                let hello = HelloOk {
-                    protocol: 1,
-                    features: 0,
-                    cluster: self.initialized.then_some(CLUSTER),
-                    node: self.initialized.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
-                    map_version: MapVersion(if self.initialized { self.version } else { 0 }),
-                    limits,
-                };
-                encode_control(&mut out, Kind::HelloOk, 0, &hello);
-                self.lines.get_mut(&connection).unwrap().greeted = true;
-            }
-            Request::MapGet(get) if self.initialized => {
-                let map = (get.known.0 < self.version).then(|| self.map());
-                encode_control(&mut out, Kind::Map, stream, &MapReply { map, leaders: Vec::new() });
-            }
-            Request::MapGet(_) => Refusal::NotInitialized.encode(&mut out, stream),
-            Request::Ping => encode_frame(&mut out, Kind::Pong, stream, &[]),
-            Request::OpenSession(open) => return self.on_entry(node, connection, stream, open.partition, open.entry),
-            Request::Commands(pack) => return self.on_entry(node, connection, stream, pack.partition, pack.entry),
-            Request::Read(read) => match self.serves(node, read.partition, read.anywhere) {
-                Err(refusal) => refusal.encode(&mut out, stream),
-                Ok(at) => {
-                    let partition = &self.partitions[at];
-                    if !read.keys().all(|key| contains(partition, key)) {
-                        self.wrong_partition(read.partition).encode(&mut out, stream);
-                    } else {
-                        let mut answer = BytesMut::new();
-                        let mut reply = PackReply::read(&mut answer, partition.id, partition.instance, 0);
-                        read.keys().for_each(|key| reply.value(partition.data.get(key).map(|value| &value[..])));
-                        reply.finish();
-                        let mut replies = RepliesWriter::new(&mut out);
-                        replies.answer(stream, &answer).unwrap();
-                        replies.finish();
-                    }
-                }
-            },
-            Request::Range(range) => return self.on_range(node, connection, stream, range),
-            Request::Credit(bytes) => {
-                if let Some(range) = self.ranges.get_mut(&(connection, stream)) {
-                    range.credit += i64::from(bytes);
-                    self.stream_range(connection, stream);
-                }
-                return;
-            }
-            Request::Cancel => {
-                self.ranges.remove(&(connection, stream));
-                return;
-            }
-            Request::Query(query) => return self.on_query(node, connection, stream, query),
-            Request::PartCredit { query, partition, bytes } => {
-                return self.on_part_credit(connection, query, partition, bytes);
-            }
-            Request::PartCancel { query } => return self.on_part_cancel(connection, query),
-            other => panic!("{other:?}"),
-        }
-        self.reply(connection, out);
-    }
-
-    fn serves(&mut self, node: u32, partition: PartitionId, anywhere: bool) -> Result<usize, Refusal> {
-        let Some(at) = self.partitions.iter().position(|found| found.id == partition) else {
-            return Err(self.wrong_partition(partition));
-        };
-        let leader = self.partitions[at].leader;
-        if leader != node && !anywhere {
-            let hint = match self.rng.below(3) {
-                0 => None,
-                1 => Some(NodeId(leader)),
-                _ => Some(NodeId(self.rng.below(u64::from(self.nodes)) as u32 + 1)),
-            };
-            return Err(Refusal::NotLeader { partition, hint });
-        }
-        if self.rng.chance(self.chaos.busy) {
-            return Err(match self.rng.below(3) {
-                0 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)) },
-                1 => Refusal::Full,
-                _ => Refusal::ShuttingDown,
-            });
-        }
-        Ok(at)
-    }
-
-    fn wrong_partition(&mut self, partition: PartitionId) -> Refusal {
-        let mut entries: Vec<Entry> = self.partitions.iter().map(|found| self.entry_of(found)).collect();
-        if self.rng.chance(300) {
-            entries.truncate(1);
-        }
-        Refusal::WrongPartition { partition, version: MapVersion(self.version), entries }
-    }
-
-    fn on_entry(&mut self, node: u32, connection: ConnectionId, stream: u32, partition: PartitionId, entry: Bytes) {
-        if let Err(refusal) = self.serves(node, partition, false) {
-            let mut out = BytesMut::new();
-            refusal.encode(&mut out, stream);
-            return self.reply(connection, out);
-        }
-        // From here on it may be executed: now, later, twice as far as the log is concerned, or never.
-        let mut reply = Some((connection, stream));
-        if self.rng.chance(self.chaos.deposed) {
-            let mut out = BytesMut::new();
-            Refusal::Deposed { partition, hint: None }.encode(&mut out, stream);
-            self.reply(connection, out);
-            reply = None;
-        }
-        let at = self.now + self.delay();
-        if self.rng.chance(self.chaos.repeat) {
-            // A late copy. A leader proposes what it was sent once, so the copy that it answers comes first: that is
-            // what makes `SessionExpired` sure for this sending.
-            let later = at + self.delay() * 10;
-            self.schedule(later, Event::Apply { partition, entry: entry.clone(), reply: None });
-        }
-        if !self.rng.chance(self.chaos.lost_apply) {
-            self.schedule(at, Event::Apply { partition, entry, reply });
-        }
-    }
-
-    fn apply(&mut self, partition: PartitionId, entry: &Bytes, reply: Option<(ConnectionId, u32)>) {
-        let Some(at) = self.partitions.iter().position(|found| found.id == partition) else { return };
-        let partition = &mut self.partitions[at];
-        partition.instance += 1;
-        let instance = partition.instance;
-        let entry = entry::entries(entry).next().unwrap().unwrap();
-        let mut out = BytesMut::new();
-        if entry.tag == entry::TAG_OPEN {
-            let session = SessionId { partition: partition.id, instance, index: 0 };
-            partition.sessions.insert(session, SessionRow::default());
-            let mut replies = RepliesWriter::new(&mut out);
-            replies.opened(reply.map_or(0, |reply| reply.1), session);
-            replies.finish();
-        } else {
-            let pack = Pack::decode(entry.bytes).unwrap();
-            let mut answer = BytesMut::new();
-            if !execute_pack(partition, &mut self.executions, instance, &pack, &mut answer) {
-                Refusal::SessionExpired.encode(&mut out, reply.map_or(0, |reply| reply.1));
-            } else {
-                let mut replies = RepliesWriter::new(&mut out);
-                replies.answer(reply.map_or(0, |reply| reply.1), &answer).unwrap();
-                replies.finish();
-            }
-        }
-        if let Some((connection, _)) = reply {
-            self.reply(connection, out);
-        }
-    }
-
-    fn on_range(&mut self, node: u32, connection: ConnectionId, stream: u32, range: RangeRequest) {
-        let served = self.serves(node, range.partition, range.anywhere).and_then(|at| {
-            let partition = &self.partitions[at];
-            let end = range.high.as_deref();
-            let inside = range.low >= partition.low
-                && match (&partition.high, end) {
-                    (None, _) => true,
-                    (Some(_), None) => false,
-                    (Some(mine), Some(high)) => high <= &mine[..] || high <= &range.low[..],
-                };
-            if inside { Ok(at) } else { Err(self.wrong_partition(range.partition)) }
-        });
-        let at = match served {
-            Ok(at) => at,
-            Err(refusal) => {
-                let mut out = BytesMut::new();
-                refusal.encode(&mut out, stream);
-                return self.reply(connection, out);
-            }
-        };
-        let partition = &self.partitions[at];
-        let mut pairs: Vec<_> = partition
-            .data
-            .iter()
-            .filter(|(key, _)| key[..] >= range.low[..] && range.high.as_ref().is_none_or(|high| key[..] < high[..]))
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
-        if range.reverse {
-            pairs.reverse();
-        }
-        let limited = range.pairs_max > 0 && pairs.len() as u64 >= range.pairs_max;
-        if limited {
-            pairs.truncate(range.pairs_max as usize);
-        }
-        let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
-        let head = PartHead { stream, position, ticket: None, keys_only: range.keys_only };
-        let state = RangeState { pairs, sent: 0, number: 0, credit: i64::from(range.credit), head, limited };
-        self.ranges.insert((connection, stream), state);
-        self.stream_range(connection, stream);
-    }
-
-    /// Sends small chunks as far as the credit goes.
-    fn stream_range(&mut self, connection: ConnectionId, stream: u32) {
-        while let Some(range) = self.ranges.get_mut(&(connection, stream)) {
-            if range.credit <= 0 {
-                return;
-            }
-            let (out, end) = range.chunk();
-            if !self.rng.chance(self.chaos.lost_part) {
-                self.reply(connection, out);
-            }
-            if end {
-                self.ranges.remove(&(connection, stream));
-            } else if self.rng.chance(self.chaos.cut) {
-                self.cut(connection);
-            }
-        }
-    }
-}
-
-pub fn contains(partition: &ModelPartition, key: &[u8]) -> bool {
-    key >= &partition.low[..] && partition.high.as_ref().is_none_or(|high| key < &high[..])
-}
-
-/// Executes a pack as ordering.md 6 says; `false`: its session is not open.
-pub fn execute_pack(
-    partition: &mut ModelPartition,
-    executions: &mut BTreeMap<Vec<u8>, Vec<Execution>>,
-    instance: u64,
-    pack: &Pack<'_>,
-    answer: &mut BytesMut,
-) -> bool {
-    let Some(mut row) = partition.sessions.remove(&pack.session()) else { return false };
-    row.lowest = row.lowest.max(pack.lowest_unacknowledged());
-    let lowest = row.lowest;
-    row.replies.retain(|&number, _| number >= lowest);
-    let mut reply = PackReply::new(answer, partition.id, instance, 0);
-    for (index, (number, command)) in pack.commands().enumerate() {
-        if let Some((position, result)) = row.replies.get(&number) {
-            reply.repeated(*position, result);
-            continue;
-        }
-        if number < row.lowest {
-            reply.refused(CommandRefusal::Forgotten);
-            continue;
-        }
-        let (low, high) = (partition.low.clone(), partition.high.clone());
-        if !command.is_within(&low, high.as_deref()) {
-            let version = MapVersion(partition.version);
-            reply.refused(CommandRefusal::WrongPartition { version });
-            continue;
-        }
-        let mark = match command {
-            Command::Op(op) => {
-                reply.result(&execute(&mut partition.data, op));
-                mark_of(&op)
-            }
-            Command::Many(many) => {
-                let results: Vec<OpResult> = many.iter().map(|op| execute(&mut partition.data, op)).collect();
-                reply.many(results.iter());
-                many.iter().next().and_then(|op| mark_of(&op))
-            }
-            Command::Load(load) => {
-                match load.iter().position(|(key, _)| partition.data.contains_key(key)) {
-                    Some(present) => reply.not_loaded(present as u64),
-                    None => {
-                        partition.data.extend(load.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
-                        reply.loaded(load.len() as u64);
-                    }
-                }
-                load.iter().next().map(|(_, value)| value.to_vec())
-            }
-        };
-        let result = reply.last_result().to_vec();
-        let position = Position { partition: partition.id, instance, index: index as u32 };
-        row.replies.insert(number, (position, result.clone()));
-        if let Some(mark) = mark {
-            executions.entry(mark).or_default().push(Execution { position, result });
-        }
-    }
-    reply.finish();
-    partition.sessions.insert(pack.session(), row);
-    true
-}
-
-/// The unique value that names the command.
-fn mark_of(op: &Op<'_>) -> Option<Vec<u8>> {
-    match op {
-        Op::Put { value, .. } | Op::Insert { value, .. } | Op::Cas { value, .. } => Some(value.to_vec()),
-        Op::Delete { .. } | Op::Get { .. } => None,
-    }
-}
-
-fn execute(data: &mut BTreeMap<Vec<u8>, Vec<u8>>, op: Op<'_>) -> OpResult {
-    let owned = |value: &Vec<u8>| Value::from(&value[..]);
-    match op {
-        Op::Put { key, value } => {
-            OpResult::Put { previous: data.insert(key.to_vec(), value.to_vec()).as_ref().map(owned) }
-        }
-        Op::Insert { key, value } => {
-            let present = data.get(key).map(owned);
-            if present.is_none() {
-                data.insert(key.to_vec(), value.to_vec());
-            }
-            OpResult::Insert { present }
-        }
-        Op::Delete { key } => OpResult::Delete { previous: data.remove(key).as_ref().map(owned) },
-        Op::Cas { key, expected, value } => {
-            let current = data.get(key).map(owned);
-            let done = current.as_ref().is_some_and(|current| **current == *expected);
-            if done {
-                data.insert(key.to_vec(), value.to_vec());
-            }
-            OpResult::Cas { done, current }
-        }
-        Op::Get { key } => OpResult::Get { value: data.get(key).map(owned) },
     }
 }

@@ -2,6 +2,9 @@
 //! completed, voided or forgotten with their coordinator; parts that come late, before their cut, twice, or of a ticket
 //! that nobody waits for any more. It keeps book of what every ticket saw, and watches what the client gives out.
 
+use coppice_client::wire::part::PartHead;
+
+use super::nodes::RangeState;
 use super::*;
 
 /// How wild queries are, in permille per occasion.
@@ -82,6 +85,10 @@ pub struct Queries {
 }
 
 impl World {
+    fn leader_of(&self, partition: PartitionId) -> NodeId {
+        NodeId(self.partitions.iter().find(|found| found.id == partition).expect("it is in the map").leader)
+    }
+
     fn ticket(&self, n: u64) -> Ticket {
         let round = self.queries.tickets.get(&n).map_or(0, |tried| tried.round);
         Ticket { round, replica: ReplicaId(1), n }
@@ -115,7 +122,10 @@ impl World {
                     (Some(mine), Some(high)) => Some(mine.min(high).clone()),
                     (mine, high) => mine.clone().or(high.clone()),
                 },
-                node: NodeId((draw.wrapping_add(at) % u64::from(self.nodes)) as u32 + 1),
+                node: match request.from_leaders {
+                    true => self.leader_of(entry.partition),
+                    false => NodeId((draw.wrapping_add(at) % u64::from(self.nodes)) as u32 + 1),
+                },
             })
             .collect();
         for part in &parts {
@@ -244,6 +254,9 @@ impl World {
 
     /// The node sends a part on the connection that it has with the client; without one it waits for it.
     fn give(&mut self, parked: Box<Parked>, until: Time) {
+        if self.paused_until.get(&parked.node.0) == Some(&Time::NEVER) {
+            return;
+        }
         let mut lines = self.lines.iter().rev();
         let line = lines
             .find(|(_, line)| NodeId(line.node) == parked.node && line.client_open && line.node_open && line.greeted);

@@ -273,7 +273,7 @@ mod tests {
         let site = site();
         let mut deaf = Command::new("sh");
         let id = site.start("deaf", deaf.args(["-c", "trap '' TERM; echo up; sleep 60 & wait; wait"])).unwrap();
-        site.wait(&[("deaf".to_owned(), id)], Duration::from_secs(10), || site.said("deaf") == "up\n").unwrap();
+        site.wait(&[("deaf".to_owned(), id)], Duration::from_secs(120), || site.said("deaf") == "up\n").unwrap();
         let alive = || Path::new(&format!("/proc/{id}/exe")).read_link().is_ok();
         assert!(alive());
         site.clear();
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_process_that_fails_is_quoted_and_one_that_hangs_is_left() {
         let site = site();
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(120);
         let failed = site.run("sad", Command::new("sh").args(["-c", "echo no such flag >&2; exit 3"]), limit);
         assert!(failed.is_err_and(|e| e.contains("exit status: 3") && e.contains("no such flag")));
         let hangs = site.run("slow", Command::new("sleep").arg("60"), Duration::from_millis(50));

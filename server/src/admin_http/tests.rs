@@ -21,7 +21,7 @@ fn serve(admin: Admin) -> Server {
 /// Sends raw bytes and returns all that comes back until the server closes.
 fn exchange(server: &Server, request: &str) -> String {
     let mut stream = TcpStream::connect(server.address()).expect("connect");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set a timeout");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set a timeout");
     stream.write_all(request.as_bytes()).expect("send");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("read the answer");

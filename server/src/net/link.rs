@@ -336,7 +336,7 @@ mod tests {
     use crate::multicast::letter::Word;
 
     /// Whatever is expected comes within this, or the test fails.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// Longer than anything takes that is not held back.
     const DELAY: Duration = Duration::from_millis(300);

@@ -2,19 +2,18 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{ClusterId, Frame, FrameDecoder, Hello, Kind, PROTOCOL, Refusal, encode_frame};
 
-use crate::support::{Cluster, eventually};
+use crate::support::{Cluster, eventually, patience};
 
 /// What a port answers to these bytes until it closes the connection: its frames.
 #[track_caller]
 fn answers(port: u16, bytes: &[u8]) -> Vec<Frame> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    stream.set_read_timeout(Some(patience())).expect("a socket");
     // A port that has answered and closed may be gone before all is written.
     let _ = stream.write_all(bytes);
     let mut decoder = FrameDecoder::default();

@@ -4,7 +4,7 @@ use crate::support::{Scratch, run, run_with_input};
 
 #[test]
 fn the_default_settings_file_is_a_good_one() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("config");
     let file = scratch.path("coppice.toml");
     let default = run(&["config", "default"]);
     assert_eq!(default.code, 0);
@@ -15,7 +15,7 @@ fn the_default_settings_file_is_a_good_one() {
 
 #[test]
 fn a_misspelled_setting_is_named_with_the_nearest_in_four_lines() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("config");
     let file = scratch.path("coppice.toml");
     std::fs::write(&file, "[log]\nflsh = \"fdatasync\"\n").expect("it is writable");
     let said = run(&["config", "check", file.to_str().expect("text")]);

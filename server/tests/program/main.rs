@@ -2,9 +2,12 @@
 
 mod broken_disks;
 mod broken_peers;
+#[path = "../common/mod.rs"]
+mod common;
 mod config;
 mod cuts;
 mod demo;
+mod membership;
 mod nodes;
 mod operate;
 mod readme;

@@ -1,6 +1,6 @@
 //! The first page tells the truth: its commands run, and say what it shows. Digits are wildcards.
 
-use crate::support::{Cluster, Said, program, run};
+use crate::support::{Cluster, Said, program, run, run_at};
 
 const README: &str = include_str!("../../../README.md");
 
@@ -86,7 +86,7 @@ fn every_session_of_the_first_page_says_what_it_shows() {
             for verb in command.split("; ") {
                 let words = verb.strip_prefix("coppice ").unwrap_or_else(|| panic!("`{verb}` is no verb of ours"));
                 let words: Vec<&str> = words.split(' ').collect();
-                let one = run(&[&["--endpoints", &endpoints, "--output", "table"], &words[..]].concat());
+                let one = run_at(&endpoints, &[&["--output", "table"], &words[..]].concat(), b"");
                 said.out += &format!("{}{}", one.out, one.err);
                 said.code = one.code;
             }
@@ -110,16 +110,21 @@ fn the_demo_of_the_first_page_says_what_it_shows() {
     let all = blocks();
     let block = all.iter().find(|block| block.iter().any(|line| line.starts_with(prompt))).expect("a demo");
     let script: Vec<&str> = block.iter().filter_map(|line| line.strip_prefix(prompt)).collect();
-    let mut command = program();
-    let output = command.args(["demo", "--exec", &script.join("; ")]).output().expect("it runs");
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout);
-    // Where the usual ports are taken it prints a line more.
-    let mut found = said.lines().map(shape);
-    for line in block.iter().filter(|line| !line.starts_with(prompt)) {
-        let (line, wanted) = (remark(line).0, shape(remark(line).0));
-        assert!(found.any(|found| found == wanted), "no line `{line}` in its place:\n{said}");
-    }
+    let missing = || {
+        let mut command = program();
+        let output = command.args(["demo", "--exec", &script.join("; ")]).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        // Where the usual ports are taken it prints a line more.
+        let mut found = said.lines().map(shape);
+        let mut lines = block.iter().filter(|line| !line.starts_with(prompt)).map(|line| remark(line).0);
+        let line = lines.find(|line| !found.any(|found| found == shape(line)))?;
+        Some(format!("no line `{line}` in its place:\n{said}"))
+    };
+    // On a busy machine leaders move by themselves, and the demo tells so; the page shows one that is not.
+    let mut missing = std::iter::repeat_with(missing).take(5);
+    let first = missing.next().expect("five times");
+    assert!(first.is_none() || missing.any(|missing| missing.is_none()), "{}", first.unwrap_or_default());
 }
 
 #[test]

@@ -1,38 +1,17 @@
 //! Real processes for tests: one program run to its end, nodes, clusters, demos. Whatever a test starts ends with it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// No step of a test takes longer on any machine; reaching it is a failure, not a measurement.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+use coppice_client::Config;
+use coppice_client::blocking::Client;
+use coppice_server::local::HeldPorts;
 
-/// A directory of its own for one test, removed with it.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("coppice-test-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory");
-        Self(path)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+pub use crate::common::{Scratch, patience};
+use crate::common::{wait_for, wait_until};
 
 /// What a program said and how it ended.
 #[derive(Debug)]
@@ -73,6 +52,22 @@ pub fn run_with_input(words: &[&str], input: &[u8]) -> Said {
 /// Runs the program with these words to its end.
 pub fn run(words: &[&str]) -> Said {
     run_with_input(words, b"")
+}
+
+/// Runs a verb at these endpoints, with time enough for any machine unless the words say otherwise.
+pub fn run_at(endpoints: &str, words: &[&str], input: &[u8]) -> Said {
+    let timeout = format!("{}s", patience().as_secs());
+    let mut all = vec!["--endpoints", endpoints];
+    if !words.contains(&"--timeout") {
+        all.extend(["--timeout", &timeout]);
+    }
+    all.extend(words);
+    run_with_input(&all, input)
+}
+
+/// The settings of a client whose calls end with an answer, unless the cluster does not serve.
+pub fn patient() -> Config {
+    Config { timeout: patience(), ..Config::default() }
 }
 
 /// Starts a process on a thread that never ends: a node's parent-death signal follows the thread that started it, and
@@ -121,7 +116,7 @@ impl Running {
     /// The next line that begins with `word`.
     #[track_caller]
     pub fn line(&mut self, word: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.get_mut().expect("no reader panics").recv_timeout(left) {
@@ -142,14 +137,7 @@ impl Running {
 
     #[track_caller]
     pub fn ended(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().expect("it can be waited for") {
-                return status;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        panic!("the process does not end");
+        wait_for("the process ends", patience(), || self.child.try_wait().expect("it can be waited for"))
     }
 }
 
@@ -175,18 +163,15 @@ pub fn lives(pid: u32) -> bool {
 
 /// Waits until `what` holds.
 #[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    wait_until(what, patience(), holds);
 }
 
 /// Nodes of one cluster, each a process with a directory and ports of its own.
 pub struct Cluster {
     pub scratch: Scratch,
-    ports: Vec<[u16; 3]>,
+    /// Three of each node; a node that is down finds its own free when it comes back.
+    ports: HeldPorts,
     nodes: Vec<Option<Running>>,
     /// Settings of every node, beside its addresses.
     flags: Vec<String>,
@@ -208,7 +193,8 @@ impl Cluster {
     pub fn stopped(nodes: usize, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         let waiting = (0..nodes).map(|_| None).collect();
-        Self { scratch: Scratch::new(), ports: free_ports(nodes), nodes: waiting, flags }
+        let ports = HeldPorts::draw(3 * nodes).expect("ports");
+        Self { scratch: Scratch::new("test"), ports, nodes: waiting, flags }
     }
 
     /// Starts and forms a cluster of `nodes` nodes, cut at these keys, and waits until it is whole.
@@ -226,12 +212,16 @@ impl Cluster {
     /// Forms a cluster of the waiting nodes.
     #[track_caller]
     pub fn form(&self, split_keys: &str) {
-        let mut words = vec!["init"];
+        // A node may be late; then what was begun is gone on with.
+        let mut words = vec!["init", "--if-needed"];
         if !split_keys.is_empty() {
             words.extend(["--split-keys", split_keys]);
         }
-        let said = self.run(&words);
-        assert_eq!(said.code, 0, "{said:?}");
+        eventually("the cluster is formed", || {
+            let said = self.run(&words);
+            assert!([0, 3].contains(&said.code), "{said:?}");
+            said.code == 0
+        });
         self.healthy();
     }
 
@@ -241,16 +231,25 @@ impl Cluster {
     }
 
     pub fn endpoints(&self) -> String {
-        let addresses: Vec<String> = self.ports.iter().map(|ports| format!("127.0.0.1:{}", ports[0])).collect();
+        let addresses: Vec<String> = (0..self.nodes.len()).map(|index| self.endpoint(index)).collect();
         addresses.join(",")
     }
 
+    /// Where clients reach a node.
+    pub fn endpoint(&self, index: usize) -> String {
+        format!("127.0.0.1:{}", self.native_port(index))
+    }
+
     pub fn native_port(&self, index: usize) -> u16 {
-        self.ports[index][0]
+        self.ports.numbers()[3 * index]
+    }
+
+    pub fn peer_port(&self, index: usize) -> u16 {
+        self.ports.numbers()[3 * index + 1]
     }
 
     pub fn admin_port(&self, index: usize) -> u16 {
-        self.ports[index][2]
+        self.ports.numbers()[3 * index + 2]
     }
 
     pub fn data_dir(&self, index: usize) -> PathBuf {
@@ -267,10 +266,12 @@ impl Cluster {
     }
 
     pub fn run_with_input(&self, words: &[&str], input: &[u8]) -> Said {
-        let endpoints = self.endpoints();
-        let mut all = vec!["--endpoints", &endpoints];
-        all.extend(words);
-        run_with_input(&all, input)
+        run_at(&self.endpoints(), words, input)
+    }
+
+    /// A verb that one node is asked for.
+    pub fn run_at(&self, index: usize, words: &[&str]) -> Said {
+        run_at(&self.endpoint(index), words, b"")
     }
 
     /// Starts a node and waits for its first word.
@@ -282,8 +283,8 @@ impl Cluster {
 
     pub fn command(&self, index: usize) -> Command {
         let local = |port: u16| format!("127.0.0.1:{port}");
-        let [native, peer, admin] = self.ports[index];
-        let seeds: Vec<String> = self.ports.iter().map(|ports| local(ports[1])).collect();
+        let (native, peer, admin) = (self.native_port(index), self.peer_port(index), self.admin_port(index));
+        let seeds: Vec<String> = (0..self.nodes.len()).map(|index| local(self.peer_port(index))).collect();
         let mut command = program();
         command.args(["serve", "--config", "/dev/null", "--log-format", "pretty"]);
         command.args(["--end-with", &std::process::id().to_string(), "--data-dir"]).arg(self.data_dir(index));
@@ -305,13 +306,9 @@ impl Cluster {
     }
 
     /// A client of this cluster.
-    pub fn client(&self) -> coppice_client::blocking::Client {
-        let endpoints = self.ports.iter().map(|ports| format!("127.0.0.1:{}", ports[0]));
-        coppice_client::blocking::Client::connect(endpoints).expect("the cluster serves")
-    }
-
-    pub fn peer_port(&self, index: usize) -> u16 {
-        self.ports[index][1]
+    pub fn client(&self) -> Client {
+        let endpoints = (0..self.nodes.len()).map(|index| self.endpoint(index));
+        Client::connect_with(endpoints, patient()).expect("the cluster serves")
     }
 
     /// A node that runs.
@@ -323,7 +320,7 @@ impl Cluster {
     /// The page at a path of a node's admin port.
     #[track_caller]
     pub fn page(&self, index: usize, path: &str) -> String {
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.ports[index][2])).expect("it listens");
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.admin_port(index))).expect("it listens");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
@@ -363,11 +360,4 @@ impl Cluster {
 
 fn log(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new().create(true).append(true).open(path).expect("a log file")
-}
-
-/// Ports that were free a moment ago; all held until all are known.
-fn free_ports(nodes: usize) -> Vec<[u16; 3]> {
-    let held: Vec<TcpListener> = (0..nodes * 3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-    let ports: Vec<u16> = held.iter().map(|listener| listener.local_addr().expect("bound").port()).collect();
-    ports.chunks(3).map(|chunk| [chunk[0], chunk[1], chunk[2]]).collect()
 }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::check::random::Random;
 
 /// A node that has said nothing by then will not.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Ports of nodes are drawn below those that the system gives to outgoing connections: a node that is down must find
 /// its own free when it comes back.

@@ -29,7 +29,7 @@ use crate::check::record::Recorder;
 use crate::check::write::write;
 
 /// After the last fault every write without an answer gets one within this time, and the whole map can be read.
-const RECOVERY_MAX: Duration = Duration::from_secs(30);
+const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 /// How long one call of a client may take before it counts as unanswered.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,0 +1,279 @@
+//! What the nodes of the model do with requests: who serves what, what it says instead, and ranges in small chunks.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use coppice_client::map::Entry;
+use coppice_client::session::ConnectionId;
+use coppice_client::wire::control::encode_control;
+use coppice_client::wire::frame::encode_frame;
+use coppice_client::wire::part::PartHead;
+use coppice_client::wire::*;
+
+use super::store::{SessionRow, contains, execute_pack};
+use super::{CLUSTER, Event, World};
+
+#[derive(Debug)]
+pub struct RangeState {
+    pub pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub sent: usize,
+    pub number: u32,
+    pub credit: i64,
+    pub head: PartHead,
+    pub limited: bool,
+}
+
+impl RangeState {
+    /// The next chunk, a small one, and whether it is the last.
+    pub fn chunk(&mut self) -> (BytesMut, bool) {
+        let mut out = BytesMut::new();
+        let mut writer = PartWriter::new(&mut out, &self.head, self.number, false);
+        let before = self.sent as u64;
+        for (key, value) in self.pairs[self.sent..].iter().take(3) {
+            assert!(writer.push(key, value));
+            self.sent += 1;
+        }
+        let end = if self.limited { PartEnd::Limited } else { PartEnd::Complete };
+        let end = (self.sent == self.pairs.len()).then_some(end);
+        self.credit -= writer.finish(before, end) as i64;
+        self.number += 1;
+        (out, end.is_some())
+    }
+}
+
+impl World {
+    pub(super) fn node_receives(&mut self, connection: ConnectionId, bytes: Bytes) {
+        let line = &self.lines[&connection];
+        if let Some(&until) = self.paused_until.get(&line.node)
+            && until > self.now
+        {
+            self.schedule(until, Event::ToNode(connection, bytes));
+            return;
+        }
+        let line = self.lines.get_mut(&connection).unwrap();
+        let node = line.node;
+        line.decoder.feed(&bytes);
+        while let Some(frame) = self.lines.get_mut(&connection).unwrap().decoder.next_frame().unwrap() {
+            *self.received.entry(frame.kind).or_default() += 1;
+            let request = Request::decode(&frame).expect("the session sends what can be decoded");
+            self.on_request(node, connection, frame.stream, request);
+        }
+    }
+
+    pub(super) fn on_request(&mut self, node: u32, connection: ConnectionId, stream: u32, request: Request) {
+        let mut out = BytesMut::new();
+        match request {
+            Request::Hello(_) if self.unfriendly => Refusal::Denied { text: "not now".into() }.encode(&mut out, 0),
+            Request::Hello(hello) => {
+                assert!(hello.cluster.is_none_or(|cluster| cluster == CLUSTER));
+                let limits = Limits {
+                    frame_bytes: FRAME_BYTES_MAX as u32,
+                    key_bytes: KEY_BYTES_MAX as u32,
+                    value_bytes: VALUE_BYTES_MAX as u32,
+                    inflight: 1024,
+                    inflight_bytes: 16 << 20,
+                    idle_ms: 30_000,
+                };
+                let hello = HelloOk {
+                    protocol: 1,
+                    features: 0,
+                    cluster: self.initialized.then_some(CLUSTER),
+                    node: self.initialized.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
+                    map_version: MapVersion(if self.initialized { self.version } else { 0 }),
+                    limits,
+                };
+                encode_control(&mut out, Kind::HelloOk, 0, &hello);
+                self.lines.get_mut(&connection).unwrap().greeted = true;
+            }
+            Request::MapGet(get) if self.initialized => {
+                let map = (get.known.0 < self.version).then(|| self.map());
+                encode_control(&mut out, Kind::Map, stream, &MapReply { map, leaders: Vec::new() });
+            }
+            Request::MapGet(_) => Refusal::NotInitialized.encode(&mut out, stream),
+            Request::Ping => encode_frame(&mut out, Kind::Pong, stream, &[]),
+            Request::OpenSession(open) => return self.on_entry(node, connection, stream, open.partition, open.entry),
+            Request::Commands(pack) => return self.on_entry(node, connection, stream, pack.partition, pack.entry),
+            Request::Read(read) => match self.serves(node, read.partition, read.anywhere) {
+                Err(refusal) => refusal.encode(&mut out, stream),
+                Ok(at) => {
+                    let partition = &self.partitions[at];
+                    if !read.keys().all(|key| contains(partition, key)) {
+                        self.wrong_partition(read.partition).encode(&mut out, stream);
+                    } else {
+                        let mut answer = BytesMut::new();
+                        let mut reply = PackReply::read(&mut answer, partition.id, partition.instance, 0);
+                        read.keys().for_each(|key| reply.value(partition.data.get(key).map(|value| &value[..])));
+                        reply.finish();
+                        let mut replies = RepliesWriter::new(&mut out);
+                        replies.answer(stream, &answer).unwrap();
+                        replies.finish();
+                    }
+                }
+            },
+            Request::Range(range) => return self.on_range(node, connection, stream, range),
+            Request::Credit(bytes) => {
+                if let Some(range) = self.ranges.get_mut(&(connection, stream)) {
+                    range.credit += i64::from(bytes);
+                    self.stream_range(connection, stream);
+                }
+                return;
+            }
+            Request::Cancel => {
+                self.ranges.remove(&(connection, stream));
+                return;
+            }
+            Request::Query(query) => return self.on_query(node, connection, stream, query),
+            Request::PartCredit { query, partition, bytes } => {
+                return self.on_part_credit(connection, query, partition, bytes);
+            }
+            Request::PartCancel { query } => return self.on_part_cancel(connection, query),
+            other => panic!("{other:?}"),
+        }
+        self.reply(connection, out);
+    }
+
+    pub(super) fn serves(&mut self, node: u32, partition: PartitionId, anywhere: bool) -> Result<usize, Refusal> {
+        let Some(at) = self.partitions.iter().position(|found| found.id == partition) else {
+            return Err(self.wrong_partition(partition));
+        };
+        let leader = self.partitions[at].leader;
+        if leader != node && !anywhere {
+            let hint = match self.rng.below(3) {
+                0 => None,
+                1 => Some(NodeId(leader)),
+                _ => Some(NodeId(self.rng.below(u64::from(self.nodes)) as u32 + 1)),
+            };
+            return Err(Refusal::NotLeader { partition, hint });
+        }
+        if self.rng.chance(self.chaos.busy) {
+            return Err(match self.rng.below(3) {
+                0 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)) },
+                1 => Refusal::Full,
+                _ => Refusal::ShuttingDown,
+            });
+        }
+        Ok(at)
+    }
+
+    fn wrong_partition(&mut self, partition: PartitionId) -> Refusal {
+        let mut entries: Vec<Entry> = self.partitions.iter().map(|found| self.entry_of(found)).collect();
+        if self.rng.chance(300) {
+            entries.truncate(1);
+        }
+        Refusal::WrongPartition { partition, version: MapVersion(self.version), entries }
+    }
+
+    fn on_entry(&mut self, node: u32, connection: ConnectionId, stream: u32, partition: PartitionId, entry: Bytes) {
+        if let Err(refusal) = self.serves(node, partition, false) {
+            let mut out = BytesMut::new();
+            refusal.encode(&mut out, stream);
+            return self.reply(connection, out);
+        }
+        // From here on it may be executed: now, later, twice as far as the log is concerned, or never.
+        let mut reply = Some((connection, stream));
+        if self.rng.chance(self.chaos.deposed) {
+            let mut out = BytesMut::new();
+            Refusal::Deposed { partition, hint: None }.encode(&mut out, stream);
+            self.reply(connection, out);
+            reply = None;
+        }
+        let at = self.now + self.delay();
+        if self.rng.chance(self.chaos.repeat) {
+            // A late copy. A leader proposes what it was sent once, so the copy that it answers comes first: that is
+            // what makes `SessionExpired` sure for this sending.
+            let later = at + self.delay() * 10;
+            self.schedule(later, Event::Apply { partition, entry: entry.clone(), reply: None });
+        }
+        if !self.rng.chance(self.chaos.lost_apply) {
+            self.schedule(at, Event::Apply { partition, entry, reply });
+        }
+    }
+
+    pub(super) fn apply(&mut self, partition: PartitionId, entry: &Bytes, reply: Option<(ConnectionId, u32)>) {
+        let Some(at) = self.partitions.iter().position(|found| found.id == partition) else { return };
+        let partition = &mut self.partitions[at];
+        partition.instance += 1;
+        let instance = partition.instance;
+        let entry = entry::entries(entry).next().unwrap().unwrap();
+        let mut out = BytesMut::new();
+        if entry.tag == entry::TAG_OPEN {
+            let session = SessionId { partition: partition.id, instance, index: 0 };
+            partition.sessions.insert(session, SessionRow::default());
+            let mut replies = RepliesWriter::new(&mut out);
+            replies.opened(reply.map_or(0, |reply| reply.1), session);
+            replies.finish();
+        } else {
+            let pack = Pack::decode(entry.bytes).unwrap();
+            let mut answer = BytesMut::new();
+            if !execute_pack(partition, &mut self.executions, instance, &pack, &mut answer) {
+                Refusal::SessionExpired.encode(&mut out, reply.map_or(0, |reply| reply.1));
+            } else {
+                let mut replies = RepliesWriter::new(&mut out);
+                replies.answer(reply.map_or(0, |reply| reply.1), &answer).unwrap();
+                replies.finish();
+            }
+        }
+        if let Some((connection, _)) = reply {
+            self.reply(connection, out);
+        }
+    }
+
+    fn on_range(&mut self, node: u32, connection: ConnectionId, stream: u32, range: RangeRequest) {
+        let served = self.serves(node, range.partition, range.anywhere).and_then(|at| {
+            let partition = &self.partitions[at];
+            let end = range.high.as_deref();
+            let inside = range.low >= partition.low
+                && match (&partition.high, end) {
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                    (Some(mine), Some(high)) => high <= &mine[..] || high <= &range.low[..],
+                };
+            if inside { Ok(at) } else { Err(self.wrong_partition(range.partition)) }
+        });
+        let at = match served {
+            Ok(at) => at,
+            Err(refusal) => {
+                let mut out = BytesMut::new();
+                refusal.encode(&mut out, stream);
+                return self.reply(connection, out);
+            }
+        };
+        let partition = &self.partitions[at];
+        let mut pairs: Vec<_> = partition
+            .data
+            .iter()
+            .filter(|(key, _)| key[..] >= range.low[..] && range.high.as_ref().is_none_or(|high| key[..] < high[..]))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if range.reverse {
+            pairs.reverse();
+        }
+        let limited = range.pairs_max > 0 && pairs.len() as u64 >= range.pairs_max;
+        if limited {
+            pairs.truncate(range.pairs_max as usize);
+        }
+        let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
+        let head = PartHead { stream, position, ticket: None, keys_only: range.keys_only };
+        let state = RangeState { pairs, sent: 0, number: 0, credit: i64::from(range.credit), head, limited };
+        self.ranges.insert((connection, stream), state);
+        self.stream_range(connection, stream);
+    }
+
+    /// Sends small chunks as far as the credit goes.
+    fn stream_range(&mut self, connection: ConnectionId, stream: u32) {
+        while let Some(range) = self.ranges.get_mut(&(connection, stream)) {
+            if range.credit <= 0 {
+                return;
+            }
+            let (out, end) = range.chunk();
+            if !self.rng.chance(self.chaos.lost_part) {
+                self.reply(connection, out);
+            }
+            if end {
+                self.ranges.remove(&(connection, stream));
+            } else if self.rng.chance(self.chaos.cut) {
+                self.cut(connection);
+            }
+        }
+    }
+}
