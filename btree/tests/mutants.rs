@@ -10,7 +10,7 @@ use coppice_btree::{Capacity, mutants};
 
 /// What a mutant must break. Without one it passes.
 #[test]
-fn the_scenario() {
+fn the_scenario_by_which_each_is_caught() {
     for seed in 0..40 {
         for pairs in ALL_PAIRS {
             Run::new(seed, pairs, 8, Capacity::TINY).steps(200);
@@ -23,7 +23,7 @@ fn the_scenario() {
 fn passes_with(mutant: &str) -> bool {
     let program = std::env::current_exe().expect("this test is a program");
     let output = Command::new(program)
-        .args(["--exact", "the_scenario"])
+        .args(["--exact", "the_scenario_by_which_each_is_caught"])
         .env("COPPICE_MUTANT", mutant)
         .output()
         .expect("a test program starts");
@@ -31,7 +31,7 @@ fn passes_with(mutant: &str) -> bool {
 }
 
 #[test]
-fn the_scenario_passes_without_mutants() {
+fn nothing_is_caught_without_a_mutant() {
     assert!(passes_with(""));
 }
 

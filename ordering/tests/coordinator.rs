@@ -342,7 +342,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
 /// A mutant is on for a whole process, so this program starts itself once for each.
 #[cfg(feature = "mutants")]
 #[test]
-fn every_mutant_fails_its_test() {
+fn every_mutant_is_caught_by_its_test() {
     if std::env::var("COPPICE_MUTANT").is_ok() {
         return;
     }

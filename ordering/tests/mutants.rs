@@ -85,7 +85,7 @@ fn caught_by(what: impl FnOnce()) -> Option<String> {
 
 /// Runs in the child process; prints how the mutant was caught.
 #[test]
-fn hunt() {
+fn how_a_mutant_is_caught() {
     let Ok(mutant) = std::env::var("COPPICE_MUTANT") else { return };
     std::panic::set_hook(Box::new(|_| {}));
     let mut caught = caught_by(play_gate).map(|why| format!("gate: {why}")).into_iter().collect::<Vec<String>>();
@@ -120,7 +120,7 @@ fn hunt() {
 }
 
 #[test]
-fn every_mutant_has_somebody_to_catch_it() {
+fn every_mutant_is_to_be_caught_by_somebody() {
     let listed: Vec<&str> = CAUGHT_BY.iter().map(|(mutant, _)| *mutant).collect();
     assert_eq!(listed, mutants::PAXOS);
 }
@@ -134,8 +134,10 @@ fn every_mutant_is_caught() {
     let mut escaped = Vec::new();
     for mutant in mutants::PAXOS.iter().filter(|mutant| mutant.contains(&only)) {
         let program = std::env::current_exe().expect("this program");
-        let child =
-            Command::new(program).args(["--exact", "hunt", "--nocapture"]).env("COPPICE_MUTANT", mutant).output();
+        let child = Command::new(program)
+            .args(["--exact", "how_a_mutant_is_caught", "--nocapture"])
+            .env("COPPICE_MUTANT", mutant)
+            .output();
         let output = String::from_utf8_lossy(&child.expect("the hunt runs").stdout).into_owned();
         match output.lines().find_map(|line| line.find("CAUGHT").map(|at| &line[at..])) {
             Some(line) => println!("{line}"),

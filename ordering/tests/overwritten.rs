@@ -65,7 +65,7 @@ fn a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end() {
 
 #[cfg(feature = "mutants")]
 #[test]
-fn a_replica_that_takes_it_for_the_decided_one_is_noticed() {
+fn a_replica_that_takes_it_for_the_decided_one_is_caught() {
     let test = "a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end";
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);

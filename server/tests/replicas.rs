@@ -2,6 +2,9 @@
 //! flushed, leader changes that overwrite what was executed. Some replicas speculate and some do not; at every decided
 //! instance all states are equal (ordering.md 2.4), and a repeated command gets its first answer again (ordering.md 6).
 
+#[cfg(feature = "mutants")]
+mod common;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -301,13 +304,9 @@ fn replicas_that_speculate_and_one_that_does_not_agree_at_every_instance() {
     assert!(decided > 2_000 && answered > 1_000 && repeats > 1_000, "{decided} {answered} {repeats}");
 }
 
-/// A planted bug is on for a whole process, so the test above runs once more in a process of its own, and must fail.
 #[cfg(feature = "mutants")]
 #[test]
-fn a_result_kept_because_the_instance_matches_is_noticed() {
+fn a_result_kept_because_the_instance_matches_is_caught() {
     let test = "replicas_that_speculate_and_one_that_does_not_agree_at_every_instance";
-    let program = std::env::current_exe().unwrap();
-    let mut command = std::process::Command::new(program);
-    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "match_by_instance").output().unwrap();
-    assert!(!output.status.success(), "the mutant survived: {}", String::from_utf8_lossy(&output.stdout));
+    common::assert_caught("match_by_instance", test);
 }

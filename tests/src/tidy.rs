@@ -1,12 +1,14 @@
 //! House rules that no compiler checks, as functions from sources to complaints: direction of imports, purity, sizes,
-//! leftovers, the shape of the workspace, the table of hazards. A rule that cannot be seen to fail is worth nothing, so
-//! each takes its input as data and `tests/tidy.rs` also feeds it a house in disorder.
+//! leftovers, the shape of the workspace, the table of hazards, names. A rule that cannot be seen to fail is worth
+//! nothing, so each takes its input as data and `tests/tidy.rs` also feeds it a house in disorder.
 
 mod hazard_table;
 mod manifests;
+mod mutant_names;
 
 pub use hazard_table::{HazardReport, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
+pub use mutant_names::mutant_names;
 
 use std::fs;
 use std::io;

@@ -123,6 +123,33 @@ fn a_build_compiles_few_crates() {
 }
 
 #[test]
+fn tests_that_plant_bugs_are_told_by_their_names() {
+    none(tidy::mutant_names(&sources()));
+    let gated = "#[cfg(feature = \"mutants\")]\n";
+    let whole = "#![cfg(feature = \"mutants\")]\n";
+    let test = |name: &str| format!("#[test]\nfn {name}() {{}}\n");
+    for (text, wrong) in [
+        (format!("/// Why.\n{gated}{}", test("it_is_caught")), 0),
+        (format!("{gated}/// Why.\n{}", test("it_is_noticed")), 1),
+        (format!("#[test]\n{gated}fn it_is_noticed() {{}}\n"), 1),
+        (format!("{whole}{}", test("it_is_noticed")), 1),
+        (format!("{gated}fn helper() {{}}\n\n{}", test("it_is_right")), 0),
+        (test("it_is_caught"), 1),
+    ] {
+        assert_eq!(tidy::mutant_names(&file("server/tests/a.rs", &text)).len(), wrong, "{text}");
+    }
+    for module in ["b.rs", "b/mod.rs"] {
+        let house = [
+            file("server/tests/a/main.rs", &format!("{gated}mod b;\n")),
+            file(&format!("server/tests/a/{module}"), ""),
+        ];
+        let mut house = house.concat();
+        house[1].text = test("it_is_noticed");
+        assert_eq!(tidy::mutant_names(&house).len(), 1, "{module}");
+    }
+}
+
+#[test]
 fn the_table_of_hazards_the_mutants_and_the_tests_agree() {
     let report = tidy::hazard_table(&sources(), NOT_BUILT);
     println!("{} mutants planted and named by a test", report.planted.len());

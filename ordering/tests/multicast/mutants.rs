@@ -60,7 +60,7 @@ fn caught_by(what: impl FnOnce()) -> Option<String> {
 
 /// Runs in the child process; prints how the mutant was caught.
 #[test]
-fn hunt() {
+fn how_a_mutant_is_caught() {
     if std::env::var("COPPICE_MUTANT").is_err() {
         return;
     }
@@ -94,7 +94,10 @@ fn every_mutant_is_caught_by_its_script() {
     let mut escaped = Vec::new();
     for (mutant, script) in CAUGHT_BY {
         let mut child = Command::new(&program);
-        let child = child.args(["--exact", "mutants::hunt", "--nocapture"]).env("COPPICE_MUTANT", mutant).output();
+        let child = child
+            .args(["--exact", "mutants::how_a_mutant_is_caught", "--nocapture"])
+            .env("COPPICE_MUTANT", mutant)
+            .output();
         let output = String::from_utf8_lossy(&child.expect("the hunt runs").stdout).into_owned();
         if let Some(line) = output.lines().find(|line| line.contains("FOUND IN")) {
             println!("{mutant}: {line}");

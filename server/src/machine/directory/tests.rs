@@ -277,7 +277,7 @@ fn undo_takes_everything_back() {
 /// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.
 #[cfg(feature = "mutants")]
 #[test]
-fn a_step_that_is_done_twice_is_noticed() {
+fn a_step_that_is_done_twice_is_caught() {
     let test = "machine::directory::tests::mv8_a_repeated_step_changes_nothing";
     let program = std::env::current_exe().expect("this test");
     let mut command = std::process::Command::new(program);
