@@ -40,6 +40,37 @@ pub(crate) struct LeasePromise {
     pub until: Time,
 }
 
+/// Where in the log the batches are that memory holds no more, above the last snapshot that is durable here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Shed {
+    /// Each up to an instance, with its first record and its payload; ascending.
+    runs: VecDeque<(Instance, Lsn, usize)>,
+}
+
+/// Payload of one run of shed batches, in bytes: so few are noted however long the log is.
+const SHED_RUN_BYTES: usize = 1 << 20;
+
+impl Shed {
+    fn push(&mut self, instance: Instance, lsn: Lsn, bytes: usize) {
+        match self.runs.back_mut() {
+            Some((upto, first, held)) if *held < SHED_RUN_BYTES => {
+                (*upto, *first, *held) = (instance, lsn.min(*first), *held + bytes);
+            }
+            _ => self.runs.push_back((instance, lsn, bytes)),
+        }
+    }
+
+    /// A snapshot covers everything up to `upto`.
+    fn trim(&mut self, upto: Instance) {
+        while self.runs.pop_front_if(|(last, ..)| *last <= upto).is_some() {}
+    }
+
+    /// The first record that is still needed.
+    fn oldest(&self) -> Option<Lsn> {
+        self.runs.iter().map(|(_, lsn, _)| *lsn).min()
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Acceptor {
     /// No lower ballot gets a promise or a vote. At least the ballot of every slot's vote.
@@ -52,6 +83,8 @@ pub(crate) struct Acceptor {
     last_lsn: Lsn,
     /// Accepted and learned batches.
     pub slots: Slots,
+    /// Batches that only the log holds: decided, durable, and no longer in `slots`.
+    shed: Shed,
     /// Payload of accepted and undecided batches.
     undecided_bytes: usize,
     /// Everything decided up to here is on flushed records, or below the trim point.
@@ -195,9 +228,31 @@ impl Acceptor {
         upto
     }
 
+    /// Lets go of the oldest batches up to `upto`, which are decided and executed, while more than `retain` bytes are
+    /// held: the log has them. What is not flushed stays.
+    pub fn shed(&mut self, upto: Instance, decided_upto: Instance, retain: usize) {
+        if self.slots.len_bytes() <= retain {
+            return;
+        }
+        let durable = if mutant!(shed_unflushed) { decided_upto } else { self.durable_upto(decided_upto) };
+        while self.slots.len_bytes() > retain && self.slots.trimmed_upto() < upto.min(durable) {
+            let instance = self.slots.trimmed_upto().next();
+            if let Some(slot) = self.slots.get(instance) {
+                self.shed.push(instance, slot.lsn, slot.batch.len_bytes());
+            }
+            self.slots.trim(instance);
+        }
+    }
+
+    /// A durable snapshot covers everything up to `instance`.
+    pub fn trim(&mut self, instance: Instance) {
+        self.slots.trim(instance);
+        self.shed.trim(instance);
+    }
+
     /// A snapshot at `instance` took the place of everything up to there.
     pub fn install(&mut self, instance: Instance) {
-        self.slots.trim(instance);
+        self.trim(instance);
         self.undecided_bytes = self.slots.iter_from(instance.next()).map(|(_, slot)| slot.batch.len_bytes()).sum();
     }
 
@@ -278,8 +333,9 @@ impl Acceptor {
         if !self.lease_bound.is_zero() {
             self.persist(Record::Lease { duration: self.lease_bound }, effects);
         }
-        let oldest = self.slots.iter_from(Instance::ZERO).map(|(_, slot)| slot.lsn).min();
-        (self.last_lsn, oldest.unwrap_or(first).min(first))
+        let held = self.slots.iter_from(Instance::ZERO).map(|(_, slot)| slot.lsn).min();
+        let oldest = held.into_iter().chain(self.shed.oldest()).chain([first]).min();
+        (self.last_lsn, oldest.unwrap_or(first))
     }
 
     pub fn assert_invariants(&self) {

@@ -37,6 +37,9 @@ pub struct Settings {
     pub execute_lag_max: u64,
     /// Payload of one `CatchUpReply`, in bytes.
     pub catch_up_bytes_max: u32,
+    /// Decided batches that stay in memory for replicas that are behind, in bytes of payload; half of what a snapshot
+    /// takes, if that is more. Whoever is further behind gets a snapshot.
+    pub retain_bytes_min: usize,
     /// Payload of already decided batches in one `Phase1b`, in bytes. Undecided ones come on top, bounded by
     /// `accept_ahead_max`.
     pub phase1b_bytes_max: usize,
@@ -74,6 +77,8 @@ impl Default for Settings {
             election_timeout: Duration::from_millis(300),
             execute_lag_max: 128,
             catch_up_bytes_max: 1 << 20,
+            // A replica that was away for a second at 16 MiB/s.
+            retain_bytes_min: 16 << 20,
             phase1b_bytes_max: 1 << 20,
             // Twice the largest window: a live leader is never further ahead of a replica that keeps up.
             accept_ahead_max: 1_024,

@@ -25,12 +25,19 @@ pub struct Slots {
     trimmed_upto: Instance,
     /// `ring[k]` is instance `trimmed_upto + 1 + k`. The last one, if any, is occupied.
     ring: VecDeque<Option<Slot>>,
+    /// Payload of all of them.
+    bytes: usize,
 }
 
 impl Slots {
     /// Empty, after `trimmed_upto`.
     pub fn after(trimmed_upto: Instance) -> Slots {
-        Slots { trimmed_upto, ring: VecDeque::new() }
+        Slots { trimmed_upto, ..Slots::default() }
+    }
+
+    /// Payload of what is held, in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Everything up to here is forgotten.
@@ -59,7 +66,10 @@ impl Slots {
         if index >= self.ring.len() {
             self.ring.resize(index + 1, None);
         }
-        self.ring[index].replace(slot)
+        self.bytes += slot.batch.len_bytes();
+        let replaced = self.ring[index].replace(slot);
+        self.bytes -= replaced.as_ref().map_or(0, |slot| slot.batch.len_bytes());
+        replaced
     }
 
     /// Occupied instances from `from` on, ascending.
@@ -73,7 +83,8 @@ impl Slots {
     /// Forgets everything up to `upto`; does nothing if that is forgotten already.
     pub fn trim(&mut self, upto: Instance) {
         let Some(index) = self.index(upto) else { return };
-        self.ring.drain(..self.ring.len().min(index + 1));
+        let trimmed = self.ring.drain(..self.ring.len().min(index + 1));
+        self.bytes -= trimmed.flatten().map(|slot| slot.batch.len_bytes()).sum::<usize>();
         self.trimmed_upto = upto;
     }
 }

@@ -192,6 +192,8 @@ pub const OTHERS: &[&str] = &[
     "executor_stands_still",
     // A proposal that a later ballot overwrote is taken for the decided one (ordering.md 1.1).
     "overwritten_is_heard",
+    // Memory lets go of batches before they are flushed, and says that they are held (ordering.md 1.3, 1.6).
+    "shed_unflushed",
     // A lease outlives the handover of its leader (ordering.md 7).
     "lease_survives_handover",
     // Rules of the checkers that cut too much (reliability.md 3.3).

@@ -134,6 +134,7 @@ impl Paxos {
         }
         self.stand_down(effects);
         self.acceptor.install(instance);
+        self.saved_upto = self.saved_upto.max(instance);
         self.learner.decided_upto = instance;
         self.learner.executed_upto = instance;
         if configured_at > self.learner.configured_at {

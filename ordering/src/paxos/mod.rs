@@ -46,6 +46,10 @@ pub struct Paxos {
     asks: Asks,
     /// The highest watermark told or heard.
     released: Option<Ticket>,
+    /// A snapshot of everything up to here is durable.
+    saved_upto: Instance,
+    /// What a snapshot takes, in bytes; zero: not known yet.
+    snapshot_bytes: usize,
     /// Log records below the second are needed no more once the first is flushed.
     forget: Option<(Lsn, Lsn)>,
     /// Reused by every `Persisted`.
@@ -120,6 +124,11 @@ impl Paxos {
         }
     }
 
+    /// What a snapshot of this group takes, in bytes: up to half of that is kept for those who are behind.
+    pub fn set_snapshot_bytes(&mut self, bytes: usize) {
+        self.snapshot_bytes = bytes;
+    }
+
     /// Takes other limits and intervals from now on; values out of bounds are brought inside.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings.clamped();
@@ -183,6 +192,7 @@ impl Paxos {
         self.arm_announcement();
         self.ask_leader(effects);
         self.dismiss_if_safe(effects);
+        self.shed();
         if cfg!(any(debug_assertions, feature = "invariants")) {
             self.assert_invariants();
         }
@@ -200,12 +210,19 @@ impl Paxos {
     /// Forgets batches that a durable snapshot covers (ordering.md 1.6).
     fn on_trim(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
         let upto = upto.min(self.learner.executed_upto);
-        if upto <= self.acceptor.slots.trimmed_upto() {
+        if upto <= self.saved_upto {
             return;
         }
-        self.acceptor.slots.trim(upto);
+        self.saved_upto = upto;
+        self.acceptor.trim(upto);
         self.acceptor.persist(Record::Decided { upto: self.learner.decided_upto }, effects);
         self.forget = Some(self.acceptor.repeat_standing(effects));
+    }
+
+    /// Memory holds what replicas that are a little behind will ask for; the log holds the rest.
+    fn shed(&mut self) {
+        let retain = self.settings.retain_bytes_min.max(self.snapshot_bytes / 2);
+        self.acceptor.shed(self.learner.executed_upto, self.learner.decided_upto, retain);
     }
 
     fn assert_invariants(&self) {
@@ -270,7 +287,7 @@ impl Paxos {
         self.acceptor.slots.get(instance).map(|slot| &slot.batch)
     }
 
-    /// Batches up to here are forgotten.
+    /// Batches up to here are not in memory.
     pub fn trimmed_upto(&self) -> Instance {
         self.acceptor.slots.trimmed_upto()
     }

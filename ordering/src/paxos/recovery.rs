@@ -152,6 +152,8 @@ impl Paxos {
             proposer: None,
             asks: Asks::default(),
             released: None,
+            saved_upto: snapshot,
+            snapshot_bytes: 0,
             forget: None,
             runs: Vec::new(),
             counters: Counters::default(),

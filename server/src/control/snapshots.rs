@@ -237,6 +237,7 @@ fn checkpointed(
     match written {
         Ok(Written { manifest, older }) => {
             group.checkpoint_bytes = manifest.bytes;
+            group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(manifest.bytes).unwrap_or(usize::MAX));
             group.note_saved(applied);
             // The log keeps what lies above the older generation, in case the newer one turns out to be damaged.
             if let Some(upto) = older {
