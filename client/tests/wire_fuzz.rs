@@ -212,6 +212,29 @@ fn lengths_that_lie_get_no_memory() {
     assert!(decoder.space().capacity() <= 8_192);
 }
 
+/// A frame shares the buffer that it came in, and a log keeps frames for long.
+#[test]
+fn frames_that_are_kept_keep_little_else() {
+    const BODY_BYTES: usize = 500;
+    let mut decoder = FrameDecoder::default();
+    let mut kept: Vec<Bytes> = Vec::new();
+    for n in 0..1_000_u32 {
+        let mut sent = BytesMut::new();
+        encode_frame(&mut sent, Kind::Commands, n, &[n as u8; BODY_BYTES]);
+        // As a socket does: as much as there is room for.
+        while !sent.is_empty() {
+            let room = decoder.space();
+            let read = sent.len().min(room.capacity() - room.len());
+            assert!(read > 0, "a read of nothing would be the end of the stream");
+            room.extend_from_slice(&sent.split_to(read));
+        }
+        kept.push(decoder.next_frame().expect("sound").expect("whole").body);
+    }
+    let next_to = |pair: &[Bytes]| pair[0].as_ptr().wrapping_add(BODY_BYTES + frame::HEADER_BYTES) == pair[1].as_ptr();
+    let buffers = 1 + kept.windows(2).filter(|pair| !next_to(pair)).count();
+    assert!(buffers * 16 * 1024 <= 1_000 * BODY_BYTES * 5 / 4, "{buffers} buffers of up to 16 KiB for 500 kB");
+}
+
 #[test]
 fn a_hello_above_its_limit_is_refused_undecoded() {
     let frame = Frame { kind: Kind::Hello as u8, flags: 0, stream: 0, body: vec![0; HELLO_BYTES_MAX + 1].into() };

@@ -11,8 +11,13 @@ use super::FRAME_BYTES_MAX;
 pub const HEADER_BYTES: usize = 16;
 /// Longest body that fits a frame.
 pub const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES;
-/// Least room that a decoder offers to a read. Small, because a node holds thousands of idle connections.
-const READ_BYTES_MIN: usize = 4 * 1024;
+/// The first buffer of a decoder. Small, because a node holds thousands of idle connections.
+const BUFFER_BYTES_MIN: usize = 4 * 1024;
+/// Buffers of a connection that is used grow up to this. Frames share the buffer that they came in, and whoever keeps
+/// one keeps all of that: the fuller a buffer gets, the less is kept for nothing.
+const BUFFER_BYTES_MAX: usize = 16 * 1024;
+/// A buffer counts as full when less than this part of it is left.
+const SPARE: usize = 8;
 /// Most room that a decoder offers ahead of what it holds: a peer that only announces bytes gets no memory for them.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
@@ -129,6 +134,8 @@ pub enum FrameError {
 #[derive(Debug)]
 pub struct FrameDecoder {
     buffer: BytesMut,
+    /// The size of the next buffer.
+    next: usize,
     frame_bytes_max: usize,
     failed: Option<FrameError>,
 }
@@ -142,16 +149,17 @@ impl Default for FrameDecoder {
 impl FrameDecoder {
     /// A decoder that refuses frames above `frame_bytes_max`, header included.
     pub fn new(frame_bytes_max: usize) -> FrameDecoder {
-        FrameDecoder { buffer: BytesMut::new(), frame_bytes_max, failed: None }
+        FrameDecoder { buffer: BytesMut::new(), next: BUFFER_BYTES_MIN, frame_bytes_max, failed: None }
     }
 
-    /// Where to read the next bytes to: has room for at least 4 KiB, more while a frame or a full stream is arriving,
-    /// never more than twice what has arrived plus 4 KiB.
+    /// Where to read the next bytes to: has room for at least 512 bytes, more while a frame or a full stream is
+    /// arriving, never more than twice what has arrived plus 4 KiB, or 16 KiB.
     pub fn space(&mut self) -> &mut BytesMut {
         let held = self.buffer.len();
-        let room = self.missing().unwrap_or(0).min(held).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
-        if self.buffer.capacity() - held < READ_BYTES_MIN {
+        if self.buffer.capacity() - held < self.next / SPARE {
+            let room = self.missing().unwrap_or(0).min(held).clamp(self.next, READ_BYTES_MAX);
             self.buffer.reserve(room);
+            self.next = (2 * self.next).min(BUFFER_BYTES_MAX);
         }
         &mut self.buffer
     }
