@@ -188,7 +188,7 @@ async fn a_slow_reader_of_a_long_query_reads_every_pair_of_every_part_once() {
     // One chunk may overdraw the credit.
     assert!(server.unread_max() <= 100_000 + 300_000, "{}", server.unread_max());
     // Dropped at the first pair, again and again: nothing is left that would be in the way.
-    for _ in 0..50 {
+    for _ in 0..10 {
         assert!(client.range(..).await.unwrap().next().await.unwrap().is_some());
     }
 }

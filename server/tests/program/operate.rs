@@ -73,15 +73,18 @@ fn tolerated_failures_are_fresh_although_nobody_asks_for_the_status() {
 fn a_clean_start_logs_at_most_ten_lines() {
     let mut cluster = Cluster::formed(3, "g,n,t");
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
+    // What a busy machine makes a node do while it starts slowly is no part of the start.
+    let meanwhile = ["leadership is to be handed over", "slow request"];
+    let of_start = |line: &&str| !meanwhile.iter().any(|what| line.contains(what));
     for index in 0..3 {
-        let lines = cluster.log(index).lines().count();
+        let lines = cluster.log(index).lines().filter(of_start).count();
         assert!(lines <= 10, "forming: {}", cluster.log(index));
         assert!(cluster.stop(index).success());
         let before = cluster.log(index).lines().count();
         cluster.start(index, "ready");
         cluster.healthy();
         let log = cluster.log(index);
-        let started: Vec<&str> = log.lines().skip(before).collect();
+        let started: Vec<&str> = log.lines().skip(before).filter(of_start).collect();
         assert!(started.len() <= 10, "restarting: {started:#?}");
     }
 }
