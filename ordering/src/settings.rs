@@ -37,8 +37,8 @@ pub struct Settings {
     pub execute_lag_max: u64,
     /// Payload of one `CatchUpReply`, in bytes.
     pub catch_up_bytes_max: u32,
-    /// Decided batches that stay in memory for replicas that are behind, in bytes of payload; half of what a snapshot
-    /// takes, if that is more. Whoever is further behind gets a snapshot.
+    /// Decided batches that stay in memory for replicas that are behind, in bytes with what surrounds them; half of
+    /// what a snapshot takes, if that is more. Whoever is further behind gets a snapshot.
     pub retain_bytes_min: usize,
     /// Payload of already decided batches in one `Phase1b`, in bytes. Undecided ones come on top, bounded by
     /// `accept_ahead_max`.

@@ -18,6 +18,15 @@ pub struct Slot {
     pub lsn: Lsn,
 }
 
+/// What a batch takes beside its payload, in bytes, about.
+const AROUND_BYTES: usize = 128;
+
+impl Slot {
+    fn len_bytes(&self) -> usize {
+        self.batch.len_bytes() + AROUND_BYTES
+    }
+}
+
 /// Accepted batches by instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Slots {
@@ -25,7 +34,7 @@ pub struct Slots {
     trimmed_upto: Instance,
     /// `ring[k]` is instance `trimmed_upto + 1 + k`. The last one, if any, is occupied.
     ring: VecDeque<Option<Slot>>,
-    /// Payload of all of them.
+    /// What all of them take.
     bytes: usize,
 }
 
@@ -35,7 +44,7 @@ impl Slots {
         Slots { trimmed_upto, ..Slots::default() }
     }
 
-    /// Payload of what is held, in bytes.
+    /// What the held batches take: payload, and what surrounds it.
     pub fn len_bytes(&self) -> usize {
         self.bytes
     }
@@ -66,9 +75,9 @@ impl Slots {
         if index >= self.ring.len() {
             self.ring.resize(index + 1, None);
         }
-        self.bytes += slot.batch.len_bytes();
+        self.bytes += slot.len_bytes();
         let replaced = self.ring[index].replace(slot);
-        self.bytes -= replaced.as_ref().map_or(0, |slot| slot.batch.len_bytes());
+        self.bytes -= replaced.as_ref().map_or(0, Slot::len_bytes);
         replaced
     }
 
@@ -84,7 +93,7 @@ impl Slots {
     pub fn trim(&mut self, upto: Instance) {
         let Some(index) = self.index(upto) else { return };
         let trimmed = self.ring.drain(..self.ring.len().min(index + 1));
-        self.bytes -= trimmed.flatten().map(|slot| slot.batch.len_bytes()).sum::<usize>();
+        self.bytes -= trimmed.flatten().map(|slot| slot.len_bytes()).sum::<usize>();
         self.trimmed_upto = upto;
     }
 }

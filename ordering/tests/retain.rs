@@ -11,6 +11,8 @@ use coppice_ordering::{
 const LEADER: ReplicaId = ReplicaId(0);
 const NOW: Time = Time(1_000_000);
 const BATCH_BYTES: usize = 100;
+/// With what surrounds it.
+const HELD_BYTES: usize = BATCH_BYTES + 128;
 
 /// A follower that keeps `retain_bytes_min` in memory.
 fn follower(retain_bytes_min: usize) -> Paxos {
@@ -71,7 +73,7 @@ fn ask(paxos: &mut Paxos, from: u64) -> CatchUpReply {
 
 #[test]
 fn memory_is_bounded_and_the_log_keeps_what_it_lost() {
-    let mut paxos = follower(10 * BATCH_BYTES);
+    let mut paxos = follower(10 * HELD_BYTES);
     let mut records = Vec::new();
     for instance in 1..=100 {
         records.push(accept(&mut paxos, instance));
@@ -97,7 +99,7 @@ fn memory_is_bounded_and_the_log_keeps_what_it_lost() {
     });
     assert!(below.is_some_and(|below| below <= records[40]), "{below:?} is above the record of #41, {}", records[40]);
     // Half of what a snapshot takes is kept, if that is more.
-    paxos.set_snapshot_bytes(40 * BATCH_BYTES);
+    paxos.set_snapshot_bytes(40 * HELD_BYTES);
     for instance in 101..=150 {
         let record = accept(&mut paxos, instance);
         paxos.step(NOW, Input::Persisted(record), &mut Vec::new());

@@ -106,7 +106,7 @@ impl Plan {
             election_timeout: Duration::from_millis(30),
             execute_lag_max: 1 + random.below(10),
             catch_up_bytes_max: 1 + random.below(60) as u32,
-            retain_bytes_min: random.below(200) as usize,
+            retain_bytes_min: random.below(4_000) as usize,
             phase1b_bytes_max: random.below(60) as usize,
             accept_ahead_max: 1 + random.below(40),
             accept_ahead_bytes_max: 64 + random.below(400) as usize,
