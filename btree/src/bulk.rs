@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::capacity::Capacity;
 use crate::fix::{fuse, is_thin};
-use crate::key::{Probe, separator};
+use crate::key::{head, separator};
 use crate::node::{Inner, Split};
 use crate::shared::Link;
 use crate::snapshot::Snapshot;
@@ -183,17 +183,16 @@ impl Leaf {
     }
 
     fn last_key(&self) -> Option<Key> {
-        let last = self.len().checked_sub(1)?;
-        Some(match self {
-            Self::Words(words) => words.key(last).to_key(),
-            Self::Wide(wide) => wide.keys()[last].clone(),
-        })
+        match self {
+            Self::Words(words) => words.last_key().map(|key| key.to_key()),
+            Self::Wide(wide) => wide.keys().last().cloned(),
+        }
     }
 
     fn push(&mut self, key: &[u8], value: &[u8]) {
         if let Self::Words(words) = self {
             if let (true, Ok(value)) = (key.len() == 8, <[u8; 8]>::try_from(value)) {
-                words.insert(words.len(), Probe::new(key).head, value);
+                words.push(head(key), value);
                 return;
             }
             *self = Self::Wide(Wide::from_words(words));
@@ -204,7 +203,10 @@ impl Leaf {
 
     fn into_link(self) -> Link {
         match self {
-            Self::Words(words) => Link::words(words),
+            Self::Words(mut words) => {
+                words.spread_all();
+                Link::words(words)
+            }
             Self::Wide(wide) => Link::wide(wide),
         }
     }

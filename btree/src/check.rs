@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::key::KeyRef;
 use crate::node::{Inner, Node, Summary};
 use crate::shared::Link;
 use crate::snapshot::Snapshot;
@@ -56,12 +57,12 @@ impl Snapshot {
         let counted = match link.node() {
             Node::Inner(inner) if height > 0 => self.check_inner(inner, height, low, high, shape)?,
             Node::Words(words) if height == 0 => {
-                if !words.has_clean_slots() {
-                    return violation("an unused key slot is not at the maximum");
+                if let Err(text) = words.check_slots() {
+                    return violation(text);
                 }
                 shape.leaves_fast += 1;
-                let keys = (0..words.len()).map(|at| words.key(at));
-                self.check_keys(keys.zip(words.values()).map(|(key, value)| (key, &value[..])), low, high)?
+                let pairs = words.pairs().map(|(key, value)| (KeyRef::Word(key.to_be_bytes()), &value[..]));
+                self.check_keys(pairs, low, high)?
             }
             Node::Wide(wide) if height == 0 => {
                 if !wide.has_matching_heads() {
@@ -114,7 +115,7 @@ impl Snapshot {
 
     fn check_keys<'a>(
         &self,
-        pairs: impl Iterator<Item = (crate::key::KeyRef<'a>, &'a [u8])>,
+        pairs: impl Iterator<Item = (KeyRef<'a>, &'a [u8])>,
         low: Option<&[u8]>,
         high: Option<&[u8]>,
     ) -> Result<Summary, Violation> {

@@ -83,7 +83,7 @@ fn fuse_words(mut left: Box<Words>, mut right: Box<Words>, capacity: Capacity) -
         moved.append(&right);
         *right = moved;
     }
-    let separator = Key::from(right.keys()[0].to_be_bytes());
+    let separator = right.first_key().to_key();
     (Link::from(left), Some(Split { separator, right: Link::from(right) }))
 }
 

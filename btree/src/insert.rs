@@ -1,16 +1,19 @@
 //! Writing a pair: down to its leaf, and back up with what changed and with nodes that had to split.
 
+use crate::batch::Way;
 use crate::capacity::Capacity;
 use crate::key::{Probe, separator};
 use crate::node::{Inner, Node, NodeMut, Split, Summary};
 use crate::shared::Link;
-use crate::value::{Key, Value};
+use crate::value::Value;
 use crate::wide::Wide;
-use crate::words::Words;
+use crate::words::{Slot, Words};
 
 /// One write on its way down and up. `ALONE`: nobody asked for its nodes before.
 pub(crate) struct Write<'a, const ALONE: bool> {
     probe: Probe<'a>,
+    /// Where the key went down before, if it did not come `ALONE`.
+    way: Way,
     value: &'a [u8],
     /// Whether a present value gives way (`put`) or stays (`insert`).
     overwrite: bool,
@@ -26,9 +29,10 @@ pub(crate) struct Write<'a, const ALONE: bool> {
 }
 
 impl<'a, const ALONE: bool> Write<'a, ALONE> {
-    pub fn new(key: &'a [u8], value: &'a [u8], overwrite: bool, capacity: Capacity) -> Self {
+    pub fn new(key: &'a [u8], value: &'a [u8], overwrite: bool, way: Way, capacity: Capacity) -> Self {
         Self {
             probe: Probe::new(key),
+            way,
             value,
             overwrite,
             capacity,
@@ -45,7 +49,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
             *root = Some(match (self.probe.is_word(), <[u8; 8]>::try_from(self.value)) {
                 (true, Ok(value)) => {
                     let mut words = Words::new();
-                    words.insert(0, self.probe.head, value);
+                    words.push(self.probe.head, value);
                     Link::words(words)
                 }
                 _ => {
@@ -66,7 +70,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
     fn descend(&mut self, link: &mut Link) {
         match link.node() {
             Node::Inner(inner) => {
-                let at = inner.search(self.probe);
+                let at = if ALONE { inner.search(self.probe) } else { inner.search_near(self.way.pop(), self.probe) };
                 if let NodeMut::Inner(inner) = link.own() {
                     self.descend_inner(inner, at);
                 }
@@ -74,7 +78,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
             Node::Words(words) if self.probe.is_word() => {
                 let place = words.find(self.probe.head);
                 match (place, <[u8; 8]>::try_from(self.value)) {
-                    (Ok(at), _) if !self.overwrite => self.previous = Some(Value::from(words.values()[at])),
+                    (Ok(slot), _) if !self.overwrite => self.previous = Some(Value::from(*words.value(slot))),
                     (place, Ok(value)) => self.write_words(link, place, value),
                     (_, Err(_)) => self.write_odd(link),
                 }
@@ -111,19 +115,20 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
     }
 
     #[inline]
-    fn write_words(&mut self, link: &mut Link, place: Result<usize, usize>, value: [u8; 8]) {
+    fn write_words(&mut self, link: &mut Link, place: Result<Slot, Slot>, value: [u8; 8]) {
         let NodeMut::Words(words) = link.own() else { unreachable!("the caller saw a fast leaf") };
         match place {
-            Ok(at) => {
-                self.previous = Some(Value::from(words.values()[at]));
-                self.change.digest = words.replace(at, value);
+            Ok(slot) => {
+                self.previous = Some(Value::from(*words.value(slot)));
+                self.change.digest = words.replace(slot, value);
             }
-            Err(at) => {
-                let digest = words.insert(at, self.probe.head, value);
+            Err(slot) => {
+                let at = words.rank(slot);
+                let digest = words.insert(slot, self.probe.head, value);
                 self.change = Summary { len: 1, bytes: 16, digest };
                 if words.len() > self.capacity.pairs_max() {
                     let right = words.split_off(self.leaf_cut(at, words.len()));
-                    let separator = Key::from(right.keys()[0].to_be_bytes());
+                    let separator = right.first_key().to_key();
                     self.split = Some(Split { separator, right: Link::words(right) });
                 }
             }

@@ -2,18 +2,24 @@
 //!
 //! The bound at the far end is compared with once per leaf, not once per pair.
 
-use crate::key::{KeyRange, KeyRef, Probe};
+use crate::key::{KeyRange, KeyRef, Probe, head};
 use crate::node::{Inner, Node};
 use crate::shared::Link;
 use crate::snapshot::Snapshot;
 use crate::value::Key;
 use crate::wide::Wide;
-use crate::words::Words;
+use crate::words::{BLOCKS, BlockOfPairs, Words};
 
 impl Snapshot {
     /// The pairs of `range`, ascending. O(log n), then O(1) per pair.
     pub fn range(&self, range: &KeyRange) -> Range<'_> {
-        let mut iter = Range { path: Vec::new(), run: Run::EMPTY, high: range.high.clone() };
+        let mut iter = Range {
+            path: Vec::new(),
+            rest: Blocks::NONE,
+            run: Run::EMPTY,
+            high: range.high.clone(),
+            high_head: range.high.as_deref().map_or(u64::MAX, head),
+        };
         if let Some(root) = &self.root {
             let probe = Probe::new(&range.low);
             let leaf = iter.path.descend(root, |inner| inner.search(probe));
@@ -22,7 +28,13 @@ impl Snapshot {
                     .filter_map(|at| inner.get_child(at))
                     .for_each(|leaf| leaf.prefetch(LEAF_LINES));
             }
-            iter.run = leaf.from(leaf.lower_bound(probe));
+            match leaf {
+                Leaf::Words(words) => {
+                    let (pairs, next) = words.from(words.lower_bound(probe));
+                    (iter.run, iter.rest) = (Run::of_block(pairs), Blocks { words: Some(words), blocks: next..BLOCKS });
+                }
+                Leaf::Wide(wide) => iter.run = Run::of_wide(wide).from(wide.lower_bound(probe)),
+            }
             iter.clip();
         }
         iter
@@ -30,16 +42,25 @@ impl Snapshot {
 
     /// The pairs of `range`, descending. O(log n), then O(1) per pair.
     pub fn range_reverse(&self, range: &KeyRange) -> RangeReverse<'_> {
-        let mut iter = RangeReverse { path: Vec::new(), run: Run::EMPTY, low: range.low.clone() };
+        let mut iter = RangeReverse { path: Vec::new(), rest: Blocks::NONE, run: Run::EMPTY, low: range.low.clone() };
         if let Some(root) = &self.root {
-            iter.run = match &range.high {
+            match &range.high {
                 Some(high) => {
                     let probe = Probe::new(high);
-                    let leaf = iter.path.descend(root, |inner| inner.search(probe));
-                    leaf.up_to(leaf.lower_bound(probe))
+                    match iter.path.descend(root, |inner| inner.search(probe)) {
+                        Leaf::Words(words) => {
+                            let (pairs, before) = words.up_to(words.lower_bound(probe));
+                            (iter.run, iter.rest) =
+                                (Run::of_block(pairs), Blocks { words: Some(words), blocks: 0..before });
+                        }
+                        Leaf::Wide(wide) => iter.run = Run::of_wide(wide).up_to(wide.lower_bound(probe)),
+                    }
                 }
-                None => iter.path.descend(root, |inner| inner.len() - 1),
-            };
+                None => {
+                    let leaf = iter.path.descend(root, |inner| inner.len() - 1);
+                    (iter.run, iter.rest) = leaf.to_walk();
+                }
+            }
             iter.clip();
         }
         iter
@@ -70,12 +91,12 @@ type Path<'a> = Vec<(&'a Inner, usize)>;
 
 trait Walk<'a> {
     /// Goes down to a leaf; `choose` picks the child of each inner node.
-    fn descend(&mut self, link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Run<'a>;
+    fn descend(&mut self, link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Leaf<'a>;
 }
 
 impl<'a> Walk<'a> for Path<'a> {
     #[inline]
-    fn descend(&mut self, mut link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Run<'a> {
+    fn descend(&mut self, mut link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Leaf<'a> {
         loop {
             match link.node() {
                 Node::Inner(inner) => {
@@ -83,10 +104,53 @@ impl<'a> Walk<'a> for Path<'a> {
                     self.push((inner, at));
                     link = inner.child(at);
                 }
-                Node::Words(words) => return Run::of_words(words),
-                Node::Wide(wide) => return Run::of_wide(wide),
+                Node::Words(words) => return Leaf::Words(words),
+                Node::Wide(wide) => return Leaf::Wide(wide),
             }
         }
+    }
+}
+
+/// A leaf that a walk has come to.
+enum Leaf<'a> {
+    Words(&'a Words),
+    Wide(&'a Wide),
+}
+
+impl<'a> Leaf<'a> {
+    /// All its pairs: what is at hand, and what is left.
+    #[inline]
+    fn to_walk(&self) -> (Run<'a>, Blocks<'a>) {
+        match self {
+            Self::Words(words) => (Run::EMPTY, Blocks { words: Some(words), blocks: 0..BLOCKS }),
+            Self::Wide(wide) => (Run::of_wide(wide), Blocks::NONE),
+        }
+    }
+}
+
+/// What is left of a fast leaf.
+#[derive(Clone)]
+struct Blocks<'a> {
+    words: Option<&'a Words>,
+    blocks: std::ops::Range<usize>,
+}
+
+impl<'a> Blocks<'a> {
+    const NONE: Self = Self { words: None, blocks: 0..0 };
+
+    /// The first pairs that are left, if any are.
+    #[inline]
+    fn pop_first(&mut self) -> Option<Run<'a>> {
+        let words = self.words?;
+        self.blocks.find_map(|at| words.block(at).filter(|(keys, _)| !keys.is_empty())).map(Run::of_block)
+    }
+
+    /// The last pairs that are left, if any are.
+    #[inline]
+    fn pop_last(&mut self) -> Option<Run<'a>> {
+        let words = self.words?;
+        let mut blocks = self.blocks.by_ref().rev();
+        blocks.find_map(|at| words.block(at).filter(|(keys, _)| !keys.is_empty())).map(Run::of_block)
     }
 }
 
@@ -113,8 +177,8 @@ impl<'a> Run<'a> {
     const EMPTY: Self = Self::Words { keys: &[], values: &[] };
 
     #[inline]
-    fn of_words(words: &'a Words) -> Self {
-        Self::Words { keys: words.keys(), values: words.values() }
+    fn of_block((keys, values): BlockOfPairs<'a>) -> Self {
+        Self::Words { keys, values }
     }
 
     #[inline]
@@ -208,9 +272,13 @@ impl<'a> Run<'a> {
 /// Ascending pairs of a range; see [`Snapshot::range`].
 pub struct Range<'a> {
     path: Path<'a>,
-    /// What is left of the current leaf.
+    /// What is left of the current leaf, behind the run.
+    rest: Blocks<'a>,
+    /// What is left of the current block, or general leaf.
     run: Run<'a>,
     high: Option<Key>,
+    /// The head of `high`.
+    high_head: u64,
 }
 
 impl<'a> Range<'a> {
@@ -223,8 +291,26 @@ impl<'a> Range<'a> {
         Some(std::mem::replace(&mut self.run, Run::EMPTY))
     }
 
-    /// Goes to the next leaf, if the range reaches that far.
+    /// Goes to the next pairs, if the range reaches that far.
+    #[inline]
     fn advance(&mut self) -> Option<()> {
+        loop {
+            if let Some(run) = self.rest.pop_first() {
+                self.run = run;
+                self.clip();
+                return Some(());
+            }
+            self.next_leaf()?;
+            if !self.run.is_empty() {
+                self.clip();
+                return Some(());
+            }
+        }
+    }
+
+    /// Goes to the next leaf, if there is one.
+    #[inline(never)]
+    fn next_leaf(&mut self) -> Option<()> {
         loop {
             let (inner, at) = self.path.last_mut()?;
             if *at + 1 < inner.len() {
@@ -233,8 +319,7 @@ impl<'a> Range<'a> {
                     ahead.prefetch(LEAF_LINES);
                 }
                 let child = inner.child(*at);
-                self.run = self.path.descend(child, |_| 0);
-                self.clip();
+                (self.run, self.rest) = self.path.descend(child, |_| 0).to_walk();
                 return Some(());
             }
             self.path.pop();
@@ -242,10 +327,17 @@ impl<'a> Range<'a> {
     }
 
     /// Cuts the run at the upper bound; a bound inside the run ends the walk.
+    #[inline]
     fn clip(&mut self) {
         let (Some(high), Some(last)) = (&self.high, self.run.len().checked_sub(1)) else { return };
+        if let Run::Words { keys, .. } = self.run
+            && keys[last] < self.high_head
+        {
+            return;
+        }
         if *self.run.pair(last).0 >= **high {
             self.run = self.run.up_to(self.run.lower_bound(Probe::new(high)));
+            self.rest = Blocks::NONE;
             self.path.clear();
         }
     }
@@ -268,24 +360,35 @@ impl<'a> Iterator for Range<'a> {
 /// Descending pairs of a range; see [`Snapshot::range_reverse`].
 pub struct RangeReverse<'a> {
     path: Path<'a>,
-    /// What is left of the current leaf.
+    /// What is left of the current leaf, before the run.
+    rest: Blocks<'a>,
+    /// What is left of the current block, or general leaf.
     run: Run<'a>,
     low: Key,
 }
 
 impl RangeReverse<'_> {
-    /// Goes to the leaf before, if the range reaches that far.
+    /// Goes to the pairs before, if the range reaches that far.
     fn advance(&mut self) -> Option<()> {
         loop {
+            if let Some(run) = self.rest.pop_last() {
+                self.run = run;
+                self.clip();
+                return Some(());
+            }
+            self.rest = Blocks::NONE;
             let (inner, at) = self.path.last_mut()?;
             if *at > 0 {
                 *at -= 1;
                 let child = inner.child(*at);
-                self.run = self.path.descend(child, |inner| inner.len() - 1);
-                self.clip();
-                return Some(());
+                (self.run, self.rest) = self.path.descend(child, |inner| inner.len() - 1).to_walk();
+                if !self.run.is_empty() {
+                    self.clip();
+                    return Some(());
+                }
+            } else {
+                self.path.pop();
             }
-            self.path.pop();
         }
     }
 
@@ -293,6 +396,7 @@ impl RangeReverse<'_> {
     fn clip(&mut self) {
         if !self.run.is_empty() && *self.run.pair(0).0 < *self.low {
             self.run = self.run.from(self.run.lower_bound(Probe::new(&self.low)));
+            self.rest = Blocks::NONE;
             self.path.clear();
         }
     }

@@ -3,7 +3,7 @@
 
 /// The mutants of this crate, by name.
 pub const NAMES: &[&str] =
-    &["undo_insert", "undo_delete", "undo_put", "undo_forward", "cow_in_place", "range_no_snapshot"];
+    &["undo_insert", "undo_delete", "undo_put", "undo_forward", "cow_in_place", "range_no_snapshot", "way_unverified"];
 
 #[cfg(feature = "mutants")]
 static ACTIVE: std::sync::OnceLock<String> = std::sync::OnceLock::new();

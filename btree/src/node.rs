@@ -138,7 +138,7 @@ impl Link {
     pub fn first_key(&self) -> KeyRef<'_> {
         match self.node() {
             Node::Inner(inner) => inner.child(0).first_key(),
-            Node::Words(words) => words.key(0),
+            Node::Words(words) => words.first_key(),
             Node::Wide(wide) => wide.key(0),
         }
     }
@@ -147,7 +147,7 @@ impl Link {
     pub fn last_key(&self) -> KeyRef<'_> {
         match self.node() {
             Node::Inner(inner) => inner.child(inner.len() - 1).last_key(),
-            Node::Words(words) => words.key(words.len() - 1),
+            Node::Words(words) => words.last_key().expect("no leaf in a tree is empty"),
             Node::Wide(wide) => wide.key(wide.len() - 1),
         }
     }
@@ -294,6 +294,17 @@ impl Inner {
         }
         let Some(bound) = probe.head.checked_add(1) else { return self.len() - 1 };
         count_in_block(&self.heads, block, bound)
+    }
+
+    /// [`Inner::search`] with a guess, which is cheap to verify.
+    #[inline]
+    pub fn search_near(&self, guess: usize, probe: Probe<'_>) -> usize {
+        let is_above_left = guess == 0 || self.heads.get(guess - 1).is_some_and(|head| *head <= probe.head);
+        let is_below_right = self.heads.get(guess).is_some_and(|head| probe.head < *head);
+        // A short key, or a separator of any length, takes more than heads to compare.
+        let is_plain = probe.key.len() >= 8 && self.tails.is_none();
+        let is_right = is_above_left && is_below_right && is_plain;
+        if guess < self.len() && (is_right || mutant!(way_unverified)) { guess } else { self.search(probe) }
     }
 
     /// [`Inner::search`] where heads are not everything.

@@ -1,6 +1,7 @@
 //! Commands on a tree, their results, and the functions that execute and undo them. Knows nothing of who asked, or
 //! when.
 
+use crate::batch::Way;
 use crate::tree::Tree;
 use crate::undo::{Record, Undo, UndoMark};
 use crate::value::{Key, Value};
@@ -96,23 +97,23 @@ impl Tree {
     /// insert, a failed cas or a delete of nothing. O(log n).
     #[inline]
     pub fn execute(&mut self, op: Op<'_>, undo: &mut Undo) -> OpResult {
-        self.execute_as::<true>(op, undo)
+        self.execute_on::<true>(op, Way::UNKNOWN, undo)
     }
 
-    /// [`Tree::execute`]; with `ALONE`, nobody asked for the nodes before.
+    /// [`Tree::execute`]; with `ALONE`, nobody asked for the nodes before, else the key went down the given way then.
     #[inline]
-    pub(crate) fn execute_as<const ALONE: bool>(&mut self, op: Op<'_>, undo: &mut Undo) -> OpResult {
+    pub(crate) fn execute_on<const ALONE: bool>(&mut self, op: Op<'_>, way: Way, undo: &mut Undo) -> OpResult {
         match op {
-            Op::Put { key, value } => OpResult::Put { previous: self.put_undoable::<ALONE>(key, value, undo) },
+            Op::Put { key, value } => OpResult::Put { previous: self.put_undoable::<ALONE>(key, value, way, undo) },
             Op::Insert { key, value } => {
-                let present = self.write::<ALONE>(key, value, false);
+                let present = self.write::<ALONE>(key, value, false, way);
                 if present.is_none() || mutant!(undo_insert) {
                     undo.push(Record::Inserted { key: Key::from(key) });
                 }
                 OpResult::Insert { present }
             }
             Op::Delete { key } => {
-                let previous = self.remove::<ALONE>(key);
+                let previous = self.remove::<ALONE>(key, way);
                 if let Some(value) = &previous {
                     undo.push(Record::Deleted { key: Key::from(key), value: value.clone() });
                 } else if mutant!(undo_delete) {
@@ -122,7 +123,7 @@ impl Tree {
             }
             Op::Cas { key, expected, value } => {
                 if self.get(key).is_some_and(|current| current == expected) {
-                    OpResult::Cas { done: true, current: self.put_undoable::<ALONE>(key, value, undo) }
+                    OpResult::Cas { done: true, current: self.put_undoable::<ALONE>(key, value, way, undo) }
                 } else {
                     OpResult::Cas { done: false, current: self.get_value(key) }
                 }
@@ -132,8 +133,14 @@ impl Tree {
     }
 
     #[inline]
-    fn put_undoable<const ALONE: bool>(&mut self, key: &[u8], value: &[u8], undo: &mut Undo) -> Option<Value> {
-        let previous = self.write::<ALONE>(key, value, true);
+    fn put_undoable<const ALONE: bool>(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        way: Way,
+        undo: &mut Undo,
+    ) -> Option<Value> {
+        let previous = self.write::<ALONE>(key, value, true, way);
         let key = Key::from(key);
         undo.push(match &previous {
             Some(value) if !mutant!(undo_put) => Record::Replaced { key, value: value.clone() },

@@ -20,7 +20,7 @@ impl Snapshot {
                         here
                     })?;
                 }
-                Node::Words(words) => return (rest < words.len() as u64).then(|| words.key(rest as usize).to_key()),
+                Node::Words(words) => return words.key(rest as usize).map(|key| key.to_key()),
                 Node::Wide(wide) => return wide.keys().get(rest as usize).cloned(),
             }
         }
@@ -38,7 +38,7 @@ impl Snapshot {
                     rank += inner.children().take(at).map(|child| child.summary().len).sum::<u64>();
                     link = inner.child(at);
                 }
-                Node::Words(words) => return rank + words.lower_bound(probe) as u64,
+                Node::Words(words) => return rank + words.rank(words.lower_bound(probe)) as u64,
                 Node::Wide(wide) => return rank + wide.lower_bound(probe) as u64,
             }
         }

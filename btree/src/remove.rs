@@ -1,5 +1,6 @@
 //! Removing a pair: down to its leaf, and back up with what changed, thin nodes getting together with a neighbour.
 
+use crate::batch::Way;
 use crate::capacity::Capacity;
 use crate::fix::fix_child;
 use crate::key::Probe;
@@ -10,15 +11,22 @@ use crate::value::Value;
 /// One removal on its way down and up. `ALONE`: nobody asked for its nodes before.
 struct Removal<'a, const ALONE: bool> {
     probe: Probe<'a>,
+    /// Where the key went down before, if it did not come `ALONE`.
+    way: Way,
     capacity: Capacity,
     /// What the subtree below shrank by.
     gone: Summary,
 }
 
 /// Removes `key` from the tree under `root`; returns its value.
-pub(crate) fn remove<const ALONE: bool>(root: &mut Option<Link>, key: &[u8], capacity: Capacity) -> Option<Value> {
+pub(crate) fn remove<const ALONE: bool>(
+    root: &mut Option<Link>,
+    key: &[u8],
+    way: Way,
+    capacity: Capacity,
+) -> Option<Value> {
     let link = root.as_mut()?;
-    let mut removal = Removal::<ALONE> { probe: Probe::new(key), capacity, gone: Summary::default() };
+    let mut removal = Removal::<ALONE> { probe: Probe::new(key), way, capacity, gone: Summary::default() };
     let value = removal.descend(link)?;
     match link.node() {
         Node::Inner(inner) if inner.len() == 1 => *root = Some(link.own_inner().take_child(0)),
@@ -33,16 +41,16 @@ impl<const ALONE: bool> Removal<'_, ALONE> {
     fn descend(&mut self, link: &mut Link) -> Option<Value> {
         match link.node() {
             Node::Inner(inner) => {
-                let at = inner.search(self.probe);
+                let at = if ALONE { inner.search(self.probe) } else { inner.search_near(self.way.pop(), self.probe) };
                 self.descend_inner(link.own_inner(), at)
             }
             Node::Words(words) => {
                 if !self.probe.is_word() {
                     return None;
                 }
-                let at = words.find(self.probe.head).ok()?;
+                let slot = words.find(self.probe.head).ok()?;
                 let NodeMut::Words(words) = link.own() else { unreachable!("a copy is of the same kind") };
-                let (value, digest) = words.remove(at);
+                let (value, digest) = words.remove(slot);
                 self.gone = Summary { len: 1, bytes: 16, digest };
                 Some(Value::from(value))
             }

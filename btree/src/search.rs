@@ -10,10 +10,20 @@ pub(crate) const BLOCK: usize = 8;
 /// The block that holds the first key not below `bound`, or the last block.
 #[inline]
 pub(crate) fn block_of<const SAMPLES: usize>(sample: &[u64; SAMPLES], bound: u64) -> usize {
-    let count = |keys: &[u64]| keys.iter().map(|key| usize::from(*key < bound)).sum::<usize>();
-    // In two parts: one of up to seven comparisons becomes a chain of additions with carry, a longer one does not.
-    let (low, high) = sample.split_at(SAMPLES / 2);
-    count(low) + count(high)
+    let below = |at: usize| usize::from(sample[at] < bound);
+    // Two rounds of a few comparisons that do not wait for each other: shorter than a binary search, whose rounds do,
+    // and than a count of all, which the compiler packs into vectors bit by bit.
+    match SAMPLES {
+        6 => {
+            let from = 3 * below(2) + below(5);
+            from + below(from) + below(from + 1)
+        }
+        11 => {
+            let from = 4 * (below(3) + below(7));
+            from + below(from) + below(from + 1) + below(from + 2)
+        }
+        _ => sample.iter().map(|key| usize::from(*key < bound)).sum(),
+    }
 }
 
 /// How many of the keys are below `bound`, whose block is known.
@@ -22,7 +32,21 @@ pub(crate) fn count_in_block<const SLOTS: usize>(keys: &[u64; SLOTS], block: usi
     let (blocks, _) = keys.as_chunks::<BLOCK>();
     // The last slot need not be looked at: the sample says that it is not below the bound, and in the last block it is
     // the slot that is never used.
-    BLOCK * block + blocks[block][..BLOCK - 1].iter().map(|key| usize::from(*key < bound)).sum::<usize>()
+    BLOCK * block + count_of_seven(&blocks[block], bound)
+}
+
+/// How many of the first seven keys of a block are below `bound`.
+#[inline]
+fn count_of_seven(keys: &[u64; BLOCK], bound: u64) -> usize {
+    let below = |at: usize| usize::from(keys[at] < bound);
+    let from = 4 * below(3);
+    from + below(from) + below(from + 1) + below(from + 2)
+}
+
+/// How many of the keys of a block are below `bound`.
+#[inline]
+pub(crate) fn count_of_block(keys: &[u64; BLOCK], bound: u64) -> usize {
+    count_of_seven(keys, bound) + usize::from(keys[BLOCK - 1] < bound)
 }
 
 /// How many of the keys are below `bound`. Unused slots, the last one always among them, hold `u64::MAX`.

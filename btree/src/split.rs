@@ -25,7 +25,7 @@ pub(crate) fn split(tree: Tall, probe: Probe<'_>, capacity: Capacity) -> (Option
             (join_left(left, below, capacity), join_right(above, right, capacity))
         }
         OwnedNode::Words(mut words) => {
-            let at = words.lower_bound(probe);
+            let at = words.rank(words.lower_bound(probe));
             if at == 0 || at == words.len() {
                 return one_side(Link::from(words), at == 0);
             }

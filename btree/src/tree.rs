@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
+use crate::batch::Way;
 use crate::capacity::Capacity;
 use crate::insert::Write;
 use crate::join::{Tall, join};
@@ -44,18 +45,24 @@ impl Tree {
     /// Writes `value` whether or not `key` is there; returns the previous value. O(log n).
     #[inline]
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Option<Value> {
-        self.write::<true>(key, value, true)
+        self.write::<true>(key, value, true, Way::UNKNOWN)
     }
 
     /// Writes `value` only if `key` is absent; returns the present value otherwise. O(log n).
     #[inline]
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Option<Value> {
-        self.write::<true>(key, value, false)
+        self.write::<true>(key, value, false, Way::UNKNOWN)
     }
 
     #[inline]
-    pub(crate) fn write<const ALONE: bool>(&mut self, key: &[u8], value: &[u8], overwrite: bool) -> Option<Value> {
-        let mut write = Write::<ALONE>::new(key, value, overwrite, self.now.capacity);
+    pub(crate) fn write<const ALONE: bool>(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        overwrite: bool,
+        way: Way,
+    ) -> Option<Value> {
+        let mut write = Write::<ALONE>::new(key, value, overwrite, way, self.now.capacity);
         write.run(&mut self.now.root);
         self.changed();
         write.previous
@@ -64,12 +71,12 @@ impl Tree {
     /// Removes `key`; returns its value. O(log n).
     #[inline]
     pub fn delete(&mut self, key: &[u8]) -> Option<Value> {
-        self.remove::<true>(key)
+        self.remove::<true>(key, Way::UNKNOWN)
     }
 
     #[inline]
-    pub(crate) fn remove<const ALONE: bool>(&mut self, key: &[u8]) -> Option<Value> {
-        let value = remove::<ALONE>(&mut self.now.root, key, self.now.capacity);
+    pub(crate) fn remove<const ALONE: bool>(&mut self, key: &[u8], way: Way) -> Option<Value> {
+        let value = remove::<ALONE>(&mut self.now.root, key, way, self.now.capacity);
         self.changed();
         value
     }

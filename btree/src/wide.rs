@@ -34,9 +34,9 @@ impl Wide {
             owners: Owners::one(),
             digest: summary.digest,
             bytes: summary.bytes,
-            heads: words.keys().to_vec(),
-            keys: words.keys().iter().map(|key| Key::from(key.to_be_bytes())).collect(),
-            values: words.values().iter().map(|value| Value::from(*value)).collect(),
+            heads: words.pairs().map(|(key, _)| key).collect(),
+            keys: words.pairs().map(|(key, _)| Key::from(key.to_be_bytes())).collect(),
+            values: words.pairs().map(|(_, value)| Value::from(*value)).collect(),
         }
     }
 
@@ -46,9 +46,10 @@ impl Wide {
             return None;
         }
         let mut words = Words::new();
-        for (at, (key, value)) in self.keys.iter().zip(&self.values).enumerate() {
-            words.insert(at, u64::from_be_bytes(key.as_word()?), value.as_word()?);
+        for (key, value) in self.keys.iter().zip(&self.values) {
+            words.push(u64::from_be_bytes(key.as_word()?), value.as_word()?);
         }
+        words.spread_all();
         Some(words)
     }
 

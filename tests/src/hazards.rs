@@ -72,7 +72,11 @@ pub const HAZARDS: &[Hazard] = &[
         "undo wrong for failed insert, empty delete, put",
         &[cargo("undo_insert"), cargo("undo_delete"), cargo("undo_put")],
     ),
-    hazard("SP3", "undo in log order, or physical across node splits", &[cargo("undo_forward")]),
+    hazard(
+        "SP3",
+        "undo in log order, or physical across node splits",
+        &[cargo("undo_forward"), cargo("way_unverified")],
+    ),
     hazard("SP4", "session row not undone: retry gets the undone answer", &[sim("undo_no_session")]),
     hazard("SP5", "last ticket not undone: a later Place fits a false chain", &[sim("undo_no_ticket")]),
     hazard("SP6", "result kept because the instance matches, not the batch", &[sim("match_by_instance")]),
