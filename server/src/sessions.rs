@@ -164,6 +164,8 @@ struct Row {
     forgotten_upto: u64,
     /// Instance of the last pack, in steps of [`USE_STEP`].
     last_used: u64,
+    /// A split copied it: another partition had the session too, and may have ended it since.
+    shared: bool,
     /// Bytes of `answers` from `dropped` on.
     bytes: usize,
     /// Answers ever stored, ever dropped (acknowledged or forgotten), ever freed. `freed <= dropped <= stored`; what is
@@ -202,6 +204,8 @@ enum Taken {
     Opened { session: SessionId, digest: u64 },
     /// The session was ended by log order.
     Ended { session: SessionId, row: Box<Row>, digest: u64 },
+    /// A split copied these, for the first time.
+    Shared { sessions: Vec<SessionId>, digest: u64 },
     /// A pack of it was executed.
     Used {
         session: SessionId,
@@ -264,6 +268,7 @@ impl Sessions {
             highest: 0,
             forgotten_upto: 0,
             last_used,
+            shared: false,
             bytes: 0,
             stored: 0,
             dropped: 0,
@@ -373,6 +378,14 @@ impl Sessions {
                 self.rows.insert(session, *row);
                 self.digest = digest;
             }
+            Taken::Shared { sessions, digest } => {
+                for session in sessions {
+                    if let Some(row) = self.rows.get_mut(&session) {
+                        row.shared = false;
+                    }
+                }
+                self.digest = digest;
+            }
             Taken::Used {
                 session,
                 lowest_unacknowledged,
@@ -411,13 +424,37 @@ impl Sessions {
         }
     }
 
+    /// The rows for the child of a split; from now on other partitions may have the same sessions.
+    pub fn share(&mut self, undo: &mut Vec<SessionUndo>) -> Sessions {
+        let digest = self.digest;
+        let mut sessions = Vec::new();
+        for (&session, row) in self.rows.iter_mut().filter(|(_, row)| !row.shared) {
+            self.digest = self.digest.wrapping_sub(row_digest(session, row));
+            row.shared = true;
+            self.digest = self.digest.wrapping_add(row_digest(session, row));
+            sessions.push(session);
+        }
+        undo.push(SessionUndo(Taken::Shared { sessions, digest }));
+        // The rows of before, without what only undo still needs.
+        Sessions::import(self.export())
+    }
+
     /// Takes in the rows of a partition that is merged into this one at `instance`. A session that both know, since a
     /// split forked it, keeps the answers of both and the later of both rows' numbers: what was executed on either side
-    /// is never executed again (reliability.md SE8).
+    /// is never executed again (reliability.md SE8). One that only one side knows, although a split copied it, may have
+    /// ended on the other with what it executed there: it ends here too.
     pub fn unite(&mut self, other: &Sessions, instance: u64, undo: &mut Vec<SessionUndo>) {
+        let may_have_ended = |row: &Row| row.shared && !crate::mutant!(merge_revives_sessions);
+        let alone = |(session, row): &(&SessionId, &Row)| may_have_ended(row) && !other.contains(**session);
+        for session in self.rows.iter().filter(alone).map(|(&session, _)| session).collect::<Vec<_>>() {
+            self.end(session, undo);
+        }
         let used = instance - instance % USE_STEP;
         for (&session, theirs) in &other.rows {
             if !self.rows.contains_key(&session) {
+                if may_have_ended(theirs) {
+                    continue;
+                }
                 undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
                 // Their log's instances say nothing here.
                 let row = Row { last_used: used, ..theirs.clone() };
@@ -455,6 +492,7 @@ impl Sessions {
             highest: row.highest,
             forgotten_upto: row.forgotten_upto,
             last_used: row.last_used,
+            shared: row.shared,
             answers: row.kept().cloned().collect(),
         };
         self.rows.iter().map(save).collect()
@@ -472,6 +510,7 @@ impl Sessions {
                 highest: row.highest,
                 forgotten_upto: row.forgotten_upto,
                 last_used: row.last_used,
+                shared: row.shared,
                 bytes: answers.iter().map(Answers::bytes).sum(),
                 stored: answers.len() as u64,
                 dropped: 0,
@@ -496,13 +535,14 @@ pub struct SavedSession {
     highest: u64,
     forgotten_upto: u64,
     last_used: u64,
+    shared: bool,
     answers: Vec<Answers>,
 }
 
 fn row_digest(session: SessionId, row: &Row) -> u64 {
     let id = mix(session.instance, u64::from(session.index) << 32 | u64::from(session.partition.0));
     let numbers = mix(row.lowest_unacknowledged, row.highest);
-    mix(mix(id, numbers), mix(row.forgotten_upto, row.last_used))
+    mix(mix(id, numbers), mix(row.forgotten_upto, row.last_used << 1 | u64::from(row.shared)))
 }
 
 /// A 64-bit mix of two words (the finalizer of SplitMix64): for digests, not against an adversary.

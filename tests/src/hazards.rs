@@ -182,6 +182,8 @@ pub const HAZARDS: &[Hazard] = &[
 /// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves
 /// (reliability.md 3.7).
 pub const OTHERS: &[&str] = &[
+    // A session that ended on one side of a merge lives on, without what it executed there (ordering.md 6).
+    "merge_revives_sessions",
     // A leader's answer to an earlier run of this process counts for the reads that wait now (ordering.md 7).
     "late_position_counts",
     // The client library: a retry under a new number, a session opened again in silence, an unsure end called sure.

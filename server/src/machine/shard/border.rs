@@ -196,8 +196,7 @@ impl Shard {
         self.range.high = Some(at[..].into());
         let sessions = match crate::mutant!(fork_no_sessions) {
             true => Sessions::default(),
-            // The rows of before, without what only undo still needs.
-            false => Sessions::import(self.sessions.export()),
+            false => self.sessions.share(&mut mark.sessions),
         };
         let shard = Shard {
             range: KeyRange { low: at[..].into(), high: before.high },

@@ -11,6 +11,7 @@ use super::{Log, batch, put, put_of};
 use crate::entry;
 use crate::executor::Executor;
 use crate::machine::{Machine, Outcome};
+use crate::sessions::SessionLimits;
 
 const LOWER: PartitionId = PartitionId(1);
 const UPPER: PartitionId = PartitionId(2);
@@ -247,6 +248,26 @@ fn a_seal_survives_a_snapshot() {
     assert!(restored.inheritance().is_some());
 }
 
+/// Seed 147: a session that a split had copied was ended on one side, by log order, with the command that ran there. The
+/// other side's copy lived on, and after the merge it executed the client's repetition of that command.
+#[test]
+fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
+    let (mut lower, mut upper) = cut();
+    upper.put(5, "m");
+    upper.shard.set_session_limits(SessionLimits { sessions_max: 1, ..SessionLimits::default() });
+    upper.run(entry::open(coppice_client::wire::ClientId(3), 7));
+    upper.run(seal(1));
+    assert!(lower.shard.inherit(upper.shard.inheritance().expect("sealed")));
+    let before = lower.shard.digest();
+    let (mark, _) = lower.run(join(1));
+    let (repeated, answer) = lower.put(5, "m");
+    assert_eq!(answer, format!("{:?}", Outcome::SessionExpired), "it would execute twice");
+    assert_eq!(lower.shard.sessions().len(), 1, "the one that was opened behind the split goes on");
+    lower.shard.undo(&repeated);
+    lower.shard.undo(&mark);
+    assert_eq!(lower.shard.digest(), before);
+}
+
 /// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
 #[cfg(feature = "mutants")]
 #[test]
@@ -255,6 +276,7 @@ fn planted_bugs_of_merges_are_caught() {
         ("merge_no_end", "mv6_a_sealed_partition_takes_no_command_and_no_read"),
         ("merge_drops_sessions", "se8_a_merge_unites_what_both_sides_executed"),
         ("refusal_stored", "se8_a_merge_unites_what_both_sides_executed"),
+        ("merge_revives_sessions", "se8_a_session_that_ended_on_one_side_ends_with_the_merge"),
         ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
     ] {
