@@ -248,8 +248,8 @@ fn a_seal_survives_a_snapshot() {
     assert!(restored.inheritance().is_some());
 }
 
-/// Seed 147: a session that a split had copied was ended on one side, by log order, with the command that ran there. The
-/// other side's copy lived on, and after the merge it executed the client's repetition of that command.
+/// Seed 147: a session that a split had copied was ended on one side, by log order, with the command that ran there.
+/// The other side's copy lived on, and after the merge it executed the client's repetition of that command.
 #[test]
 fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
     let (mut lower, mut upper) = cut();
