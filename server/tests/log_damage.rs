@@ -12,7 +12,7 @@ use coppice_server::log::{
 };
 use log_common::model::{self, Model};
 use log_common::sim_disk::SimDisk;
-use log_common::{Draw, NODE, commit, keep, read};
+use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, read};
 
 /// Two writes to a segment.
 const TINY: Geometry = Geometry { first_bytes: 12 << 10, segment_bytes: 12 << 10, segments_ahead: 1 };
@@ -163,7 +163,11 @@ fn a_lost_sector_below_the_last_mark_is_damage() {
 }
 
 fn vote(instance: u64, byte: u8) -> Entry {
-    let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![byte; 900])));
+    voted(instance, vec![byte; 900])
+}
+
+fn voted(instance: u64, payload: Vec<u8>) -> Entry {
+    let batch = Batch::Commands(Commands::new(1, Bytes::from(payload)));
     let (instance, decided_upto) = (Instance(instance), Instance(0));
     let record = Record::Accept { instance, ballot: Ballot::new(1, 1), decided_upto, batch };
     Entry::Group { group: GroupId(1), record }
@@ -179,6 +183,33 @@ fn votes(node: u32, byte: u8) -> SimDisk {
         assert!(commit(&mut engine, &[vote(instance, byte)]) && keep(&mut engine));
     }
     engine.disk().clone()
+}
+
+/// A vote whose record takes `bytes` in the log.
+fn vote_of(instance: u64, bytes: usize) -> Entry {
+    let rest = voted(instance, Vec::new()).bytes();
+    voted(instance, vec![7; bytes - rest])
+}
+
+/// A write may end so near the next boundary that the zeros behind it do not fill a length: what follows them is the
+/// mark of the next write. And a record may begin there, with its length on both sides of the boundary.
+#[test]
+fn a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary() {
+    for short in 0..64 {
+        let (mut engine, ..) = log_common::open(new_disk(SMALL), NODE).expect("opens");
+        let mut entries = Vec::new();
+        for write in 0..9 {
+            // Behind the 44 bytes of the mark, the first vote ends `short` bytes before a boundary.
+            let first = entries.len();
+            entries.push(vote_of(1 + first as u64, 4_096 - 44 - short));
+            if write % 3 == 1 {
+                entries.push(vote_of(2 + first as u64, 1_000));
+            }
+            assert!(commit(&mut engine, &entries[first..]) && keep(&mut engine));
+            let found = read(engine.disk(), NODE).unwrap_or_else(|error| panic!("{short} bytes short: {error}"));
+            assert!(model::of_replay(&found) == model::states(&entries)[entries.len()], "{short} bytes short");
+        }
+    }
 }
 
 /// reliability.md ST8: intact, with the right lsn, but of another node's log at the same place.
@@ -268,5 +299,6 @@ fn a_log_without_the_segments_of_the_last_start_is_refused() {
 fn every_planted_bug_is_caught() {
     log_common::catch("cut_at_first_bad", "a_lost_sector_below_the_last_mark_is_damage");
     log_common::catch("refuse_torn_tail", "a_tail_torn_at_any_length_is_cut_and_the_rest_is_there");
+    log_common::catch("length_over_boundary", "a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary");
     log_common::catch("checksum_no_position", "an_intact_write_of_another_log_is_refused");
 }

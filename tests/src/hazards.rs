@@ -135,7 +135,11 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("MV13", "ticket of an undecided map change leaves the directory", &[sim("change_before_decided")]),
     // Storage.
     hazard("ST1", "failed flush retried and believed", &[sim("retry_flush")]),
-    hazard("ST2", "torn tail and rot in the middle confused", &[sim("cut_at_first_bad"), sim("refuse_torn_tail")]),
+    hazard(
+        "ST2",
+        "torn tail and rot in the middle confused; a good place taken for a bad one",
+        &[sim("cut_at_first_bad"), sim("refuse_torn_tail"), cargo("length_over_boundary")],
+    ),
     hazard("ST3", "file created or renamed, directory not flushed", &[sim("no_dir_flush")]),
     hazard("ST4", "trim before durable snapshot; position apart", &[sim("trim_early"), sim("position_apart")]),
     hazard("ST5", "two snapshots at once", &[sim("two_snapshots")]),

@@ -26,6 +26,9 @@ use super::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Reco
 /// Bytes of a record's head.
 pub const HEAD_BYTES: usize = 44;
 
+/// Bytes of the length that each record begins with.
+pub const LENGTH_BYTES: u64 = 4;
+
 /// Records are refused above this. A batch is at most 2 MiB and one oversized command more (frames end at 4 MiB).
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 

@@ -8,7 +8,7 @@ use super::core::{FileName, Past};
 use super::disk::Disk;
 use super::ids::{Ballot, GroupId, Instance, Lsn, Record, ReplicaId};
 use super::ledger::Ledger;
-use super::record::{self, BadRecord, Decoded, Entry};
+use super::record::{self, BadRecord, Decoded, Entry, LENGTH_BYTES};
 use super::segment::{BOUNDARY_BYTES, BadHeader, HEADER_BYTES, Header, SegmentNumber, boundary, mark_seed};
 use super::writer::LogError;
 use crate::datadir::{ClusterId, NodeId};
@@ -349,6 +349,8 @@ impl Walk<'_> {
                 // Zeros at a boundary: nothing was written from here on. Elsewhere: the rest of a write's last sector.
                 Ok(None) if boundary(offset) == offset => break,
                 Ok(None) => offset = boundary(offset),
+                // Too near the boundary for a whole length: zeros that end a write, and the first bytes of the next.
+                Err(_) if ends_short(bytes, offset) => offset = boundary(offset),
                 Err(bad) => return (offset, Some(bad)),
             }
         }
@@ -436,6 +438,14 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a write may have ended here with fewer zeros behind it than a length has bytes.
+fn ends_short(bytes: &[u8], offset: u64) -> bool {
+    let boundary = boundary(offset);
+    let zeros = bytes.get(offset as usize..boundary as usize);
+    let short = (1..LENGTH_BYTES).contains(&(boundary - offset)) && !crate::mutant!(length_over_boundary);
+    short && zeros.is_some_and(|zeros| zeros.iter().all(|&byte| byte == 0))
 }
 
 impl Stop {
