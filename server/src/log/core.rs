@@ -49,7 +49,8 @@ pub enum FileEffect {
         /// Its length.
         bytes: u64,
     },
-    /// Writes `parts` one after the other from `offset` on; the file grows if it must.
+    /// Writes `parts` one after the other from `offset` on, a multiple of 4 KiB; the file grows if it must, and what
+    /// follows up to the next multiple may become zeros.
     Append {
         /// Where.
         file: FileName,

@@ -1,13 +1,14 @@
-//! The log directory on a real file system. The only file of `log/` that opens files.
+//! The log directory on a real file system. With `file`, all of `log/` that opens files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, IoSlice, Read};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
 use super::core::{FileEffect, FileName};
+use super::file::{LogFile, Stage, Way};
 use super::segment;
 
 /// What the log needs of a disk: a real directory, or the simulator's.
@@ -23,15 +24,13 @@ pub trait Disk {
 /// Bytes written between two flushes while a segment is zeroed: commits of others slip in between.
 const ZERO_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Slices that one `pwritev` takes (IOV_MAX on Linux).
-const SLICES_MAX: usize = 1_024;
-
 /// A directory of segments. Each thread has one of its own.
 #[derive(Debug)]
 pub struct FileDisk {
     dir: PathBuf,
     /// The file written last, kept open.
-    open: Option<(FileName, File)>,
+    open: Option<(FileName, LogFile)>,
+    stage: Stage,
     /// `log.flush = off`: nothing is durable, a power cut loses votes.
     unsafe_no_flush: bool,
 }
@@ -40,36 +39,49 @@ impl FileDisk {
     /// The log in `dir`, which is created if need be.
     pub fn new(dir: &Path, unsafe_no_flush: bool) -> io::Result<FileDisk> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        Ok(FileDisk { dir: dir.to_owned(), open: None, unsafe_no_flush })
+        Ok(FileDisk { dir: dir.to_owned(), open: None, stage: Stage::default(), unsafe_no_flush })
     }
 
     /// The log in `dir`, which must be there.
     pub fn existing(dir: &Path) -> io::Result<FileDisk> {
         fs::read_dir(dir)?;
-        Ok(FileDisk { dir: dir.to_owned(), open: None, unsafe_no_flush: false })
+        Ok(FileDisk { dir: dir.to_owned(), open: None, stage: Stage::default(), unsafe_no_flush: false })
     }
 
     fn path(&self, file: FileName) -> PathBuf {
         self.dir.join(file.to_string())
     }
 
-    fn file(&mut self, name: FileName) -> io::Result<&File> {
+    /// Without flushes nothing waits for the disk, and the page cache takes the bytes fastest.
+    fn way(&self) -> Way {
+        if self.unsafe_no_flush { Way::Cached } else { Way::Direct }
+    }
+
+    fn file(&mut self, name: FileName) -> io::Result<&mut LogFile> {
         if self.open.as_ref().is_none_or(|(open, _)| *open != name) {
-            let file = OpenOptions::new().write(true).open(self.path(name))?;
+            let file = LogFile::open(&self.path(name), OpenOptions::new().write(true), self.way())?;
             self.open = Some((name, file));
         }
-        Ok(&self.open.as_ref().expect("just opened").1)
+        Ok(&mut self.open.as_mut().expect("just opened").1)
+    }
+
+    fn write(&mut self, name: FileName, offset: u64, parts: &[Bytes]) -> io::Result<()> {
+        let mut stage = std::mem::take(&mut self.stage);
+        let written = self.file(name).and_then(|file| file.write(&mut stage, offset, parts));
+        self.stage = stage;
+        written
     }
 
     fn create(&mut self, name: FileName, bytes: u64) -> io::Result<()> {
         let path = self.path(name);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).clone();
+        let mut file = LogFile::open(&path, &options, self.way())?;
         let zeros = Bytes::from(vec![0; ZERO_CHUNK_BYTES.min(bytes) as usize]);
         let mut done = 0;
         while done < bytes {
             let chunk = ZERO_CHUNK_BYTES.min(bytes - done);
-            let written = write_all_at(&file, done, &[zeros.slice(..chunk as usize)]);
-            if let Err(error) = written.and_then(|()| if self.unsafe_no_flush { Ok(()) } else { file.sync_data() }) {
+            let written = file.write(&mut self.stage, done, &[zeros.slice(..chunk as usize)]);
+            if let Err(error) = written.and_then(|()| if self.unsafe_no_flush { Ok(()) } else { file.flush() }) {
                 // Half a segment is of no use, and on a full disk it takes the room that votes need.
                 _ = fs::remove_file(&path);
                 return Err(error);
@@ -102,9 +114,9 @@ impl Disk for FileDisk {
     fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()> {
         match effect {
             FileEffect::Create { file, bytes } => self.create(*file, *bytes),
-            FileEffect::Append { file, offset, parts } => write_all_at(self.file(*file)?, *offset, parts),
+            FileEffect::Append { file, offset, parts } => self.write(*file, *offset, parts),
             FileEffect::Flush { .. } if self.unsafe_no_flush => Ok(()),
-            FileEffect::Flush { file } => self.file(*file)?.sync_data(),
+            FileEffect::Flush { file } => self.file(*file)?.flush(),
             FileEffect::Rename { from, to } => {
                 self.open = None;
                 if let FileName::Old(_) = to {
@@ -132,30 +144,6 @@ impl Disk for FileDisk {
             }
         }
     }
-}
-
-/// Writes `parts` one after the other at `offset`, as few system calls as they allow, without copying them together.
-fn write_all_at(file: &File, mut offset: u64, parts: &[Bytes]) -> io::Result<()> {
-    let mut parts: Vec<Bytes> = parts.iter().filter(|part| !part.is_empty()).cloned().collect();
-    let mut first = 0;
-    while first < parts.len() {
-        let slices: Vec<IoSlice<'_>> = parts[first..].iter().take(SLICES_MAX).map(|part| IoSlice::new(part)).collect();
-        let mut written = match rustix::io::pwritev(file, &slices, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => written,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        offset += written as u64;
-        while first < parts.len() && written >= parts[first].len() {
-            written -= parts[first].len();
-            first += 1;
-        }
-        if written > 0 {
-            parts[first].advance(written);
-        }
-    }
-    Ok(())
 }
 
 impl std::fmt::Display for FileName {
