@@ -258,7 +258,14 @@ impl Session {
             Refusal::WrongPartition { entries, .. } => {
                 self.want_map();
                 if !self.patch(now, entries, effects) {
-                    // This node knows no more than we do, or what it told does not fit our map.
+                    // This node knows no more than we do, or what it told does not fit our map. Nor does it lead.
+                    let node = self.peers[at].node;
+                    let doubted = &mut self.lanes[lane];
+                    if doubted.epoch == sent.epoch && !sent.anywhere {
+                        let place = doubted.replicas.iter().position(|&replica| Some(replica) == node);
+                        doubted.rotation = place.unwrap_or(doubted.rotation) + 1;
+                        doubted.follow(None);
+                    }
                     self.rest(now, lane, Duration::ZERO);
                 }
                 self.send_again(now, sent, effects);
