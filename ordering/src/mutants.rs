@@ -30,6 +30,7 @@ pub const PAXOS: &[&str] = &[
     "old_quorum",
     "learner_votes",
     "removed_votes",
+    "rounds_begin_anew",
     "deaf_leader_stays",
     "conf_one_phase1",
     "removed_deleted_early",

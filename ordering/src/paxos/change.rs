@@ -32,6 +32,7 @@ impl Paxos {
             return;
         }
         configuration.leaving = old.members().filter(|member| !configuration.is_member(*member)).collect();
+        configuration.round = proposer.ballot.round;
         proposer.change = Some(configuration);
     }
 

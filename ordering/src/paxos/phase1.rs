@@ -83,8 +83,12 @@ impl Paxos {
     }
 
     fn next_ballot(&self) -> Ballot {
-        let round = self.election.round_seen.max(self.acceptor.promised().round).next();
-        Ballot { round, replica: self.id }
+        let mut above = self.election.round_seen.max(self.acceptor.promised().round);
+        if !mutant!(rounds_begin_anew) {
+            // One that joined since has promised nothing in the ballots before (ordering.md 4.2).
+            above = above.max(self.learner.configuration.round);
+        }
+        Ballot { round: above.next(), replica: self.id }
     }
 
     /// The leader of `m.ballot` hands over to this replica.

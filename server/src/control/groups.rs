@@ -76,7 +76,7 @@ impl Birth {
         Configuration {
             voters: self.voters.iter().copied().collect(),
             learners: self.learners.iter().copied().collect(),
-            leaving: Default::default(),
+            ..Configuration::default()
         }
     }
 

@@ -11,7 +11,7 @@ pub const BOUNDARY_BYTES: u64 = 4_096;
 const MAGIC: [u8; 8] = *b"COPPLOG\n";
 
 /// Format of header and records. Version N reads N and N-1 (experience.md 5).
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Bytes of the header that mean something; zeros follow up to the first boundary.
 pub const HEADER_BYTES: usize = 68;

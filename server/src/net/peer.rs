@@ -305,6 +305,7 @@ fn put_batch(body: &mut Body, batch: &Batch) {
                 body.put_varint(set.len() as u64);
                 set.iter().for_each(|replica| body.put_varint(u64::from(replica.0)));
             }
+            body.put_varint(configuration.round.0);
         }
     }
 }
@@ -317,7 +318,8 @@ fn batch(r: &mut BodyReader<'_>) -> Result<Batch, WireError> {
             Batch::Commands(Commands::new(count, r.bytes("batch")?))
         }
         CONFIGURATION => {
-            Batch::Configuration(Configuration { voters: replicas(r)?, learners: replicas(r)?, leaving: replicas(r)? })
+            let (voters, learners, leaving) = (replicas(r)?, replicas(r)?, replicas(r)?);
+            Batch::Configuration(Configuration { voters, learners, leaving, round: Round(r.varint()?) })
         }
         other => return Err(WireError::Unknown { what: "batch kind", value: u64::from(other) }),
     })
