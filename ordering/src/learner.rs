@@ -3,7 +3,7 @@
 //! It never concludes a decision from a number alone: the composition calls `decide` only for a batch that a quorum
 //! accepted in one ballot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::batch::{Batch, Configuration};
@@ -42,6 +42,9 @@ pub(crate) struct Learner {
     pub configuration: Configuration,
     /// The instance that decided it. At most `decided_upto`.
     pub configured_at: Instance,
+    /// Those before it that are of use yet, with what decided them, ascending: the state at `executed_upto` or above
+    /// may be older than `configuration`, while the executor waits.
+    former: VecDeque<(Configuration, Instance)>,
     /// The voters of `configuration`.
     pub quorum: Quorum,
     /// A quorum of the newest configuration known to some leader durably holds everything up to here.
@@ -63,6 +66,7 @@ impl Learner {
             executed_upto: decided_upto,
             configuration,
             configured_at,
+            former: VecDeque::new(),
             quorum,
             held_upto: Instance::ZERO,
             behind: None,
@@ -99,8 +103,33 @@ impl Learner {
         if !mutant!(old_quorum) {
             self.quorum = Quorum::of(&configuration);
         }
-        self.configuration = configuration;
+        let former = std::mem::replace(&mut self.configuration, configuration);
+        self.former.push_back((former, self.configured_at));
         self.configured_at = at;
+        self.forget_former();
+    }
+
+    /// Everything up to here is executed as decided.
+    pub fn executed(&mut self, upto: Instance) {
+        self.executed_upto = self.executed_upto.max(upto);
+        self.forget_former();
+    }
+
+    /// The configuration that was in force after `instance` was decided, and what decided it; `instance` is from
+    /// `executed_upto` on. No more of them are kept than there are instances to execute.
+    pub fn configuration_at(&self, instance: Instance) -> (&Configuration, Instance) {
+        let former = self.former.iter().rev().find(|(_, at)| *at <= instance);
+        match former.filter(|_| self.configured_at > instance) {
+            Some((configuration, at)) => (configuration, *at),
+            None => (&self.configuration, self.configured_at),
+        }
+    }
+
+    fn forget_former(&mut self) {
+        let next = |learner: &Learner| learner.former.get(1).map_or(learner.configured_at, |(_, at)| *at);
+        while !self.former.is_empty() && next(self) <= self.executed_upto {
+            self.former.pop_front();
+        }
     }
 
     /// Somebody has decided `upto`, and this replica lacks a part of it: asks around after `grace`.

@@ -14,6 +14,28 @@ use crate::machine::{Answer, Machine, Mark};
 /// that hears of more drops them and catches up later.
 pub const SPECULATIVE_INSTANCES_MAX: usize = 1_024;
 
+/// How an executor works; none of it changes what comes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Executing {
+    /// Batches run before they are decided.
+    pub speculation: bool,
+    /// See [`SPECULATIVE_INSTANCES_MAX`].
+    pub ahead_max: usize,
+}
+
+impl Default for Executing {
+    fn default() -> Executing {
+        Executing { speculation: true, ahead_max: SPECULATIVE_INSTANCES_MAX }
+    }
+}
+
+impl Executing {
+    /// With or without speculation.
+    pub fn speculating(speculation: bool) -> Executing {
+        Executing { speculation, ..Executing::default() }
+    }
+}
+
 /// Digests remembered. At 20 000 instances per second and the default interval it is a second's worth: more than two
 /// replicas are apart while both serve.
 const DIGESTS_KEPT: usize = 20;
@@ -46,8 +68,7 @@ pub struct Executor {
     executed: VecDeque<Executed>,
     /// Accepted above `tip`, beyond a gap or not yet run.
     waiting: BTreeMap<Instance, Batch>,
-    /// `false`: nothing runs before it is decided; both settings give identical states.
-    speculation: bool,
+    how: Executing,
     /// A digest is taken every so many instances; 0: never.
     digest_interval: u64,
     /// The newest digests of decided states, ascending: replicas are compared at an instance that both have.
@@ -63,13 +84,13 @@ pub struct Executor {
 
 impl Executor {
     /// An executor whose machine holds the state of `decided`.
-    pub fn new(machine: Machine, decided: Instance, speculation: bool) -> Executor {
+    pub fn new(machine: Machine, decided: Instance, how: Executing) -> Executor {
         Executor {
             machine,
             decided,
             executed: VecDeque::new(),
             waiting: BTreeMap::new(),
-            speculation,
+            how,
             digest_interval: 1_000,
             digests: VecDeque::new(),
             counters: ExecutorCounters::default(),
@@ -82,6 +103,11 @@ impl Executor {
     /// The last decided and executed instance.
     pub fn decided(&self) -> Instance {
         self.decided
+    }
+
+    /// Instances that it takes ahead of the decided one.
+    pub fn ahead_max(&self) -> usize {
+        self.how.ahead_max
     }
 
     /// The last executed instance, decided or not.
@@ -106,7 +132,7 @@ impl Executor {
 
     /// Turns speculation on or off. What already ran ahead stays until it is decided or taken back.
     pub fn set_speculation(&mut self, on: bool) {
-        self.speculation = on;
+        self.how.speculation = on;
     }
 
     /// An acceptor accepted `batch` at `instance`. Runs it if it is next, takes back what it contradicts.
@@ -129,10 +155,13 @@ impl Executor {
             self.take_back_to(at);
             rolled_back = Some(instance);
         }
-        if self.waiting.len() < SPECULATIVE_INSTANCES_MAX || self.waiting.contains_key(&instance) {
-            self.waiting.insert(instance, batch);
+        self.waiting.insert(instance, batch);
+        if self.waiting.len() > self.how.ahead_max {
+            // The lowest run first: they must not find the room taken by what waits for them. What is dropped is given
+            // again when it is decided.
+            self.waiting.pop_last();
         }
-        if self.speculation {
+        if self.how.speculation {
             self.run_contiguous(None, answers);
         }
         rolled_back
@@ -179,7 +208,7 @@ impl Executor {
         let join = left.seal.join;
         if self.machine.inherit(left) && self.awaits.is_some_and(|(_, awaited)| awaited.join == join) {
             self.awaits = None;
-            if self.speculation {
+            if self.how.speculation {
                 self.run_contiguous(None, answers);
             }
         }
@@ -218,7 +247,7 @@ impl Executor {
     fn run_contiguous(&mut self, upto: Option<Instance>, answers: &mut Vec<Answer>) {
         loop {
             let next = self.tip().next();
-            if upto.is_some_and(|upto| next > upto) || self.executed.len() >= SPECULATIVE_INSTANCES_MAX {
+            if upto.is_some_and(|upto| next > upto) || self.executed.len() >= self.how.ahead_max {
                 return;
             }
             if self.awaits.is_some() {

@@ -24,6 +24,7 @@ pub mod random;
 pub mod replica;
 pub mod request;
 pub mod reshape;
+pub mod residents;
 pub mod sessions;
 pub mod shard;
 pub mod shared;

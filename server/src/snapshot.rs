@@ -51,7 +51,9 @@ pub fn take(replica: &Replica) -> Taken {
     let state = if crate::mutant!(snapshot_at_tip) { executor.machine().copy() } else { executor.decided_state() };
     let nobody = Configuration::default();
     let (configuration, configured_at) = match crate::mutant!(snap_no_conf) {
-        false => replica.paxos().configuration(),
+        false if crate::mutant!(snap_newest_conf) => replica.paxos().configuration(),
+        // The executor may wait for a neighbour's state below a configuration that is decided.
+        false => replica.paxos().configuration_at(executor.decided()),
         true => (&nobody, Instance::ZERO),
     };
     let plain = "replicated state is plain data";

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use coppice_client::map::{Addresses, NodeInfo, NodeState, PartitionMap};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
 use coppice_ordering::{Config, Configuration, Instance, Lsn, RecoveredGroup, ReplicaId, Settings, Time};
+use coppice_server::executor::Executing;
 use coppice_server::machine::Machine;
 use coppice_server::machine::directory::{Directory, DirectoryCommand};
 use coppice_server::replica::{Effect, Input, Replica};
@@ -25,7 +26,16 @@ fn alone(effects: &mut Vec<Effect>) -> Replica {
     };
     let machine = Machine::Directory(Directory::default());
     let group = PartitionId::DIRECTORY;
-    Replica::recover(group, config, RecoveredGroup::new(), machine, Instance::ZERO, true, Time::ZERO, effects)
+    Replica::recover(
+        group,
+        config,
+        RecoveredGroup::new(),
+        machine,
+        Instance::ZERO,
+        Executing::default(),
+        Time::ZERO,
+        effects,
+    )
 }
 
 /// Flushes all that is to be flushed, again and again.

@@ -11,7 +11,7 @@ use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings,
     Time,
 };
-use coppice_server::executor::SPECULATIVE_INSTANCES_MAX;
+use coppice_server::executor::{Executing, SPECULATIVE_INSTANCES_MAX};
 use coppice_server::machine::Machine;
 use coppice_server::machine::shard::Shard;
 use coppice_server::replica::{Effect, Input, Replica};
@@ -38,8 +38,16 @@ fn a_replica_executes_its_whole_log_after_a_restart_however_long_it_is() {
     };
     let machine = Machine::Shard(Box::new(Shard::new(PartitionId(1), KeyRange::all(), MapVersion(1))));
     let (mut effects, mut now) = (Vec::new(), Time::ZERO);
-    let mut replica =
-        Replica::recover(PartitionId(1), config, recovered, machine, Instance::ZERO, true, now, &mut effects);
+    let mut replica = Replica::recover(
+        PartitionId(1),
+        config,
+        recovered,
+        machine,
+        Instance::ZERO,
+        Executing::default(),
+        now,
+        &mut effects,
+    );
     for _ in 0..10_000 {
         if replica.is_leading() {
             break;

@@ -14,6 +14,7 @@ use coppice_client::wire::{MapVersion, PackWriter, PartitionId, Replies, Replies
 use coppice_ordering::{
     Config, Configuration, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId, Settings, Time,
 };
+use coppice_server::executor::Executing;
 use coppice_server::machine::Machine;
 use coppice_server::machine::shard::Shard;
 use coppice_server::replica::{Effect, Input, Replica};
@@ -111,8 +112,16 @@ impl World {
         // Replica 1 executes on decision only; the others speculate.
         let speculation = at != 1;
         let config = config(at, seed);
-        let mut replica =
-            Replica::recover(GROUP, config, recovered, empty(), Instance::ZERO, speculation, self.now, &mut effects);
+        let mut replica = Replica::recover(
+            GROUP,
+            config,
+            recovered,
+            empty(),
+            Instance::ZERO,
+            Executing::speculating(speculation),
+            self.now,
+            &mut effects,
+        );
         replica.executor_mut().set_digest_interval(1);
         let mut host = Host { replica, durable, unflushed: Vec::new() };
         self.carry_out(at, &mut host, effects);
@@ -132,7 +141,7 @@ impl World {
                     RecoveredGroup::new(),
                     empty(),
                     Instance::ZERO,
-                    false,
+                    Executing::speculating(false),
                     Time::ZERO,
                     &mut Vec::new(),
                 ),

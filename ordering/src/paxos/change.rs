@@ -38,8 +38,7 @@ impl Paxos {
 
     /// The configuration in force has changed. Whoever leads repeats Phase 1 under it, in the same ballot, for all that
     /// comes after: its acceptors may have promised nothing yet, or hold what somebody else proposed to them
-    /// (ordering.md
-    /// 1.1, reliability.md PX18).
+    /// (ordering.md 1.1, reliability.md PX18).
     pub(super) fn after_configuration(&mut self, effects: &mut Vec<Effect>) {
         self.election.pre_voting = None;
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
@@ -137,12 +136,12 @@ impl Paxos {
         self.acceptor.install(instance);
         self.saved_upto = self.saved_upto.max(instance);
         self.learner.decided_upto = instance;
-        self.learner.executed_upto = instance;
         if configured_at > self.learner.configured_at {
             self.learner.configure(configuration.clone(), configured_at);
             effects.push(Effect::ConfigurationDecided { instance: configured_at, configuration });
             self.election.pre_voting = None;
         }
+        self.learner.executed(instance);
         self.learner.behind = self.learner.behind.take().filter(|behind| behind.upto > instance);
         if let Some(behind) = self.learner.behind.as_mut() {
             (behind.snapshot, behind.asked, behind.due) = (None, None, self.now);

@@ -71,8 +71,7 @@ impl Paxos {
             Input::Change(configuration) => self.on_change(configuration, effects),
             Input::Transfer { to, deadline } => self.on_transfer(to, deadline, effects),
             Input::Executed(instance) => {
-                let executed = instance.min(self.learner.decided_upto);
-                self.learner.executed_upto = self.learner.executed_upto.max(executed);
+                self.learner.executed(instance.min(self.learner.decided_upto));
             }
             Input::Trim(instance) => self.on_trim(instance, effects),
             Input::Installed { instance, configuration, configured_at } => {
@@ -300,6 +299,13 @@ impl Paxos {
     /// The newest decided configuration, and the instance that decided it (zero for the first).
     pub fn configuration(&self) -> (&Configuration, Instance) {
         (&self.learner.configuration, self.learner.configured_at)
+    }
+
+    /// The configuration that governs the instance after `instance`, and what decided it: it belongs to the state at
+    /// `instance`, which is everything that was told executed or later, while the executor is behind what is decided
+    /// (ordering.md 1.6).
+    pub fn configuration_at(&self, instance: Instance) -> (&Configuration, Instance) {
+        self.learner.configuration_at(instance)
     }
 
     /// The watermark of released tickets, as far as known (ordering.md 3).

@@ -75,6 +75,12 @@ impl RecoveredGroup {
         }
     }
 
+    /// Numbers records from above `lsn` on: an earlier replica of the group in this process may still hear that its own
+    /// are durable.
+    pub fn number_above(&mut self, lsn: Lsn) {
+        self.last_lsn = self.last_lsn.max(lsn);
+    }
+
     /// The next record of the log, in `lsn` order. All records that are on disk must come, from the oldest kept one on.
     pub fn apply(&mut self, lsn: Lsn, record: Record) {
         self.last_lsn = self.last_lsn.max(lsn);

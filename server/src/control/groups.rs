@@ -5,90 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_client::map::{Entry, NodeState, PartitionMap, Role};
-use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId};
-use coppice_ordering::{Config, Configuration, Instance, RecoveredGroup, ReplicaId, Settings};
-use serde::{Deserialize, Serialize};
+use coppice_client::map::{Entry, NodeState, PartitionMap};
+use coppice_client::wire::{ChangeId, NodeId, PartitionId};
+use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::Control;
-use super::healing::Healing;
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
+use crate::executor::Executing;
 use crate::log::{Append, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
-use crate::machine::directory::Directory;
-use crate::machine::shard::Shard as Data;
 use crate::mailbox::Lane;
 use crate::net::link::Link;
-use crate::net::translate;
 use crate::replica::Replica;
+use crate::residents::{Birth, Start, StateLost, Wanted};
 use crate::sessions::SessionLimits;
 use crate::shard::{Group, Shard, ToShard};
-use crate::snapshot::Loaded;
 
 /// How long a shard may take to answer a question of its own node.
 pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The version of the map that `init` makes.
-const FIRST_MAP: MapVersion = MapVersion(1);
-
-/// What a replica starts from when nothing else is known of it: written to the log before it does anything.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Birth {
-    voters: Vec<ReplicaId>,
-    learners: Vec<ReplicaId>,
-    nodes: Vec<(ReplicaId, NodeId)>,
-    low: Vec<u8>,
-    high: Option<Vec<u8>>,
-    map_version: u64,
-    /// It was there when the group was made: from nothing, the group's log makes its state. One that came later has it
-    /// from a snapshot.
-    founder: bool,
-}
-
-impl Birth {
-    /// Of a replica that joins a group which is there already.
-    pub(super) fn of_later(entry: &Entry) -> Birth {
-        Birth { founder: false, ..Birth::of(entry) }
-    }
-
-    pub(super) fn of(entry: &Entry) -> Birth {
-        let role = |wanted: Role| {
-            let chosen = entry.replicas.iter().filter(move |replica| replica.role == wanted);
-            chosen.map(|replica| translate::replica(replica.replica)).collect()
-        };
-        Birth {
-            voters: role(Role::Voter),
-            learners: role(Role::Learner),
-            nodes: entry.replicas.iter().map(|info| (translate::replica(info.replica), info.node)).collect(),
-            low: entry.low.to_vec(),
-            high: entry.high.as_ref().map(|high| high.to_vec()),
-            map_version: entry.version.0,
-            founder: true,
-        }
-    }
-
-    /// The nodes of its replicas.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.nodes.iter().map(|(_, node)| *node)
-    }
-
-    fn configuration(&self) -> Configuration {
-        Configuration {
-            voters: self.voters.iter().copied().collect(),
-            learners: self.learners.iter().copied().collect(),
-            ..Configuration::default()
-        }
-    }
-
-    fn machine(&self, group: PartitionId) -> Machine {
-        if group == PartitionId::DIRECTORY {
-            return Machine::Directory(Directory::default());
-        }
-        let range =
-            coppice_btree::KeyRange { low: self.low.as_slice().into(), high: self.high.as_deref().map(Into::into) };
-        Machine::Shard(Box::new(Data::new(group, range, MapVersion(self.map_version))))
-    }
-}
 
 /// Everything a shard thread needs to host a replica.
 pub(super) struct Launch {
@@ -195,106 +129,47 @@ impl Control {
     /// A replica that ran here before.
     fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), String> {
         if let Some(removed) = replay.removed {
-            self.removed.insert(group, removed);
+            self.residents.note_removed(group, removed);
         }
         let Some((me, birth)) = replay.created.take() else { return Ok(()) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|_| format!("{group}: its birth record is unknown"))?;
-        self.born.insert(group, MapVersion(birth.map_version));
         let loaded = self.load_checkpoint(group)?;
-        let snapshot = loaded.as_ref().map_or(Instance::ZERO, |loaded| loaded.instance);
-        // Its votes up to there are gone from the log: without the state that came of them it must not run.
-        // So it is if all that it began with was a snapshot.
-        let lost = if birth.founder || loaded.is_some() { None } else { Some(Instance::ZERO) };
-        if let Some(trimmed) = replay.trimmed.filter(|trimmed| *trimmed > snapshot).or(lost) {
-            let own = self.shared.identity().map(|identity| identity.node);
-            if birth.nodes().all(|node| Some(node) == own) {
+        let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
+        match self.residents.restart(own, (group, me), birth, loaded, replay) {
+            Ok(Some(start)) => self.start(start),
+            Ok(None) => self.report_healing(group),
+            Err(StateLost(trimmed)) => {
                 return Err(format!(
                     "{group}: the log is trimmed up to {trimmed}, no good checkpoint reaches that far, and there is no \
                      other replica to take its state from"
                 ));
             }
-            self.heal(group, Healing { me, birth, replay, trimmed, fetching: false, asked: 0 });
-            return Ok(());
         }
-        self.resume(group, me, &birth, loaded, replay);
         Ok(())
-    }
-
-    /// Starts a replica that ran here before, from its state and from what the log holds above it.
-    pub(super) fn resume(
-        &mut self,
-        group: PartitionId,
-        me: ReplicaId,
-        birth: &Birth,
-        loaded: Option<Loaded>,
-        mut replay: GroupReplay,
-    ) {
-        let (mut recovered, machine, snapshot) = match loaded {
-            Some(Loaded { machine, instance, configuration, configured_at }) => {
-                (RecoveredGroup::from_snapshot(instance, configuration, configured_at), machine, instance)
-            }
-            None => (RecoveredGroup::new(), birth.machine(group), Instance::ZERO),
-        };
-        for (lsn, record) in replay.take_records() {
-            recovered.apply(lsn, record);
-        }
-        let launch = self.launch(group, me, birth, recovered, machine, snapshot, false);
-        self.start(launch);
     }
 
     /// Starts the replica that `entry` names for this node, unless it runs, or was removed here before.
     pub(super) fn start_from_map(&mut self, entry: &Entry) {
         let Some(identity) = self.shared.identity() else { return };
-        let group = entry.partition;
-        let Some(info) = entry.replica_on(identity.node) else { return };
-        let me = translate::replica(info.replica);
-        let healing = self.healing.get(&group).map(|healing| &healing.me);
-        let known = self.running.get(&group).or(healing).or_else(|| self.removed.get(&group));
-        if known.is_some_and(|&known| known >= me) {
-            return;
+        match self.residents.wanted(identity.node, entry) {
+            Wanted::Nothing => {}
+            Wanted::Begin(start) => self.start(*start),
+            Wanted::Join(me) => self.join_group(entry, me),
         }
-        // A newer replica of the group takes its place here.
-        self.healing.remove(&group);
-        // Since the first map nothing was changed about the group: its log begins with what this entry says. Any later
-        // entry says nothing about how the group began.
-        if entry.version > FIRST_MAP || info.role == Role::Learner {
-            if info.role == Role::Voter && crate::mutant!(snapshot_skips_fork) {
-                return;
-            }
-            return self.join_group(entry, me);
-        }
-        let birth = Birth::of(entry);
-        if !self.note_birth(group, me, &birth) {
-            return;
-        }
-        let first = entry.replicas.first().is_some_and(|first| first.node == identity.node);
-        let machine = birth.machine(group);
-        let launch = self.launch(group, me, &birth, RecoveredGroup::new(), machine, Instance::ZERO, first);
-        self.start(launch);
     }
 
     /// Writes down that this replica exists, before it does anything. Nobody waits for it: whatever the replica writes
     /// later is durable only together with it.
-    pub(super) fn note_birth(&mut self, group: PartitionId, me: ReplicaId, birth: &Birth) -> bool {
+    fn note_birth(&self, start: &Start) -> bool {
         let Some(log) = &self.log else { return false };
-        let body = Bytes::from(postcard::to_stdvec(birth).expect("a birth is plain data"));
-        let created = LogEntry::Created { group: GroupId(group.0), replica: me, birth: body };
-        self.born.insert(group, MapVersion(birth.map_version));
+        let body = Bytes::from(postcard::to_stdvec(&start.birth).expect("a birth is plain data"));
+        let created = LogEntry::Created { group: GroupId(start.group.0), replica: start.me, birth: body };
         log.log().append(vec![Append { entry: created, lsn: None, lazy: false }]).is_ok()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site each; a struct would repeat Launch")]
-    pub(super) fn launch(
-        &self,
-        group: PartitionId,
-        me: ReplicaId,
-        birth: &Birth,
-        recovered: RecoveredGroup,
-        machine: Machine,
-        snapshot: Instance,
-        campaign_first: bool,
-    ) -> Launch {
+    fn launch(&self, start: Start) -> Launch {
         let identity = self.shared.identity().expect("replicas start after the identity is known");
+        let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
         let config = Config {
             id: me,
             configuration: birth.configuration(),
@@ -303,7 +178,6 @@ impl Control {
             settings: core_settings(&self.settings),
             campaign_first,
         };
-        let mut machine = machine;
         set_session_limits(&mut machine, &self.settings);
         let saved = machine.shard().map(|shard| shard.applied().to_vec()).unwrap_or_default();
         Launch {
@@ -311,7 +185,7 @@ impl Control {
             group,
             me,
             node: identity.node,
-            nodes: birth.nodes.iter().copied().collect(),
+            nodes: birth.nodes().collect(),
             config,
             recovered,
             machine,
@@ -321,16 +195,21 @@ impl Control {
         }
     }
 
-    pub(super) fn start(&mut self, launch: Launch) {
-        self.running.insert(launch.group, launch.me);
+    pub(super) fn start(&mut self, start: Start) {
+        if start.is_new && !self.note_birth(&start) {
+            return;
+        }
+        self.residents.runs(&start);
+        let launch = self.launch(start);
         let metrics = self.shared.metrics.partition(launch.group);
         self.on_shard(launch.group, move |shard| {
             let Launch { group, me, node, nodes, config, recovered, machine, saved, snapshot, speculation, .. } =
                 launch;
             let mut effects = Vec::new();
             let now = shard.now();
+            let executing = Executing::speculating(speculation);
             let mut replica =
-                Replica::recover(group, config, recovered, machine, snapshot, speculation, now, &mut effects);
+                Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             replica.executor_mut().set_digest_interval(launch.digest_interval);
             let hosted = Group {
                 replica,
@@ -389,22 +268,10 @@ impl Control {
         self.announce();
     }
 
-    /// Removes the replicas here that the map does not name any more. The directory takes a replica off the map only
-    /// when a quorum of those that stay durably holds all of the log up to its removal (ordering.md 1.5).
+    /// Removes the replicas here that the map does not name any more.
     pub(super) fn remove_unnamed(&mut self, map: &PartitionMap) {
         let Some(identity) = self.shared.identity() else { return };
-        let named = |group: PartitionId, me: ReplicaId| {
-            let info = map.group(group).and_then(|entry| entry.replica_on(identity.node));
-            info.is_some_and(|info| translate::replica(info.replica) == me)
-        };
-        // An older map than the one that it was born from says nothing about it, and no map at all even less.
-        if map.version == MapVersion(0) {
-            return;
-        }
-        let newer = |group: &PartitionId| self.born.get(group).is_none_or(|born| map.version >= *born);
-        let gone = self.running.iter().filter(|&(group, &me)| newer(group) && !named(*group, me));
-        let gone = gone.filter(|(group, _)| !self.is_needed(**group));
-        for group in gone.map(|(&group, _)| group).collect::<Vec<_>>() {
+        for group in self.residents.unnamed(identity.node, map) {
             self.remove_group(group);
         }
     }
@@ -437,17 +304,11 @@ impl Control {
 
     /// The replica was removed from its group and nobody needs it any more.
     pub(super) fn remove_group(&mut self, group: PartitionId) {
-        if self.is_needed(group) {
-            return;
-        }
-        let Some(replica) = self.running.remove(&group) else { return };
-        self.unsaved.remove(&group);
-        self.removed.insert(group, replica);
+        let Some(replica) = self.residents.remove(group) else { return };
         if let Some(log) = &self.log {
             let removed = LogEntry::Removed { group: GroupId(group.0), replica };
             _ = log.log().append(vec![Append { entry: removed, lsn: None, lazy: false }]);
         }
-        self.born.remove(&group);
         self.on_shard(group, move |shard| shard.drop_group(group));
         self.shared.set_leader(group, None);
         self.shared.metrics.forget_partition(group);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
-use coppice_ordering::Configuration;
+use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
 use super::admin::decide_here;
@@ -129,6 +129,10 @@ impl Control {
         let cut = |&change: &ChangeId| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { change }));
         steps.extend(self.driver.released.iter().map(cut));
         let pending = !steps.is_empty() || !state.changes.is_empty();
+        let here = |group| self.residents.running().contains_key(&group);
+        for (group, leader) in view.leaders_elsewhere(&state.map, here) {
+            self.shared.set_leader(group, Some(leader));
+        }
         self.push_map(&state.map, view);
         for step in steps {
             self.take_step(step, &state);
@@ -411,18 +415,13 @@ async fn enlist(
     }
 }
 
-/// Has the group's replica here propose a configuration, if the one that it is to follow is still in force: a step that
-/// comes late must not bring back who was removed since.
+/// Has the group's replica here propose a configuration, if the one that it is to follow is still in force.
 fn configure(shared: &Arc<Shared>, partition: PartitionId, expected: u64, configuration: Configuration) {
     let owner = partition.0 as usize % shared.shards();
     let shared = Arc::clone(shared);
     tokio::task::spawn_local(async move {
         _ = ask_shard(&shared, owner, ASK_TIMEOUT, move |shard| {
-            let Some(group) = shard.groups.get(&partition) else { return };
-            let (_, configured_at) = group.replica.paxos().configuration();
-            if configured_at.0 == expected {
-                shard.step(partition, Input::Change(configuration));
-            }
+            shard.step(partition, Input::Change { expected: Instance(expected), configuration });
         })
         .await;
     });

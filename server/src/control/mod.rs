@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coppice_client::map::Addresses;
-use coppice_client::wire::{AdminReply, AdminRequest, MapVersion, NodeId, PartitionId, Status, StatusGet};
+use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, Status, StatusGet};
 use coppice_ordering::Instance;
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,11 +35,11 @@ use crate::machine::directory::DirectoryState;
 use crate::mailbox::Lane;
 use crate::metrics::Warning;
 use crate::net::rpc::{Answer, Question};
+use crate::residents::Residents;
 use crate::shard::{Shard, ToShard};
 use crate::shared::Shared;
 
 pub use forming::addresses;
-pub use groups::Birth;
 pub use listeners::Listeners;
 
 /// What others tell the control task.
@@ -107,20 +107,10 @@ pub struct Control {
     pub(super) home: DataDir,
     pub(super) log: Option<LogWriter>,
     pub(super) checkpoints: Option<(Checkpoints, Arc<Checkpointer>)>,
-    /// Replicas that run here, by group.
-    pub(super) running: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
-    /// Replicas that were removed here: not started again (ordering.md 8).
-    pub(super) removed: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
-    /// Replicas whose state must come from another node before they run.
-    healing: BTreeMap<PartitionId, healing::Healing>,
-    /// The map version of each running replica's birth: a map at least as new that does not name it has removed it.
-    pub(super) born: BTreeMap<PartitionId, MapVersion>,
-    /// Groups that a replica here is to join, while its snapshot is on its way.
-    pub(super) joining: BTreeMap<PartitionId, coppice_ordering::ReplicaId>,
+    /// Which replicas live here, and which wait or go.
+    pub(super) residents: Residents,
     /// Groups whose checkpoints of a removed replica are being deleted: no new one begins meanwhile.
     pub(super) deleting: BTreeSet<PartitionId>,
-    /// Children of splits without a checkpoint yet, with their parents.
-    pub(super) unsaved: BTreeMap<PartitionId, PartitionId>,
     /// The directory's decided state, if it runs here.
     pub(super) directory: Option<Arc<DirectoryState>>,
     pub(super) driver: growth::Driver,
@@ -150,13 +140,8 @@ impl Control {
             home,
             log: None,
             checkpoints: None,
-            running: BTreeMap::new(),
-            removed: BTreeMap::new(),
-            healing: BTreeMap::new(),
-            born: BTreeMap::new(),
-            joining: BTreeMap::new(),
+            residents: Residents::default(),
             deleting: BTreeSet::new(),
-            unsaved: BTreeMap::new(),
             directory: None,
             driver: growth::Driver::default(),
             settings: ClusterSettings::default(),
@@ -299,7 +284,7 @@ impl Control {
         if self.looks.is_multiple_of(LOOKS_PER_SURVEY) {
             self.survey();
         }
-        if !self.running.contains_key(&PartitionId::DIRECTORY) {
+        if !self.residents.running().contains_key(&PartitionId::DIRECTORY) {
             self.ask_for_the_map();
         }
     }

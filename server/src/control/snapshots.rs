@@ -62,7 +62,8 @@ impl Control {
     pub(crate) fn start_checkpoints(&mut self) {
         let Some((_, writer)) = &self.checkpoints else { return };
         let log_bytes = self.shared.config.checkpoint.log_bytes;
-        let needed: BTreeSet<PartitionId> = self.unsaved.values().copied().collect();
+        let running = self.residents.running().keys();
+        let needed: BTreeSet<PartitionId> = running.copied().filter(|&group| self.residents.is_needed(group)).collect();
         for shard in 0..self.shared.shards() {
             let (shared, writer, needed) = (Arc::clone(&self.shared), Arc::clone(writer), needed.clone());
             self.on_shard_index(shard, move |shard| {
@@ -182,7 +183,7 @@ impl Control {
         if let Err(error) = spawned {
             // `then` is gone with the thread; the map names the replica still, so it is tried again.
             tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; trying again");
-            self.joining.remove(&group);
+            self.residents.end_join(group);
         }
     }
 
@@ -262,7 +263,7 @@ fn checkpointed(
 /// A checkpoint of the group at `instance` is durable here.
 fn saved(shard: &mut Shard, id: PartitionId, instance: Instance) {
     shard.step(id, Input::Checkpointed(instance));
-    let saved = move |control: &mut Control| control.on_saved(id);
+    let saved = move |control: &mut Control| control.residents.saved(id);
     shard.shared.tell_control(ToControl::Call(Box::new(saved)));
 }
 

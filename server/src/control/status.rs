@@ -205,7 +205,7 @@ impl Control {
         if self.log.as_ref().is_some_and(|log| log.log().space().full) {
             warnings.push("disk reserve reached: writes that grow are refused".into());
         }
-        for partition in self.healing.keys() {
+        for partition in self.residents.healing().keys() {
             warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
         }
         warnings
@@ -213,7 +213,7 @@ impl Control {
 
     /// Why this node takes no further replica, if it does not.
     fn full(&self, disk: bool) -> Option<String> {
-        let (held, most) = (self.running.len(), self.shared.config.limits.partitions);
+        let (held, most) = (self.residents.running().len(), self.shared.config.limits.partitions);
         if held >= most {
             return Some(format!("it holds {held} replicas, as many as limits.partitions allows"));
         }

@@ -2,7 +2,10 @@
 //! opaque to the ordering core, read by the partition's replicas when its ticket is executed.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use coppice_client::wire::{ClientId, PartitionId, RangeRequest, Reader, WireError, put_varint};
+use coppice_client::map::Entry;
+use coppice_client::wire::{
+    ClientId, CutPart, NodeId, PartitionId, QueryRequest, RangeRequest, Reader, WireError, put_varint,
+};
 use coppice_ordering::ReplicaId;
 
 const REVERSE: u8 = 1;
@@ -41,6 +44,36 @@ pub struct Share {
 }
 
 impl Share {
+    /// The share of the partition of `entry` in a client's query, which `drawn` answers; and what the client is to
+    /// expect of it.
+    pub fn cut(
+        entry: &Entry,
+        client: ClientId,
+        request: &QueryRequest,
+        (replica, node): (ReplicaId, NodeId),
+    ) -> (Share, CutPart) {
+        let low = request.low.clone().max(entry.low.clone());
+        let high = match (&request.high, &entry.high) {
+            (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
+            (wanted, own) => wanted.clone().or_else(|| own.clone()),
+        };
+        let part = CutPart { partition: entry.partition, low: low.clone(), high: high.clone(), node };
+        let share = Share {
+            client,
+            query: request.query,
+            replica,
+            low,
+            high,
+            reverse: request.reverse,
+            keys_only: request.keys_only,
+            count_only: request.count_only,
+            pairs_max: request.pairs_max,
+            bytes_max: request.bytes_max,
+            credit: request.credit,
+        };
+        (share, part)
+    }
+
     /// As bytes.
     pub fn encode(&self) -> Bytes {
         let high = self.high.as_ref().map_or(0, Bytes::len);

@@ -8,12 +8,13 @@ use coppice_client::wire::{
     AdminReply, AdminRequest, ChangeId, ClusterId, Frame, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal,
     ReplicaId,
 };
-use coppice_ordering::Configuration;
+use coppice_ordering::{Configuration, Paxos};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::peer_frame;
+use super::translate::wire_replica;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 
 /// What a node says before it sends messages.
@@ -130,6 +131,23 @@ pub struct GroupReport {
     pub held_upto: u64,
     /// How far the other replicas durably are.
     pub durable: Vec<(ReplicaId, u64)>,
+}
+
+impl GroupReport {
+    /// What a replica knows of its group.
+    pub fn of(paxos: &Paxos) -> GroupReport {
+        let (configuration, configured_at) = paxos.configuration();
+        let others = configuration.members().chain(configuration.leaving.iter().copied());
+        let durable = others.filter_map(|id| Some((wire_replica(id), paxos.durable_upto(id)?.0)));
+        GroupReport {
+            voters: configuration.voters.iter().copied().map(wire_replica).collect(),
+            learners: configuration.learners.iter().copied().map(wire_replica).collect(),
+            configured_at: configured_at.0,
+            decided_upto: paxos.decided_upto().0,
+            held_upto: paxos.held_upto().0,
+            durable: durable.collect(),
+        }
+    }
 }
 
 /// One replica as its node knows it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use coppice_btree::Op as TreeOp;
+use coppice_client::map::PartitionMap;
 use coppice_client::wire::{
     Command, CommandsRequest, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits, MapGet, MapReply, NodeIdentity,
     PROTOCOL, PartitionId, Refusal as Refused, Ticket, VALUE_BYTES_MAX,
@@ -51,17 +52,18 @@ pub fn refusal(shard: &Shard, group: PartitionId, refusal: Refusal) -> Refused {
     match refusal {
         Refusal::NotLeader { .. } => Refused::NotLeader { partition: group, hint: shard.hint(group, &refusal) },
         Refusal::Busy => busy(),
-        Refusal::WrongPartition => {
-            let map = shard.shared.map();
-            // What changed together with it: of a split, both parts.
-            let version = map.entry(group).map(|entry| entry.version);
-            let together = map.partitions.iter().filter(|entry| Some(entry.version) == version);
-            let entries = together.cloned().collect();
-            Refused::WrongPartition { partition: group, version: map.version, entries }
-        }
+        Refusal::WrongPartition => wrong_partition(&shard.shared.map(), group),
         Refusal::SessionExpired => Refused::SessionExpired,
         Refusal::Full => Refused::Full,
     }
+}
+
+/// The refusal that says: another partition, by this map.
+pub fn wrong_partition(map: &PartitionMap, group: PartitionId) -> Refused {
+    // What changed together with it: of a split, both parts.
+    let version = map.entry(group).map(|entry| entry.version);
+    let together = map.partitions.iter().filter(|entry| Some(entry.version) == version);
+    Refused::WrongPartition { partition: group, version: map.version, entries: together.cloned().collect() }
 }
 
 /// The instance that a reply is about, if it says one. Reads a few bytes of an answer that the executor wrote.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use coppice_ordering::{Input as Order, Instance, ReplicaId, Time};
 
 use super::{Effect, Replica};
-use crate::executor::SPECULATIVE_INSTANCES_MAX;
 use crate::machine::Answer;
 use crate::machine::shard::Inheritance;
 
@@ -57,7 +56,7 @@ impl Replica {
             && !crate::mutant!(executor_stands_still)
         {
             let from = self.executor.decided();
-            let room = (from.0 + 1..=upto.0).map(Instance).take(SPECULATIVE_INSTANCES_MAX);
+            let room = (from.0 + 1..=upto.0).map(Instance).take(self.executor.ahead_max());
             for instance in room {
                 let Some(batch) = self.paxos.batch(instance).cloned() else { break };
                 // Decided, so nothing is rolled back.

@@ -24,7 +24,7 @@ use reads::{AskedRead, HeldRead};
 pub use step::{Effect, Input, QueryPart};
 
 use crate::entry;
-use crate::executor::Executor;
+use crate::executor::{Executing, Executor};
 use crate::machine::directory::DirectoryState;
 use crate::machine::shard::Placed;
 use crate::machine::{Answer, Machine, Outcome};
@@ -137,7 +137,7 @@ impl Replica {
         paxos: Paxos,
         mut machine: Machine,
         decided: Instance,
-        speculation: bool,
+        executing: Executing,
     ) -> Replica {
         let me = paxos.id();
         machine.set_me(me);
@@ -150,7 +150,7 @@ impl Replica {
             stall: None,
             placed: Vec::new(),
             confirms: VecDeque::new(),
-            executor: Executor::new(machine, decided, speculation),
+            executor: Executor::new(machine, decided, executing),
             gate: Gate::new(decided, None),
             queued: VecDeque::new(),
             work: BTreeMap::new(),
@@ -188,13 +188,13 @@ impl Replica {
         recovered: RecoveredGroup,
         machine: Machine,
         snapshot: Instance,
-        speculation: bool,
+        executing: Executing,
         now: Time,
         effects: &mut Vec<Effect>,
     ) -> Replica {
         let mut ordered = Vec::new();
         let paxos = Paxos::recover(config, recovered, now, &mut ordered);
-        let mut replica = Replica::new(group, paxos, machine, snapshot, speculation);
+        let mut replica = Replica::new(group, paxos, machine, snapshot, executing);
         replica.ordered = ordered;
         replica.drain(now, effects);
         replica.note_stall(now, effects);
@@ -234,6 +234,13 @@ impl Replica {
         }
         self.executor.machine().directory()?;
         self.executor.decided_view().directory().map(|directory| Arc::clone(directory.state()))
+    }
+
+    /// Whether a split of this partition may yet give the key to another one: it is inside, at the tip. A sealed
+    /// partition is split no more; its keys are its heir's.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        let open = self.executor.machine().shard().filter(|shard| shard.sealed().is_none());
+        open.is_some_and(|shard| shard.range().contains(key))
     }
 
     /// Whether this replica leads and serves.
@@ -295,7 +302,12 @@ impl Replica {
                 self.order(now, Order::Installed { instance, configuration, configured_at }, effects);
                 self.run_decided(now, effects);
             }
-            Input::Change(configuration) => self.order(now, Order::Change(configuration), effects),
+            Input::Change { expected, configuration } => {
+                // A step that comes late must not bring back who was removed since.
+                if self.paxos.configuration().1 == expected {
+                    self.order(now, Order::Change(configuration), effects);
+                }
+            }
             Input::Transfer { to, deadline } => self.order(now, Order::Transfer { to, deadline }, effects),
             Input::Place(place) => self.on_place(now, &place, effects),
             Input::Released(ticket) => self.on_released(now, ticket, effects),

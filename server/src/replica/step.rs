@@ -46,8 +46,13 @@ pub enum Input {
         /// The instance that decided that.
         configured_at: Instance,
     },
-    /// Propose this configuration.
-    Change(Configuration),
+    /// Propose this configuration, if the one that it is to follow is still in force.
+    Change {
+        /// The instance that decided that one.
+        expected: Instance,
+        /// Who replicates from then on.
+        configuration: Configuration,
+    },
     /// Hand leadership to this voter before the deadline.
     Transfer {
         /// Who shall lead.

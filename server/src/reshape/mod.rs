@@ -11,7 +11,7 @@ mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coppice_client::map::Role;
+use coppice_client::map::{PartitionMap, Role};
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 
@@ -59,6 +59,17 @@ impl View {
             Some((replica.ballot, Led { leader: node, report: &replica.group }))
         });
         leading.max_by_key(|(ballot, _)| *ballot).map(|(_, led)| led)
+    }
+
+    /// Who leads the groups that have no replica `here`: nobody else tells that to a node which coordinates queries, and it
+    /// would send their tickets to who led them once. Those that end are among them: a merge waits for its ticket there.
+    pub fn leaders_elsewhere<'a>(
+        &'a self,
+        map: &'a PartitionMap,
+        here: impl Fn(PartitionId) -> bool + 'a,
+    ) -> impl Iterator<Item = (PartitionId, NodeId)> + 'a {
+        let elsewhere = map.groups().map(|entry| entry.partition).filter(move |&group| !here(group));
+        elsewhere.filter_map(|group| Some((group, self.led(group)?.leader)))
     }
 
     /// The partition with the most keys.

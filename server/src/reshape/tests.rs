@@ -339,3 +339,23 @@ fn a_node_that_drains_or_leaves_is_given_nothing() {
     model.begin(relocation(1, &[1, 2, 5]));
     assert!(matches!(model.ask(relocation(1, &[1, 2, 5]), false), Ok(Verdict::Progress(progress)) if !progress.done));
 }
+
+/// Seed 431: the coordinator sent the ticket of a merge to who had led the sealed partition once, and every ticket of its
+/// heir waited behind that one: queries were aborted for ever.
+#[test]
+fn who_leads_a_partition_that_ends_is_told_too() {
+    let leads = |group: u32| {
+        let replica = LocalReplica { leads: true, ..LocalReplica::default() };
+        LocalStatus { replicas: [(PartitionId(group), replica)].into(), ..LocalStatus::default() }
+    };
+    let view = View::new((0..5).map(|n| (NodeId(n + 1), leads(n))).collect());
+    let entry = |group: u32| Entry { partition: PartitionId(group), ..Entry::default() };
+    let map = PartitionMap {
+        directory: Some(entry(0)),
+        partitions: vec![entry(1), entry(2)],
+        ending: vec![entry(3)],
+        ..PartitionMap::default()
+    };
+    let told: Vec<_> = view.leaders_elsewhere(&map, |group| group.0 < 2).collect();
+    assert_eq!(told, [(PartitionId(2), NodeId(3)), (PartitionId(3), NodeId(4))]);
+}

@@ -8,7 +8,6 @@ use coppice_ordering::{Instance, ReplicaId};
 use super::lag::Lag;
 use crate::metrics::{CloseReason, Partition, PartitionSample};
 use crate::net::rpc::GroupReport;
-use crate::net::translate::wire_replica;
 use crate::replica::{Decided, Replica};
 
 /// One hosted replica.
@@ -124,23 +123,8 @@ impl Group {
             commands_decided: counters.commands_decided,
             digests: executor.digests().chain(executor.digest_now()).collect(),
             lags: lags.collect(),
-            report: self.report(),
+            report: GroupReport::of(paxos),
             saved: self.saved.clone(),
-        }
-    }
-
-    fn report(&self) -> GroupReport {
-        let paxos = self.replica.paxos();
-        let (configuration, configured_at) = paxos.configuration();
-        let others = configuration.members().chain(configuration.leaving.iter().copied());
-        let durable = others.filter_map(|id| Some((wire_replica(id), paxos.durable_upto(id)?.0)));
-        GroupReport {
-            voters: configuration.voters.iter().copied().map(wire_replica).collect(),
-            learners: configuration.learners.iter().copied().map(wire_replica).collect(),
-            configured_at: configured_at.0,
-            decided_upto: paxos.decided_upto().0,
-            held_upto: paxos.held_upto().0,
-            durable: durable.collect(),
         }
     }
 

@@ -18,7 +18,7 @@ use coppice_ordering::{Ballot, MapVersion, QueryId, Ticket, Time};
 use super::ranges::RangeJob;
 use super::{Shard, ToShard};
 use crate::control::ToControl;
-use crate::machine::directory::Change as DirectoryChange;
+use crate::machine::directory::borders;
 use crate::mailbox::Lane;
 use crate::metrics::TicketResult;
 use crate::multicast::{Letter, Share, Word};
@@ -88,30 +88,6 @@ impl Queries {
 /// The replica that serves a part, and its node.
 type Drawn = (coppice_ordering::ReplicaId, NodeId);
 
-/// One partition's share, and what the client is to expect of it.
-fn cut(entry: &Entry, client: ClientId, request: &QueryRequest, (replica, node): Drawn) -> (Share, CutPart) {
-    let low = request.low.clone().max(entry.low.clone());
-    let high = match (&request.high, &entry.high) {
-        (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
-        (wanted, own) => wanted.clone().or_else(|| own.clone()),
-    };
-    let part = CutPart { partition: entry.partition, low: low.clone(), high: high.clone(), node };
-    let share = Share {
-        client,
-        query: request.query,
-        replica,
-        low,
-        high,
-        reverse: request.reverse,
-        keys_only: request.keys_only,
-        count_only: request.count_only,
-        pairs_max: request.pairs_max,
-        bytes_max: request.bytes_max,
-        credit: request.credit,
-    };
-    (share, part)
-}
-
 impl Shard {
     /// A client asks for a range over several partitions.
     pub fn query(&mut self, origin: Origin, client: ClientId, request: QueryRequest) {
@@ -134,7 +110,7 @@ impl Shard {
         let silent = self.silent_nodes();
         for entry in self.queries.cover(&request) {
             let drawn = self.draw(&entry, request.from_leaders, &silent);
-            let (share, part) = cut(&entry, client, &request, drawn);
+            let (share, part) = Share::cut(&entry, client, &request, drawn);
             shares.insert(translate::core_partition(entry.partition), share.encode());
             parts.push(part);
         }
@@ -245,7 +221,7 @@ impl Shard {
     /// The directory's replica here leads: its node coordinates.
     pub(super) fn begin_coordinating(&mut self, ballot: Ballot) {
         self.read_decided_map();
-        let partitions = partitions_of(&self.queries.map);
+        let partitions = borders::partitions(&self.queries.map);
         let map = MapVersion(self.queries.map.version.0);
         let changes = self.decided_changes();
         self.coordinate(Input::Lead { ballot, map, partitions, changes });
@@ -267,7 +243,7 @@ impl Shard {
         for change in self.decided_changes() {
             self.coordinate(Input::Change(change));
         }
-        let partitions = partitions_of(&self.queries.map);
+        let partitions = borders::partitions(&self.queries.map);
         let version = MapVersion(self.queries.map.version.0);
         self.coordinate(Input::Map { version, partitions });
     }
@@ -276,18 +252,7 @@ impl Shard {
     fn decided_changes(&self) -> Vec<Change> {
         let Some(group) = self.groups.get(&PartitionId::DIRECTORY) else { return Vec::new() };
         let Some(state) = group.replica.decided_directory() else { return Vec::new() };
-        let borders = state.changes.values().filter_map(DirectoryChange::border);
-        let mut changes: Vec<Change> = borders
-            .filter(|change| !self.queries.released.contains(&change.id))
-            .map(|change| Change {
-                id: coppice_ordering::ChangeId(change.id.0),
-                map: MapVersion(change.version.0),
-                partitions: change.partitions().into_iter().map(translate::core_partition).collect(),
-                payload: postcard::to_stdvec(change).expect("a change is plain data").into(),
-            })
-            .collect();
-        changes.sort_by_key(|change| change.map);
-        changes
+        borders::changes(&state, &self.queries.released)
     }
 
     /// A change of borders is placed in all its partitions and released: the directory is to know.
@@ -444,8 +409,4 @@ impl Shard {
             self.coordinate(Input::Tick);
         }
     }
-}
-
-fn partitions_of(map: &PartitionMap) -> BTreeSet<coppice_ordering::PartitionId> {
-    map.partitions.iter().map(|entry| translate::core_partition(entry.partition)).collect()
 }

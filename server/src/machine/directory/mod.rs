@@ -2,6 +2,7 @@
 //!
 //! Pure. Every command is idempotent, so that one sent twice over a change of leader does no harm.
 
+pub mod borders;
 mod change;
 #[cfg(test)]
 mod tests;
@@ -146,6 +147,8 @@ impl Directory {
                 let highest =
                     |entry: &coppice_client::map::Entry| entry.replicas.iter().map(|info| info.replica.0).max();
                 state.replicas_used = groups.map(|entry| (entry.partition, highest(entry).unwrap_or(0))).collect();
+                // A partition that is merged away leaves its name behind: nodes know by it what was removed there.
+                state.partitions_used = map.partitions.iter().map(|entry| entry.partition.0).max().unwrap_or(0);
                 state.map = map;
                 state.settings = settings;
                 DirectoryReply::Done

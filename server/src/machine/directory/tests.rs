@@ -224,6 +224,24 @@ fn a_merge_is_sealed_then_joined_then_forgotten() {
     assert_eq!(reshape(&mut directory, merge(2, 2, 1)), DirectoryReply::Done, "asked again, and not done again");
 }
 
+/// Seed 927: the last partition of the first map was merged away, and the next split gave its name to the child; nodes
+/// that had removed a replica of that name started none again.
+#[test]
+fn the_name_of_a_partition_that_was_merged_away_is_never_given_again() {
+    let mut map = created(3).state().map.clone();
+    let upper = Entry { partition: PartitionId(2), low: Bytes::from_static(b"m"), ..map.partitions[0].clone() };
+    map.partitions[0].high = Some(upper.low.clone());
+    map.partitions.push(upper);
+    let mut directory = Directory::new(DirectoryState::default());
+    execute(&mut directory, DirectoryCommand::Create { map, settings: BTreeMap::new() });
+    reshape(&mut directory, merge(5, 2, 1));
+    reshape(&mut directory, Reshape::Released { change: ChangeId(5) });
+    reshape(&mut directory, Reshape::Released { change: second(ChangeId(5)) });
+    assert_eq!(reshape(&mut directory, Reshape::Gone { partition: PartitionId(2) }), DirectoryReply::Done);
+    cut(&mut directory, 6, "k");
+    assert_eq!(directory.state().map.partitions[1].partition, PartitionId(3));
+}
+
 #[test]
 fn senseless_merges_are_refused_whole() {
     let mut directory = created(4);

@@ -13,7 +13,7 @@ use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
 use super::{Border, BorderChange, Shard, ShardMark};
 use crate::entry;
-use crate::executor::Executor;
+use crate::executor::{Executing, Executor};
 use crate::machine::{Answer, Machine, Outcome};
 
 const PARENT: PartitionId = PartitionId(1);
@@ -156,7 +156,7 @@ fn a_split_that_is_not_decided_is_taken_back() {
 #[test]
 fn sp8_a_child_begins_only_when_the_split_is_decided() {
     let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
-    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, true);
+    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default());
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(split("k", 1)), &mut answers);
     assert_eq!(executor.tip(), Instance(1), "it is executed");
@@ -168,6 +168,26 @@ fn sp8_a_child_begins_only_when_the_split_is_decided() {
     executor.decided_upto(Instance(2), &mut answers);
     assert_eq!(executor.take_moved().len(), 1);
     assert!(executor.take_moved().is_empty(), "once");
+}
+
+/// With room for few instances ahead, the simulator found an executor that never went on: the gap below was filled when
+/// all the room was taken by what waited for it.
+#[test]
+fn a_gap_is_filled_although_there_is_no_room_above_it() {
+    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
+    let how = Executing { ahead_max: 2, ..Executing::default() };
+    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, how);
+    let mut answers = Vec::new();
+    for instance in [2, 3, 4, 1] {
+        executor.accepted(Instance(instance), Batch::NoOp, &mut answers);
+    }
+    assert_eq!(executor.tip(), Instance(2), "the lowest have the room");
+    executor.decided_upto(Instance(2), &mut answers);
+    for instance in [3, 4] {
+        executor.accepted(Instance(instance), Batch::NoOp, &mut answers);
+    }
+    executor.decided_upto(Instance(4), &mut answers);
+    assert_eq!(executor.decided(), Instance(4));
 }
 
 #[test]

@@ -4,14 +4,19 @@ use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{ChangeId, MapVersion, PartitionId, RangeRequest};
 use coppice_ordering::multicast::{Place, Work};
-use coppice_ordering::{Ballot, Batch, Instance, Round, Ticket};
+use coppice_ordering::{
+    Ballot, Batch, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings, Ticket,
+    Time,
+};
 
 use super::super::{Border, BorderChange, Shard, second};
 use super::{Log, batch, put, put_of};
 use crate::entry;
-use crate::executor::Executor;
+use crate::executor::{Executing, Executor};
 use crate::machine::{Machine, Outcome};
+use crate::replica::Replica;
 use crate::sessions::SessionLimits;
+use crate::snapshot;
 
 const LOWER: PartitionId = PartitionId(1);
 const UPPER: PartitionId = PartitionId(2);
@@ -20,7 +25,7 @@ const MERGE: ChangeId = ChangeId(40);
 fn border(n: u64, id: ChangeId, border: Border) -> Bytes {
     let change = BorderChange { id, version: MapVersion(9), border };
     let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
-    let ballot = Ballot { round: Round(2), replica: coppice_ordering::ReplicaId(1) };
+    let ballot = Ballot { round: Round(2), replica: ReplicaId(1) };
     let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
     let work = Work::Change { id: coppice_ordering::ChangeId(id.0), payload };
     entry::place(&Place { ticket: Ticket { ballot, n }, prev, work })
@@ -164,7 +169,7 @@ fn se8_a_merge_unites_what_both_sides_executed() {
 }
 
 fn executor(shard: Shard) -> Executor {
-    Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, true)
+    Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default())
 }
 
 /// The neighbour's replica on this node is behind: the batch waits for what it leaves, and everything behind it waits.
@@ -187,6 +192,40 @@ fn a_join_waits_for_what_the_neighbour_leaves() {
     assert_eq!((executor.decided(), answers.len()), (Instance(3), 3));
     assert_eq!(executor.machine().shard().map(|shard| shard.tree().len()), Some(6));
     assert_eq!(executor.take_moved().len(), 1);
+}
+
+/// The replica is moved while it waits: a configuration is decided above the join. A snapshot of the state below it says
+/// who governed there, or a replica that began with it would count other quorums for the instances between.
+#[test]
+fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
+    let (lower, _) = cut();
+    let session = lower.session.expect("open");
+    let first = Configuration::of_voters([ReplicaId(1)]);
+    let later = Configuration::of_voters([ReplicaId(1), ReplicaId(2)]);
+    let mut recovered = RecoveredGroup::from_snapshot(Instance(10), first.clone(), Instance(4));
+    let batches = [batch(put(session, 9, "c")), batch(join(1)), Batch::Configuration(later.clone()), Batch::NoOp];
+    for (n, batch) in (1..).zip(batches) {
+        let (ballot, decided_upto) = (Ballot::new(1, 1), Instance(10));
+        recovered.apply(Lsn(n), Record::Accept { instance: Instance(10 + n), ballot, decided_upto, batch });
+    }
+    recovered.apply(Lsn(5), Record::Decided { upto: Instance(14) });
+    let config = Config {
+        id: ReplicaId(1),
+        configuration: first.clone(),
+        seed: 1,
+        incarnation: 1,
+        settings: Settings::default(),
+        campaign_first: false,
+    };
+    let machine = Machine::Shard(Box::new(lower.shard));
+    let how = Executing::default();
+    let replica = Replica::recover(LOWER, config, recovered, machine, Instance(10), how, Time::ZERO, &mut Vec::new());
+    assert_eq!((replica.executor().decided(), replica.executor().is_stalled()), (Instance(11), true));
+    assert_eq!(replica.paxos().configuration(), (&later, Instance(13)));
+    let taken = snapshot::take(&replica);
+    let loaded = snapshot::restore(&taken.head, &taken.blobs, std::iter::empty()).expect("whole");
+    assert_eq!((loaded.instance, loaded.configured_at, loaded.configuration), (Instance(11), Instance(4), first));
+    assert_eq!(replica.paxos().configuration_at(Instance(13)), (&later, Instance(13)));
 }
 
 /// Another batch is decided where the join was executed: nothing is awaited any more.
@@ -278,6 +317,7 @@ fn planted_bugs_of_merges_are_caught() {
         ("refusal_stored", "se8_a_merge_unites_what_both_sides_executed"),
         ("merge_revives_sessions", "se8_a_session_that_ended_on_one_side_ends_with_the_merge"),
         ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
+        ("snap_newest_conf", "a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
     ] {
         let program = std::env::current_exe().expect("this test");

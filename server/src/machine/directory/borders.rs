@@ -1,0 +1,32 @@
+//! What the coordinator needs to know of the directory: the partitions, and the changes of borders that are to be
+//! placed in them (ordering.md 8).
+
+use std::collections::BTreeSet;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::ChangeId;
+use coppice_ordering::MapVersion;
+use coppice_ordering::multicast::Change;
+
+use super::{Change as Decided, DirectoryState};
+use crate::net::translate;
+
+/// Every partition that holds keys.
+pub fn partitions(map: &PartitionMap) -> BTreeSet<coppice_ordering::PartitionId> {
+    map.partitions.iter().map(|entry| translate::core_partition(entry.partition)).collect()
+}
+
+/// Changes of borders that are decided and not known to be `released`, oldest first.
+pub fn changes(state: &DirectoryState, released: &BTreeSet<ChangeId>) -> Vec<Change> {
+    let borders = state.changes.values().filter_map(Decided::border).filter(|change| !released.contains(&change.id));
+    let mut changes: Vec<Change> = borders
+        .map(|change| Change {
+            id: coppice_ordering::ChangeId(change.id.0),
+            map: MapVersion(change.version.0),
+            partitions: change.partitions().into_iter().map(translate::core_partition).collect(),
+            payload: postcard::to_stdvec(change).expect("a change is plain data").into(),
+        })
+        .collect();
+    changes.sort_by_key(|change| change.map);
+    changes
+}

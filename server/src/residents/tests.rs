@@ -1,0 +1,191 @@
+//! Each test is a rule of [`super`], told by what goes in and what comes out.
+
+use bytes::Bytes;
+use coppice_btree::KeyRange;
+use coppice_client::map::ReplicaInfo;
+use coppice_client::wire::ReplicaId as WireReplica;
+use coppice_ordering::{Config, Configuration, Effect, Input, Paxos, Settings, Time};
+
+use super::*;
+use crate::log::{Entry as LogEntry, Replay};
+use crate::machine::Machine;
+use crate::machine::shard::Shard;
+
+const OWN: NodeId = NodeId(1);
+const PARENT: PartitionId = PartitionId(1);
+const CHILD: PartitionId = PartitionId(2);
+
+fn entry(partition: PartitionId, version: u64, nodes: &[u32], role: Role) -> Entry {
+    let info = |(replica, &node): (u32, &u32)| ReplicaInfo { replica: WireReplica(replica), node: NodeId(node), role };
+    Entry {
+        partition,
+        version: MapVersion(version),
+        low: Bytes::new(),
+        high: None,
+        replicas: (1..).zip(nodes).map(info).collect(),
+    }
+}
+
+fn map(version: u64, partitions: Vec<Entry>) -> PartitionMap {
+    PartitionMap { version: MapVersion(version), partitions, ..PartitionMap::default() }
+}
+
+fn fork(nodes: &[u32]) -> Fork {
+    Fork {
+        instance: Instance(7),
+        version: MapVersion(2),
+        replicas: entry(CHILD, 2, nodes, Role::Voter).replicas,
+        shard: Shard::new(CHILD, KeyRange { low: b"m"[..].into(), high: None }, MapVersion(2)),
+    }
+}
+
+fn loaded(instance: u64) -> Loaded {
+    let shard = Shard::new(CHILD, KeyRange { low: b"m"[..].into(), high: None }, MapVersion(2));
+    Loaded {
+        machine: Machine::Shard(Box::new(shard)),
+        instance: Instance(instance),
+        configuration: Configuration::of_voters([ReplicaId(1)]),
+        configured_at: Instance(7),
+    }
+}
+
+/// Residents with a running parent.
+fn parent(nodes: &[u32]) -> Residents {
+    let mut residents = Residents::default();
+    let Wanted::Begin(start) = residents.wanted(OWN, &entry(PARENT, 1, nodes, Role::Voter)) else {
+        panic!("the first map founds the group");
+    };
+    assert!(start.is_new && start.campaign_first);
+    residents.runs(&start);
+    residents
+}
+
+#[test]
+fn a_replica_of_a_later_map_begins_with_a_snapshot() {
+    let mut residents = Residents::default();
+    assert!(matches!(residents.wanted(OWN, &entry(PARENT, 2, &[1, 2], Role::Voter)), Wanted::Join(ReplicaId(1))));
+    assert!(matches!(residents.wanted(OWN, &entry(PARENT, 1, &[1], Role::Learner)), Wanted::Join(ReplicaId(1))));
+    assert!(matches!(residents.wanted(OWN, &entry(PARENT, 1, &[2, 3], Role::Voter)), Wanted::Nothing));
+}
+
+#[test]
+fn a_child_begins_once_even_if_it_was_removed_since() {
+    let mut residents = parent(&[1, 2, 3]);
+    let start = residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
+    assert!(start.is_new && start.snapshot == Instance(7) && !start.campaign_first);
+    residents.runs(&start);
+    assert!(residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
+    residents.saved(CHILD);
+    assert_eq!(residents.remove(CHILD), Some(ReplicaId(1)));
+    assert!(residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
+    assert!(matches!(residents.wanted(OWN, &entry(CHILD, 3, &[1], Role::Voter)), Wanted::Nothing));
+}
+
+#[test]
+fn a_parent_is_needed_until_its_child_has_a_checkpoint() {
+    let mut residents = parent(&[1, 2, 3]);
+    let start = residents.fork(OWN, PARENT, true, &fork(&[1, 2, 3])).expect("it begins");
+    residents.runs(&start);
+    assert!(residents.is_needed(PARENT) && !residents.is_needed(CHILD));
+    let moved = map(5, vec![entry(CHILD, 2, &[1, 2, 3], Role::Voter)]);
+    assert_eq!((residents.unnamed(OWN, &moved), residents.remove(PARENT)), (vec![], None));
+    residents.saved(CHILD);
+    assert_eq!(residents.unnamed(OWN, &moved), [PARENT]);
+    assert_eq!(residents.remove(PARENT), Some(ReplicaId(1)));
+}
+
+#[test]
+fn an_older_map_removes_nobody() {
+    let mut residents = Residents::default();
+    let start =
+        residents.joined(OWN, &map(4, vec![entry(CHILD, 4, &[1], Role::Learner)]), (CHILD, ReplicaId(1)), loaded(9));
+    residents.runs(&start.expect("the map wants it"));
+    assert!(residents.unnamed(OWN, &map(3, vec![])).is_empty());
+    assert!(residents.unnamed(OWN, &PartitionMap::default()).is_empty());
+    assert_eq!(residents.unnamed(OWN, &map(5, vec![])), [CHILD]);
+}
+
+#[test]
+fn a_replica_without_its_state_waits_for_one_that_reaches_its_votes() {
+    let mut residents = Residents::default();
+    let birth = Birth::of(&entry(CHILD, 1, &[1, 2, 3], Role::Voter));
+    let mut replay = Replay::default();
+    replay.apply(false, LogEntry::Trimmed { group: CHILD, upto: Instance(20) });
+    let replay = replay.groups.remove(&CHILD).expect("it was told of");
+    let start = residents.restart(OWN, (CHILD, ReplicaId(1)), birth, Some(loaded(12)), replay);
+    assert!(matches!(start, Ok(None)));
+    assert_eq!(residents.unasked(), [CHILD]);
+    let first = residents.ask_for_state(OWN, &map(1, vec![]), CHILD, |_| true);
+    assert_eq!((first, residents.unasked()), (Some((NodeId(2), Instance(20))), vec![]));
+    assert!(residents.healed(CHILD, Some(loaded(19))).is_none());
+    let second = residents.ask_for_state(OWN, &map(1, vec![]), CHILD, |_| true);
+    assert_eq!(second, Some((NodeId(3), Instance(20))));
+    let start = residents.healed(CHILD, Some(loaded(20))).expect("it reaches far enough");
+    assert!(!start.is_new && start.snapshot == Instance(20) && residents.healing().is_empty());
+}
+
+#[test]
+fn a_child_that_lost_its_beginning_goes_on_from_the_split_executed_again() {
+    let mut residents = Residents::default();
+    let birth = Birth::of_fork(&fork(&[1, 2, 3]));
+    let waits = residents.restart(OWN, (CHILD, ReplicaId(1)), birth, None, GroupReplay::default());
+    assert!(matches!(waits, Ok(None)));
+    let start = residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it goes on");
+    assert!(!start.is_new && start.snapshot == Instance(7) && residents.healing().is_empty());
+}
+
+/// Seed 128: a node that alone held a partition was killed behind a split, before the child's first checkpoint, and
+/// refused to start ever after.
+#[test]
+fn a_child_that_is_nowhere_else_waits_for_its_parent() {
+    let mut residents = Residents::default();
+    let birth = Birth::of_fork(&fork(&[1]));
+    let waits = residents.restart(OWN, (CHILD, ReplicaId(1)), birth, None, GroupReplay::default());
+    assert!(matches!(waits, Ok(None)), "{waits:?}");
+    assert!(residents.ask_for_state(OWN, &map(2, vec![]), CHILD, |_| true).is_none(), "nobody else has it");
+    assert!(residents.fork(OWN, PARENT, false, &fork(&[1])).is_some());
+}
+
+/// Seed 75: the log still owed a removed replica its flushes; the one that took its place had numbered its own records
+/// from the beginning, took them for its own, and voted without a flush.
+#[test]
+fn px1_no_flush_of_a_removed_replica_is_its_successors() {
+    let first_record = |me: u32| {
+        let mut residents = Residents::default();
+        let replicas = vec![ReplicaInfo { replica: WireReplica(me), node: OWN, role: Role::Voter }];
+        let named = Entry { replicas, ..entry(CHILD, 4, &[], Role::Voter) };
+        let loaded = Loaded { configuration: Configuration::of_voters([ReplicaId(me)]), ..loaded(9) };
+        let start = residents.joined(OWN, &map(4, vec![named]), (CHILD, ReplicaId(me)), loaded).expect("it is wanted");
+        let config = Config {
+            id: start.me,
+            configuration: start.birth.configuration(),
+            seed: 1,
+            incarnation: 1,
+            settings: Settings::default(),
+            campaign_first: true,
+        };
+        let mut effects = Vec::new();
+        let mut paxos = Paxos::recover(config, start.recovered, Time::ZERO, &mut effects);
+        paxos.step(Time::ZERO, Input::Tick, &mut effects);
+        let lsn = |effect: &Effect| if let Effect::Persist { lsn, .. } = effect { Some(*lsn) } else { None };
+        effects.iter().find_map(lsn).expect("the round that it takes")
+    };
+    assert!(first_record(2).0 - first_record(1).0 > 1 << 32, "more records than a replica writes before it is removed");
+}
+
+/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_residents_are_caught() {
+    for (mutant, test) in [
+        ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
+        ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
+        ("snapshot_skips_fork", "a_replica_of_a_later_map_begins_with_a_snapshot"),
+    ] {
+        let program = std::env::current_exe().expect("this test");
+        let test = format!("residents::tests::{test}");
+        let mut command = std::process::Command::new(program);
+        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
+        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
