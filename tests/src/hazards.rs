@@ -186,6 +186,12 @@ pub const HAZARDS: &[Hazard] = &[
 /// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves
 /// (reliability.md 3.7).
 pub const OTHERS: &[&str] = &[
+    // A replica that joined begins with a round below those of the leaders before it (ordering.md 4.2).
+    "rounds_begin_anew",
+    // A replica in a removed one's place takes the flushes that the log still owes that one for its own (PX1).
+    "lsns_begin_anew",
+    // A snapshot of an executor that waits holds a configuration decided above it (ordering.md 1.6).
+    "snap_newest_conf",
     // A session that ended on one side of a merge lives on, without what it executed there (ordering.md 6).
     "merge_revives_sessions",
     // A leader's answer to an earlier run of this process counts for the reads that wait now (ordering.md 7).

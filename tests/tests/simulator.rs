@@ -31,27 +31,15 @@ fn a_seed_can_be_replayed_and_its_history_judged_apart() {
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 
-/// Each with seeds enough that one shows it; `coppice-sim mutants` tells how many it took.
+/// Those of the list that few seeds show; `coppice-sim mutants` looks for all.
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_are_caught() {
-    let planted = [
-        "snapshot_at_tip",
-        "follower_no_wait",
-        "stale_from_tip",
-        "snap_no_sessions",
-        "snap_no_ticket",
-        "snap_no_conf",
-        "undo_no_session",
-        "undo_no_ticket",
-        "highest_only",
-        "repeat_recomputed",
-        "gate_off",
-    ];
-    for mutant in planted {
-        // The first failure ends it; most show within two seeds, `highest_only` took 22.
-        let output = simulate(&["sweep", "--first", "--from", "0", "--count", "200"], mutant);
+    use coppice_tests::sim::planted::{CAUGHT, QUICK_SEEDS};
+    for planted in CAUGHT.iter().filter(|planted| planted.seeds <= QUICK_SEEDS) {
+        // The first failure ends it; most show within two seeds.
+        let output = simulate(&["sweep", "--first", "--count", &planted.seeds.to_string()], planted.name);
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(!output.status.success() && said.contains("FAILED"), "{mutant} is not caught: {said}");
+        assert!(!output.status.success() && said.contains("FAILED"), "{} is not caught: {said}", planted.name);
     }
 }

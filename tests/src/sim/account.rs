@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use coppice_client::map::PartitionMap;
-use coppice_client::wire::{PartitionId, Position as WirePosition, SessionId};
+use coppice_client::wire::{CommandRefusal, Pack, PartitionId, Position as WirePosition, SessionId};
 use coppice_ordering::Batch;
+use coppice_ordering::multicast::{Place, Work};
 use coppice_server::entry::{Entry as LogEntry, entries};
-use coppice_server::machine::Outcome;
+use coppice_server::machine::shard::{Border, BorderChange};
+use coppice_server::machine::{Answer, Outcome};
 
 use super::faults::Kind;
 use super::oracle::{Group, Oracle};
 use super::plan::Nanos;
 use crate::check::beyond::{Finding, checks};
 use crate::check::event::{
-    Call, Entry, Event, Fault, Head, Invoke, LogLine, Output, Position, Return, Status, Text, Ticket,
+    Call, Change, Entry, Event, Fault, Head, Invoke, LogLine, Output, Position, Return, Status, Ticket,
 };
 use crate::check::history::History;
 use crate::check::verdict::Verdict;
@@ -60,17 +61,9 @@ pub struct Account {
     operations: Vec<Operation>,
     faults: Vec<(Nanos, String)>,
     open: usize,
-    bounds: Vec<(u32, Text<'static>, Option<Text<'static>>)>,
 }
 
 impl Account {
-    /// Nothing happened yet; the partitions are those of `map`.
-    pub fn new(map: &PartitionMap) -> Account {
-        let bounds = map.partitions.iter();
-        let bounds = bounds.map(|entry| (entry.partition.0, text(&entry.low), entry.high.as_deref().map(text)));
-        Account { bounds: bounds.collect(), ..Account::default() }
-    }
-
     /// A call is made. Returns its index.
     pub fn invoke(&mut self, client: u64, now: Nanos, call: Call<'static>, stale: bool) -> usize {
         self.open += 1;
@@ -125,13 +118,20 @@ impl Account {
         for (index, operation) in self.operations.iter().enumerate() {
             self.operation(index as u64, operation, oracle, &mut events);
         }
-        for (partition, low, high) in &self.bounds {
-            let position = Position { partition: *partition, instance: 0, index: 0 };
-            let entry = Entry::Born { from: None, low: low.clone(), high: high.clone(), ticket: None };
+        let groups = || oracle.groups().filter(|(group, _)| *group != PartitionId::DIRECTORY);
+        let mut known = Known::default();
+        groups().for_each(|(group, state)| known.note(group, state));
+        for (group, state) in groups() {
+            let born = &state.born;
+            let entry = Entry::Born {
+                from: known.born.get(&group).copied(),
+                low: text(&born.low),
+                high: born.high.as_deref().map(text),
+                ticket: born.ticket.map(ticket),
+            };
+            let position = Position { partition: group.0, instance: born.instance, index: 0 };
             events.push(Event::Log(LogLine { position, replica: 0, entry, hit: true }));
-        }
-        for (group, state) in oracle.groups().filter(|(group, _)| *group != PartitionId::DIRECTORY) {
-            dump(group, state, &mut events);
+            dump(group, state, &known, &mut events);
         }
         events
     }
@@ -191,72 +191,120 @@ fn pass(check: &'static str, history: &History, verdict: &Verdict) -> Result<(),
 /// A read saw all of its instance: its place is the last one there.
 fn last_of(oracle: &Oracle, at: WirePosition) -> Position {
     let group = oracle.groups().find(|(group, _)| *group == at.partition);
-    let batch = group.and_then(|(_, state)| state.decided.get((at.instance as usize).checked_sub(1)?));
+    let batch = group.and_then(|(_, state)| state.at(at.instance));
     let count = batch.map_or(0, Batch::count);
     Position { index: count.saturating_sub(1), ..position(at) }
 }
 
-/// The place of entry `index` of the batch at place `at` of the list of batches.
-fn place(group: PartitionId, at: usize, index: u32) -> Position {
-    Position { partition: group.0, instance: at as u64 + 1, index }
+/// What the logs of several groups say together.
+#[derive(Default)]
+struct Known {
+    /// Who opened each session.
+    clients: BTreeMap<SessionId, u64>,
+    /// Where the split stands that made a partition.
+    born: BTreeMap<PartitionId, Position>,
+    /// Where a partition was sealed.
+    sealed: BTreeMap<PartitionId, Position>,
+}
+
+impl Known {
+    fn note(&mut self, group: PartitionId, state: &Group) {
+        each_entry(group, state, |position, entry, answer| match entry {
+            LogEntry::Open(open) => {
+                if let Outcome::Opened(session) = answer.outcome {
+                    self.clients.insert(session, open.client.0);
+                }
+            }
+            LogEntry::Place(place) if state.placed.contains(&position.place()) => match change_of(&place) {
+                // A change that is placed again does nothing: the first one counts.
+                Some(Border::Split { child, .. }) => _ = self.born.entry(child).or_insert(position),
+                Some(Border::Seal { partition, .. }) => _ = self.sealed.entry(partition).or_insert(position),
+                _ => {}
+            },
+            _ => {}
+        });
+    }
+
+    /// What a ticket's change does in the log of `group`.
+    fn told(&self, group: PartitionId, place: &Place) -> Option<Change<'static>> {
+        let change: BorderChange = border_of(place)?;
+        let id = change.id.0;
+        Some(match change.border {
+            // The child places the ticket too: it begins with it.
+            Border::Split { parent, .. } if parent != group => return None,
+            Border::Split { child, at, .. } => Change::Split { id, key: text(&at), to: child.0 },
+            Border::Seal { .. } => Change::Seal { id },
+            Border::Join { partition, heir } if partition == group => Change::End { id, to: heir.0 },
+            Border::Join { partition, .. } => Change::Take { id, from: *self.sealed.get(&partition)? },
+        })
+    }
+}
+
+fn border_of(place: &Place) -> Option<BorderChange> {
+    let Work::Change { payload, .. } = &place.work else { return None };
+    postcard::from_bytes(payload).ok()
+}
+
+fn change_of(place: &Place) -> Option<Border> {
+    border_of(place).map(|change| change.border)
+}
+
+/// Gives every entry of a group's decided log, with what it came to, to `sink`.
+fn each_entry<'a>(group: PartitionId, state: &'a Group, mut sink: impl FnMut(Position, LogEntry<'a>, &'a Answer)) {
+    for (instance, (batch, answers)) in (state.born.instance + 1..).zip(state.decided.iter().zip(&state.answers)) {
+        let Batch::Commands(commands) = batch else { continue };
+        let parts = commands.parts().iter().flat_map(|part| entries(part));
+        for (entry, answer) in parts.zip(answers) {
+            sink(Position { partition: group.0, instance, index: answer.index }, entry, answer);
+        }
+    }
 }
 
 /// One group's decided log with the verdicts of the machine that executed it without speculation.
-fn dump(group: PartitionId, state: &Group, events: &mut Vec<Event<'static>>) {
-    let mut clients: BTreeMap<SessionId, u64> = BTreeMap::new();
-    for (at, (batch, answers)) in state.decided.iter().zip(&state.answers).enumerate() {
-        let place = |index| place(group, at, index);
-        let Batch::Commands(commands) = batch else {
-            events.push(Event::Log(LogLine { position: place(0), replica: 0, entry: Entry::Other, hit: true }));
-            continue;
-        };
-        let parts = commands.parts().iter().flat_map(|part| entries(part));
-        for (entry, answer) in parts.zip(answers) {
-            match entry {
-                LogEntry::Pack(pack) => {
-                    let results = match &answer.outcome {
-                        Outcome::Pack(bytes) => positions(bytes),
-                        _ => Vec::new(),
-                    };
-                    let session = pack.session();
-                    for (offset, (number, command)) in pack.commands().enumerate() {
-                        let position = place(answer.index + offset as u32);
-                        let Some(own) = results.get(offset) else {
-                            // Its session had ended: nothing ran, and the client may have numbered it anew since.
-                            events.push(Event::Log(LogLine { position, replica: 0, entry: Entry::Other, hit: true }));
-                            continue;
-                        };
-                        let hit = own.1.is_none() && words::position(own.0) == position;
-                        let entry = Entry::Command {
-                            client: clients.get(&session).copied().unwrap_or(u64::MAX),
-                            number,
-                            call: call_of(&command),
-                            low: pack.lowest_unacknowledged(),
-                            session: Some(words::session(session)),
-                            expired: false,
-                        };
-                        events.push(Event::Log(LogLine { position, replica: 0, entry, hit }));
-                    }
-                }
-                LogEntry::Open(open) => {
-                    if let Outcome::Opened(session) = answer.outcome {
-                        clients.insert(session, open.client.0);
-                    }
-                    let position = place(answer.index);
-                    events.push(Event::Log(LogLine { position, replica: 0, entry: Entry::Other, hit: true }));
-                }
-                LogEntry::Place(place) => {
-                    let position = self::place(group, at, answer.index);
-                    let hit = state.placed.contains(&(position.instance, position.index));
-                    let (ticket, previous) = (ticket(place.ticket), place.prev.map(ticket));
-                    let entry = Entry::Place { ticket, previous, change: None };
-                    events.push(Event::Log(LogLine { position, replica: 0, entry, hit }));
-                }
-                LogEntry::Directory(_) | LogEntry::Unknown => {
-                    let position = place(answer.index);
-                    events.push(Event::Log(LogLine { position, replica: 0, entry: Entry::Other, hit: true }));
-                }
-            }
+fn dump(group: PartitionId, state: &Group, known: &Known, events: &mut Vec<Event<'static>>) {
+    let line = |position, entry, hit| Event::Log(LogLine { position, replica: 0, entry, hit });
+    for (instance, batch) in (state.born.instance + 1..).zip(&state.decided) {
+        if !matches!(batch, Batch::Commands(_)) {
+            events.push(line(Position { partition: group.0, instance, index: 0 }, Entry::Other, true));
         }
+    }
+    each_entry(group, state, |position, entry, answer| match entry {
+        LogEntry::Pack(pack) => dump_pack(position, &pack, answer, known, events),
+        LogEntry::Place(place) => {
+            let hit = state.placed.contains(&position.place());
+            let (ticket, previous) = (ticket(place.ticket), place.prev.map(ticket));
+            let entry = Entry::Place { ticket, previous, change: known.told(group, &place) };
+            events.push(line(position, entry, hit));
+        }
+        LogEntry::Open(_) | LogEntry::Directory(_) | LogEntry::Unknown => {
+            events.push(line(position, Entry::Other, true));
+        }
+    });
+}
+
+fn dump_pack(first: Position, pack: &Pack<'_>, answer: &Answer, known: &Known, events: &mut Vec<Event<'static>>) {
+    let results = match &answer.outcome {
+        Outcome::Pack(bytes) => positions(bytes),
+        _ => Vec::new(),
+    };
+    let session = pack.session();
+    for (offset, (number, command)) in (0..).zip(pack.commands()) {
+        let position = Position { index: first.index + offset, ..first };
+        let entry = match results.get(offset as usize) {
+            // Its session had ended, or the partition: nothing ran, and the client may have numbered it anew since.
+            // Outside the bounds it surely did not run: its client sends it elsewhere, under another number.
+            None | Some((_, Some(CommandRefusal::WrongPartition { .. }))) => Entry::Other,
+            Some(_) => Entry::Command {
+                client: known.clients.get(&session).copied().unwrap_or(u64::MAX),
+                number,
+                call: call_of(&command),
+                low: pack.lowest_unacknowledged(),
+                session: Some(words::session(session)),
+                expired: false,
+            },
+        };
+        let own = results.get(offset as usize).map(|(told, refusal)| (words::position(*told), refusal.is_none()));
+        let hit = matches!(entry, Entry::Other) || own == Some((position, true));
+        events.push(Event::Log(LogLine { position, replica: 0, entry, hit }));
     }
 }

@@ -81,9 +81,9 @@ enum Verb {
         /// Only these, separated by commas.
         #[arg(long, value_delimiter = ',')]
         names: Vec<String>,
-        /// Seeds per mutant at most.
-        #[arg(long, default_value_t = 200)]
-        seeds: u64,
+        /// Seeds per mutant at most, instead of those that the list gives it.
+        #[arg(long)]
+        seeds: Option<u64>,
         /// Threads per mutant.
         #[arg(long, default_value_t = 2)]
         jobs: usize,

@@ -9,13 +9,14 @@ use coppice_client::config::Config;
 use coppice_client::error::Error;
 use coppice_client::session::{CallKey, Effect, Input, Request, Session, SubmitError};
 use coppice_client::time::Time;
-use coppice_client::wire::{ClientId, Part};
+use coppice_client::wire::{ClientId, Part, Position};
 
 use super::account::End;
 use super::doors::Line;
+use super::events::Event;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
-use super::world::{Event, World};
-use crate::check::event::{Call, Output as Told, Text};
+use super::world::World;
+use crate::check::event::{Call, Output as Told, Text, Ticket};
 use crate::check::random::Random;
 
 /// A call without a deadline of its own ends by then, which no run reaches.
@@ -35,6 +36,12 @@ struct Waiting {
     command: Option<Command>,
     /// Pairs of a range, in the order in which they came.
     pairs: Vec<(Text<'static>, Text<'static>)>,
+    /// Where its parts were read, in the order in which they came.
+    positions: Vec<Position>,
+    /// Of a query over several partitions.
+    ticket: Option<Ticket>,
+    /// Pairs that were asked for at most; 0: all. Each part of a query gives so many: the reader stops there.
+    limit: usize,
     /// It was sent again after an unknown end: a failure says nothing about the first sending.
     resumed: bool,
 }
@@ -128,6 +135,10 @@ fn text(bytes: &[u8]) -> Text<'static> {
     Text::Owned(bytes.to_vec())
 }
 
+fn ticket(told: coppice_client::wire::Ticket) -> Ticket {
+    Ticket { round: told.round, replica: told.replica.0, number: told.n }
+}
+
 impl World {
     /// A client submits what it may, and thinks of when to do so again.
     pub fn think(&mut self, client: usize) {
@@ -143,7 +154,10 @@ impl World {
                 let low = self.clients[client].random.below(keys) as u32;
                 let whole = self.clients[client].random.below(2) == 0;
                 let high = low + 1 + self.clients[client].random.below(keys) as u32;
-                self.ask(client, if whole { 0 } else { low }, if whole { self.plan.keys } else { high });
+                let (low, high) = if whole { (0, self.plan.keys) } else { (low, high) };
+                let reverse = self.clients[client].random.below(8) == 0;
+                let (request, call, stale) = range(key(low), Some(key(high)), 0, reverse, ReadMode::Leader);
+                self.submit(client, request, call, stale);
                 continue;
             }
             let (request, call, stale) = self.draw(client);
@@ -156,10 +170,9 @@ impl World {
         self.think_later(client);
     }
 
-    /// Calls and queries that a client waits for.
+    /// Calls that a client waits for.
     fn busy(&self, client: usize) -> usize {
-        let queries = self.queries.range((client, 0)..(client + 1, 0)).count();
-        self.clients[client].waiting.len() + queries
+        self.clients[client].waiting.len()
     }
 
     fn think_later(&mut self, client: usize) {
@@ -226,16 +239,20 @@ impl World {
         let token = each.tokens;
         let impatient = each.random.chance(self.plan.impatient);
         let patience = if impatient { MS + each.random.below(3_000 * MS as usize) as Nanos } else { FOREVER };
-        let command = match &request {
-            Request::Command(command) => Some(command.clone()),
-            _ => None,
+        let (command, limit) = match &request {
+            Request::Command(command) => (Some(command.clone()), 0),
+            Request::Range(range) => (None, range.pairs_max as usize),
+            _ => (None, 0),
         };
         match each.session.submit(token, Time(now + patience), request) {
             Ok(key) => {
                 let index = self.account.invoke(each.number as u64 + 1, now, call, stale);
-                let waiting = Waiting { index, key, command, pairs: Vec::new(), resumed: false };
+                let (pairs, positions) = (Vec::new(), Vec::new());
+                let waiting = Waiting { index, key, command, pairs, positions, ticket: None, limit, resumed: false };
                 each.waiting.insert(token, waiting);
             }
+            // By the client's map, a border lies between the keys.
+            Err(SubmitError::Refused(_)) if matches!(call, Call::Many(_)) || stale => {}
             Err(SubmitError::Full(_)) => {}
             Err(SubmitError::Refused(error)) => self.fail("client", format!("a good call is refused: {error}")),
         }
@@ -311,7 +328,13 @@ impl World {
             Effect::Part { token, part } => {
                 let Some(waiting) = self.clients[client].waiting.get_mut(&token) else { return };
                 match Part::decode(&part) {
-                    Ok(part) => waiting.pairs.extend(part.pairs().map(|(key, value)| (text(key), text(value)))),
+                    Ok(part) => {
+                        waiting.pairs.extend(part.pairs().map(|(key, value)| (text(key), text(value))));
+                        waiting.ticket = part.ticket.map(ticket);
+                        if waiting.positions.last() != Some(&part.position) {
+                            waiting.positions.push(part.position);
+                        }
+                    }
                     Err(error) => self.fail("wire", format!("a part cannot be read: {error}")),
                 }
             }
@@ -323,8 +346,11 @@ impl World {
         let Some(mut waiting) = self.clients[client].waiting.remove(&token) else { return };
         let index = waiting.index;
         let end = match result {
-            Ok(answer) => match told(&answer.output, std::mem::take(&mut waiting.pairs)) {
-                Some(output) => End::Answered { output, positions: vec![answer.position], ticket: None },
+            Ok(answer) => match told(&answer.output, std::mem::take(&mut waiting.pairs), waiting.limit) {
+                Some(output) => {
+                    let own = if waiting.positions.is_empty() { vec![answer.position] } else { waiting.positions };
+                    End::Answered { output, positions: own, ticket: waiting.ticket }
+                }
                 None => return self.fail("client", format!("a call got the answer of another: {:?}", answer.output)),
             },
             Err(Error::Failed(_)) if waiting.resumed => End::Unknown,
@@ -420,14 +446,18 @@ fn range(low: Bytes, high: Option<Bytes>, limit: u32, reverse: bool, mode: ReadM
 }
 
 /// An answer as the history writes it; `pairs` are those of a range.
-fn told(output: &Output, mut pairs: Vec<(Text<'static>, Text<'static>)>) -> Option<Told<'static>> {
+fn told(output: &Output, mut pairs: Vec<(Text<'static>, Text<'static>)>, limit: usize) -> Option<Told<'static>> {
     match output {
         Output::One(result) => Some(told_one(result)),
         Output::Many(results) => Some(Told::List(results.iter().map(told_one).collect())),
         Output::Loaded(count) => {
+            let all = pairs.len() as u64 == *count;
+            if limit > 0 {
+                pairs.truncate(limit);
+            }
             // Pairs are in key order in a history, whichever way they came.
             pairs.sort();
-            (pairs.len() as u64 == *count).then_some(Told::Pairs(pairs))
+            all.then_some(Told::Pairs(pairs))
         }
         Output::NotLoaded(_) | Output::Omitted => None,
     }

@@ -2,24 +2,30 @@
 //! real ones, encoded and decoded on both sides.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    Command, Frame, FrameDecoder, HelloOk, Kind, Limits, MapReply, NodeId, NodeIdentity, PackReply, PartitionId,
-    Refusal as Refused, RepliesWriter, Request as Asked, encode_frame,
+    ClientId, Command, Completed, Frame, FrameDecoder, HelloOk, Kind, Limits, MapReply, NodeId, NodeIdentity,
+    PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter, Request as Asked, encode_frame,
 };
-use coppice_server::replica::Input;
+use coppice_server::net::translate;
+use coppice_server::replica::{Input, QueryPart};
 use coppice_server::request::{Origin, Refusal, Reply, Request};
 use coppice_server::shard::ranges::RangeJob;
 
+use super::events::Event;
 use super::plan::{MS, Nanos};
 use super::store::CLUSTER;
-use super::world::{Event, World};
+use super::world::World;
 
 /// Ranges of one connection that stream at a time, as in a real node.
 const RANGES_MAX: usize = 256;
+
+/// A part of a query waits so long for its client to connect.
+pub const PART_WAIT: Nanos = 1_000 * MS;
 
 /// A connection, seen from both ends.
 #[derive(Debug)]
@@ -42,9 +48,11 @@ pub struct Line {
     pub at_node: FrameDecoder,
     /// At the client.
     pub at_client: FrameDecoder,
-    greeted: bool,
+    greeted: Option<ClientId>,
     waiting: BTreeMap<u32, PartitionId>,
     ranges: BTreeMap<u32, Range>,
+    /// Parts of queries, by the client's number of the attempt.
+    parts: BTreeMap<(u32, PartitionId), Range>,
 }
 
 struct Range(RangeJob);
@@ -68,9 +76,10 @@ impl Line {
             to_client: now,
             at_node: FrameDecoder::default(),
             at_client: FrameDecoder::default(),
-            greeted: false,
+            greeted: None,
             waiting: BTreeMap::new(),
             ranges: BTreeMap::new(),
+            parts: BTreeMap::new(),
         }
     }
 }
@@ -97,11 +106,15 @@ impl World {
         let stream = frame.stream;
         let mut out = BytesMut::new();
         let (group, request) = match asked {
-            Asked::Hello(_) => {
-                self.greet(number, stream, &mut out);
-                return self.answer(number, out);
+            Asked::Hello(hello) => {
+                self.greet(number, (stream, hello.client), &mut out);
+                self.answer(number, out);
+                let node = self.lines.get(&number).map(|line| line.node);
+                return node.into_iter().for_each(|node| self.unpark(node, hello.client));
             }
-            _ if !self.lines[&number].greeted => return self.fail("wire", "the first frame is no Hello".into()),
+            _ if self.lines[&number].greeted.is_none() => {
+                return self.fail("wire", "the first frame is no Hello".into());
+            }
             Asked::Ping => {
                 encode_frame(&mut out, Kind::Pong, stream, &[]);
                 return self.answer(number, out);
@@ -131,26 +144,50 @@ impl World {
             Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),
             Asked::Read(read) => (read.partition, Request::Read(read)),
             Asked::Range(range) => (range.partition, Request::Range(Box::new(range))),
-            Asked::Status(_)
-            | Asked::Admin(_)
-            | Asked::Query(_)
-            | Asked::PartCredit { .. }
-            | Asked::PartCancel { .. } => return self.fail("wire", "nobody asks for that".into()),
+            Asked::Query(query) => return self.on_query(number, stream, &query),
+            Asked::PartCredit { query, partition, bytes } => {
+                let line = self.lines.get_mut(&number);
+                if let Some(part) = line.and_then(|line| line.parts.get_mut(&(query, partition))) {
+                    part.0.add_credit(bytes);
+                }
+                return self.pump_part(number, (query, partition));
+            }
+            Asked::PartCancel { query } => {
+                let Some(line) = self.lines.get_mut(&number) else { return };
+                return line.parts.retain(|(of, _), _| *of != query);
+            }
+            Asked::Status(_) | Asked::Admin(_) => return self.fail("wire", "nobody asks for that".into()),
         };
         self.request(number, stream, group, request);
     }
 
-    fn request(&mut self, number: u64, stream: u32, group: PartitionId, request: Request) {
-        let Some(line) = self.lines.get_mut(&number) else { return };
-        let node = line.node;
+    /// Notes that a request waits: its node, and where the answer goes.
+    fn admit(&mut self, number: u64, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
+        let line = self.lines.get_mut(&number)?;
         if line.waiting.insert(stream, group).is_some() {
-            return self.fail("wire", format!("stream {stream} is in use"));
+            self.fail("wire", format!("stream {stream} is in use"));
+            return None;
         }
-        let origin = Origin { connection: number, stream };
+        Some((line.node, Origin { connection: number, stream }))
+    }
+
+    fn on_query(&mut self, number: u64, stream: u32, query: &QueryRequest) {
+        let Some((node, origin)) = self.admit(number, stream, PartitionId::DIRECTORY) else { return };
+        if let Some(client) = self.lines[&number].greeted {
+            self.query(node, origin, client, query);
+        }
+    }
+
+    fn request(&mut self, number: u64, stream: u32, group: PartitionId, request: Request) {
+        let Some((node, origin)) = self.admit(number, stream, group) else { return };
+        let own = NodeId(node as u32 + 1);
         let here = self.nodes[node].hosts.contains_key(&group);
         let refusal = match here {
-            false if self.map.entry(group).is_some() => Some(Refusal::NotLeader { hint: None }),
-            false => Some(Refusal::WrongPartition),
+            false => match self.nodes[node].control.map.group(group) {
+                // It is about to start.
+                Some(entry) if entry.replica_on(own).is_some() => Some(Refusal::NotLeader { hint: None }),
+                _ => Some(Refusal::WrongPartition),
+            },
             true if self.nodes[node].store.is_full() && request.grows() => Some(Refusal::Full),
             true => None,
         };
@@ -160,9 +197,9 @@ impl World {
         }
     }
 
-    fn greet(&mut self, number: u64, stream: u32, out: &mut BytesMut) {
+    fn greet(&mut self, number: u64, (stream, client): (u32, ClientId), out: &mut BytesMut) {
         let Some(line) = self.lines.get_mut(&number) else { return };
-        line.greeted = true;
+        line.greeted = Some(client);
         let node = line.node;
         let hello = HelloOk {
             protocol: 1,
@@ -172,7 +209,7 @@ impl World {
                 node: NodeId(node as u32 + 1),
                 incarnation: self.nodes[node].store.incarnation(),
             }),
-            map_version: self.map.version,
+            map_version: self.nodes[node].control.map.version,
             limits: Limits {
                 frame_bytes: 4 << 20,
                 key_bytes: 4 << 10,
@@ -186,7 +223,8 @@ impl World {
     }
 
     fn map_reply(&self, node: usize, known: coppice_client::wire::MapVersion) -> MapReply {
-        let map = (self.map.version > known).then(|| (*self.map).clone());
+        let own = &self.nodes[node].control.map;
+        let map = (own.version > known).then(|| (**own).clone());
         let leaders = self.nodes[node].leaders.iter().map(|(&group, &leader)| (group, NodeId(leader as u32 + 1)));
         MapReply { map, leaders: leaders.collect() }
     }
@@ -199,8 +237,7 @@ impl World {
         }
         let hint = self.hint(node, group, &reply);
         let busy = Refused::Busy { retry_after: std::time::Duration::from_millis(5) };
-        let version = self.map.version;
-        let entries = || self.map.entry(group).cloned().into_iter().collect();
+        let map = Arc::clone(&self.nodes[node].control.map);
         let Some(line) = self.lines.get_mut(&origin.connection).filter(|line| line.node_open) else { return };
         if !line.waiting.contains_key(&stream) {
             return;
@@ -228,12 +265,18 @@ impl World {
                 return self.pump_range(origin.connection, stream);
             }
             Reply::Range { .. } | Reply::Refused(Refusal::Busy) => busy.encode(&mut out, stream),
-            Reply::Directory(_) | Reply::Cut(_) | Reply::Completed { .. } | Reply::Aborted { .. } => {}
+            Reply::Directory(_) => {}
+            Reply::Cut(cut) => {
+                _ = cut.encode(&mut out, stream);
+                return self.answer(origin.connection, out);
+            }
+            Reply::Completed { ticket } => Completed { ticket }.encode(&mut out, stream),
+            Reply::Aborted { text } => Refused::Aborted { text }.encode(&mut out, stream),
             Reply::Refused(Refusal::NotLeader { .. }) => {
                 Refused::NotLeader { partition: group, hint }.encode(&mut out, stream);
             }
             Reply::Refused(Refusal::WrongPartition) => {
-                Refused::WrongPartition { partition: group, version, entries: entries() }.encode(&mut out, stream);
+                translate::wrong_partition(&map, group).encode(&mut out, stream);
             }
             Reply::Refused(Refusal::SessionExpired) => Refused::SessionExpired.encode(&mut out, stream),
             Reply::Refused(Refusal::Full) => Refused::Full.encode(&mut out, stream),
@@ -246,7 +289,8 @@ impl World {
     /// The node that a refusal points to.
     fn hint(&self, node: usize, group: PartitionId, reply: &Reply) -> Option<NodeId> {
         let (Reply::Refused(Refusal::NotLeader { hint }) | Reply::Unsure { hint }) = reply else { return None };
-        let told = hint.and_then(|replica| self.places.get(&(group, replica)));
+        let host = self.nodes[node].hosts.get(&group);
+        let told = hint.and_then(|replica| host?.nodes.get(&replica));
         told.or_else(|| self.nodes[node].leaders.get(&group)).map(|&node| NodeId(node as u32 + 1))
     }
 
@@ -261,6 +305,39 @@ impl World {
         if last {
             line.ranges.remove(&stream);
             line.waiting.remove(&stream);
+        }
+        if !out.is_empty() {
+            self.answer(number, out);
+        }
+    }
+
+    /// The newest connection of a client at a node.
+    pub fn line_of(&self, node: usize, client: ClientId) -> Option<u64> {
+        let mut lines = self.lines.iter().rev();
+        let is_it = |line: &Line| line.node == node && line.node_open && line.greeted == Some(client);
+        lines.find(|(_, line)| is_it(line)).map(|(&number, _)| number)
+    }
+
+    /// Streams a part of a query on a connection.
+    pub fn stream_part(&mut self, number: u64, part: QueryPart) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        let QueryPart { ticket, position, share, cursor } = part;
+        let name = (share.query, position.partition);
+        let range = Box::new(share.range(position.partition));
+        let job = RangeJob::of_query(position, translate::ticket(ticket), cursor, range);
+        line.parts.insert(name, Range(job));
+        self.pump_part(number, name);
+    }
+
+    fn pump_part(&mut self, number: u64, name: (u32, PartitionId)) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        let Some(part) = line.parts.get_mut(&name) else { return };
+        let (mut out, mut last) = (BytesMut::new(), false);
+        while !last && part.0.may_send() {
+            last = part.0.send(name.0, &mut out);
+        }
+        if last {
+            line.parts.remove(&name);
         }
         if !out.is_empty() {
             self.answer(number, out);
@@ -297,6 +374,7 @@ impl World {
             let Some(line) = self.lines.get_mut(&number) else { continue };
             line.node_open = false;
             line.ranges.clear();
+            line.parts.clear();
             if !line.client_open {
                 self.lines.remove(&number);
                 continue;

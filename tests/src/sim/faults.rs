@@ -96,6 +96,38 @@ pub enum Kind {
         /// Effects that succeed before.
         after: u64,
     },
+    /// A partition is cut at a key.
+    Split {
+        /// Number of the key.
+        key: u32,
+        /// The same request comes again after so long.
+        again: Option<Nanos>,
+    },
+    /// The partition of a key is merged into a neighbour, after a move beside it if it is elsewhere.
+    Merge {
+        /// Number of the key.
+        key: u32,
+        /// Into the neighbour behind it.
+        up: bool,
+        /// The same request comes again after so long.
+        again: Option<Nanos>,
+    },
+    /// A replica moves to a node that has none of its group.
+    Move {
+        /// The directory, or else the partition of this key.
+        key: Option<u32>,
+        /// Which of its replicas goes, counted from the lowest.
+        gone: u32,
+        /// Which of the other nodes gets one, counted from the lowest.
+        to: u32,
+        /// The same request comes again after so long.
+        again: Option<Nanos>,
+    },
+    /// A node's disk is lost; another process takes its place, as a new node.
+    Wipe {
+        /// Which.
+        node: usize,
+    },
     /// A node's disk has room for so many bytes more.
     FullDisk {
         /// Which.
@@ -108,8 +140,22 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 10] =
-    ["crash", "crash-all", "pause", "cut", "jump", "transfer", "slow-disk", "fail-flush", "io-error", "full-disk"];
+pub const KINDS: [&str; 14] = [
+    "crash",
+    "crash-all",
+    "pause",
+    "cut",
+    "jump",
+    "transfer",
+    "slow-disk",
+    "fail-flush",
+    "io-error",
+    "full-disk",
+    "split",
+    "merge",
+    "move",
+    "wipe",
+];
 
 /// Draws all faults of a plan, in order of time.
 pub fn schedule(plan: &Plan) -> Vec<Fault> {
@@ -121,6 +167,10 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         }
         let every = MS * (100 << random.below(6)) * if *name == "crash-all" { 8 } else { 1 };
         let mut at = 0;
+        if *name == "wipe" {
+            faults.extend(wipe(plan, every, &mut random));
+            continue;
+        }
         loop {
             at += every / 4 + random.below(every as usize * 3 / 2) as Nanos;
             if at > SAFETY_MAX {
@@ -132,6 +182,13 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
     }
     faults.sort_by_key(|fault| fault.at);
     faults
+}
+
+/// At most one disk is lost: of each group a majority keeps its own.
+fn wipe(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fault> {
+    let at = random.below(latest as usize) as Nanos;
+    let kind = Kind::Wipe { node: random.below(plan.nodes as usize) };
+    (plan.replicas >= 3).then_some(Fault { at, kind })
 }
 
 fn target(plan: &Plan, random: &mut Random) -> Target {
@@ -170,6 +227,20 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
         6 => Kind::SlowDisk { who, by: length(random, 1_000 * MS), length: length(random, 4_000 * MS) },
         7 => Kind::FailFlush { who },
         8 => Kind::IoError { who, after: random.below(20) as u64 },
+        10..=12 => change(plan, number, random),
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
+    }
+}
+
+fn change(plan: &Plan, number: usize, random: &mut Random) -> Kind {
+    let key = random.below(plan.keys as usize) as u32;
+    let again = (random.below(3) == 0).then(|| length(random, 3_000 * MS));
+    match number {
+        10 => Kind::Split { key, again },
+        11 => Kind::Merge { key, up: random.below(2) == 0, again },
+        _ => {
+            let (gone, to) = (random.below(plan.replicas as usize) as u32, random.below(plan.nodes as usize) as u32);
+            Kind::Move { key: (random.below(5) > 0).then_some(key), gone, to, again }
+        }
     }
 }

@@ -1,18 +1,21 @@
 //! The deterministic simulator: whole clusters of the real pure code in one thread, from one seed (reliability.md 4).
 //!
-//! What is real: replicas (Paxos, executor, sessions, gate), client sessions, the wire protocol, the log with its
-//! recovery, the snapshot format. What is simulated: the network, disks, clocks, crashes, and the few lines of a node
-//! that move bytes between these. Nothing here asks for the time or for outside randomness: the same seed is the same
+//! What is real: replicas (Paxos, executor, sessions, gate), the directory and its changes, the coordinator, what
+//! decides which replicas a node has, client sessions, the wire protocol, the log with its recovery, the snapshot
+//! format. What is simulated: the network, disks, clocks, crashes, and the few lines of a node that move bytes between
+//! these. Nothing here asks for the time or for outside randomness: the same seed is the same
 //! run, step by step ([`trace`]).
 //!
 //! | room | what |
 //! |---|---|
 //! | [`plan`] | what a seed draws: shape, settings, workload, faults |
-//! | `world` | the heap of events, the phases |
-//! | `node`, `store`, `doors` | a node: its replicas, its disk, its client connections |
+//! | `events`, `world` | the heap of events, the phases |
+//! | `node`, `processes`, `snapshots` | a node: its replicas, its starts and ends, its checkpoints |
+//! | `store`, `doors` | its disk, its client connections |
+//! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
 //! | `net`, `faults` | messages on their way; what goes wrong |
 //! | `clients` | client sessions and their workload |
-//! | `queries` | queries over several partitions: letters, parts, and clients that ask |
+//! | `queries` | queries over several partitions: the coordinator, letters, parts |
 //! | `oracle` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
@@ -21,16 +24,21 @@
 mod account;
 pub mod cli;
 mod clients;
+mod control;
 mod doors;
+mod driver;
+mod events;
 mod exhaustive;
 mod faults;
 mod net;
 mod node;
 mod oracle;
 pub mod plan;
-mod planted;
+pub mod planted;
+mod processes;
 mod queries;
 mod shrink;
+mod snapshots;
 mod store;
 pub mod sweep;
 pub mod trace;

@@ -21,6 +21,12 @@ impl Net {
         Net { rates, random: random(seed, Purpose::Network, 2), cuts: vec![vec![0; nodes]; nodes] }
     }
 
+    /// One more node.
+    pub fn grow(&mut self) {
+        self.cuts.iter_mut().for_each(|cuts| cuts.push(0));
+        self.cuts.push(vec![0; self.cuts.len() + 1]);
+    }
+
     /// How long a message takes.
     pub fn delay(&mut self) -> Nanos {
         let rates = &self.rates;

@@ -1,34 +1,29 @@
 //! A node: its replicas, its clock, its process. Steps replicas and carries out what they ask for, as a shard thread
 //! does; a crash may fall between any two effects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use coppice_btree::KeyRange;
-use coppice_client::wire::{MapVersion, PartitionId};
-use coppice_ordering::{Config, Configuration, Instance, Message, Record, RecoveredGroup, ReplicaId, Time, multicast};
-use coppice_server::log::{Append, Entry, GroupReplay};
-use coppice_server::machine::Machine;
-use coppice_server::machine::directory::Directory;
-use coppice_server::machine::shard::Shard;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{ChangeId, PartitionId};
+use coppice_ordering::{Instance, Lsn, Message, Record, ReplicaId, Time, multicast};
+use coppice_server::log::{Append, Entry};
 use coppice_server::multicast::{Letter, Word};
 use coppice_server::net::peer::Envelope;
-use coppice_server::replica::{Effect, Input, Replica};
-use coppice_server::sessions::SessionLimits;
-use coppice_server::snapshot::{self, Loaded};
+use coppice_server::replica::{Effect, Input, QueryPart, Replica};
 
+use super::control::Control;
+use super::events::Event;
 use super::plan::{MS, Nanos, Plan};
 use super::queries::Desk;
-use super::store::{Saved, Store, Written};
-use super::world::{Event, World};
+use super::store::{Store, Written};
+use super::world::World;
 
 /// A log at rest gets its mark after this long, as `LogOptions::idle_mark_after`.
 const IDLE: Nanos = 100 * MS;
 
 /// A write on a full disk is tried again after this long.
 const FULL_RETRY: Nanos = 20 * MS;
-
-/// A snapshot that does not come is asked for again after this long.
-const SNAPSHOT_PATIENCE: Nanos = 500 * MS;
 
 /// A clock that runs at its own rate.
 #[derive(Clone, Copy, Debug)]
@@ -62,26 +57,40 @@ impl Clock {
     }
 }
 
-/// A hosted replica and what the driver remembers of it.
+/// A hosted replica and what the driver remembers of it, as `shard::Group`.
 pub struct Host {
     /// The pure part.
     pub replica: Replica,
     /// Which replica of the group it is.
     pub me: ReplicaId,
-    snapshotting: bool,
-    installing: bool,
+    /// Where the group's replicas are, as far as this node knows.
+    pub nodes: BTreeMap<ReplicaId, usize>,
+    /// A checkpoint is being written.
+    pub snapshotting: bool,
+    /// A snapshot is being fetched.
+    pub installing: bool,
     /// Where the last snapshot was begun.
-    snapshot_at: Instance,
+    pub snapshot_at: Instance,
+    /// Changes of borders that the newest checkpoint here includes.
+    pub saved: Vec<ChangeId>,
+    /// Changes by which neighbours were taken in, and that are not in a checkpoint yet.
+    pub joins: Vec<ChangeId>,
 }
 
 /// A node.
 pub struct Node {
     /// Its disk.
     pub store: Store,
+    /// The newest maps that it kept, on its disk too.
+    pub kept_maps: VecDeque<Arc<PartitionMap>>,
     /// Counts its processes.
     pub life: u64,
     /// Whether a process runs.
     pub up: bool,
+    /// Its disk is gone for good.
+    pub is_lost: bool,
+    /// It is a process that waits to be told which node it is.
+    pub is_new: bool,
     /// Its clock.
     pub clock: Clock,
     /// It does nothing until then.
@@ -90,35 +99,52 @@ pub struct Node {
     pub doom: Option<(u32, Nanos)>,
     /// Its next start is cut off after so many effects on the disk.
     pub cut_start: Option<u64>,
+    /// Which replicas it has, the map, and what it does as the directory's leader.
+    pub control: Control,
     /// Its coordinator.
     pub desk: Desk,
     /// Its replicas.
     pub hosts: BTreeMap<PartitionId, Host>,
+    /// Records that this process found on disk, of replicas that have not begun yet.
+    pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
     /// Leaders as it knows them.
     pub leaders: BTreeMap<PartitionId, usize>,
+    /// Parts whose clients are not connected yet.
+    pub parked: VecDeque<(Nanos, Box<QueryPart>)>,
     /// Flushes take so much longer.
     pub flush_extra: Nanos,
     /// The earliest tick that is on its way.
-    tick_at: Option<Nanos>,
+    pub tick_at: Option<Nanos>,
 }
 
 impl Node {
-    /// A node with an empty disk.
-    pub fn new(plan: &Plan, number: usize, clock: Clock) -> Node {
+    /// A node with an empty disk, that may know a map.
+    pub fn new(plan: &Plan, number: usize, clock: Clock, map: Option<Arc<PartitionMap>>) -> Node {
         Node {
             store: Store::new(plan, number),
+            is_new: map.is_none(),
+            kept_maps: map.into_iter().collect(),
             life: 0,
             up: false,
+            is_lost: false,
             clock,
             paused_until: 0,
             doom: None,
             cut_start: None,
+            control: Control::default(),
             desk: Desk::new(),
             hosts: BTreeMap::new(),
+            found: BTreeMap::new(),
             leaders: BTreeMap::new(),
+            parked: VecDeque::new(),
             flush_extra: 0,
             tick_at: None,
         }
+    }
+
+    /// Whether a process can be started on it.
+    pub fn may_start(&self) -> bool {
+        !self.is_lost && !self.is_new
     }
 }
 
@@ -184,8 +210,8 @@ impl World {
             Effect::Send { to, message } => self.send(node, group, to, message),
             Effect::Reply { origin, reply } => self.reply(node, group, origin, reply),
             Effect::Leading { .. } | Effect::Following { .. } => {
-                let leader = self.nodes[node].hosts.get(&group).and_then(|host| host.replica.leader());
-                let place = leader.and_then(|leader| self.places.get(&(group, leader))).copied();
+                let host = self.nodes[node].hosts.get(&group);
+                let place = host.and_then(|host| host.nodes.get(&host.replica.leader()?)).copied();
                 match place {
                     Some(place) => self.nodes[node].leaders.insert(group, place),
                     None => self.nodes[node].leaders.remove(&group),
@@ -193,28 +219,31 @@ impl World {
                 match effect {
                     Effect::Leading { ballot } if group == PartitionId::DIRECTORY => {
                         self.begin_coordinating(node, ballot);
+                        self.drive(node);
                     }
                     _ if group == PartitionId::DIRECTORY => self.end_coordinating(node),
                     _ => self.on_new_leader(node, group),
                 }
             }
             Effect::Placed { ticket } => self.post(node, Letter { partition: group, word: Word::Placed(ticket) }),
-            Effect::Part(part) => self.give_part(*part),
+            Effect::Part(part) => self.give_part(node, part),
             Effect::Confirmed(token) => self.coordinate(node, multicast::Input::Confirmed(token)),
             Effect::NeedSnapshot { from, instance } => self.need_snapshot(node, group, from, instance),
-            Effect::Configured { .. }
-            | Effect::DirectoryChanged
-            // No directory runs here yet, so no border moves.
-            | Effect::Moved { .. }
-            | Effect::Awaits(_)
-            | Effect::Dismissed
-            | Effect::HandoverFailed { .. } => {}
+            Effect::DirectoryChanged => {
+                self.on_directory_changed(node);
+                self.on_decided_map(node);
+            }
+            Effect::Moved { mark } => self.on_moved(node, group, &mark),
+            Effect::Awaits(awaited) => self.leave_decided(node, awaited.partition),
+            Effect::Dismissed => self.remove_group(node, group),
+            Effect::Configured { .. } | Effect::HandoverFailed { .. } => {}
         }
     }
 
     fn send(&mut self, node: usize, group: PartitionId, to: ReplicaId, message: Message) {
-        let Some(&place) = self.places.get(&(group, to)) else { return };
-        let from = self.nodes[node].hosts[&group].me;
+        let Some(host) = self.nodes[node].hosts.get(&group) else { return };
+        let Some(&place) = host.nodes.get(&to) else { return };
+        let from = host.me;
         let [first, copy] = self.net.send(node, place);
         for delay in [first, copy].into_iter().flatten() {
             let envelope = Envelope { group: group.0, to, from, message: message.clone() };
@@ -307,214 +336,6 @@ impl World {
     /// Whether this tick is the one that was ordered last.
     pub fn is_wanted(&self, node: usize, at: Nanos) -> bool {
         self.nodes[node].tick_at == Some(at)
-    }
-}
-
-/// Snapshots: written now and then, and fetched by a replica that is too far behind.
-impl World {
-    fn snapshot_if_due(&mut self, node: usize, group: PartitionId) {
-        let every = self.plan.snapshot_instances;
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        let decided = host.replica.executor().decided();
-        if host.snapshotting || decided.ahead_of(host.snapshot_at) < every {
-            return;
-        }
-        host.snapshotting = true;
-        host.snapshot_at = decided;
-        let saved = Saved::of(snapshot::take(&host.replica));
-        self.check_snapshot(group, &saved);
-        let took = self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
-        let life = self.nodes[node].life;
-        self.schedule(self.now + took, Event::SnapshotWritten { node, life, group, saved });
-    }
-
-    /// A snapshot is durable: only now may batches be forgotten.
-    pub fn on_snapshot_written(&mut self, node: usize, group: PartitionId, saved: Saved) {
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        host.snapshotting = false;
-        let instance = saved.instance;
-        if let Some(upto) = self.nodes[node].store.keep_checkpoint(group, saved) {
-            let entry = Entry::Trimmed { group, upto };
-            self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
-        }
-        self.step(node, group, Input::Checkpointed(instance));
-    }
-
-    fn need_snapshot(&mut self, node: usize, group: PartitionId, from: ReplicaId, instance: Instance) {
-        let Some(&source) = self.places.get(&(group, from)) else { return };
-        let life = self.nodes[node].life;
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        if std::mem::replace(&mut host.installing, true) {
-            return;
-        }
-        self.schedule(self.now + SNAPSHOT_PATIENCE, Event::SnapshotPatience { node, life, group });
-        let delay = self.net.delay();
-        self.schedule(self.now + delay, Event::SnapshotAsked { from: source, node, life, group, instance });
-    }
-
-    /// Another node asks for a snapshot.
-    pub fn on_snapshot_asked(&mut self, from: usize, node: usize, life: u64, group: PartitionId, least: Instance) {
-        if !self.net.hears(node, from) || !self.net.hears(from, node) {
-            return;
-        }
-        let Some(host) = self.nodes[from].hosts.get(&group) else { return };
-        if host.replica.executor().decided() < least {
-            return;
-        }
-        let saved = Saved::of(snapshot::take(&host.replica));
-        self.check_snapshot(group, &saved);
-        let took = self.net.delay() + self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
-        self.schedule(self.now + took, Event::SnapshotArrived { node, life, group, saved });
-    }
-
-    /// A snapshot of another node is durable here.
-    pub fn on_snapshot_arrived(&mut self, node: usize, group: PartitionId, saved: Saved) {
-        let loaded = match saved.load() {
-            Ok(loaded) => loaded,
-            Err(error) => return self.fail("snapshot", format!("an intact snapshot does not load: {error}")),
-        };
-        self.nodes[node].store.keep_checkpoint(group, saved);
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        host.installing = false;
-        self.oracle.installed(node, group, loaded.instance);
-        let Loaded { machine, instance, configuration, configured_at } = loaded;
-        let machine = Box::new(machine);
-        self.step(node, group, Input::Installed { machine, instance, configuration, configured_at });
-    }
-
-    /// It took too long: the next offer is taken.
-    pub fn on_snapshot_patience(&mut self, node: usize, group: PartitionId) {
-        if let Some(host) = self.nodes[node].hosts.get_mut(&group) {
-            host.installing = false;
-        }
-    }
-}
-
-/// Ends and starts of processes.
-impl World {
-    /// The node's process or its power ends.
-    pub fn crash(&mut self, node: usize, down: Nanos) {
-        let power = self.plan.disk.power;
-        self.end_process(node, power, down);
-    }
-
-    /// The process ends; what the kernel has in memory stays.
-    pub fn crash_process(&mut self, node: usize, down: Nanos) {
-        self.end_process(node, false, down);
-    }
-
-    fn end_process(&mut self, node: usize, power: bool, down: Nanos) {
-        let now = self.now;
-        self.trace.step(now, &(node, power, down), |line| *line += &format!("n{node} ends, power {power}, for {down}"));
-        let random = &mut self.disk_random;
-        let each = &mut self.nodes[node];
-        each.store.crash(power, random);
-        each.life += 1;
-        self.crashes += u64::from(!self.healed);
-        each.up = false;
-        (each.doom, each.tick_at, each.paused_until) = (None, None, 0);
-        each.hosts.clear();
-        each.desk = Desk::new();
-        each.leaders.clear();
-        self.oracle.process_ended(node);
-        self.lose_lines(node);
-        let life = self.nodes[node].life;
-        self.schedule(self.now + down, Event::Start { node, life });
-    }
-
-    /// A process starts, from what its disk holds.
-    pub fn start(&mut self, node: usize) {
-        let cut = self.nodes[node].cut_start.take();
-        let replay = match self.nodes[node].store.open(cut) {
-            Ok(Some(replay)) => replay,
-            Ok(None) => {
-                // Cut off on the way; the disk is as after a crash, and the next start goes on from there.
-                return self.crash(node, 10 * MS);
-            }
-            Err(error) => return self.fail("recovery", format!("n{node} does not start: {error}")),
-        };
-        let now = self.now;
-        self.trace.step(now, &(node, 1_u8), |line| *line += &format!("n{node} starts"));
-        self.nodes[node].up = true;
-        let mut groups = replay.groups;
-        for group in self.groups_of(node) {
-            let recovered = groups.remove(&group).unwrap_or_default();
-            if let Err(error) = self.start_replica(node, group, recovered) {
-                return self.fail("recovery", format!("n{node}.{group} does not start: {error}"));
-            }
-        }
-        self.begin_write(node, false);
-        self.arm(node);
-    }
-
-    /// Starts a replica as `control::groups` does: from its newest checkpoint and the log, or anew.
-    fn start_replica(&mut self, node: usize, group: PartitionId, mut replay: GroupReplay) -> Result<(), String> {
-        let me = self.replica_of(group, node);
-        let first = me == ReplicaId(0) && replay.created.is_none();
-        let (mut recovered, mut machine, snapshot) = match self.nodes[node].store.load_checkpoint(group) {
-            Some(Loaded { machine, instance, configuration, configured_at }) => {
-                (RecoveredGroup::from_snapshot(instance, configuration, configured_at), machine, instance)
-            }
-            None => (RecoveredGroup::new(), self.born(group), Instance::ZERO),
-        };
-        if replay.trimmed.is_some_and(|trimmed| trimmed > snapshot) {
-            return Err(format!("trimmed up to {:?}, but the checkpoint is of {snapshot}", replay.trimmed));
-        }
-        if replay.created.is_none() {
-            let birth = bytes::Bytes::new();
-            self.nodes[node].store.created(Entry::Created { group, replica: me, birth });
-        }
-        let records: Vec<(coppice_ordering::Lsn, Record)> = replay.take_records().collect();
-        if let Err((check, what)) = self.oracle.recovered(node, group, snapshot, &records) {
-            self.fail(check, what);
-        }
-        for (lsn, record) in records {
-            recovered.apply(lsn, record);
-        }
-        set_limits(&mut machine, &self.plan);
-        let config = Config {
-            id: me,
-            configuration: Configuration::of_voters((0..self.plan.replicas).map(ReplicaId)),
-            seed: self.replica_random.next(),
-            incarnation: self.nodes[node].store.incarnation(),
-            settings: self.plan.settings.clone(),
-            campaign_first: first,
-        };
-        let local = self.nodes[node].clock.local(self.now);
-        let mut effects = Vec::new();
-        let speculation = self.plan.speculates(node);
-        let mut replica =
-            Replica::recover(group, config, recovered, machine, snapshot, speculation, local, &mut effects);
-        replica.executor_mut().set_digest_interval(1);
-        let host = Host { replica, me, snapshotting: false, installing: false, snapshot_at: snapshot };
-        self.nodes[node].hosts.insert(group, host);
-        self.observe(node, group, &effects);
-        self.carry_out(node, group, &mut effects);
-        Ok(())
-    }
-
-    /// The state that a group begins with.
-    pub fn born(&self, group: PartitionId) -> Machine {
-        let mut machine = match self.map.partitions.iter().find(|entry| entry.partition == group) {
-            None => Machine::Directory(Directory::default()),
-            Some(entry) => {
-                let range = KeyRange { low: (&*entry.low).into(), high: entry.high.as_deref().map(Into::into) };
-                Machine::Shard(Box::new(Shard::new(group, range, MapVersion(1))))
-            }
-        };
-        set_limits(&mut machine, &self.plan);
-        machine
-    }
-}
-
-pub fn set_limits(machine: &mut Machine, plan: &Plan) {
-    let limits = SessionLimits {
-        expiry_instances: plan.expiry_instances,
-        sessions_max: plan.sessions_max,
-        ..SessionLimits::default()
-    };
-    if let Machine::Shard(shard) = machine {
-        shard.set_session_limits(limits);
     }
 }
 

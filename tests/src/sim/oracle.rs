@@ -2,12 +2,15 @@
 //! Replicas are held against it after every step (reliability.md 4, the table of invariants).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::PartitionId;
 use coppice_ordering::message::Message;
-use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId};
+use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId, Ticket};
 use coppice_server::log::Entry;
-use coppice_server::machine::{Answer, Machine};
+use coppice_server::machine::shard::{Inheritance, Shard};
+use coppice_server::machine::{Answer, Machine, Mark};
 use coppice_server::replica::Effect;
 use coppice_server::request::Reply;
 
@@ -21,6 +24,8 @@ const UNDO_CHECK_STEPS: u64 = 64;
 /// What is known of one replica.
 #[derive(Debug, Default)]
 struct Known {
+    /// Where it lives.
+    node: usize,
     /// On disk.
     promised: Ballot,
     /// On disk: the ballot of the vote for each instance above the snapshot.
@@ -35,13 +40,15 @@ struct Known {
 pub struct Group {
     /// Executes what is decided, without speculation, from the first instance on (reliability.md G16).
     machine: Machine,
-    /// Decided batches, from instance 1 on.
+    /// The keys that it begins with, and the last ticket.
+    pub born: Born,
+    /// Decided batches, from the instance after its birth on.
     pub decided: Vec<Batch>,
     /// What they came to.
     pub answers: Vec<Vec<Answer>>,
     /// Where tickets counted: instance and index.
     pub placed: BTreeSet<(u64, u32)>,
-    /// Of the state after each instance, from 0 on.
+    /// Of the state after each instance, from that of its birth on.
     digests: Vec<u64>,
     /// Who governs from an instance on, ascending.
     configurations: Vec<(Instance, Configuration)>,
@@ -52,10 +59,25 @@ pub struct Group {
     ballots: BTreeMap<Ballot, (usize, u64)>,
 }
 
+/// How a partition began.
+#[derive(Clone, Debug, Default)]
+pub struct Born {
+    /// The instance of its state; its own log begins behind it.
+    pub instance: u64,
+    /// First key.
+    pub low: Vec<u8>,
+    /// First key beyond.
+    pub high: Option<Vec<u8>>,
+    /// The last ticket placed before.
+    pub ticket: Option<Ticket>,
+}
+
 /// The oracle.
+#[derive(Default)]
 pub struct Oracle {
-    replicas: u32,
-    known: BTreeMap<(usize, PartitionId), Known>,
+    /// By group and replica.
+    known: BTreeMap<(PartitionId, ReplicaId), Known>,
+    /// Who lives where, by what is on disk.
     ids: BTreeMap<(usize, PartitionId), ReplicaId>,
     groups: BTreeMap<PartitionId, Group>,
 }
@@ -67,35 +89,32 @@ fn broken<T>(check: &'static str, what: String) -> Result<T, (&'static str, Stri
 }
 
 impl Oracle {
-    /// Knows where replicas are, and nothing else yet.
-    pub fn new(replicas: u32, places: &BTreeMap<(PartitionId, ReplicaId), usize>) -> Oracle {
-        let ids = places.iter().map(|((group, replica), node)| ((*node, *group), *replica)).collect();
-        Oracle { replicas, known: BTreeMap::new(), ids, groups: BTreeMap::new() }
+    /// A group of the first map begins with this state and these voters.
+    pub fn begin(&mut self, group: PartitionId, machine: Machine, voters: Vec<ReplicaId>) {
+        self.groups.insert(group, Group::new(machine, Instance::ZERO, voters));
     }
 
-    /// The groups begin with these states.
-    pub fn begin(&mut self, machines: BTreeMap<PartitionId, Machine>) {
-        let first = Configuration::of_voters((0..self.replicas).map(ReplicaId));
-        for (group, machine) in machines {
-            let digests = vec![machine.digest()];
-            let state = Group {
-                machine,
-                decided: Vec::new(),
-                answers: Vec::new(),
-                placed: BTreeSet::new(),
-                digests,
-                configurations: vec![(Instance(1), first.clone())],
-                proposals: BTreeMap::new(),
-                votes: BTreeMap::new(),
-                ballots: BTreeMap::new(),
-            };
-            self.groups.insert(group, state);
-        }
-    }
-
-    /// How many instances of a group are decided.
+    /// The last decided instance of a group.
     pub fn decided(&self, group: PartitionId) -> u64 {
-        self.groups.get(&group).map_or(0, |group| group.decided.len() as u64)
+        self.groups.get(&group).map_or(0, Group::decided_upto)
+    }
+
+    /// The decided map, once there is one.
+    pub fn map(&self) -> Option<&PartitionMap> {
+        let directory = self.groups.get(&PartitionId::DIRECTORY)?.machine.directory()?;
+        Some(&directory.state().map).filter(|map| map.version.0 > 0)
+    }
+
+    /// What the directory has yet to bring to its end.
+    pub fn under_way(&self) -> String {
+        let directory = self.groups.get(&PartitionId::DIRECTORY).and_then(|group| group.machine.directory());
+        let Some(state) = directory.map(|directory| Arc::clone(directory.state())) else { return String::new() };
+        let mut words: String = state.changes.values().map(|change| format!("{change:?} is under way; ")).collect();
+        words.extend(state.absorbed.keys().map(|partition| format!("{partition} is not gone; ")));
+        let moving =
+            |row: &&coppice_client::map::NodeInfo| matches!(row.state, NodeState::Joining | NodeState::Leaving);
+        words.extend(state.map.nodes.iter().filter(moving).map(|row| format!("{} is {:?}; ", row.id, row.state)));
+        words
     }
 
     /// All groups.
@@ -105,18 +124,46 @@ impl Oracle {
 
     /// An entry of a node's log became durable.
     pub fn durable(&mut self, node: usize, entry: &Entry) {
-        let Entry::Group { group, record } = entry else { return };
-        let Some(&replica) = self.ids.get(&(node, *group)) else { return };
-        let known = self.known.entry((node, *group)).or_default();
+        match entry {
+            Entry::Created { group, replica, .. } => _ = self.ids.insert((node, *group), *replica),
+            Entry::Removed { group, replica } => {
+                self.known.remove(&(*group, *replica));
+                if self.ids.get(&(node, *group)) == Some(replica) {
+                    self.ids.remove(&(node, *group));
+                }
+            }
+            Entry::Group { group, record } => {
+                if let Some(&replica) = self.ids.get(&(node, *group)) {
+                    self.durable_record(node, (*group, replica), record);
+                }
+            }
+            Entry::Trimmed { .. } | Entry::Kept { .. } => {}
+        }
+    }
+
+    /// A node's disk says that this replica lives there.
+    pub fn lives(&mut self, node: usize, group: PartitionId, replica: ReplicaId) {
+        self.ids.insert((node, group), replica);
+    }
+
+    fn durable_record(&mut self, node: usize, id: (PartitionId, ReplicaId), record: &Record) {
+        let known = self.known.entry(id).or_default();
+        known.node = node;
         match record {
             Record::Promise { ballot } => known.promised = known.promised.max(*ballot),
             Record::Accept { instance, ballot, .. } => {
                 known.promised = known.promised.max(*ballot);
                 known.accepted.insert(*instance, *ballot);
-                self.vote(*group, replica, *instance, *ballot);
+                self.vote(id.0, id.1, *instance, *ballot);
             }
             Record::Learned { .. } | Record::Decided { .. } | Record::Lease { .. } => {}
         }
+    }
+
+    /// A node's disk is gone, and with it what its replicas promised: none of them may come back.
+    pub fn disk_lost(&mut self, node: usize) {
+        self.known.retain(|_, known| known.node != node);
+        self.ids.retain(|(of, _), _| *of != node);
     }
 
     fn vote(&mut self, group: PartitionId, replica: ReplicaId, instance: Instance, ballot: Ballot) {
@@ -126,7 +173,7 @@ impl Oracle {
 
     /// A process ended: what was only in its memory is gone.
     pub fn process_ended(&mut self, node: usize) {
-        for (_, known) in self.known.iter_mut().filter(|((of, _), _)| *of == node) {
+        for known in self.known.values_mut().filter(|known| known.node == node) {
             known.slots.clear();
             known.decided = Instance::ZERO;
         }
@@ -136,12 +183,15 @@ impl Oracle {
     pub fn recovered(
         &mut self,
         node: usize,
-        group: PartitionId,
+        (group, replica): (PartitionId, ReplicaId),
         snapshot: Instance,
         records: &[(Lsn, Record)],
     ) -> Found {
-        let Some(&replica) = self.ids.get(&(node, group)) else { return Ok(()) };
-        let mut now = Known { decided: snapshot, ..Known::default() };
+        if !self.groups.contains_key(&group) {
+            let what = format!("n{node} starts {group}, and no split that makes it is decided");
+            return broken("I15 child of an undecided split", what);
+        }
+        let mut now = Known { node, decided: snapshot, ..Known::default() };
         for (_, record) in records {
             match record {
                 Record::Promise { ballot } => now.promised = now.promised.max(*ballot),
@@ -155,8 +205,8 @@ impl Oracle {
                 Record::Decided { .. } | Record::Lease { .. } => {}
             }
         }
-        let before = self.known.insert((node, group), now).unwrap_or_default();
-        let now = &self.known[&(node, group)];
+        let before = self.known.insert((group, replica), now).unwrap_or_default();
+        let now = &self.known[&(group, replica)];
         if now.promised < before.promised {
             let what = format!("n{node}.{group} promised {} on disk and finds {}", before.promised, now.promised);
             return broken("I2 promise lost", what);
@@ -173,22 +223,22 @@ impl Oracle {
     }
 
     /// A snapshot takes the place of what a replica holds up to here.
-    pub fn installed(&mut self, node: usize, group: PartitionId, instance: Instance) {
-        let known = self.known.entry((node, group)).or_default();
+    pub fn installed(&mut self, group: PartitionId, replica: ReplicaId, instance: Instance) {
+        let known = self.known.entry((group, replica)).or_default();
         if instance > known.decided {
             known.slots = known.slots.split_off(&instance.next());
         }
     }
 
     /// What a replica is about to write.
-    fn persists(&mut self, node: usize, group: PartitionId, record: &Record) -> Found {
+    fn persists(&mut self, (group, replica): (PartitionId, ReplicaId), record: &Record) -> Found {
         let (instance, ballot, batch) = match record {
             Record::Accept { instance, ballot, batch, .. } | Record::Learned { instance, ballot, batch } => {
                 (*instance, *ballot, batch)
             }
             _ => return Ok(()),
         };
-        self.known.entry((node, group)).or_default().slots.insert(instance, batch.clone());
+        self.known.entry((group, replica)).or_default().slots.insert(instance, batch.clone());
         let Some(state) = self.groups.get_mut(&group) else { return Ok(()) };
         let first = state.proposals.entry((instance, ballot)).or_insert_with(|| batch.clone());
         if first != batch {
@@ -199,9 +249,9 @@ impl Oracle {
     }
 
     /// What a replica is about to say.
-    fn sends(&mut self, node: usize, life: u64, group: PartitionId, message: &Message) -> Found {
-        let known = self.known.entry((node, group)).or_default();
-        let Some(&replica) = self.ids.get(&(node, group)) else { return Ok(()) };
+    fn sends(&mut self, (node, life): (usize, u64), id: (PartitionId, ReplicaId), message: &Message) -> Found {
+        let (group, replica) = id;
+        let known = self.known.entry(id).or_default();
         let Some(state) = self.groups.get_mut(&group) else { return Ok(()) };
         match message {
             Message::Phase1a(m) => {
@@ -231,7 +281,7 @@ impl Oracle {
                 for instance in m.first.0..=m.instance.0 {
                     let votes = state.votes.get(&(Instance(instance), m.ballot)).copied().unwrap_or(0);
                     // What is decided may be voted for in any higher ballot: its value can be no other.
-                    if votes >> replica.0 & 1 == 0 && instance > state.decided.len() as u64 {
+                    if votes >> replica.0 & 1 == 0 && instance > state.decided_upto() {
                         let what = format!("n{node}.{group} says that it voted for #{instance} in {}", m.ballot);
                         return broken("I2 vote not durable", what);
                     }
@@ -243,37 +293,56 @@ impl Oracle {
     }
 
     /// A replica says that it has decided and executed up to here.
-    fn decides(&mut self, node: usize, group: PartitionId, upto: Instance) -> Found {
-        let known = self.known.entry((node, group)).or_default();
+    fn decides(&mut self, node: usize, (group, replica): (PartitionId, ReplicaId), upto: Instance) -> Found {
+        let known = self.known.entry((group, replica)).or_default();
         let from = std::mem::replace(&mut known.decided, upto);
         if upto < from {
             return broken("I3 decided goes back", format!("n{node}.{group} from {from} to {upto}"));
         }
-        let Some(state) = self.groups.get_mut(&group) else { return Ok(()) };
         for number in from.0 + 1..=upto.0 {
             let instance = Instance(number);
-            let Some(batch) = known.slots.get(&instance) else {
+            let Some(state) = self.groups.get(&group) else { return Ok(()) };
+            let slot = self.known.get(&(group, replica)).and_then(|known| known.slots.get(&instance));
+            match (slot, state.at(number)) {
                 // Covered by a snapshot, then: somebody else has decided it.
-                if number > state.decided.len() as u64 {
+                (None, None) if number > state.decided_upto() => {
                     return broken("I3 decided above the truth", format!("n{node}.{group} {instance}"));
                 }
-                continue;
-            };
-            match state.decided.get(number as usize - 1) {
-                Some(first) if first != batch => {
+                (Some(batch), Some(first)) if first != batch => {
                     let what = format!("n{node}.{group} {instance} is {batch}, and was {first}");
                     return broken("I1 two values", what);
                 }
-                Some(_) => {}
-                None => state.decide(group, instance, batch.clone())?,
+                (Some(batch), None) if number > state.decided_upto() => {
+                    let batch = batch.clone();
+                    self.decide(group, instance, batch)?;
+                }
+                _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// An instance is decided for the first time. Splits in it make groups; what it takes in is there already.
+    fn decide(&mut self, group: PartitionId, instance: Instance, batch: Batch) -> Found {
+        let Some(mut state) = self.groups.remove(&group) else { return Ok(()) };
+        let decided = state.decide(group, instance, batch, |partition| {
+            self.groups.get(&partition).and_then(|left| left.machine.shard()).and_then(Shard::inheritance)
+        });
+        self.groups.insert(group, state);
+        for fork in Machine::forks(&decided?) {
+            let voters = fork.replicas.iter().map(|info| ReplicaId(info.replica.0)).collect();
+            let machine = Machine::Shard(Box::new(fork.shard.copy()));
+            self.groups.insert(fork.shard.partition(), Group::new(machine, fork.instance, voters));
         }
         Ok(())
     }
 
     /// The digest of a state of a replica.
     fn digest(&self, node: usize, group: PartitionId, instance: Instance, digest: u64, check: &'static str) -> Found {
-        let truth = self.groups.get(&group).and_then(|state| state.digests.get(instance.0 as usize));
+        let truth = self
+            .groups
+            .get(&group)
+            .and_then(|state| state.digests.get(instance.0.checked_sub(state.born.instance)? as usize));
         match truth {
             Some(truth) if *truth == digest => Ok(()),
             _ => broken(check, format!("n{node}.{group} after {instance}: {digest:x}, and not {truth:x?}")),
@@ -282,9 +351,47 @@ impl Oracle {
 }
 
 impl Group {
+    fn new(machine: Machine, instance: Instance, voters: Vec<ReplicaId>) -> Group {
+        let shard = machine.shard();
+        let born = Born {
+            instance: instance.0,
+            low: shard.map(|shard| shard.range().low.to_vec()).unwrap_or_default(),
+            high: shard.and_then(|shard| shard.range().high.as_ref().map(|high| high.to_vec())),
+            ticket: machine.last_ticket(),
+        };
+        Group {
+            digests: vec![machine.digest()],
+            machine,
+            born,
+            decided: Vec::new(),
+            answers: Vec::new(),
+            placed: BTreeSet::new(),
+            configurations: vec![(instance.next(), Configuration::of_voters(voters))],
+            proposals: BTreeMap::new(),
+            votes: BTreeMap::new(),
+            ballots: BTreeMap::new(),
+        }
+    }
+
+    /// The last decided instance.
+    pub fn decided_upto(&self) -> u64 {
+        self.born.instance + self.decided.len() as u64
+    }
+
+    /// The batch decided at an instance of its own log.
+    pub fn at(&self, instance: u64) -> Option<&Batch> {
+        self.decided.get(instance.checked_sub(self.born.instance + 1)? as usize)
+    }
+
     /// An instance is decided for the first time: a quorum must have voted for exactly this.
-    fn decide(&mut self, group: PartitionId, instance: Instance, batch: Batch) -> Found {
-        if instance.0 != self.decided.len() as u64 + 1 {
+    fn decide(
+        &mut self,
+        group: PartitionId,
+        instance: Instance,
+        batch: Batch,
+        inheritance: impl Fn(PartitionId) -> Option<Inheritance>,
+    ) -> Result<Mark, (&'static str, String)> {
+        if instance.0 != self.decided_upto() + 1 {
             return broken("I3 decided with a gap", format!("{group} {instance}"));
         }
         let governing = self.configurations.iter().rev().find(|(from, _)| *from <= instance);
@@ -302,7 +409,17 @@ impl Group {
             self.configurations.push((instance.next(), configuration.clone()));
         }
         let mut answers = Vec::new();
-        let mark = self.machine.execute(instance, &batch, &mut answers);
+        let mut mark = self.machine.execute(instance, &batch, &mut answers);
+        if let Some(awaited) = Machine::awaits(&mark) {
+            let Some(left) = inheritance(awaited.partition) else {
+                let what = format!("{group} {instance} takes in {}, which is not sealed", awaited.partition);
+                return broken("MV12 nothing to take in", what);
+            };
+            self.machine.undo(mark);
+            self.machine.inherit(left);
+            answers.clear();
+            mark = self.machine.execute(instance, &batch, &mut answers);
+        }
         self.machine.confirm(&mark, None);
         let mut placed = Vec::new();
         self.machine.take_placed(&mut placed);
@@ -310,7 +427,7 @@ impl Group {
         self.digests.push(self.machine.digest());
         self.decided.push(batch);
         self.answers.push(answers);
-        Ok(())
+        Ok(mark)
     }
 }
 
@@ -323,18 +440,27 @@ impl World {
     }
 
     fn observed(&mut self, node: usize, group: PartitionId, effects: &[Effect]) -> Found {
-        let life = self.nodes[node].life;
+        let process = (node, self.nodes[node].life);
+        let Some(host) = self.nodes[node].hosts.get(&group) else { return Ok(()) };
+        let id = (group, host.me);
         for effect in effects {
             match effect {
-                Effect::Persist { record, .. } => self.oracle.persists(node, group, record)?,
-                Effect::Send { message, .. } => self.oracle.sends(node, life, group, message)?,
+                Effect::Persist { record, .. } => self.oracle.persists(id, record)?,
+                Effect::Send { message, .. } => self.oracle.sends(process, id, message)?,
                 _ => {}
             }
         }
-        let Some(host) = self.nodes[node].hosts.get(&group) else { return Ok(()) };
         let replica = &host.replica;
         let executor = replica.executor();
-        self.oracle.decides(node, group, executor.decided())?;
+        self.oracle.decides(node, id, executor.decided())?;
+        if group == PartitionId::DIRECTORY
+            && let Some(map) = self.oracle.map().filter(|map| map.version > self.map.version)
+        {
+            if let Err(error) = map.check() {
+                return broken("I14 map", error.to_string());
+            }
+            self.map = Arc::new(map.clone());
+        }
         if let Some((instance, digest)) = executor.digest() {
             self.oracle.digest(node, group, instance, digest, "I7 states differ")?;
         }
@@ -356,13 +482,14 @@ impl World {
 
     /// A reply leaves only if all up to its instance is decided (I9).
     fn replies(&self, node: usize, group: PartitionId, reply: &Reply) -> Found {
-        let instance = match reply {
-            Reply::Pack(answer) => match positions(answer).into_iter().map(|at| at.0.instance).max() {
-                Some(instance) => instance,
+        let (of, instance) = match reply {
+            // A repeated answer names the place where the command ran first, perhaps in the parent's log.
+            Reply::Pack(answer) => match positions(answer).into_iter().max_by_key(|at| at.0.instance) {
+                Some((at, _)) => (at.partition, at.instance),
                 None => return Ok(()),
             },
-            Reply::Opened(session) => session.instance,
-            Reply::Read { instance, .. } | Reply::Range { instance, .. } => instance.0,
+            Reply::Opened(session) => (session.partition, session.instance),
+            Reply::Read { instance, .. } | Reply::Range { instance, .. } => (group, instance.0),
             Reply::Directory(_)
             | Reply::Refused(_)
             | Reply::Unsure { .. }
@@ -370,8 +497,8 @@ impl World {
             | Reply::Completed { .. }
             | Reply::Aborted { .. } => return Ok(()),
         };
-        if instance > self.oracle.decided(group) {
-            return broken("I9 undecided reply", format!("n{node}.{group} answers as of #{instance}"));
+        if instance > self.oracle.decided(of) {
+            return broken("I9 undecided reply", format!("n{node}.{group} answers as of {of} #{instance}"));
         }
         Ok(())
     }
@@ -381,7 +508,7 @@ impl World {
         let found = match saved.load() {
             Err(error) => broken("snapshot", format!("{group}: a snapshot just taken does not load: {error}")),
             Ok(mut loaded) => {
-                super::node::set_limits(&mut loaded.machine, &self.plan);
+                super::processes::set_limits(&mut loaded.machine, &self.plan);
                 let digest = loaded.machine.digest();
                 let state = self.oracle.digest(0, group, loaded.instance, digest, "ST6 snapshot");
                 state.and_then(|()| self.oracle.governs(group, loaded.instance, &loaded.configuration))

@@ -66,8 +66,10 @@ pub struct Plan {
     pub sessions_max: usize,
     /// A session that ordered nothing for so many instances ends.
     pub expiry_instances: u64,
-    /// A snapshot is written each so many instances.
+    /// A snapshot is written each so many instances; in some seeds none ever is because of their number.
     pub snapshot_instances: u64,
+    /// Instances that an executor takes ahead of the decided one.
+    pub ahead_max: usize,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
     /// The network.
@@ -139,7 +141,8 @@ impl Plan {
             speculation: if shape.below(5) == 0 { shape.next() as u32 } else { u32::MAX },
             sessions_max: if shape.below(8) == 0 { clients as usize + shape.below(3) } else { 100_000 },
             expiry_instances: if shape.below(8) == 0 { 20 + shape.below(400) as u64 } else { 1_000_000 },
-            snapshot_instances: 10 + log_draw(&mut shape, 1_000),
+            snapshot_instances: if shape.below(4) == 0 { u64::MAX } else { 10 + log_draw(&mut shape, 1_000) },
+            ahead_max: if shape.below(2) == 0 { 1_024 } else { 1 + log_draw(&mut shape, 64) as usize },
             segment_bytes: 24 << (10 + shape.below(4)),
             network: network(seed, quiet),
             disk: disk(seed, quiet),

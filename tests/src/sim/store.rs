@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
+use coppice_client::wire::ChangeId;
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::stream::{Decoder, Encoder};
 use coppice_server::checkpoint::{Chunk, Manifest};
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{self, Found, Progress, prepare};
-use coppice_server::log::{Append, Disk, Engine, Entry, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
+use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
 use coppice_server::snapshot::{self, Loaded, Taken};
 
 use super::plan::Plan;
@@ -68,6 +69,8 @@ impl Disk for Platter {
 pub struct Saved {
     /// Where it was taken.
     pub instance: Instance,
+    /// Changes of borders that are in it.
+    pub applied: Vec<ChangeId>,
     chunks: Vec<Chunk>,
     manifest: Vec<u8>,
 }
@@ -75,11 +78,11 @@ pub struct Saved {
 impl Saved {
     /// Encodes a state, by the code that writes checkpoints.
     pub fn of(taken: Taken) -> Saved {
-        let instance = taken.head.instance;
+        let (instance, applied) = (taken.head.instance, taken.applied);
         let snapshot = taken.tree.snapshot();
         let mut encoder = Encoder::new(taken.head, &taken.blobs, snapshot.iter());
         let chunks = encoder.by_ref().collect();
-        Saved { instance, chunks, manifest: encoder.finish().encode() }
+        Saved { instance, applied, chunks, manifest: encoder.finish().encode() }
     }
 
     /// Reads it back, by the code that reads checkpoints: in words what is wrong with it.
@@ -305,9 +308,9 @@ impl Store {
         self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load().ok())
     }
 
-    /// A birth, written before the replica does anything.
-    pub fn created(&mut self, entry: Entry) {
-        self.append(Append { entry, lsn: None, lazy: false });
+    /// The checkpoints of a replica that was removed go.
+    pub fn delete_checkpoints(&mut self, group: GroupId) {
+        self.checkpoints.remove(&group);
     }
 }
 

@@ -11,20 +11,17 @@ use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId, ReplicaId as WireReplica};
 use coppice_ordering::{Instance, ReplicaId};
-use coppice_server::multicast::Letter;
-use coppice_server::net::peer::Envelope;
 use coppice_server::replica::{Effect, Input};
 
 use super::account::Account;
 use super::clients::{Client, key};
 use super::doors::Line;
+use super::events::{Event, Scheduled};
 use super::faults::{Kind, SAFETY_MAX, Target};
 use super::net::Net;
 use super::node::{Clock, Node};
 use super::oracle::Oracle;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
-use super::queries::{Asked, News};
-use super::store::Saved;
 use super::trace::Trace;
 use crate::check::random::Random;
 
@@ -74,96 +71,6 @@ pub struct Outcome {
     pub history: Vec<crate::check::event::Event<'static>>,
 }
 
-/// Something that happens.
-#[derive(Debug)]
-pub enum Event {
-    /// A message arrives at a node.
-    Peer { from: usize, to: usize, envelope: Envelope },
-    /// A replica's deadline.
-    Tick { node: usize, life: u64, at: Nanos },
-    /// A flush ends.
-    Flushed { node: usize, life: u64 },
-    /// A log came to rest.
-    Idle { node: usize, life: u64 },
-    /// A process starts.
-    Start { node: usize, life: u64 },
-    /// A checkpoint is durable.
-    SnapshotWritten { node: usize, life: u64, group: PartitionId, saved: Saved },
-    /// A node is asked for a snapshot.
-    SnapshotAsked { from: usize, node: usize, life: u64, group: PartitionId, instance: Instance },
-    /// A snapshot is durable at the node that asked.
-    SnapshotArrived { node: usize, life: u64, group: PartitionId, saved: Saved },
-    /// A snapshot did not come.
-    SnapshotPatience { node: usize, life: u64, group: PartitionId },
-    /// A connection attempt ends.
-    Opened { line: u64, ok: bool },
-    /// Bytes arrive at a node.
-    ToNode { line: u64, bytes: Bytes },
-    /// Bytes arrive at a client.
-    ToClient { line: u64, bytes: Bytes },
-    /// A client hears that its connection is gone.
-    Lost { line: u64 },
-    /// A client's deadline.
-    ClientTick { client: usize, at: Nanos },
-    /// A client submits more.
-    Think { client: usize },
-    /// A query arrives at a node.
-    Query { node: usize, asker: (usize, usize, u32) },
-    /// A query was not answered for long.
-    QueryPatience { asker: (usize, usize, u32) },
-    /// A client hears of its query.
-    News { asker: (usize, usize, u32), news: News },
-    /// A letter of the multicast arrives at a node.
-    Letter { from: usize, to: usize, letter: Letter },
-    /// A fault of the plan begins.
-    Fault { number: usize },
-    /// A cut ends.
-    Mend { side: u32, one_way: bool },
-    /// A slow or full disk is well again.
-    DiskWell { node: usize },
-}
-
-impl Event {
-    /// The process that it is for; no other one takes it.
-    fn process(&self) -> Option<(usize, u64)> {
-        match *self {
-            Event::Tick { node, life, .. }
-            | Event::Flushed { node, life }
-            | Event::Idle { node, life }
-            | Event::SnapshotWritten { node, life, .. }
-            | Event::SnapshotArrived { node, life, .. }
-            | Event::SnapshotPatience { node, life, .. } => Some((node, life)),
-            _ => None,
-        }
-    }
-}
-
-struct Scheduled {
-    at: Nanos,
-    number: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
 /// One run.
 pub struct World {
     pub plan: Plan,
@@ -174,10 +81,9 @@ pub struct World {
     pub clients: Vec<Client>,
     pub lines: BTreeMap<u64, Line>,
     pub next_line: u64,
-    /// By client and index of the operation.
-    pub queries: BTreeMap<(usize, usize), Asked>,
-    /// Where each replica lives.
-    pub places: BTreeMap<(PartitionId, ReplicaId), usize>,
+    /// The map that the cluster is made with.
+    pub first_map: Arc<PartitionMap>,
+    /// The newest decided map.
     pub map: Arc<PartitionMap>,
     pub net: Net,
     pub oracle: Oracle,
@@ -212,13 +118,13 @@ impl World {
     fn new(plan: Plan, trace: Trace) -> World {
         let seed = plan.seed;
         let mut world_random = random(seed, Purpose::World, 0);
-        let (map, places) = first_map(&plan, &mut world_random);
+        let map = Arc::new(first_map(&plan, &mut world_random));
         let clock = |rate: &u32| Clock::new(world_random.next() % (3_600_000 * MS), *rate);
         let clocks: Vec<Clock> = plan.clock_rates.iter().map(clock).collect();
-        let nodes = clocks.into_iter().enumerate().map(|(number, clock)| Node::new(&plan, number, clock)).collect();
+        let nodes = clocks.into_iter().enumerate();
+        let nodes = nodes.map(|(number, clock)| Node::new(&plan, number, clock, Some(Arc::clone(&map)))).collect();
         let clients = (0..plan.clients as usize).map(|number| Client::new(&plan, number)).collect();
         let net = Net::new(seed, plan.network.clone(), plan.nodes as usize);
-        let account = Account::new(&map);
         let mut world = World {
             now: MS,
             queue: BinaryHeap::new(),
@@ -227,12 +133,11 @@ impl World {
             clients,
             lines: BTreeMap::new(),
             next_line: 1,
-            queries: BTreeMap::new(),
-            oracle: Oracle::new(plan.replicas, &places),
-            places,
-            map: Arc::new(map),
+            oracle: Oracle::default(),
+            first_map: Arc::clone(&map),
+            map,
             net,
-            account,
+            account: Account::default(),
             trace,
             failure: None,
             healed: false,
@@ -245,13 +150,12 @@ impl World {
             faults: 0,
             plan,
         };
-        world.oracle.begin(world.births());
+        for group in 0..=world.plan.partitions {
+            let machine = world.first_state(PartitionId(group));
+            let voters = (0..world.plan.replicas).map(ReplicaId);
+            world.oracle.begin(PartitionId(group), machine, voters.collect());
+        }
         world
-    }
-
-    fn births(&self) -> BTreeMap<PartitionId, coppice_server::machine::Machine> {
-        let groups = (0..=self.plan.partitions).map(PartitionId);
-        groups.map(|group| (group, self.born(group))).collect()
     }
 
     fn run(&mut self) {
@@ -281,7 +185,7 @@ impl World {
     fn audit(&mut self) {
         self.stays_down = 0;
         for node in 0..self.nodes.len() {
-            if !self.nodes[node].up {
+            if !self.nodes[node].up && self.nodes[node].may_start() {
                 self.start(node);
             }
         }
@@ -364,16 +268,25 @@ impl World {
             Event::Flushed { node, .. } => self.on_flushed(node),
             Event::Idle { node, .. } => self.begin_write(node, true),
             Event::Start { node, life } => {
-                if !self.nodes[node].up && self.nodes[node].life == life && self.stays_down >> node & 1 == 0 {
+                let each = &self.nodes[node];
+                if !each.up && each.life == life && each.may_start() && self.stays_down >> node & 1 == 0 {
                     self.start(node);
                 }
             }
             Event::SnapshotWritten { node, group, saved, .. } => self.on_snapshot_written(node, group, saved),
-            Event::SnapshotAsked { from, node, life, group, instance } => {
-                self.on_snapshot_asked(from, node, life, group, instance);
+            Event::SnapshotAsked { from, node, life, group, instance, wish } => {
+                self.on_snapshot_asked(from, (node, life), (group, instance), wish);
             }
-            Event::SnapshotArrived { node, group, saved, .. } => self.on_snapshot_arrived(node, group, saved),
-            Event::SnapshotPatience { node, group, .. } => self.on_snapshot_patience(node, group),
+            Event::SnapshotArrived { node, group, saved, wish, .. } => {
+                self.on_snapshot_arrived(node, group, saved, wish);
+            }
+            Event::SnapshotPatience { node, group, wish, .. } => self.on_snapshot_patience(node, group, wish),
+            Event::Deleted { node, group, .. } => self.on_deleted(node, group),
+            Event::Look { node, .. } => self.look_around(node),
+            Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
+            Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),
+            Event::Drive { node, at, .. } => self.on_drive(node, at),
+            Event::View { node, view, .. } => self.on_view(node, &view),
             Event::ToNode { line, bytes } => {
                 let node = self.lines.get(&line).map_or(0, |line| line.node);
                 if self.nodes[node].paused_until > self.now {
@@ -394,16 +307,21 @@ impl World {
             Event::Lost { line } => self.on_lost(line),
             Event::ClientTick { client, at } => self.on_client_tick(client, at),
             Event::Think { client } => self.think(client),
-            Event::Query { node, asker } => self.on_query(node, asker),
-            Event::QueryPatience { asker } => self.on_query_patience(asker),
-            Event::News { asker, news } => self.on_news(asker, news),
+            Event::Configure { node, partition, expected, configuration } => {
+                let expected = Instance(expected);
+                self.step(node, partition, Input::Change { expected, configuration });
+            }
+            Event::HandOver { node, partition, to } => self.on_hand_over(node, partition, to),
+            Event::Assign { node, map, by } => self.on_assign(node, map, by),
+            Event::Command { node, command } => self.decide(node, command),
+            Event::Operate { request } => self.operate(&request),
             Event::Fault { number } if !self.healed => {
                 self.faults += 1;
                 let kind = self.plan.faults[number].kind.clone();
                 let (now, made) = (self.now, self.faults);
                 self.trace.step(now, &made, |line| *line += &format!("fault {kind:?}"));
                 self.account.fault(now, &kind);
-                self.make(kind);
+                self.make(number, kind);
             }
             Event::Mend { side, one_way } if !self.healed => self.net.cut(side, one_way, -1),
             Event::DiskWell { node } => {
@@ -425,7 +343,7 @@ impl World {
         }
     }
 
-    fn make(&mut self, kind: Kind) {
+    fn make(&mut self, number: usize, kind: Kind) {
         match kind {
             Kind::Crash { who, effects, down, again } => {
                 let node = self.node_of(who);
@@ -461,9 +379,9 @@ impl World {
             }
             Kind::Transfer { group, to } => {
                 let (node, group) = (self.node_of(Target::Leader(group)), PartitionId(group));
-                let deadline = self.nodes[node].clock.local(self.now) + self.plan.settings.election_timeout;
-                if self.nodes[node].up && self.nodes[node].paused_until <= self.now {
-                    self.step(node, group, Input::Transfer { to: ReplicaId(to), deadline });
+                let Some(entry) = self.map.group(group) else { return };
+                if let Some(info) = entry.replicas.get(to as usize % entry.replicas.len().max(1)) {
+                    self.on_hand_over(node, group, info.node);
                 }
             }
             Kind::SlowDisk { who, by, length } => {
@@ -481,6 +399,8 @@ impl World {
                     self.nodes[node].store.fail_at(after);
                 }
             }
+            Kind::Split { .. } | Kind::Merge { .. } | Kind::Move { .. } => self.begin_change(number, &kind),
+            Kind::Wipe { node } => self.wipe(node),
             Kind::FullDisk { who, bytes, length } => {
                 let node = self.node_of(who);
                 self.nodes[node].store.set_room(Some(bytes));
@@ -494,7 +414,9 @@ impl World {
         self.healed = true;
         self.net.heal();
         if self.plan.minority_down {
-            let minority = (self.plan.replicas as usize - 1) / 2;
+            // A disk that was lost is as good as a node that stays down.
+            let lost = usize::from(self.nodes.iter().any(|node| node.is_lost));
+            let minority = ((self.plan.replicas as usize - 1) / 2).saturating_sub(lost);
             for _ in 0..minority {
                 self.stays_down |= 1 << self.random.below(self.nodes.len());
             }
@@ -508,22 +430,11 @@ impl World {
             let life = each.life;
             match (self.nodes[node].up, self.stays_down >> node & 1 == 1) {
                 (true, true) => self.crash(node, 0),
-                (false, false) => self.schedule(now, Event::Start { node, life }),
+                (false, false) if self.nodes[node].may_start() => self.schedule(now, Event::Start { node, life }),
                 _ => {}
             }
             self.arm(node);
         }
-    }
-
-    /// Groups with a replica on a node.
-    pub fn groups_of(&self, node: usize) -> Vec<PartitionId> {
-        self.places.iter().filter(|(_, place)| **place == node).map(|((group, _), _)| *group).collect()
-    }
-
-    /// The replica of a group on a node.
-    pub fn replica_of(&self, group: PartitionId, node: usize) -> ReplicaId {
-        let here = self.places.iter().find(|((of, _), place)| *of == group && **place == node);
-        here.map_or(ReplicaId(0), |((_, replica), _)| *replica)
     }
 
     /// All replicas have decided all that any of them has.
@@ -531,30 +442,40 @@ impl World {
         self.uneven().is_empty()
     }
 
+    /// What keeps the run from its end: changes under way, replicas that lack something.
     fn uneven(&self) -> String {
-        let mut uneven = String::new();
-        for group in (0..=self.plan.partitions).map(PartitionId) {
-            let hosts = self.nodes.iter().enumerate().filter_map(|(node, each)| Some((node, each.hosts.get(&group)?)));
-            let decided: Vec<(usize, Instance)> =
-                hosts.map(|(node, host)| (node, host.replica.executor().decided())).collect();
-            let known = self.oracle.decided(group);
-            if decided.len() < self.plan.replicas as usize || decided.iter().any(|(_, upto)| upto.0 != known) {
-                uneven += &format!("{group}: {known} decided, {decided:?}; ");
+        let mut uneven = self.oracle.under_way();
+        for entry in self.map.groups() {
+            let known = self.oracle.decided(entry.partition);
+            for info in &entry.replicas {
+                let node = info.node.0 as usize - 1;
+                let host = self.nodes[node].hosts.get(&entry.partition).filter(|host| host.me.0 == info.replica.0);
+                let decided = host.map(|host| host.replica.executor().decided());
+                if decided != Some(Instance(known)) {
+                    uneven += &format!("{} on n{node}: {decided:?} of {known}; ", entry.partition);
+                }
             }
         }
+        let strangers = self.nodes.iter().enumerate().flat_map(|(node, each)| {
+            let own = NodeId(node as u32 + 1);
+            let stays = move |group| self.map.group(group).is_some_and(|entry| entry.replica_on(own).is_some());
+            each.hosts
+                .keys()
+                .filter(move |group| !stays(**group))
+                .map(move |group| format!("{group} still on n{node}; "))
+        });
+        uneven.extend(strangers);
         uneven
     }
 }
 
 /// Partitions over the keys in use, replicas over the nodes.
-fn first_map(plan: &Plan, random: &mut Random) -> (PartitionMap, BTreeMap<(PartitionId, ReplicaId), usize>) {
-    let mut places = BTreeMap::new();
+fn first_map(plan: &Plan, random: &mut Random) -> PartitionMap {
     let mut entries = Vec::new();
     for group in 0..=plan.partitions {
         let first = random.below(plan.nodes as usize);
         let replicas = (0..plan.replicas).map(|replica| {
             let node = (first + replica as usize) % plan.nodes as usize;
-            places.insert((PartitionId(group), ReplicaId(replica)), node);
             ReplicaInfo { replica: WireReplica(replica), node: NodeId(node as u32 + 1), role: Role::Voter }
         });
         let replicas = replicas.collect();
@@ -568,19 +489,26 @@ fn first_map(plan: &Plan, random: &mut Random) -> (PartitionMap, BTreeMap<(Parti
         };
         entries.push(Entry { partition: PartitionId(group), low, high, version: MapVersion(1), replicas });
     }
-    let node = |number: u32| NodeInfo {
-        id: NodeId(number + 1),
-        name: format!("n{number}"),
-        addresses: Addresses { native: format!("n{number}:7400"), ..Addresses::default() },
-        state: NodeState::Member,
-    };
     let directory = Some(entries.remove(0));
-    let map = PartitionMap {
+    PartitionMap {
         version: MapVersion(1),
-        nodes: (0..plan.nodes).map(node).collect(),
+        nodes: (0..plan.nodes as usize).map(node_info).collect(),
         directory,
         partitions: entries,
         ending: Vec::new(),
-    };
-    (map, places)
+    }
+}
+
+fn node_info(node: usize) -> NodeInfo {
+    NodeInfo {
+        id: NodeId(node as u32 + 1),
+        name: format!("n{node}"),
+        addresses: addresses(node),
+        state: NodeState::Member,
+    }
+}
+
+/// Where a node is reached.
+pub fn addresses(node: usize) -> Addresses {
+    Addresses { native: format!("n{node}:7400"), peer: format!("n{node}:7401"), ..Addresses::default() }
 }

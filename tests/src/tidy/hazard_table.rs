@@ -74,8 +74,8 @@ fn test_part(source: &Source) -> &str {
     if source.path == "tests/tests/tidy.rs" {
         return "";
     }
-    // A crate's list of its mutants is what its test walks through.
-    let list = source.path.ends_with("/src/mutants.rs");
+    // A crate's list of its mutants is what its test walks through, and so is that of the simulator.
+    let list = source.path.ends_with("/src/mutants.rs") || source.path == "tests/src/sim/planted.rs";
     if list || source.path.contains("/tests/") || source.path.ends_with("/tests.rs") {
         return &source.text;
     }

@@ -1,0 +1,131 @@
+//! What happens in a run, and in which order.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
+use coppice_ordering::{Configuration, Instance};
+use coppice_server::machine::directory::DirectoryCommand;
+use coppice_server::multicast::Letter;
+use coppice_server::net::peer::Envelope;
+use coppice_server::reshape::View;
+
+use super::plan::Nanos;
+use super::snapshots::Wish;
+use super::store::Saved;
+
+/// Something that happens.
+#[derive(Debug)]
+pub enum Event {
+    /// A message arrives at a node.
+    Peer { from: usize, to: usize, envelope: Envelope },
+    /// A replica's deadline.
+    Tick { node: usize, life: u64, at: Nanos },
+    /// A flush ends.
+    Flushed { node: usize, life: u64 },
+    /// A log came to rest.
+    Idle { node: usize, life: u64 },
+    /// A process starts.
+    Start { node: usize, life: u64 },
+    /// A checkpoint is durable.
+    SnapshotWritten { node: usize, life: u64, group: PartitionId, saved: Saved },
+    /// A node is asked for a snapshot.
+    SnapshotAsked { from: usize, node: usize, life: u64, group: PartitionId, instance: Instance, wish: Wish },
+    /// A snapshot is durable at the node that asked.
+    SnapshotArrived { node: usize, life: u64, group: PartitionId, saved: Saved, wish: Wish },
+    /// A snapshot did not come.
+    SnapshotPatience { node: usize, life: u64, group: PartitionId, wish: Wish },
+    /// The checkpoints of a removed replica are gone.
+    Deleted { node: usize, life: u64, group: PartitionId },
+    /// A node looks around.
+    Look { node: usize, life: u64 },
+    /// A node is asked for its map.
+    MapAsked { from: usize, node: usize, life: u64 },
+    /// A node hears of a map, and who leads what as far as the other knows.
+    MapTold { node: usize, life: u64, map: Arc<PartitionMap>, leaders: Vec<(PartitionId, usize)> },
+    /// The leader of the directory looks at all nodes.
+    Drive { node: usize, life: u64, at: Nanos },
+    /// What they said has come.
+    View { node: usize, life: u64, view: Box<View> },
+    /// A group's leader is to propose a configuration.
+    Configure { node: usize, partition: PartitionId, expected: u64, configuration: Configuration },
+    /// A group's leader is to hand over.
+    HandOver { node: usize, partition: PartitionId, to: NodeId },
+    /// A new process is told its number.
+    Assign { node: usize, map: Arc<PartitionMap>, by: usize },
+    /// The leader of the directory is to have this decided.
+    Command { node: usize, command: DirectoryCommand },
+    /// An operator's verb.
+    Operate { request: Box<ReshapeRequest> },
+    /// A connection attempt ends.
+    Opened { line: u64, ok: bool },
+    /// Bytes arrive at a node.
+    ToNode { line: u64, bytes: Bytes },
+    /// Bytes arrive at a client.
+    ToClient { line: u64, bytes: Bytes },
+    /// A client hears that its connection is gone.
+    Lost { line: u64 },
+    /// A client's deadline.
+    ClientTick { client: usize, at: Nanos },
+    /// A client submits more.
+    Think { client: usize },
+    /// A letter of the multicast arrives at a node.
+    Letter { from: usize, to: usize, letter: Letter },
+    /// A fault of the plan begins.
+    Fault { number: usize },
+    /// A cut ends.
+    Mend { side: u32, one_way: bool },
+    /// A slow or full disk is well again.
+    DiskWell { node: usize },
+}
+
+impl Event {
+    /// The process that it is for; no other one takes it.
+    pub fn process(&self) -> Option<(usize, u64)> {
+        match *self {
+            Event::Tick { node, life, .. }
+            | Event::Flushed { node, life }
+            | Event::Idle { node, life }
+            | Event::SnapshotWritten { node, life, .. }
+            | Event::SnapshotArrived { node, life, .. }
+            | Event::SnapshotPatience { node, life, .. }
+            | Event::Deleted { node, life, .. }
+            | Event::Look { node, life }
+            | Event::MapTold { node, life, .. }
+            | Event::Drive { node, life, .. }
+            | Event::View { node, life, .. } => Some((node, life)),
+            _ => None,
+        }
+    }
+}
+
+/// An event and its time; of equal times the one ordered first comes first.
+pub struct Scheduled {
+    /// When.
+    pub at: Nanos,
+    /// Counts them.
+    pub number: u64,
+    /// What.
+    pub event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Scheduled) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}

@@ -1,0 +1,210 @@
+//! Ends and starts of processes: what a crash takes, and what a start makes of the disk.
+
+use coppice_btree::KeyRange;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::MapVersion;
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::Config;
+use coppice_server::executor::Executing;
+use coppice_server::log::{Append, Entry, GroupReplay};
+use coppice_server::machine::Machine;
+use coppice_server::machine::directory::Directory;
+use coppice_server::machine::shard::Shard;
+use coppice_server::replica::Replica;
+use coppice_server::residents::{Birth, Start};
+use coppice_server::sessions::SessionLimits;
+
+use super::control::{Control, LOOK};
+use super::events::Event;
+use super::node::Host;
+use super::plan::{MS, Nanos, Plan};
+use super::queries::Desk;
+use super::world::World;
+
+impl World {
+    /// The node's process or its power ends.
+    pub fn crash(&mut self, node: usize, down: Nanos) {
+        let power = self.plan.disk.power;
+        self.end_process(node, power, down);
+    }
+
+    /// The process ends; what the kernel has in memory stays.
+    pub fn crash_process(&mut self, node: usize, down: Nanos) {
+        self.end_process(node, false, down);
+    }
+
+    fn end_process(&mut self, node: usize, power: bool, down: Nanos) {
+        let now = self.now;
+        self.trace.step(now, &(node, power, down), |line| *line += &format!("n{node} ends, power {power}, for {down}"));
+        let random = &mut self.disk_random;
+        let each = &mut self.nodes[node];
+        each.store.crash(power, random);
+        // The newest map may not have reached the disk; the one before it has.
+        if power && each.kept_maps.len() > 1 && random.below(4) == 0 {
+            each.kept_maps.pop_back();
+        }
+        each.life += 1;
+        self.crashes += u64::from(!self.healed);
+        each.up = false;
+        (each.doom, each.tick_at, each.paused_until) = (None, None, 0);
+        each.hosts.clear();
+        each.found.clear();
+        each.parked.clear();
+        (each.desk, each.control) = (Desk::new(), Control::default());
+        each.leaders.clear();
+        self.oracle.process_ended(node);
+        self.lose_lines(node);
+        let life = self.nodes[node].life;
+        self.schedule(self.now + down, Event::Start { node, life });
+    }
+
+    /// A process starts, from what its disk holds: as `control::groups` does.
+    pub fn start(&mut self, node: usize) {
+        let cut = self.nodes[node].cut_start.take();
+        let replay = match self.nodes[node].store.open(cut) {
+            Ok(Some(replay)) => replay,
+            Ok(None) => {
+                // Cut off on the way; the disk is as after a crash, and the next start goes on from there.
+                return self.crash(node, 10 * MS);
+            }
+            Err(error) => return self.fail("recovery", format!("n{node} does not start: {error}")),
+        };
+        let now = self.now;
+        self.trace.step(now, &(node, 1_u8), |line| *line += &format!("n{node} starts"));
+        self.nodes[node].up = true;
+        let life = self.nodes[node].life;
+        let mut starts = Vec::new();
+        for (group, replay) in replay.groups {
+            match self.restart(node, group, replay) {
+                Ok(start) => starts.extend(start),
+                Err(error) => return self.fail("recovery", format!("n{node}.{group} does not start: {error}")),
+            }
+        }
+        // All are known before the first one does anything: that may bring a map.
+        for start in starts {
+            let wanted = self.nodes[node].control.residents.running().get(&start.group) == Some(&start.me);
+            if wanted && self.nodes[node].life == life {
+                self.start_replica(node, start);
+            }
+        }
+        if self.nodes[node].life == life
+            && let Some(map) = self.nodes[node].kept_maps.back().cloned()
+        {
+            self.adopt(node, &map);
+        }
+        if self.nodes[node].life == life {
+            self.begin_write(node, false);
+            self.arm(node);
+            let first = self.random.below(LOOK as usize) as Nanos;
+            self.schedule(self.now + first, Event::Look { node, life });
+        }
+    }
+
+    /// A replica that ran here before.
+    fn restart(&mut self, node: usize, group: PartitionId, mut replay: GroupReplay) -> Result<Option<Start>, String> {
+        let records = replay.clone().take_records().collect();
+        let loaded = self.nodes[node].store.load_checkpoint(group);
+        let residents = &mut self.nodes[node].control.residents;
+        if let Some(removed) = replay.removed {
+            residents.note_removed(group, removed);
+        }
+        let Some((me, birth)) = replay.created.take() else { return Ok(None) };
+        let birth: Birth = postcard::from_bytes(&birth).map_err(|error| error.to_string())?;
+        let start = residents.restart(NodeId(node as u32 + 1), (group, me), birth, loaded, replay);
+        self.oracle.lives(node, group, me);
+        self.nodes[node].found.insert((group, me), records);
+        let start = start.map_err(|lost| format!("trimmed up to {}, and no checkpoint reaches that far", lost.0))?;
+        start.iter().for_each(|start| self.nodes[node].control.residents.runs(start));
+        Ok(start)
+    }
+
+    /// A replica begins, or goes on.
+    pub fn start_replica(&mut self, node: usize, start: Start) {
+        if start.is_new {
+            let birth = postcard::to_stdvec(&start.birth).expect("a birth is plain data").into();
+            let entry = Entry::Created { group: start.group, replica: start.me, birth };
+            self.nodes[node].store.append(Append { entry, lsn: None, lazy: false });
+        }
+        self.nodes[node].control.residents.runs(&start);
+        let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
+        let records = self.nodes[node].found.remove(&(group, me)).unwrap_or_default();
+        if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
+            self.fail(check, what);
+        }
+        set_limits(&mut machine, &self.plan);
+        let saved = machine.shard().map(|shard| shard.applied().to_vec()).unwrap_or_default();
+        let config = Config {
+            id: me,
+            configuration: birth.configuration(),
+            seed: self.replica_random.next(),
+            incarnation: self.nodes[node].store.incarnation(),
+            settings: self.plan.settings.clone(),
+            campaign_first,
+        };
+        let local = self.nodes[node].clock.local(self.now);
+        let mut effects = Vec::new();
+        let executing = Executing { speculation: self.plan.speculates(node), ahead_max: self.plan.ahead_max };
+        let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
+        replica.executor_mut().set_digest_interval(1);
+        let mut nodes: std::collections::BTreeMap<_, _> =
+            birth.nodes().map(|(replica, node)| (replica, node.0 as usize - 1)).collect();
+        nodes.extend(places(&self.nodes[node].control.map, group));
+        let host = Host {
+            replica,
+            me,
+            nodes,
+            snapshotting: false,
+            installing: false,
+            snapshot_at: snapshot,
+            saved,
+            joins: Vec::new(),
+        };
+        self.nodes[node].hosts.insert(group, host);
+        let life = self.nodes[node].life;
+        self.observe(node, group, &effects);
+        self.carry_out(node, group, &mut effects);
+        if self.nodes[node].life == life {
+            // What the checkpoint holds was decided before: no effect tells of it.
+            if group == PartitionId::DIRECTORY {
+                self.on_directory_changed(node);
+            }
+            self.leave_decided(node, group);
+            self.begin_write(node, false);
+            self.arm(node);
+        }
+    }
+
+    /// The state that a group of the first map begins with; the directory holds nothing until its first leader creates
+    /// that map in it.
+    pub fn first_state(&self, group: PartitionId) -> Machine {
+        let mut machine = match self.map.partitions.iter().find(|entry| entry.partition == group) {
+            None => Machine::Directory(Directory::default()),
+            Some(entry) => {
+                let range = KeyRange { low: (&*entry.low).into(), high: entry.high.as_deref().map(Into::into) };
+                Machine::Shard(Box::new(Shard::new(group, range, MapVersion(1))))
+            }
+        };
+        set_limits(&mut machine, &self.plan);
+        machine
+    }
+}
+
+/// Where a map says that a group's replicas are.
+pub fn places(
+    map: &PartitionMap,
+    group: PartitionId,
+) -> impl Iterator<Item = (coppice_ordering::ReplicaId, usize)> + '_ {
+    let replicas = map.group(group).into_iter().flat_map(|entry| &entry.replicas);
+    replicas.map(|info| (coppice_ordering::ReplicaId(info.replica.0), info.node.0 as usize - 1))
+}
+
+pub fn set_limits(machine: &mut Machine, plan: &Plan) {
+    let limits = SessionLimits {
+        expiry_instances: plan.expiry_instances,
+        sessions_max: plan.sessions_max,
+        ..SessionLimits::default()
+    };
+    if let Machine::Shard(shard) = machine {
+        shard.set_session_limits(limits);
+    }
+}
