@@ -175,8 +175,8 @@ impl Session {
             self.adopt(now, map, effects);
         }
         for (partition, node) in reply.leaders {
-            // What a node remembers of who led may be older than its map: whoever is no replica leads nothing, and would
-            // send this client away for ever, with nothing newer to say.
+            // What a node remembers of who led may be older than its map: whoever is no replica leads nothing, and
+            // would send this client away for ever, with nothing newer to say.
             let leads = |lane: &&mut Lane| lane.partition == partition && lane.replicas.contains(&node);
             let lane = self.lanes.iter_mut().find(leads);
             if let Some(lane) = lane.filter(|lane| lane.leader.is_none()) {

@@ -61,8 +61,9 @@ impl View {
         leading.max_by_key(|(ballot, _)| *ballot).map(|(_, led)| led)
     }
 
-    /// Who leads the groups that have no replica `here`: nobody else tells that to a node which coordinates queries, and it
-    /// would send their tickets to who led them once. Those that end are among them: a merge waits for its ticket there.
+    /// Who leads the groups that have no replica `here`: nobody else tells that to a node which coordinates queries,
+    /// and it would send their tickets to who led them once. Those that end are among them: a merge waits for its
+    /// ticket there.
     pub fn leaders_elsewhere<'a>(
         &'a self,
         map: &'a PartitionMap,

@@ -60,7 +60,8 @@ impl World {
         self.drive_after(node, 0);
     }
 
-    /// Has a node look again and again, while it leads the directory: it may have begun to lead before it had the state.
+    /// Has a node look again and again, while it leads the directory: it may have begun to lead before it had the
+    /// state.
     pub fn keep_driving(&mut self, node: usize) {
         if !self.drives(node) || self.nodes[node].control.driver.due.is_some() {
             return;

@@ -194,8 +194,8 @@ fn a_join_waits_for_what_the_neighbour_leaves() {
     assert_eq!(executor.take_moved().len(), 1);
 }
 
-/// The replica is moved while it waits: a configuration is decided above the join. A snapshot of the state below it says
-/// who governed there, or a replica that began with it would count other quorums for the instances between.
+/// The replica is moved while it waits: a configuration is decided above the join. A snapshot of the state below it
+/// says who governed there, or a replica that began with it would count other quorums for the instances between.
 #[test]
 fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
     let (lower, _) = cut();
