@@ -133,6 +133,30 @@ fn queries_that_come_while_a_round_is_out_share_the_next_ticket() {
 }
 
 #[test]
+fn a_query_waits_for_rounds_at_other_partitions_no_longer_than_one_takes() {
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    desk.step(query(1, &[P1, P2]));
+    desk.after(4, placed(P1, 1, 4));
+    desk.step(placed(P2, 1, 4));
+    // A round takes 4 ms now. The next is out at p1 only.
+    assert_eq!(desk.step(query(2, &[P1])).last(), Some(&cut(2, 5)));
+    assert_eq!(desk.after(1, query(3, &[P2, P3])), []);
+    assert_eq!(desk.coordinator.deadline(), Some(desk.now + Duration::from_millis(4)));
+    assert_eq!(desk.after(1, query(4, &[P1, P3])), []);
+    let effects = desk.after(1, placed(P1, 1, 5));
+    assert!(effects.contains(&cut(3, 6)) && effects.contains(&cut(4, 6)), "one ticket for both: {effects:?}");
+    // p1 is slow: q5 goes after 4 ms by itself, q6, which reads p1, does not.
+    assert_eq!(desk.step(query(6, &[P1, P2])), []);
+    desk.step(placed(P2, 1, 6));
+    desk.step(placed(P3, 1, 6));
+    assert_eq!(desk.step(query(5, &[P2, P3])), []);
+    assert_eq!(desk.after(3, Input::Tick), []);
+    let effects = desk.after(1, Input::Tick);
+    assert!(effects.contains(&cut(5, 7)), "{effects:?}");
+    assert!(!effects.contains(&cut(6, 7)), "{effects:?}");
+}
+
+#[test]
 fn a_slow_partition_holds_up_nobody_who_does_not_read_it() {
     let mut desk = Desk::open(CoordinatorSettings::default());
     desk.step(query(1, &[P2, P3]));

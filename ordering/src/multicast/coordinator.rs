@@ -148,7 +148,8 @@ impl Coordinator {
         let reign = self.reign.as_ref()?;
         let timeout = self.place_timeout();
         let waiting = reign.packs.since().map(|since| since + timeout);
-        [waiting, reign.tickets.void_at(timeout), reign.tickets.resend_at()].into_iter().flatten().min()
+        let alone = reign.packs.since_after(self.now, self.round).map(|since| since + self.round);
+        [waiting, alone, reign.tickets.void_at(timeout), reign.tickets.resend_at()].into_iter().flatten().min()
     }
 
     /// Whether this coordinator leads, and in which ballot.
@@ -367,12 +368,16 @@ impl Coordinator {
 
     fn send_packs(&mut self, all: bool, effects: &mut Vec<Effect>) {
         let (bytes_max, tickets_max) = (self.settings.ticket_bytes_max, self.settings.tickets_max);
+        let (now, patience) = (self.now, self.round);
         while let Some(reign) = &mut self.reign {
             if reign.packs.is_empty() || reign.tickets.len() >= tickets_max && !all {
                 return;
             }
             let tickets = &reign.tickets;
-            let ready = |pack: &Pack| all || !tickets.round_is_out(pack.after, pack.parts.keys());
+            // A ticket costs the same for one query as for hundreds: whoever comes while a round is out anywhere waits for
+            // it, to share the next. But rounds elsewhere hold nobody up for longer than one of them usually takes.
+            let alone = |pack: &Pack| pack.since + patience <= now || !tickets.any_round_is_out(pack.after);
+            let ready = |pack: &Pack| all || !tickets.round_is_out(pack.after, pack.parts.keys()) && alone(pack);
             let Some(pack) = reign.packs.take(bytes_max, ready) else { return };
             let queries = pack.queries.clone();
             let works = Pack::works(pack.parts);

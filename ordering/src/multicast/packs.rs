@@ -1,9 +1,11 @@
 //! Queries that wait for the next ticket, and how they share it (ordering.md 4, step 2).
 //!
-//! A query waits only for rounds that were out at its own partitions when it came; all that wait together go together.
-//! So a slow partition holds up nobody who does not read it, and under load a ticket carries many queries.
+//! A query waits only for rounds that were out when it came, and all that wait together go together: under load a ticket
+//! carries many queries. For rounds at other partitions than its own it waits no longer than a round usually takes, so
+//! that a slow partition does not hold up those who do not read it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use crate::ids::{MapVersion, PartitionId, QueryId, Time};
 use crate::multicast::step::{Query, SubQuery, Work};
@@ -94,6 +96,11 @@ impl Packs {
     /// When the oldest came.
     pub fn since(&self) -> Option<Time> {
         Some(self.packs.front()?.since)
+    }
+
+    /// When the oldest of those came that have not waited for `patience` yet.
+    pub fn since_after(&self, now: Time, patience: Duration) -> Option<Time> {
+        self.packs.iter().map(|pack| pack.since).filter(|since| *since + patience > now).min()
     }
 
     /// How much waits.

@@ -146,9 +146,17 @@ impl Tickets {
 
     /// Whether a round up to ticket `after` is still out at one of these partitions.
     pub fn round_is_out<'a>(&self, after: u64, partitions: impl Iterator<Item = &'a PartitionId>) -> bool {
+        partitions.filter_map(|partition| self.queues.get(partition)).any(|queue| self.has_round(queue, after))
+    }
+
+    /// Whether a round up to ticket `after` is still out at any partition.
+    pub fn any_round_is_out(&self, after: u64) -> bool {
+        self.queues.values().any(|queue| self.has_round(queue, after))
+    }
+
+    fn has_round(&self, queue: &Queue, after: u64) -> bool {
         let is_round = |sent: &Sent| self.open.get(&sent.n).is_some_and(|open| open.purpose == Purpose::Round);
-        let mut queues = partitions.filter_map(|partition| self.queues.get(partition));
-        queues.any(|queue| queue.unplaced.iter().take_while(|sent| sent.n <= after).any(is_round))
+        queue.unplaced.iter().take_while(|sent| sent.n <= after).any(is_round)
     }
 
     /// Gives out the next ticket and sends it to all its partitions.
