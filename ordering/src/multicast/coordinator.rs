@@ -374,8 +374,8 @@ impl Coordinator {
                 return;
             }
             let tickets = &reign.tickets;
-            // A ticket costs the same for one query as for hundreds: whoever comes while a round is out anywhere waits for
-            // it, to share the next. But rounds elsewhere hold nobody up for longer than one of them usually takes.
+            // A ticket costs the same for one query as for hundreds: whoever comes while a round is out anywhere waits
+            // for it, to share the next. But rounds elsewhere hold nobody up for longer than one usually takes.
             let alone = |pack: &Pack| pack.since + patience <= now || !tickets.any_round_is_out(pack.after);
             let ready = |pack: &Pack| all || !tickets.round_is_out(pack.after, pack.parts.keys()) && alone(pack);
             let Some(pack) = reign.packs.take(bytes_max, ready) else { return };

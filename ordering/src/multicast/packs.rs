@@ -1,8 +1,8 @@
 //! Queries that wait for the next ticket, and how they share it (ordering.md 4, step 2).
 //!
-//! A query waits only for rounds that were out when it came, and all that wait together go together: under load a ticket
-//! carries many queries. For rounds at other partitions than its own it waits no longer than a round usually takes, so
-//! that a slow partition does not hold up those who do not read it.
+//! A query waits only for rounds that were out when it came, and all that wait together go together: under load a
+//! ticket carries many queries. For rounds at other partitions than its own it waits no longer than a round usually
+//! takes, so that a slow partition does not hold up those who do not read it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
