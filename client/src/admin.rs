@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::config::Config;
 use crate::connection::describe;
-use crate::error::NodeTrouble;
+use crate::error::{NodeTrouble, Place};
 use crate::wire::control::{decode_control, encode_control};
 use crate::wire::{
     AdminError, AdminReply, AdminRequest, ClientId, ConfigRow, Frame, FrameDecoder, Hello, HelloOk, InitRequest, Kind,
@@ -35,7 +35,7 @@ pub struct Admin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No node answered; what became of each.
-    #[error("no node answered")]
+    #[error("no node answered{}", in_brackets(.0))]
     Unreachable(Vec<NodeTrouble>),
     /// A node answered, and refused.
     #[error("refused: {0:?}")]
@@ -48,12 +48,27 @@ pub enum Error {
     Incompatible(String),
 }
 
+fn in_brackets(troubles: &[NodeTrouble]) -> Place {
+    Place { nodes: troubles.to_vec(), ..Place::default() }
+}
+
 /// What a question to one node came to.
 enum Attempt<T> {
     Answered(T),
     Refused(Refusal),
     /// No answer, and why.
     Silent(String),
+    /// It belongs to no cluster, and was not asked: it waits to be formed, or has lost its disk.
+    Blank,
+}
+
+/// Who may answer a question.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    /// Nodes of a cluster.
+    Members,
+    /// Whoever is there.
+    Anybody,
 }
 
 impl Admin {
@@ -69,7 +84,8 @@ impl Admin {
     /// # Errors
     /// If no node answers within the timeout.
     pub async fn status(&self, local: bool) -> Result<Status, Error> {
-        self.any(Kind::Status, &StatusGet { local }, Kind::StatusReply, "status").await
+        let whom = if local { Whom::Anybody } else { Whom::Members };
+        self.any(whom, Kind::Status, &StatusGet { local }, Kind::StatusReply, "status").await
     }
 
     /// The map of the first node that answers, and who leads.
@@ -77,7 +93,7 @@ impl Admin {
     /// # Errors
     /// If no node answers within the timeout.
     pub async fn map(&self) -> Result<MapReply, Error> {
-        self.any(Kind::MapGet, &MapGet::default(), Kind::Map, "map").await
+        self.any(Whom::Members, Kind::MapGet, &MapGet::default(), Kind::Map, "map").await
     }
 
     /// Who the first node that answers is.
@@ -92,7 +108,7 @@ impl Admin {
                 Ok((_, hello)) => return Ok(hello),
                 Err(Attempt::Refused(refusal)) => return Err(Error::Refused(refusal)),
                 Err(Attempt::Silent(trouble)) => troubles.push(trouble_of(address, trouble)),
-                Err(Attempt::Answered(())) => {}
+                Err(Attempt::Answered(()) | Attempt::Blank) => {}
             }
         }
         Err(Error::Unreachable(troubles))
@@ -173,38 +189,58 @@ impl Admin {
     /// See [`Error`].
     pub async fn verb(&self, request: AdminRequest) -> Result<AdminReply, Error> {
         let deadline = Instant::now() + self.config.timeout;
-        let mut troubles = Vec::new();
-        let mut refused = None;
-        for address in &self.endpoints {
-            let asked = ask(address, &self.config, deadline, Kind::Admin, &request, Kind::AdminReply, "admin reply");
-            match asked.await {
-                Attempt::Answered(AdminReply::Failed(error)) => return Err(Error::Failed(error)),
-                Attempt::Answered(reply) => return Ok(reply),
-                // Another node may know better, or lead.
-                Attempt::Refused(refusal) => refused = Some(refusal),
-                Attempt::Silent(trouble) => troubles.push(trouble_of(address, trouble)),
+        let (mut troubles, mut refused) = (Vec::new(), None);
+        let (mut addresses, mut blank) = (self.endpoints.clone(), Vec::new());
+        // Only a node without a cluster can form one.
+        let mut whom = if matches!(request, AdminRequest::Init(_)) { Whom::Anybody } else { Whom::Members };
+        loop {
+            for address in &addresses {
+                let question = (Kind::Admin, &request);
+                let asked = ask(address, &self.config, deadline, whom, question, Kind::AdminReply, "admin reply");
+                match asked.await {
+                    Attempt::Answered(AdminReply::Failed(error)) => return Err(Error::Failed(error)),
+                    Attempt::Answered(reply) => return Ok(reply),
+                    // Another node may know better, or lead.
+                    Attempt::Refused(refusal) => refused = Some(refusal),
+                    Attempt::Silent(trouble) => troubles.push(trouble_of(address, trouble)),
+                    Attempt::Blank => blank.push(address.clone()),
+                }
             }
+            if blank.is_empty() || refused.is_some() {
+                return Err(refused.map_or(Error::Unreachable(troubles), Error::Refused));
+            }
+            (addresses, whom) = (std::mem::take(&mut blank), Whom::Anybody);
         }
-        Err(refused.map_or(Error::Unreachable(troubles), Error::Refused))
     }
 
-    /// Asks one node after the other, each a little later than the one before, and takes the first answer.
-    async fn any<Q, A>(&self, kind: Kind, question: &Q, answer: Kind, what: &'static str) -> Result<A, Error>
+    /// Asks one node after the other, each a little later than the one before, and takes the first answer; those
+    /// without a cluster only if nobody else answers: they know nothing of the others'.
+    async fn any<Q, A>(
+        &self,
+        whom: Whom,
+        kind: Kind,
+        question: &Q,
+        answer: Kind,
+        what: &'static str,
+    ) -> Result<A, Error>
     where
         Q: Serialize + Clone + Send + Sync + 'static,
         A: DeserializeOwned + Send + 'static,
     {
         let deadline = Instant::now() + self.config.timeout;
         let mut asked = JoinSet::new();
+        let spawn = |asked: &mut JoinSet<_>, address: String, whom: Whom| {
+            let (config, question) = (self.config.clone(), question.clone());
+            asked.spawn(async move {
+                let attempt = ask(&address, &config, deadline, whom, (kind, &question), answer, what).await;
+                (address, attempt)
+            });
+        };
         let mut left = self.endpoints.iter();
-        let (mut troubles, mut refused) = (Vec::new(), None);
+        let (mut troubles, mut refused, mut blank) = (Vec::new(), None, Vec::new());
         loop {
             if let Some(address) = left.next() {
-                let (address, config, question) = (address.clone(), self.config.clone(), question.clone());
-                asked.spawn(async move {
-                    let attempt = ask(&address, &config, deadline, kind, &question, answer, what).await;
-                    (address, attempt)
-                });
+                spawn(&mut asked, address.clone(), whom);
             }
             let patience = if left.len() > 0 { Instant::now() + HEDGE } else { deadline + HEDGE };
             match timeout_at(patience, asked.join_next()).await {
@@ -213,8 +249,12 @@ impl Admin {
                 Ok(Some(Ok((address, Attempt::Silent(trouble))))) => {
                     troubles.push(trouble_of(&address, trouble));
                 }
+                Ok(Some(Ok((address, Attempt::Blank)))) => blank.push(address),
                 Ok(Some(Err(_))) | Err(_) => {}
                 Ok(None) if left.len() > 0 => {}
+                Ok(None) if refused.is_none() && !blank.is_empty() => {
+                    spawn(&mut asked, blank.remove(0), Whom::Anybody);
+                }
                 Ok(None) => return Err(refused.map_or(Error::Unreachable(troubles), Error::Refused)),
             }
         }
@@ -230,16 +270,17 @@ async fn ask<Q: Serialize, A: DeserializeOwned>(
     address: &str,
     config: &Config,
     deadline: Instant,
-    kind: Kind,
-    question: &Q,
+    whom: Whom,
+    (kind, question): (Kind, &Q),
     answer: Kind,
     what: &'static str,
 ) -> Attempt<A> {
     let mut line = match connect(address, config, deadline).await {
+        Ok((_, hello)) if whom == Whom::Members && hello.cluster.is_none() => return Attempt::Blank,
         Ok((line, _)) => line,
         Err(Attempt::Refused(refusal)) => return Attempt::Refused(refusal),
         Err(Attempt::Silent(trouble)) => return Attempt::Silent(trouble),
-        Err(Attempt::Answered(())) => return silent("did not greet"),
+        Err(Attempt::Answered(()) | Attempt::Blank) => return silent("did not greet"),
     };
     let mut out = BytesMut::new();
     encode_control(&mut out, kind, 1, question);

@@ -69,10 +69,7 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place.partition {
-            Some(partition) => write!(f, "{} ({partition})", self.reason),
-            None => write!(f, "{}", self.reason),
-        }
+        write!(f, "{}{}", self.reason, self.place)
     }
 }
 
@@ -83,7 +80,7 @@ pub enum Reason {
     #[error("no leader")]
     NoLeader,
     /// No node that could serve it was reached, until the deadline.
-    #[error("unreachable")]
+    #[error("no node that could serve it was reached; does the cluster run there?")]
     Unreachable,
     /// The nodes answered `Busy` until the deadline.
     #[error("the servers are busy")]
@@ -142,7 +139,7 @@ pub struct Unknown {
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "outcome unknown: {}", self.cause)
+        write!(f, "outcome unknown: {}{}", self.cause, self.place)
     }
 }
 
@@ -182,6 +179,19 @@ pub struct Place {
     pub nodes: Vec<NodeTrouble>,
 }
 
+/// Behind what happened, in brackets: the partition, and the nodes in trouble. Nothing if none of it is known.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let partition = self.partition.iter().map(ToString::to_string);
+        let nodes = self.nodes.iter().filter(|node| !node.trouble.is_empty()).map(|node| match node.node {
+            Some(id) => format!("{id} {}: {}", node.address, node.trouble),
+            None => format!("{}: {}", node.address, node.trouble),
+        });
+        let parts: Vec<String> = partition.chain(nodes).collect();
+        if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join("; ")) }
+    }
+}
+
 /// A node and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeTrouble {
@@ -191,4 +201,31 @@ pub struct NodeTrouble {
     pub address: String,
     /// In words; empty: reached.
     pub trouble: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_where_and_what_became_of_each_node() {
+        let node =
+            |node, address: &str, trouble: &str| NodeTrouble { node, address: address.into(), trouble: trouble.into() };
+        let nodes = vec![
+            node(Some(NodeId(1)), "127.0.0.1:7400", "refused the connection"),
+            node(Some(NodeId(2)), "127.0.0.1:7410", ""),
+            node(None, "127.0.0.1:7420", "timed out"),
+        ];
+        let place = Place { partition: Some(PartitionId(4)), nodes, ..Place::default() };
+        let failed = Error::Failed(Box::new(Failure { reason: Reason::Unreachable, place: place.clone() }));
+        assert_eq!(
+            failed.to_string(),
+            "no node that could serve it was reached; does the cluster run there? (p4; n1 127.0.0.1:7400: refused the \
+             connection; 127.0.0.1:7420: timed out)"
+        );
+        let unknown = Unknown { cause: Cause::NoAnswer, resume: None, place };
+        let said = Error::Unknown(Box::new(unknown)).to_string();
+        assert!(said.starts_with("outcome unknown: sent, no answer before the deadline (p4; n1 "), "{said}");
+        assert_eq!(Error::failed(Reason::Closed).to_string(), "the client is closed");
+    }
 }

@@ -459,6 +459,23 @@ async fn verbs_are_carried_out_or_say_why_not() {
     assert_eq!(admin.map().await.unwrap().map.unwrap().partitions.len(), 1);
 }
 
+/// The first node of the list had lost its disk; its answer was taken for the cluster's: no cluster was formed yet, no
+/// partition differs, nobody leads the directory.
+#[tokio::test]
+async fn a_node_without_a_cluster_answers_for_itself_only() {
+    let (blank, server) = (Server::start(&[]).await, Server::start(&[]).await);
+    blank.behave(Manner::Blank, u64::MAX);
+    let admin = Admin::new([blank.address.clone(), server.address.clone()], patient());
+    assert_eq!(admin.status(false).await.unwrap().cluster, Some(model::CLUSTER));
+    assert!(admin.map().await.unwrap().map.is_some());
+    assert_eq!(admin.set_config("replicas", "3").await, Ok(()));
+    assert_eq!(admin.status(true).await.unwrap().cluster, None, "what it knows itself was asked for");
+    // With nobody else to ask, it is asked.
+    let alone = Admin::new([blank.address.clone()], patient());
+    assert_eq!(alone.status(false).await.unwrap().cluster, None);
+    assert_eq!(alone.set_config("replicas", "3").await.unwrap_err().to_string(), "it knows nobody");
+}
+
 #[test]
 fn the_blocking_face_does_the_same_from_many_threads() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -374,6 +374,37 @@ fn a_cluster_that_waits_for_init_is_named_as_such() {
     assert!(run.outcome(2).is_ok());
 }
 
+/// Real clients asked a node that had lost its disk again and again, for as long as it stood there empty: it was in
+/// their map, it greeted, and what it refused they sent to it once more. Two of three replicas served all the while.
+#[test]
+fn a_node_that_lost_its_disk_keeps_nobody_waiting() {
+    for seed in 0..40 {
+        let mut run = start(seed, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);
+        // Before the client knows a map, and while it has followed the leader.
+        let at_first = seed % 2 == 0;
+        let mut calls = 1..;
+        if !at_first {
+            let call = calls.next().unwrap();
+            run.submit(call, Duration::from_secs(1), Request::Command(Operation::put("a", "v0").into())).unwrap();
+            run.run_for(Duration::from_secs(1));
+            assert!(run.outcome(call).is_ok(), "seed {seed}");
+        }
+        let lost = if at_first { seed as u32 % 3 + 1 } else { run.world.partitions[0].leader };
+        run.world.lose_disk(lost);
+        for call in calls.take(20) {
+            let key = if call % 2 == 0 { "a" } else { "z" };
+            let value = format!("v{call}");
+            let request = match call % 3 {
+                0 => Request::Get { key: key.into(), mode: ReadMode::AnyReplica },
+                _ => Request::Command(Operation::put(key, &*value).into()),
+            };
+            run.submit(call, Duration::from_secs(1), request).unwrap();
+            run.run_for(Duration::from_millis(300));
+            assert!(run.outcome(call).is_ok(), "seed {seed}, call {call}: {:?}", run.outcome(call));
+        }
+    }
+}
+
 #[test]
 fn what_can_never_succeed_is_refused_at_once() {
     let mut run = start(3, Chaos { delay_ms: 1, ..Chaos::default() }, &["m"]);

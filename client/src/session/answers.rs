@@ -256,6 +256,8 @@ impl Session {
                 self.send_again(now, sent, effects);
             }
             Refusal::WrongPartition { entries, .. } => {
+                // It was met before there was a map, and still knows none.
+                let blank = self.peers[at].is_blank && entries.is_empty();
                 self.want_map();
                 if !self.patch(now, entries, effects) {
                     // This node knows no more than we do, or what it told does not fit our map. Nor does it lead.
@@ -269,6 +271,9 @@ impl Session {
                     self.rest(now, lane, Duration::ZERO);
                 }
                 self.send_again(now, sent, effects);
+                if blank {
+                    self.hang_up(now, at, "belongs to no cluster any more".into(), effects);
+                }
             }
             Refusal::Busy { retry_after } => {
                 self.lanes[lane].trouble = Trouble::Busy;

@@ -213,6 +213,10 @@ impl Session {
         {
             return self.hang_up(now, at, format!("belongs to cluster {found}, wanted is {wanted}"), effects);
         }
+        if hello.cluster.is_none() && self.map.is_some() {
+            // Whatever the map says of this address: who answers there has lost its disk and serves nothing.
+            return self.hang_up(now, at, "belongs to no cluster any more".into(), effects);
+        }
         let identity = hello.node.map(|node| node.node);
         let expected = self.peers[at].node;
         if let (Some(expected), Some(found)) = (expected, identity)
@@ -234,6 +238,7 @@ impl Session {
         peer.state = PeerState::Ready;
         peer.failures = 0;
         peer.trouble.clear();
+        peer.is_blank = hello.cluster.is_none();
         self.cluster = self.cluster.or(hello.cluster);
         if hello.cluster.is_none() {
             self.map_search.trouble = Trouble::NotInitialized;

@@ -92,6 +92,8 @@ pub(super) struct Peer {
     /// Others are preferred until then: it was silent lately.
     pub suspect_until: Time,
     pub heard: Time,
+    /// When it greeted it belonged to no cluster.
+    pub is_blank: bool,
     /// What went wrong last, in words.
     pub trouble: String,
     /// Stream of the first element of `sent`. Streams count up and are never used twice in one connection, so that a
@@ -114,6 +116,7 @@ impl Peer {
             failures: 0,
             suspect_until: Time::default(),
             heard: Time::default(),
+            is_blank: false,
             trouble: String::new(),
             first_stream: 1,
             sent: VecDeque::new(),

@@ -38,6 +38,8 @@ pub enum Manner {
     WrongAnswer,
     /// Executes, and never answers again.
     NeverAnswers,
+    /// Belongs to no cluster: knows no map, can do nothing for anybody, and says so.
+    Blank,
 }
 
 pub struct Server {
@@ -211,6 +213,19 @@ async fn serve(state: &State, mut stream: TcpStream, manner: Manner) -> std::io:
                     answer(state, frame.stream, request, &mut ranges, &mut out);
                     continue;
                 }
+                (Manner::Blank, Request::Hello(_)) => {
+                    encode_control(&mut out, Kind::HelloOk, 0, &greeting(None));
+                }
+                (Manner::Blank, Request::MapGet(_)) => {
+                    encode_control(&mut out, Kind::Map, frame.stream, &MapReply::default());
+                }
+                (Manner::Blank, Request::Status(_)) => {
+                    encode_control(&mut out, Kind::StatusReply, frame.stream, &Status::default());
+                }
+                (Manner::Blank, Request::Admin(_)) => {
+                    let reply = AdminReply::Failed(AdminError::Unavailable("it knows nobody".into()));
+                    encode_control(&mut out, Kind::AdminReply, frame.stream, &reply);
+                }
                 (Manner::WrongAnswer, Request::Commands(pack)) => {
                     let mut reply = BytesMut::new();
                     let mut writer = PackReply::new(&mut reply, pack.partition, 5, 0);
@@ -245,6 +260,20 @@ struct Sending {
 /// By stream; parts of queries by the number of the attempt and their partition.
 type Ranges = BTreeMap<(u32, Option<PartitionId>), Sending>;
 
+fn greeting(cluster: Option<ClusterId>) -> HelloOk {
+    let limits = Limits {
+        frame_bytes: FRAME_BYTES_MAX as u32,
+        key_bytes: KEY_BYTES_MAX as u32,
+        value_bytes: VALUE_BYTES_MAX as u32,
+        inflight: 1024,
+        inflight_bytes: 16 << 20,
+        idle_ms: 30_000,
+    };
+    let node = cluster.map(|_| NodeIdentity { node: NodeId(1), incarnation: 1 });
+    let map_version = MapVersion(u64::from(cluster.is_some()));
+    HelloOk { protocol: 1, features: 0, cluster, node, map_version, limits }
+}
+
 fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out: &mut BytesMut) {
     let mut guard = state.cluster.lock().unwrap();
     let cluster = &mut *guard;
@@ -253,18 +282,7 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out
             if let Some(wanted) = hello.cluster.filter(|&cluster| cluster != CLUSTER) {
                 return Refusal::bad_request(&format!("this is cluster {CLUSTER}, not {wanted}")).encode(out, 0);
             }
-            let limits = Limits {
-                frame_bytes: FRAME_BYTES_MAX as u32,
-                key_bytes: KEY_BYTES_MAX as u32,
-                value_bytes: VALUE_BYTES_MAX as u32,
-                inflight: 1024,
-                inflight_bytes: 16 << 20,
-                idle_ms: 30_000,
-            };
-            let node = Some(NodeIdentity { node: NodeId(1), incarnation: 1 });
-            let map_version = MapVersion(1);
-            let ok = HelloOk { protocol: 1, features: 0, cluster: Some(CLUSTER), node, map_version, limits };
-            encode_control(out, Kind::HelloOk, 0, &ok);
+            encode_control(out, Kind::HelloOk, 0, &greeting(Some(CLUSTER)));
         }
         Request::MapGet(_) => {
             let leaders = cluster.map.partitions.iter().map(|entry| (entry.partition, NodeId(1))).collect();

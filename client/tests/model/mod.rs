@@ -95,6 +95,8 @@ pub struct World {
     pub initialized: bool,
     /// Nodes refuse every greeting.
     pub unfriendly: bool,
+    /// This node lost its disk: it belongs to no cluster and knows no map.
+    pub blank: Option<u32>,
     /// Every execution by what was written: unique values name their command.
     pub executions: BTreeMap<Vec<u8>, Vec<Execution>>,
     pub parts: BTreeMap<u64, Vec<Bytes>>,
@@ -140,6 +142,7 @@ impl World {
             version: 1,
             initialized: true,
             unfriendly: false,
+            blank: None,
             executions: BTreeMap::new(),
             parts: BTreeMap::new(),
             completed: Vec::new(),
@@ -156,6 +159,21 @@ impl World {
     /// From now on a node hears nothing and says nothing, and leads nothing.
     pub fn silence(&mut self, node: u32) {
         self.paused_until.insert(node, Time::NEVER);
+        self.depose(node);
+    }
+
+    /// From now on a node is an empty process at its old address. Its connections break.
+    pub fn lose_disk(&mut self, node: u32) {
+        self.blank = Some(node);
+        self.depose(node);
+        let lost: Vec<ConnectionId> =
+            self.lines.iter().filter(|(_, line)| line.node == node && line.client_open).map(|(id, _)| *id).collect();
+        for connection in lost {
+            self.schedule(self.now, Event::Lost(connection));
+        }
+    }
+
+    fn depose(&mut self, node: u32) {
         for partition in &mut self.partitions {
             if partition.leader == node {
                 partition.leader = node % self.nodes + 1;

@@ -62,6 +62,7 @@ impl World {
 
     pub(super) fn on_request(&mut self, node: u32, connection: ConnectionId, stream: u32, request: Request) {
         let mut out = BytesMut::new();
+        let member = self.initialized && self.blank != Some(node);
         match request {
             Request::Hello(_) if self.unfriendly => Refusal::Denied { text: "not now".into() }.encode(&mut out, 0),
             Request::Hello(hello) => {
@@ -77,15 +78,15 @@ impl World {
                 let hello = HelloOk {
                     protocol: 1,
                     features: 0,
-                    cluster: self.initialized.then_some(CLUSTER),
-                    node: self.initialized.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
-                    map_version: MapVersion(if self.initialized { self.version } else { 0 }),
+                    cluster: member.then_some(CLUSTER),
+                    node: member.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
+                    map_version: MapVersion(if member { self.version } else { 0 }),
                     limits,
                 };
                 encode_control(&mut out, Kind::HelloOk, 0, &hello);
                 self.lines.get_mut(&connection).unwrap().greeted = true;
             }
-            Request::MapGet(get) if self.initialized => {
+            Request::MapGet(get) if member => {
                 let map = (get.known.0 < self.version).then(|| self.map());
                 encode_control(&mut out, Kind::Map, stream, &MapReply { map, leaders: Vec::new() });
             }
@@ -133,6 +134,10 @@ impl World {
     }
 
     pub(super) fn serves(&mut self, node: u32, partition: PartitionId, anywhere: bool) -> Result<usize, Refusal> {
+        if self.blank == Some(node) {
+            // As a real one says of every partition.
+            return Err(Refusal::WrongPartition { partition, version: MapVersion(0), entries: Vec::new() });
+        }
         let Some(at) = self.partitions.iter().position(|found| found.id == partition) else {
             return Err(self.wrong_partition(partition));
         };
