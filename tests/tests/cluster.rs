@@ -67,10 +67,10 @@ fn nothing_is_lost_invented_or_doubled_when_nodes_are_killed() {
 #[test]
 fn cuts_pauses_and_splits_leave_the_history_linearizable() {
     let place = Place::new("mixed");
-    let words = ["--nemesis", "cut,pause,map,clock", "--time", "8s", "--rate", "500", "--seed", "12"];
+    let words = ["--nemesis", "cut,pause,map,power", "--time", "8s", "--rate", "500", "--seed", "12"];
     let (code, said) = run(place.command(&words));
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("linearizable: ") && said.contains("clock    skipped"), "{said}");
+    assert!(said.contains("linearizable: ") && said.contains("power    skipped"), "{said}");
 }
 
 #[test]

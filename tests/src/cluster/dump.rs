@@ -3,25 +3,22 @@
 //!
 //! All replicas' logs are read and compared; one line per entry is written. It refuses to know what clients were told.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{CommandRefusal, PartitionId, SessionId};
+use coppice_client::wire::{ChangeId, CommandRefusal, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Instance, Record};
 use coppice_server::entry::{Entry as LogEntry, entries};
 use coppice_server::log::Entry as Line;
-use coppice_server::machine::shard::{Border, BorderChange, Shard};
+use coppice_server::machine::shard::{Awaited, Border, BorderChange, Inheritance, Shard, second};
 use coppice_server::machine::{Answer, Machine, Outcome};
 
 use crate::check::event::{Call, Change, Entry, Event, LogLine, Position};
 use crate::words::{self, call_of, position, positions, text, ticket};
-
-/// Digests are compared at multiples of this instance: the cluster setting `digest_interval` of a run.
-pub const DIGEST_INTERVAL: u64 = 100;
 
 /// Replicas of a group, if there are as many nodes: the cluster setting `replicas`.
 const REPLICAS: usize = 3;
@@ -52,7 +49,7 @@ pub struct Dump {
     pub deletes: Vec<Delete>,
     /// Commands of each decided batch, by partition and instance.
     pub counts: HashMap<(u32, u64), u32>,
-    /// Digests of the decided state, by partition and instance.
+    /// Digests of the decided state, by partition and instance: those that were asked for.
     pub digests: BTreeMap<(u32, u64), u64>,
     /// Instances that at least two replicas held, all equal.
     pub compared: u64,
@@ -76,6 +73,8 @@ pub struct Delete {
 /// The decided batches of all groups, agreed on by all logs.
 #[derive(Default)]
 struct Logs {
+    /// The directories' names: that of a node, or of a disk that it lost.
+    names: Vec<String>,
     groups: BTreeMap<PartitionId, BTreeMap<u64, (Batch, usize)>>,
     /// Votes that no log says to be decided: by instance and ballot.
     votes: BTreeMap<PartitionId, BTreeMap<(u64, Ballot), Vec<Vote>>>,
@@ -94,6 +93,7 @@ struct Reading {
 
 impl Logs {
     fn read(&mut self, node: usize, directory: &std::path::Path) -> Result<(), DumpError> {
+        let name = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let mut readings: BTreeMap<PartitionId, Reading> = BTreeMap::new();
         let mut ended: Vec<(PartitionId, Reading)> = Vec::new();
         coppice_server::log::reader::read(&directory.join("log"), |line| match line.entry {
@@ -118,7 +118,8 @@ impl Logs {
             }
             Line::Trimmed { .. } | Line::Kept { .. } => {}
         })
-        .map_err(|error| DumpError::Unreadable(format!("n{}: {error}", node + 1)))?;
+        .map_err(|error| DumpError::Unreadable(format!("{name}: {error}")))?;
+        self.names.push(name);
         for (group, reading) in ended.into_iter().chain(readings) {
             self.merge(node, group, reading)?;
         }
@@ -143,8 +144,8 @@ impl Logs {
             None => _ = known.insert(instance, (batch, node)),
             Some((first, _)) if *first == batch => self.compared += 1,
             Some((_, other)) => {
-                let (one, two) = (other + 1, node + 1);
-                let what = format!("n{one} and n{two} hold different batches at {group}#{instance}, both decided");
+                let (one, two) = (&self.names[*other], &self.names[node]);
+                let what = format!("{one} and {two} hold different batches at {group}#{instance}, both decided");
                 return Err(DumpError::Disagree(what));
             }
         }
@@ -172,23 +173,32 @@ struct Begin {
     shard: Shard,
 }
 
-/// Reads the logs in the data directories of all nodes, replays them from `map`, the one that the cluster began with,
-/// and gives every entry to `sink`.
+/// Reads the logs in all data directories of so many nodes (those that a node lost too), replays them from `map`, the
+/// one that the cluster began with, and gives every entry to `sink`. `wanted`: partitions and instances whose states'
+/// digests are to be known.
 ///
 /// # Errors
 /// See [`DumpError`].
 pub fn dump(
     directories: &[PathBuf],
+    nodes: usize,
     map: &PartitionMap,
+    wanted: BTreeSet<(u32, u64)>,
     sink: &mut dyn FnMut(&Event<'_>) -> io::Result<()>,
 ) -> Result<Dump, DumpError> {
     let mut logs = Logs::default();
     for (node, directory) in directories.iter().enumerate() {
         logs.read(node, directory)?;
     }
-    logs.count_votes(directories.len().min(REPLICAS) / 2 + 1)?;
-    let mut replay =
-        Replay { dump: Dump { compared: logs.compared, ..Dump::default() }, clients: HashMap::new(), sink };
+    logs.count_votes(nodes.min(REPLICAS) / 2 + 1)?;
+    let mut replay = Replay {
+        dump: Dump { compared: logs.compared, ..Dump::default() },
+        clients: HashMap::new(),
+        seals: HashMap::new(),
+        inheritances: Vec::new(),
+        wanted,
+        sink,
+    };
     let first = map.partitions.iter().map(|entry| Begin {
         partition: entry.partition,
         instance: 0,
@@ -199,18 +209,30 @@ pub fn dump(
             entry.version,
         ),
     });
-    let mut waiting: VecDeque<Begin> = first.collect();
-    while let Some(begin) = waiting.pop_front() {
-        let batches = logs.groups.remove(&begin.partition).unwrap_or_default();
-        waiting.extend(replay.partition(begin, batches)?);
-    }
+    replay.all(first.collect(), logs.groups)?;
     Ok(replay.dump)
+}
+
+/// A partition while it is replayed.
+struct Running {
+    partition: PartitionId,
+    machine: Machine,
+    /// The instance that comes next.
+    next: u64,
+    /// What its log holds from there on.
+    left: VecDeque<(u64, Batch)>,
 }
 
 struct Replay<'a> {
     dump: Dump,
     /// Who opened each session.
     clients: HashMap<SessionId, u64>,
+    /// Where partitions were sealed, by the change that joins them to their neighbours.
+    seals: HashMap<ChangeId, Position>,
+    /// What sealed partitions leave, once their logs are replayed to the end.
+    inheritances: Vec<Inheritance>,
+    /// Where a digest is wanted.
+    wanted: BTreeSet<(u32, u64)>,
     sink: &'a mut dyn FnMut(&Event<'_>) -> io::Result<()>,
 }
 
@@ -230,8 +252,35 @@ impl Ran<'_> {
 }
 
 impl Replay<'_> {
-    /// Replays one partition's log to its end; returns the partitions that split off.
-    fn partition(&mut self, begin: Begin, batches: BTreeMap<u64, (Batch, usize)>) -> Result<Vec<Begin>, DumpError> {
+    /// Replays all partitions: children after the splits that made them, heirs as far as their neighbours' states are
+    /// known, and then on.
+    fn all(
+        &mut self,
+        mut begins: VecDeque<Begin>,
+        mut logs: BTreeMap<PartitionId, BTreeMap<u64, (Batch, usize)>>,
+    ) -> Result<(), DumpError> {
+        let mut parked: Vec<(Awaited, Running)> = Vec::new();
+        loop {
+            let known = |awaited: &Awaited| self.inheritances.iter().any(|left| left.seal.join == awaited.join);
+            let running = match begins.pop_front() {
+                Some(begin) => {
+                    let batches = logs.remove(&begin.partition).unwrap_or_default();
+                    self.begin(begin, batches)?
+                }
+                None => match parked.iter().position(|(awaited, _)| known(awaited)) {
+                    Some(ready) => parked.swap_remove(ready).1,
+                    None => break,
+                },
+            };
+            parked.extend(self.run(running, &mut begins)?);
+        }
+        parked.first().map_or(Ok(()), |(awaited, running)| {
+            let at = format!("{}#{}", running.partition, running.next);
+            Err(DumpError::Unreadable(format!("{at} takes in {}, and no log seals that one", awaited.partition)))
+        })
+    }
+
+    fn begin(&mut self, begin: Begin, batches: BTreeMap<u64, (Batch, usize)>) -> Result<Running, DumpError> {
         let Begin { partition, instance: born, from, shard } = begin;
         let entry = Entry::Born {
             from,
@@ -240,34 +289,61 @@ impl Replay<'_> {
             ticket: shard.last_ticket().map(ticket),
         };
         self.line(Position { partition: partition.0, instance: born, index: 0 }, entry, true)?;
-        let mut machine = Machine::Shard(Box::new(shard));
-        let mut children = Vec::new();
         let batches = batches.into_iter().filter(|(instance, _)| *instance > born);
-        for (expected, (instance, (batch, _))) in (born + 1..).zip(batches) {
-            if instance != expected {
-                let what =
-                    format!("no node's log holds {partition}#{expected}; the nodes must run with log.keep = all");
+        let left = batches.map(|(instance, (batch, _))| (instance, batch)).collect();
+        Ok(Running { partition, machine: Machine::Shard(Box::new(shard)), next: born + 1, left })
+    }
+
+    /// Replays one partition's log to its end, or to the batch that needs the state of a neighbour whose own log was
+    /// not replayed yet. Partitions that split off on the way are added to `children`.
+    fn run(
+        &mut self,
+        mut running: Running,
+        children: &mut VecDeque<Begin>,
+    ) -> Result<Option<(Awaited, Running)>, DumpError> {
+        let partition = running.partition;
+        while let Some((instance, batch)) = running.left.pop_front() {
+            let next = running.next;
+            if instance != next {
+                let what = format!("no node's log holds {partition}#{next}; the nodes must run with log.keep = all");
                 return Err(DumpError::Unreadable(what));
             }
+            let machine = &mut running.machine;
             let mut answers = Vec::new();
             let mark = machine.execute(Instance(instance), &batch, &mut answers);
+            if let Some(awaited) = Machine::awaits(&mark) {
+                // The batch runs again when its neighbour's state is there.
+                machine.undo(mark);
+                let left = self.inheritances.iter().find(|left| left.seal.join == awaited.join).cloned();
+                running.left.push_front((instance, batch));
+                if left.is_some_and(|left| running.machine.inherit(left)) {
+                    continue;
+                }
+                return Ok(Some((awaited, running)));
+            }
             let mut placed = Vec::new();
             machine.take_placed(&mut placed);
             machine.confirm(&mark, None);
             let placed: Vec<u32> = placed.iter().map(|placed| placed.index).collect();
-            let ran = Ran { partition, instance, answers: &answers, placed: &placed };
-            let splits = self.batch(&ran, &batch)?;
+            if self.wanted.contains(&(partition.0, instance)) {
+                self.dump.digests.insert((partition.0, instance), machine.digest());
+            }
+            self.dump.counts.insert((partition.0, instance), batch.count());
+            let splits = self.batch(&Ran { partition, instance, answers: &answers, placed: &placed }, &batch)?;
             for fork in Machine::forks(&mark) {
                 let child = fork.shard.partition();
                 let from = splits.iter().find(|(of, _)| *of == child).map(|(_, at)| *at);
-                children.push(Begin { partition: child, instance: fork.instance.0, from, shard: fork.shard.copy() });
+                children.push_back(Begin {
+                    partition: child,
+                    instance: fork.instance.0,
+                    from,
+                    shard: fork.shard.copy(),
+                });
             }
-            self.dump.counts.insert((partition.0, instance), batch.count());
-            if instance.is_multiple_of(DIGEST_INTERVAL) {
-                self.dump.digests.insert((partition.0, instance), machine.digest());
-            }
+            running.next += 1;
         }
-        Ok(children)
+        self.inheritances.extend(running.machine.shard().and_then(Shard::inheritance));
+        Ok(None)
     }
 
     /// Writes one batch down; returns the splits that it holds.
@@ -289,7 +365,7 @@ impl Replay<'_> {
                     self.line(position, Entry::Other, true)?;
                 }
                 LogEntry::Place(place) => {
-                    let change = change_of(&place).map(|change| told(&change, position)).transpose()?;
+                    let change = change_of(&place).and_then(|change| self.told(&change, position));
                     if let Some(Change::Split { to, .. }) = change {
                         splits.push((PartitionId(to), position));
                     }
@@ -340,6 +416,26 @@ impl Replay<'_> {
         Ok(())
     }
 
+    /// A change of borders in the checkers' words, as it stands in the log of one of its partitions.
+    fn told(&mut self, change: &BorderChange, at: Position) -> Option<Change<'static>> {
+        let id = change.id.0;
+        match &change.border {
+            Border::Split { parent, child, at: key, .. } if parent.0 == at.partition => {
+                Some(Change::Split { id, key: text(key), to: child.0 })
+            }
+            Border::Seal { .. } => {
+                self.seals.entry(second(change.id)).or_insert(at);
+                Some(Change::Seal { id })
+            }
+            Border::Join { heir, .. } if heir.0 == at.partition => {
+                let from = self.seals.get(&change.id).copied()?;
+                Some(Change::Take { id, from })
+            }
+            Border::Join { heir, .. } => Some(Change::End { id, to: heir.0 }),
+            Border::Split { .. } => None,
+        }
+    }
+
     fn line(&mut self, position: Position, entry: Entry<'_>, hit: bool) -> io::Result<()> {
         self.dump.entries += u64::from(hit && !matches!(entry, Entry::Other));
         (self.sink)(&Event::Log(LogLine { position, replica: 0, entry, hit }))
@@ -358,13 +454,4 @@ pub fn value_of<'a>(call: &'a Call<'_>) -> Option<&'a [u8]> {
 fn change_of(place: &Place) -> Option<BorderChange> {
     let Work::Change { payload, .. } = &place.work else { return None };
     postcard::from_bytes(payload).ok()
-}
-
-fn told(change: &BorderChange, at: Position) -> Result<Change<'static>, DumpError> {
-    match &change.border {
-        Border::Split { child, at, .. } => Ok(Change::Split { id: change.id.0, key: text(at), to: child.0 }),
-        Border::Seal { .. } | Border::Join { .. } => {
-            Err(DumpError::Unreadable(format!("{at} merges partitions, which the replay of logs does not know yet")))
-        }
-    }
 }

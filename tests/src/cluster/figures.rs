@@ -46,7 +46,7 @@ pub struct Figures {
 pub struct Gap {
     /// How long, nanoseconds.
     pub length: u64,
-    /// The part of it that lay behind the end of the fault.
+    /// The part of it that lay behind the end of the fault, while no other one was on (changes of the map are none).
     pub behind: u64,
     /// In which partition.
     pub partition: u32,
@@ -198,7 +198,8 @@ impl Gaps {
             let mut alone = true;
             for span in spans.iter().filter(|span| span.from < to && from < span.to) {
                 alone = false;
-                let gap = Gap { length: to - from, behind: to.saturating_sub(span.to.max(from)), partition, from };
+                let behind = undisturbed(span.to.max(from), to, spans);
+                let gap = Gap { length: to - from, behind, partition, from };
                 keep(&mut longest, Some(span.kind), gap);
             }
             if alone {
@@ -207,6 +208,19 @@ impl Gaps {
         }
         longest
     }
+}
+
+/// How much of a time no fault was on, nanoseconds.
+fn undisturbed(from: u64, to: u64, spans: &[Span]) -> u64 {
+    let mut faults: Vec<(u64, u64)> =
+        spans.iter().filter(|span| span.kind != Kind::Map).map(|span| (span.from, span.to)).collect();
+    faults.sort_unstable();
+    let (mut free, mut at) = (0, from);
+    for (begin, end) in faults.into_iter().chain([(to, to)]) {
+        free += begin.min(to).saturating_sub(at);
+        at = at.max(end);
+    }
+    free
 }
 
 fn keep(longest: &mut BTreeMap<Option<Kind>, Gap>, kind: Option<Kind>, gap: Gap) {
@@ -262,8 +276,9 @@ mod tests {
         ];
         let longest = gaps.longest(&spans);
         let gap = |behind: u64| Gap { length: 380 * MS, behind: behind * MS, partition: 1, from: 20 * MS };
-        assert_eq!(longest.get(&Some(Kind::Kill)), Some(&gap(300)));
         assert_eq!(longest.get(&Some(Kind::Cut)), Some(&gap(5)));
+        // 300 ms from the kill's end on, but for the 5 of the cut.
+        assert_eq!(longest.get(&Some(Kind::Kill)), Some(&gap(295)));
         assert_eq!(longest.get(&Some(Kind::Pause)), None);
         let alone = Gap { length: 90 * MS, behind: 90 * MS, partition: 1, from: 410 * MS };
         assert_eq!(longest.get(&None), Some(&alone));

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::nodes::Nodes;
+use super::nodes::{Clock, Nodes, libfaketime};
 use super::power::Disks;
 use super::proxy::{Proxy, Way};
+use super::shape::Operator;
 use super::workload::Workload;
 use crate::check::random::Random;
 
@@ -29,9 +30,11 @@ pub enum Kind {
     SlowDisk,
     /// The file system of a node loses what was not flushed, and the node is killed (root, loop device).
     Power,
-    /// The clock of a node jumps and drifts.
+    /// The disk of a node is lost with everything on it; it comes back as another node (`coppice node replace`).
+    Wipe,
+    /// A node is restarted with another clock: up to an hour off, at half to twice the rate (libfaketime).
     Clock,
-    /// Partitions are split, leaderships handed over, replicas moved.
+    /// Partitions are split and merged, leaderships handed over, replicas moved.
     Map,
     /// Every kind that this machine allows.
     All,
@@ -84,6 +87,8 @@ pub struct Nemesis<'a> {
     pub links: &'a Links,
     /// Their file systems.
     pub disks: &'a Disks,
+    /// Gives a node that lost its disk back to the cluster.
+    pub operator: Operator<'a>,
     /// Where faults are written down.
     pub workload: &'a Arc<Workload>,
     /// Of all draws.
@@ -156,7 +161,9 @@ impl Nemesis<'_> {
             Kind::Cut => self.cut(),
             Kind::SlowDisk => self.slow_disk(),
             Kind::Power => self.power(),
-            Kind::Clock | Kind::Map | Kind::All => Ok(()),
+            Kind::Wipe => self.wipe(),
+            Kind::Clock => self.clock(),
+            Kind::Map | Kind::All => Ok(()),
         }
     }
 
@@ -304,6 +311,39 @@ impl Nemesis<'_> {
     }
 }
 
+impl Nemesis<'_> {
+    /// One node at a time: another one is lost only when a majority of each partition has everything again.
+    fn wipe(&mut self) -> Result<(), Broken> {
+        let node = self.random.below(self.nodes.count());
+        self.note("wipe", &names(&[node]))?;
+        self.nodes.kill(node);
+        self.nodes.lose_disk(node)?;
+        self.count += 1;
+        let down = self.random.below(300) as u64;
+        std::thread::sleep(Duration::from_millis(down));
+        self.nodes.relaunch(node)?;
+        self.nodes.waits(node).map_err(|error| Broken::Node(error.to_string()))?;
+        let change = self.random.next();
+        let replaced = self.operator.replace(self.nodes.peer(node), change);
+        self.look()?;
+        replaced.map_err(|why| Broken::Node(format!("n{} lost its disk and was not replaced: {why}", node + 1)))?;
+        Ok(self.note("replaced", &names(&[node]))?)
+    }
+
+    /// Clocks stay as they are until the node's next turn.
+    fn clock(&mut self) -> Result<(), Broken> {
+        let node = self.random.below(self.nodes.count());
+        let ahead = self.random.below(7_201) as i64 - 3_600;
+        let clock = Clock { ahead, percent: 50 + self.random.below(151) };
+        self.note("clock", &format!("n{}: {clock}", node + 1))?;
+        self.nodes.kill(node);
+        self.nodes.set_clock(node, clock);
+        self.nodes.relaunch(node)?;
+        self.count += 1;
+        self.back(&[node])
+    }
+}
+
 /// Every fdatasync of a process takes longer from now on.
 fn trace(pid: u32, delay: Duration) -> io::Result<Child> {
     Command::new("strace")
@@ -317,11 +357,13 @@ fn trace(pid: u32, delay: Duration) -> io::Result<Child> {
 
 /// The kinds of these that can be made here, and why others cannot.
 pub fn possible(wanted: &[Kind], own_processes: bool, root: bool) -> (Vec<Kind>, Vec<(Kind, &'static str)>) {
-    let every = [Kind::Kill, Kind::Pause, Kind::Cut, Kind::SlowDisk, Kind::Power, Kind::Clock, Kind::Map];
+    let every = [Kind::Kill, Kind::Pause, Kind::Cut, Kind::SlowDisk, Kind::Power, Kind::Wipe, Kind::Clock, Kind::Map];
     let all = wanted.contains(&Kind::All);
-    let (mut kinds, mut skipped) = (Vec::new(), Vec::new());
+    let (mut kinds, mut skipped): (Vec<Kind>, Vec<_>) = (Vec::new(), Vec::new());
     for kind in every.into_iter().filter(|kind| all || wanted.contains(kind)) {
         match obstacle(kind, own_processes, root) {
+            // A mounted directory cannot be set aside.
+            None if kind == Kind::Wipe && kinds.contains(&Kind::Power) => skipped.push((kind, "not beside power")),
             None => kinds.push(kind),
             Some(why) => skipped.push((kind, why)),
         }
@@ -333,7 +375,7 @@ fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str>
     match kind {
         Kind::Map => None,
         _ if !own_processes => Some("needs nodes that this program started (no --endpoints)"),
-        Kind::Kill | Kind::Pause | Kind::Cut | Kind::All => None,
+        Kind::Kill | Kind::Pause | Kind::Cut | Kind::Wipe | Kind::All => None,
         Kind::SlowDisk if !runs("strace") => Some("needs strace"),
         Kind::SlowDisk => None,
         Kind::Power if !(root && rustix::process::geteuid().is_root()) => Some("needs root, and --root"),
@@ -341,7 +383,8 @@ fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str>
             Some("needs losetup, mkfs.ext4 and perl")
         }
         Kind::Power => None,
-        Kind::Clock => Some("not in this version"),
+        Kind::Clock if libfaketime().is_none() => Some("needs libfaketime (Debian: apt install faketime)"),
+        Kind::Clock => None,
     }
 }
 

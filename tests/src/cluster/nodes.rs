@@ -3,9 +3,10 @@
 //! All must be started on one thread that outlives them: a node's parent-death signal follows the thread that started
 //! it.
 
+use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -13,16 +14,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use coppice_server::local::HeldPorts;
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::check::random::Random;
 
 /// A node that has said nothing by then will not.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Ports of nodes are drawn below those that the system gives to outgoing connections: a node that is down must find
-/// its own free when it comes back.
-const PORTS: std::ops::Range<u16> = 15_000..31_000;
 
 /// Where one node listens.
 #[derive(Clone, Copy, Debug)]
@@ -33,22 +29,15 @@ pub struct Ports {
     pub peer: u16,
 }
 
-/// Ports for so many nodes, free now.
+/// Ports for so many nodes. They stay with this program while it holds them: a node that is down finds its own free
+/// when it comes back, and another cluster that starts meanwhile on this machine is given others.
 ///
 /// # Errors
-/// Too many are taken.
-pub fn draw_ports(nodes: usize, random: &mut Random) -> io::Result<Vec<Ports>> {
-    let mut held = Vec::new();
-    for _ in 0..10_000 {
-        let port = PORTS.start + random.below(PORTS.len()) as u16;
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            held.push((port, listener));
-        }
-        if held.len() == 2 * nodes {
-            return Ok(held.chunks(2).map(|pair| Ports { native: pair[0].0, peer: pair[1].0 }).collect());
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no {} free ports in {PORTS:?}", 2 * nodes)))
+/// The system has no more.
+pub fn draw_ports(nodes: usize) -> io::Result<(Vec<Ports>, HeldPorts)> {
+    let held = HeldPorts::draw(2 * nodes)?;
+    let ports = held.numbers().chunks_exact(2).map(|pair| Ports { native: pair[0], peer: pair[1] }).collect();
+    Ok((ports, held))
 }
 
 /// An address on this machine.
@@ -57,7 +46,7 @@ pub fn local(port: u16) -> SocketAddr {
 }
 
 /// What a node runs with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Plan {
     /// The program: `coppice`.
     pub program: PathBuf,
@@ -65,10 +54,35 @@ pub struct Plan {
     pub directory: PathBuf,
     /// Where each listens.
     pub ports: Vec<Ports>,
+    /// What keeps these ports from others.
+    pub _held: HeldPorts,
     /// What each dials instead of the others' peer ports: `n2=127.0.0.1:9002,..`.
     pub overrides: Vec<String>,
     /// Further flags of `coppice serve`.
     pub flags: Vec<String>,
+}
+
+/// How a process sees the time: beside the others' by some seconds, and faster or slower. All of its clocks, the one
+/// that never goes back too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Seconds ahead; below 0: behind.
+    pub ahead: i64,
+    /// Its rate, percent of the true one.
+    pub percent: usize,
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:+} s, {} % of the true rate", self.ahead, self.percent)
+    }
+}
+
+/// What gives a process another clock, where Debian, Fedora and Arch put it.
+pub fn libfaketime() -> Option<PathBuf> {
+    let libraries = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let places = libraries.iter().map(|library| Path::new(library).join("faketime/libfaketimeMT.so.1"));
+    places.into_iter().find(|file| file.is_file())
 }
 
 struct Process {
@@ -80,6 +94,10 @@ struct Process {
 pub struct Nodes {
     plan: Plan,
     running: Vec<Option<Process>>,
+    /// How each sees the time from its next start on; none: as it is.
+    clocks: Vec<Option<Clock>>,
+    /// Directories of disks that were lost, in the order in which they were.
+    lost: Vec<PathBuf>,
 }
 
 impl Drop for Nodes {
@@ -97,12 +115,13 @@ impl Nodes {
     /// One cannot be started, or ends.
     pub fn start(plan: Plan) -> io::Result<Nodes> {
         let count = plan.ports.len();
-        let mut nodes = Nodes { plan, running: (0..count).map(|_| None).collect() };
+        let running = (0..count).map(|_| None).collect();
+        let mut nodes = Nodes { plan, running, clocks: vec![None; count], lost: Vec::new() };
         for node in 0..count {
             nodes.launch(node)?;
         }
         for node in 0..count {
-            nodes.spoken(node, &["waiting for init", "ready"])?;
+            nodes.waits(node)?;
         }
         Ok(nodes)
     }
@@ -110,6 +129,32 @@ impl Nodes {
     /// How many there are, running or not.
     pub fn count(&self) -> usize {
         self.running.len()
+    }
+
+    /// Where other nodes reach a node.
+    pub fn peer(&self, node: usize) -> SocketAddr {
+        local(self.plan.ports[node].peer)
+    }
+
+    /// From its next start on a node sees the time like this.
+    pub fn set_clock(&mut self, node: usize, clock: Clock) {
+        self.clocks[node] = Some(clock);
+    }
+
+    /// A node that is down loses its disk. What was on it is kept for whoever judges: it is in [`Nodes::lost`].
+    ///
+    /// # Errors
+    /// The directory cannot be moved.
+    pub fn lose_disk(&mut self, node: usize) -> io::Result<()> {
+        let lost = self.plan.directory.join(format!("lost-{}-of-n{}", self.lost.len() + 1, node + 1));
+        std::fs::rename(self.data(node), &lost)?;
+        self.lost.push(lost);
+        Ok(())
+    }
+
+    /// What was on the disks that were lost.
+    pub fn lost(&self) -> &[PathBuf] {
+        &self.lost
     }
 
     /// The data directory of a node.
@@ -142,6 +187,14 @@ impl Nodes {
     /// It cannot be started.
     pub fn relaunch(&mut self, node: usize) -> io::Result<()> {
         if self.running[node].is_none() { self.launch(node) } else { Ok(()) }
+    }
+
+    /// Waits until a node without an identity runs and waits for one.
+    ///
+    /// # Errors
+    /// It ends, or says nothing.
+    pub fn waits(&mut self, node: usize) -> io::Result<()> {
+        self.spoken(node, &["waiting for init", "ready"])
     }
 
     /// Waits until a node serves.
@@ -233,6 +286,10 @@ impl Nodes {
             if name.to_str().is_some_and(|name| name.starts_with("COPPICE_") && !kept.contains(&name)) {
                 command.env_remove(name);
             }
+        }
+        if let (Some(clock), Some(library)) = (self.clocks[node], libfaketime()) {
+            let rate = format!("{}.{:02}", clock.percent / 100, clock.percent % 100);
+            command.env("LD_PRELOAD", library).env("FAKETIME", format!("{:+}s x{rate}", clock.ahead));
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
         let mut child = command.spawn()?;

@@ -13,13 +13,13 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::draw::{Draw, Space};
-use super::dump::{DIGEST_INTERVAL, Dump, DumpError, dump};
+use super::dump::{Dump, DumpError, dump};
 use super::figures::{Figures, settle};
 use super::nemesis::{Broken, Kind, Links, Nemesis, Span};
 use super::nodes::{Nodes, Plan, draw_ports, local};
 use super::power::Disks;
 use super::proxy::Proxy;
-use super::shape::{Changes, change};
+use super::shape::{Changes, Operator, change};
 use super::workload::{Numbered, Workload};
 use crate::check::cli::{Line, Tier, judge};
 use crate::check::event::{Head, Text};
@@ -29,7 +29,7 @@ use crate::check::record::Recorder;
 use crate::check::write::write;
 
 /// After the last fault every write without an answer gets one within this time, and the whole map can be read.
-const RECOVERY_MAX: Duration = Duration::from_secs(60);
+pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 /// How long one call of a client may take before it counts as unanswered.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -153,7 +153,8 @@ fn whole(setup: &Setup) -> Result<Ended, String> {
     let mut directories = None;
     if let Some(own) = &mut own {
         own.nodes.stop(Duration::from_secs(5));
-        directories = Some(own.directories.clone());
+        // Disks that were lost count too: what was decided may have stood on one of them alone, beside votes elsewhere.
+        directories = Some([&own.directories, own.nodes.lost()].concat());
     }
     if own.is_none() {
         load.clear();
@@ -210,14 +211,16 @@ fn begin(
             let request = InitRequest {
                 partitions: space.regions() as u32,
                 split_keys: space.borders(),
-                settings: vec![("digest_interval".into(), DIGEST_INTERVAL.to_string())],
+                // Small, so that the nodes compare their states with each other many times.
+                settings: vec![("digest_interval".into(), "100".into())],
                 if_needed: false,
             };
             let admin = Admin::new([endpoints[0].clone()], patient.clone());
-            admin.init(request).await.map_err(|error| format!("init: {error}"))?;
+            admin.init(request).await.map_err(|error| format!("the cluster cannot be formed: {error}"))?;
         }
-        let client = Client::connect_with(endpoints.to_vec(), patient).await.map_err(text)?;
-        let map = client.map().await.map_err(text)?;
+        let what = |error| format!("the map of the cluster cannot be read from {}: {error}", endpoints.join(","));
+        let client = Client::connect_with(endpoints.to_vec(), patient).await.map_err(what)?;
+        let map = client.map().await.map_err(what)?;
         Ok((*map).clone())
     })
 }
@@ -234,8 +237,7 @@ impl Own {
     }
 
     fn launch(setup: &Setup, runtime: &Runtime) -> io::Result<Own> {
-        let mut random = Random::of(setup.seed, u64::from(std::process::id()));
-        let ports = draw_ports(setup.nodes, &mut random)?;
+        let (ports, held) = draw_ports(setup.nodes)?;
         let mut links = Links::default();
         if setup.kinds.contains(&Kind::Cut) {
             runtime.block_on(async {
@@ -269,6 +271,7 @@ impl Own {
             overrides: overrides.collect(),
             flags: flags.iter().flatten().map(|word| (*word).to_owned()).collect(),
             ports,
+            _held: held,
         };
         Ok(Own { nodes: Nodes::start(plan)?, links, disks, directories })
     }
@@ -342,6 +345,10 @@ impl Load<'_> {
             nodes: &mut own.nodes,
             links: &own.links,
             disks: &own.disks,
+            operator: Operator {
+                runtime: self.runtime,
+                admin: Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..Config::default() }),
+            },
             workload: &self.workload,
             random: Random::of(setup.seed, 0xfa17),
             kinds: setup.kinds.iter().copied().filter(|kind| *kind != Kind::Map).collect(),
@@ -426,7 +433,7 @@ fn judge_round(
     let mut files = vec![history.display().to_string()];
     let dumped = match directories {
         None => None,
-        Some(directories) => match dump_to(&logs, &directories, map) {
+        Some(directories) => match dump_to(&logs, &directories, setup.nodes, map, digests) {
             Ok(dump) => {
                 files.push(logs.display().to_string());
                 Some(dump)
@@ -461,9 +468,16 @@ fn judge_round(
     Ok(())
 }
 
-fn dump_to(logs: &Path, directories: &[PathBuf], map: &PartitionMap) -> Result<Dump, DumpError> {
+fn dump_to(
+    logs: &Path,
+    directories: &[PathBuf],
+    nodes: usize,
+    map: &PartitionMap,
+    digests: &[(u32, u64, u64)],
+) -> Result<Dump, DumpError> {
     let mut out = io::BufWriter::with_capacity(1 << 20, std::fs::File::create(logs)?);
-    let dump = dump(directories, map, &mut |event| write(&mut out, event))?;
+    let wanted = digests.iter().map(|(partition, instance, _)| (*partition, *instance)).collect();
+    let dump = dump(directories, nodes, map, wanted, &mut |event| write(&mut out, event))?;
     io::Write::flush(&mut out)?;
     Ok(dump)
 }

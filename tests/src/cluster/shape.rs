@@ -1,6 +1,7 @@
-//! Changes of the map while everything else goes on: splits, handed over leaderships, moved replicas, through the
-//! operators' verbs like anybody's.
+//! Changes of the map while everything else goes on: splits, merges, handed over leaderships, moved replicas, through
+//! the operators' verbs like anybody's.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,15 +9,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coppice_client::admin::Error;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeRequest, Shape};
+use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_client::{Admin, Config};
+use tokio::runtime::Runtime;
 
 use super::nemesis::{Kind, Span};
+use super::round::RECOVERY_MAX;
 use super::workload::Workload;
 use crate::check::random::Random;
 
 /// Partitions beyond which nothing is split any more.
 const PARTITIONS_MAX: usize = 24;
+
+/// Partitions that are left by merges: fewer make too few borders worth crossing.
+const PARTITIONS_MIN: usize = 3;
 
 /// A change that is not done by then is left to itself; the next one begins.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Changes {
     /// When.
     pub spans: Vec<Span>,
-    /// Done: splits, moves, handed over leaderships.
+    /// Done: splits, merges, moves, handed over leaderships.
     pub done: u64,
     /// Not done in time, or refused.
     pub not_done: u64,
@@ -58,6 +64,59 @@ pub async fn change(endpoints: Vec<String>, workload: Arc<Workload>, seed: u64, 
     changes
 }
 
+/// Asks for what only an operator can know to be wanted.
+#[derive(Debug)]
+pub struct Operator<'a> {
+    /// Where it asks from.
+    pub runtime: &'a Runtime,
+    /// Whom it asks.
+    pub admin: Admin,
+}
+
+impl Operator<'_> {
+    /// The process that listens for other nodes at `address`, and has lost all that it knew, takes the place of the
+    /// node that is known there: asks until that is done, whatever else goes on.
+    ///
+    /// # Errors
+    /// What was said last, if it is not done within [`RECOVERY_MAX`].
+    pub fn replace(&self, address: SocketAddr, change: u64) -> Result<(), String> {
+        let address = address.to_string();
+        let deadline = Instant::now() + RECOVERY_MAX;
+        let mut request = None;
+        self.runtime.block_on(async {
+            loop {
+                let said = match &request {
+                    None => match self.admin.map().await {
+                        Ok(reply) => {
+                            let nodes = reply.map.iter().flat_map(|map| &map.nodes);
+                            let old = nodes.filter(|node| node.addresses.peer == address).map(|node| node.id).next();
+                            let shape = |old| Shape::ReplaceNode { old, address: address.clone() };
+                            let change = ChangeId(change);
+                            request = old.map(|old| ReshapeRequest {
+                                change,
+                                shape: shape(old),
+                                dry_run: false,
+                                force: false,
+                            });
+                            format!("the map has no node at {address}")
+                        }
+                        Err(error) => error.to_string(),
+                    },
+                    Some(request) => match self.admin.reshape(request.clone()).await {
+                        Ok(Reshaped { done: true, .. }) => return Ok(()),
+                        Ok(reshaped) => format!("not done yet: {}", reshaped.steps.join(", ")),
+                        Err(error) => error.to_string(),
+                    },
+                };
+                if Instant::now() > deadline {
+                    return Err(format!("within {RECOVERY_MAX:?}; the last answer: {said}"));
+                }
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+        })
+    }
+}
+
 /// What is asked for.
 enum Drawn {
     Transfer(PartitionId, NodeId),
@@ -72,6 +131,7 @@ impl std::fmt::Display for Drawn {
                 write!(out, "split at {}", at.as_deref().map(String::from_utf8_lossy).unwrap_or_default())
             }
             Drawn::Reshape(Shape::Move { partition, from, to }) => write!(out, "move {partition} {from:?} {to:?}"),
+            Drawn::Reshape(Shape::Merge { partition, .. }) => write!(out, "merge {partition}"),
             Drawn::Reshape(_) => write!(out, "another change"),
         }
     }
@@ -87,11 +147,12 @@ fn draw(map: &PartitionMap, workload: &Workload, random: &mut Random) -> Drawn {
     let nodes: Vec<NodeId> = map.nodes.iter().map(|node| node.id).collect();
     let spare: Vec<NodeId> = nodes.iter().copied().filter(|node| entry.replica_on(*node).is_none()).collect();
     match random.below(10) {
-        0..4 if count < PARTITIONS_MAX => {
+        0..3 if count < PARTITIONS_MAX => {
             let key = workload.space.key(random.below(workload.space.keys()));
             Drawn::Reshape(Shape::Split { partition: None, at: Some(Bytes::from(key)) })
         }
-        4..7 if !spare.is_empty() && !entry.replicas.is_empty() => {
+        3..5 if count > PARTITIONS_MIN => Drawn::Reshape(Shape::Merge { partition: entry.partition, into: None }),
+        5..7 if !spare.is_empty() && !entry.replicas.is_empty() => {
             let from = entry.replicas[random.below(entry.replicas.len())].node;
             let to = spare[random.below(spare.len())];
             Drawn::Reshape(Shape::Move { partition: entry.partition, from: vec![from], to: vec![to] })

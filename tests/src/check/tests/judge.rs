@@ -199,6 +199,39 @@ fn a_ladder_has_no_gap_and_a_token_is_at_one_place() {
     assert!(matches!(finding(5, &format!("{token}[]")), Finding::Fail(_)));
 }
 
+/// A real run had such a read: the client's map had two partitions where there was but one by then, which it so asked
+/// twice.
+#[test]
+fn parts_of_a_stale_read_may_be_from_before_and_after_a_merge() {
+    let script = "c1 10 20 put a=x -> - @ p1#1
+                  c1 30 40 put k=y -> - @ p2#1
+                  log p1: x
+                  log p2: y";
+    let read = |out: &str, positions: &str, more: &str| {
+        let seal = r#""i":2,"x":0,"do":"seal","id":1,"tk":[1,1,1],"prev":null,"hit":true}"#;
+        let take = r#""i":2,"x":0,"do":"merge","id":2,"from":[[2,2,0]],"tk":[1,1,2],"prev":null,"hit":true}"#;
+        let lines: [&str; 4] = [
+            &format!(r#"{{"e":"log","p":2,"r":1,{seal}"#),
+            &format!(r#"{{"e":"log","p":1,"r":1,{take}"#),
+            &format!(r#"{{"e":"inv","id":9,"at":90,"c":7,"n":1,"op":"range","lo":"","hi":"s","stale":true{more}}}"#),
+            &format!(r#"{{"e":"ret","id":9,"at":95,"st":"ok","out":{out},"pos":{positions}}}"#),
+        ];
+        history_with(script, &lines.join("\n"))
+    };
+    let whole = r#"[["a","x"],["k","y"]]"#;
+    for (positions, more) in [
+        ("[[1,1,0],[1,2,0]]", ""),
+        ("[[1,2,0],[1,2,0]]", ""),
+        ("[[1,2,0],[2,1,0]]", ""),
+        ("[[1,2,0],[1,1,0]]", r#","rev":true"#),
+    ] {
+        let verdict = tier0::check(&read(whole, positions, more)).verdict;
+        assert!(verdict.is_pass(), "{positions}: {verdict:?}");
+    }
+    fails(&read(r#"[["a","x"]]"#, "[[1,1,0],[1,2,0]]", ""), "no places where its parts may meet");
+    fails(&read(whole, "[[1,1,0],[1,1,0]]", ""), "do not tile");
+}
+
 /// A real run had such a read: one replica had not executed the split yet, another one was the child already.
 #[test]
 fn parts_of_a_stale_read_may_be_from_before_and_after_a_split() {

@@ -484,7 +484,7 @@ fn tiles(history: &History, parts: &[(u32, u32)], operation: &Operation) -> Resu
         if gap || *to <= low || *from >= high {
             return Err(format!("its parts do not tile its range at {}", history.key(covered)));
         }
-        covered = *to;
+        covered = covered.max(*to);
     }
     if covered >= high { Ok(()) } else { Err(format!("its parts do not tile its range at {}", history.key(covered))) }
 }

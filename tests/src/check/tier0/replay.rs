@@ -1,6 +1,8 @@
 //! Step 7 of reliability.md 3.2: replay the order and compare every answer, each range in every pair. Stale reads are
 //! compared when their partitions are at the positions that they name.
 
+use std::collections::BTreeMap;
+
 use super::super::history::{History, Kind, Operation};
 use super::super::intern::NONE;
 use super::super::state::State;
@@ -81,12 +83,25 @@ struct StalePart {
     partition: u32,
     gap: usize,
     read: usize,
+    /// Which one of its read, in the order of keys.
+    number: usize,
     bounds: (u32, u32),
+}
+
+/// A stale read of partitions that were merged meanwhile. Where one of its parts ended and the next began only its
+/// client knows: there must be places that make every part right.
+struct Merged {
+    /// Of each part, in the order of keys, and of each key of the read: whether the part may have given it.
+    right: Vec<Vec<bool>>,
+    /// Parts that were not looked at yet.
+    left: usize,
 }
 
 struct StaleReads {
     /// By partition and gap, the next one last.
     parts: Vec<StalePart>,
+    /// By read.
+    merged: BTreeMap<usize, Merged>,
     /// Partition by number, and how many nodes of its chain were passed.
     passed: Vec<(u32, usize)>,
     /// The partitions of each node; empty when there are no stale reads.
@@ -95,17 +110,27 @@ struct StaleReads {
 
 impl StaleReads {
     fn new(history: &History, judged: &Judged) -> StaleReads {
-        let mut parts = Vec::new();
+        let (mut parts, mut merged) = (Vec::new(), BTreeMap::new());
         for (read, operation) in history.stale.iter().enumerate().filter(|(_, operation)| operation.is_ok()) {
             let first = parts.len();
             for at in history.positions(operation) {
                 let partition = &judged.partitions[&at.partition];
                 let gap = partition.gap(at.place());
-                parts.push(StalePart { partition: at.partition, gap, read, bounds: partition.bounds_at(at.place()) });
+                let bounds = partition.bounds_at(at.place());
+                parts.push(StalePart { partition: at.partition, gap, read, number: 0, bounds });
             }
-            // Where the next part begins, this one ends, though it may not have seen yet that they were split.
             let of_read = &mut parts[first..];
-            of_read.sort_by_key(|part| part.bounds);
+            if operation.reverse {
+                of_read.reverse();
+            }
+            (0..).zip(&mut *of_read).for_each(|(number, part)| part.number = number);
+            // The next one is behind this one, or a part of what this one was before a split that it has not seen.
+            let split = |one: (u32, u32), next: (u32, u32)| one.0 < next.0 && (one.1 <= next.0 || next.1 <= one.1);
+            if of_read.windows(2).any(|pair| !split(pair[0].bounds, pair[1].bounds)) {
+                merged.insert(read, Merged { right: vec![Vec::new(); of_read.len()], left: of_read.len() });
+                continue;
+            }
+            // Where the next part begins, this one ends.
             for next in 1..of_read.len() {
                 of_read[next - 1].bounds.1 = of_read[next - 1].bounds.1.min(of_read[next].bounds.0);
             }
@@ -119,7 +144,7 @@ impl StaleReads {
             }
         }
         let passed = judged.partitions.keys().map(|number| (*number, 0)).collect();
-        StaleReads { parts, passed, chains_of }
+        StaleReads { parts, merged, passed, chains_of }
     }
 
     /// After `node` was replayed.
@@ -146,7 +171,45 @@ impl StaleReads {
         let wanted = std::cmp::Reverse((partition, gap));
         let from = self.parts.partition_point(|part| key(part) < wanted);
         let to = self.parts.partition_point(|part| key(part) <= wanted);
-        self.parts[from..to].iter().find_map(|part| check_stale(history, part, state))
+        let merged = &mut self.merged;
+        self.parts[from..to].iter().find_map(|part| match merged.get_mut(&part.read) {
+            Some(merged) => merged.check(history, part, state),
+            None => check_stale(history, part, state),
+        })
+    }
+}
+
+impl Merged {
+    /// Looks at one part; the violation is known with the last one.
+    fn check(&mut self, history: &History, part: &StalePart, state: &State) -> Option<Box<Violation>> {
+        let operation = &history.stale[part.read];
+        let (low, high) = (operation.step.key, operation.high.min(history.keys.len() as u32));
+        let pairs = history.pairs(operation);
+        let seen = |key: u32| pairs.binary_search_by_key(&key, |pair| pair.0).map_or(NONE, |at| pairs[at].1);
+        let inside = |key: u32| part.bounds.0 <= key && key < part.bounds.1;
+        self.right[part.number] = (low..high).map(|key| inside(key) && state.get(key) == seen(key)).collect();
+        self.left -= 1;
+        let keys = (high.saturating_sub(low)) as usize;
+        if self.left > 0 || self.tiles(keys) {
+            return None;
+        }
+        let what = "no places where its parts may meet make a stale read right at the positions that it names";
+        Some(wrong(format!("{what}: {}", describe(history, operation)), []))
+    }
+
+    /// Whether the parts, in their order, can cover so many keys.
+    fn tiles(&self, keys: usize) -> bool {
+        // Where the parts so far may end, counted in keys.
+        let mut ends = vec![false; keys + 1];
+        ends[0] = true;
+        for right in &self.right {
+            let mut covers = false;
+            for at in 0..=keys {
+                covers = ends[at] || (covers && right[at - 1]);
+                ends[at] = covers;
+            }
+        }
+        ends[keys]
     }
 }
 
