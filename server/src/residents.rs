@@ -188,6 +188,13 @@ impl Residents {
         self.joining.get(&group) == Some(&me)
     }
 
+    /// Whether a replica that joins is to wait while another replica here holds the group's keys: a split has yet to be
+    /// executed here, and the child begins from its fork. The keys of a partition that ends are with its heir, which
+    /// splits it off no more.
+    pub fn may_be_forked(map: &PartitionMap, group: PartitionId) -> bool {
+        group != PartitionId::DIRECTORY && map.ending.iter().all(|entry| entry.partition != group)
+    }
+
     /// No snapshot came; it is tried again when the map is looked at.
     pub fn end_join(&mut self, group: PartitionId) {
         self.joining.remove(&group);

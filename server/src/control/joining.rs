@@ -8,6 +8,7 @@ use coppice_client::wire::PartitionId;
 use coppice_ordering::ReplicaId;
 
 use super::{Control, ToControl};
+use crate::residents::Residents;
 use crate::snapshot::Loaded;
 
 impl Control {
@@ -24,9 +25,10 @@ impl Control {
             return;
         }
         let shared = Arc::clone(&self.shared);
+        let may_be_forked = Residents::may_be_forked(&self.shared.map(), group);
         let awaits_fork = self.awaits_fork(group, entry.low.clone());
         tokio::task::spawn_local(async move {
-            let wait = awaits_fork.await && group != PartitionId::DIRECTORY;
+            let wait = may_be_forked && awaits_fork.await;
             let begin = move |control: &mut Control| {
                 // Called off when the fork came meanwhile; asked again at the next look otherwise.
                 if !control.residents.is_joining(group, me) || wait {

@@ -146,6 +146,16 @@ fn a_child_that_is_nowhere_else_waits_for_its_parent() {
     assert!(residents.fork(OWN, PARENT, false, &fork(&[1])).is_some());
 }
 
+/// Seed 1038: a replica of a partition that ended was to join beside the heir, which held its keys by then: it waited
+/// for a split that never came, and the merge's ticket for a quorum.
+#[test]
+fn a_replica_of_a_partition_that_ends_waits_for_no_fork() {
+    let mut named = map(4, vec![entry(PARENT, 4, &[1], Role::Voter), entry(CHILD, 4, &[1], Role::Voter)]);
+    assert!(Residents::may_be_forked(&named, CHILD) && !Residents::may_be_forked(&named, PartitionId::DIRECTORY));
+    named.ending.extend(named.partitions.pop());
+    assert!(!Residents::may_be_forked(&named, CHILD) && Residents::may_be_forked(&named, PARENT));
+}
+
 /// Seed 75: the log still owed a removed replica its flushes; the one that took its place had numbered its own records
 /// from the beginning, took them for its own, and voted without a flush.
 #[test]

@@ -158,7 +158,7 @@ impl World {
         }
         // The child will begin from the fork, where that has yet to come.
         let forks = self.nodes[node].hosts.iter().any(|(&id, host)| id != group && host.replica.holds(&entry.low));
-        if forks && group != PartitionId::DIRECTORY {
+        if forks && Residents::may_be_forked(&self.nodes[node].control.map, group) {
             return self.nodes[node].control.residents.end_join(group);
         }
         let from = sources[self.replica_random.below(sources.len())];

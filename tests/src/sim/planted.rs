@@ -50,6 +50,18 @@ pub const CAUGHT: &[Planted] = &[
     planted("repeat_recomputed", 200),
     planted("gate_off", 200),
     planted("gate_two_partition", 400),
+    planted("rounds_begin_anew", 400),
+    planted("executor_stands_still", 400),
+    planted("install_default_limits", 400),
+    planted("fork_undecided", 400),
+    planted("fork_no_ticket", 400),
+    planted("fork_no_sessions", 400),
+    planted("fork_again", 400),
+    planted("snapshot_skips_fork", 400),
+    planted("bounds_at_routing", 400),
+    planted("read_ignores_split", 400),
+    planted("split_released_early", 400),
+    planted("split_voided", 400),
 ];
 
 /// Seeds for a planted bug that is not on the list.
