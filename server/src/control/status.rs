@@ -161,7 +161,10 @@ impl Control {
             }
             let mut known = BTreeMap::from([(own, status.await)]);
             for task in asked {
-                if let Ok((id, Ok(Answer::Status(status)))) = task.await {
+                // A process that lost its data, or has another node's, answers as somebody else: that node is not up.
+                if let Ok((id, Ok(Answer::Status(status)))) = task.await
+                    && status.node.id == id
+                {
                     known.insert(id, *status);
                 }
             }

@@ -41,6 +41,9 @@ fn px11_a_node_whose_disk_was_wiped_is_replaced_under_new_ids_and_votes_again() 
     assert!(cluster.stop(2).success(), "{}", cluster.log(2));
     std::fs::remove_dir_all(cluster.data_dir(2)).expect("it is ours");
     cluster.start(2, "waiting for init");
+    eventually("its process is not taken for the node", || {
+        cluster.run(&["status", "-o", "json"]).out.contains(r#""node":"n3","up":false"#)
+    });
     // It knows nobody, and nobody counts it: with one of the other two there is no quorum.
     cluster.kill(0);
     let said = cluster.run(&["put", "a", "amnesia", "--timeout", "2s"]);
