@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -14,8 +14,6 @@ use coppice_server::local::{Cluster, LocalOptions};
 use common::cluster::{connect, formed};
 use common::raw::Raw;
 use common::{Scratch, patience, wait_for};
-
-const CLIENT: ClientId = ClientId(77);
 
 /// An attempt that has not ended by then is given up, as every client does: a part may have been dropped.
 const ATTEMPT: Duration = Duration::from_secs(3);
@@ -37,10 +35,13 @@ enum Ended {
 }
 
 impl Asker {
+    /// A client of its own: a node that starts again may still send parts of what an earlier one asked.
     fn connect(cluster: &Cluster) -> Asker {
+        static CLIENTS: AtomicU64 = AtomicU64::new(77);
+        let client = ClientId(CLIENTS.fetch_add(1, Ordering::Relaxed));
         let mut nodes = BTreeMap::new();
         for address in cluster.endpoints() {
-            let mut raw = Raw::connect(address, CLIENT);
+            let mut raw = Raw::connect(address, client);
             let map = wait_for("a node that has just started knows the map", patience(), || raw.map().map);
             let own = map.nodes.iter().find(|node| node.addresses.native == address.to_string()).expect("this node");
             nodes.insert(own.id, raw);

@@ -131,7 +131,7 @@ impl<D: Disk> Engine<D> {
                         return Ok(Progress::Full);
                     }
                 }
-                Err(_) if crate::mutant!(retry_flush) => continue,
+                Err(_) if crate::mutant!(retry_flush) && self.disk.carry_out(effect).is_ok() => {}
                 Err(error) => return Err(Failure { effect: effect.clone(), error }),
             }
             self.pending.pop_front();
