@@ -240,9 +240,10 @@ impl Target for Native {
 
     fn poll(&mut self, until: Nanos, done: &mut Vec<Done>) {
         let at = self.clock.now();
+        let before = done.len();
         done.extend(self.refused.drain(..).map(|slot| Done { slot, end: End::Failed, at, found: 0 }));
         let Native { clock, drivers, told, recording, runtime, .. } = self;
-        let none = done.is_empty();
+        let none = done.len() == before;
         let at = runtime.block_on(poll_fn(|cx| {
             loop {
                 let now = clock.now();

@@ -319,6 +319,7 @@ impl Target for Resp {
 
     fn poll(&mut self, until: Nanos, done: &mut Vec<Done>) {
         let Resp { clock, connections, first_error, buffer, runtime, .. } = self;
+        let before = done.len();
         let oldest = connections.iter().filter_map(|c| Some(c.waiting.front()?.since + c.timeout)).min();
         let until = until.min(oldest.unwrap_or(Nanos::MAX));
         runtime.block_on(poll_fn(|cx| {
@@ -328,7 +329,7 @@ impl Target for Resp {
                     first_error.get_or_insert(error);
                 }
             }
-            if done.is_empty() { clock.poll_until(cx, until) } else { Poll::Ready(()) }
+            if done.len() == before { clock.poll_until(cx, until) } else { Poll::Ready(()) }
         }));
     }
 

@@ -61,6 +61,21 @@ fn replies_end_requests_in_order_and_by_kind() {
 }
 
 #[test]
+fn what_ended_before_does_not_keep_the_next_end_from_being_heard() {
+    let address = server(vec![b"$1\r\nx\r\n", b"$-1\r\n"]);
+    let timeout = Duration::from_secs(10);
+    let mut target = Resp::connect(&Options { timeout, ..options(address) }, Instant::now()).unwrap();
+    let mut done = Vec::new();
+    for slot in 0..2 {
+        target.submit(slot, &Request::Get(u64::from(slot)));
+        while done.len() <= slot as usize {
+            target.poll(target.now() + 20_000_000, &mut done);
+        }
+    }
+    assert!(done.iter().all(|done| done.end == End::Ok), "{done:?}");
+}
+
+#[test]
 fn a_lost_connection_leaves_outcomes_unknown_and_is_made_again() {
     let address = server(vec![b"+OK\r\n", b"", b"+OK\r\n"]);
     let mut target = connect(address);
