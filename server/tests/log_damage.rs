@@ -300,5 +300,6 @@ fn every_planted_bug_is_caught() {
     log_common::catch("cut_at_first_bad", "a_lost_sector_below_the_last_mark_is_damage");
     log_common::catch("refuse_torn_tail", "a_tail_torn_at_any_length_is_cut_and_the_rest_is_there");
     log_common::catch("length_over_boundary", "a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary");
+    log_common::catch("catchup_unverified", "every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset");
     log_common::catch("checksum_no_position", "an_intact_write_of_another_log_is_refused");
 }

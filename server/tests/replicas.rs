@@ -1,6 +1,7 @@
 //! Three replicas of the real core under random schedules: loss, repetition, reordering, crashes that lose what was not
 //! flushed, leader changes that overwrite what was executed. Some replicas speculate and some do not; at every decided
-//! instance all states are equal (ordering.md 2.4), and a repeated command gets its first answer again (ordering.md 6).
+//! instance all states are equal (ordering.md 2.4), a repeated command gets its first answer again (ordering.md 6), and
+//! a read gives the decided state of the instance that it names (ordering.md 7).
 
 #[cfg(feature = "mutants")]
 mod common;
@@ -8,9 +9,11 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::BytesMut;
-use coppice_btree::{KeyRange, Op};
-use coppice_client::wire::{MapVersion, PackWriter, PartitionId, Replies, RepliesWriter, SessionId, frame};
+use bytes::{Bytes, BytesMut};
+use coppice_btree::{Cursor, Direction, KeyRange, Op};
+use coppice_client::wire::{
+    MapVersion, PackWriter, PartitionId, RangeRequest, Replies, RepliesWriter, SessionId, frame,
+};
 use coppice_ordering::{
     Config, Configuration, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId, Settings, Time,
 };
@@ -58,6 +61,10 @@ struct World {
     /// What each stream sent: the numbers of its pack.
     sent: BTreeMap<u32, Vec<u64>>,
     digests: BTreeMap<Instance, u64>,
+    /// Decided states.
+    states: BTreeMap<Instance, Cursor>,
+    /// What reads were answered: the instance, and the pairs.
+    reads: Vec<(Instance, Cursor)>,
     rollbacks: u64,
     repeats: u64,
     /// A replica that nobody hears and that hears nobody: a leader goes on executing what will be overwritten.
@@ -73,6 +80,32 @@ fn config(at: usize, seed: u64) -> Config {
         settings: Settings { window: 8, batch_bytes_max: 256, ..Settings::default() },
         campaign_first: at == 0,
     }
+}
+
+/// All pairs, from any replica.
+fn everything(stale: bool) -> RangeRequest {
+    RangeRequest {
+        partition: GROUP,
+        low: Bytes::new(),
+        high: None,
+        reverse: false,
+        keys_only: false,
+        count_only: false,
+        stale,
+        anywhere: true,
+        pairs_max: 0,
+        bytes_max: 0,
+        credit: u32::MAX,
+    }
+}
+
+fn pairs(cursor: &Cursor) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut pairs = Vec::new();
+    cursor.snapshot().clone().into_cursor(KeyRange::all(), Direction::Forward).walk(|key, value| {
+        pairs.push((key.to_vec(), value.to_vec()));
+        true
+    });
+    pairs
 }
 
 fn empty() -> Machine {
@@ -91,6 +124,8 @@ impl World {
             answered: BTreeMap::new(),
             sent: BTreeMap::new(),
             digests: BTreeMap::new(),
+            states: BTreeMap::new(),
+            reads: Vec::new(),
             rollbacks: 0,
             repeats: 0,
             cut: None,
@@ -160,6 +195,9 @@ impl World {
             let first = *self.digests.entry(instance).or_insert(digest);
             assert_eq!(first, digest, "replica {at} differs at {instance}");
         }
+        let executor = self.hosts[at].replica.executor();
+        let state = executor.decided_view().shard().and_then(|shard| shard.cursor(&everything(false)));
+        self.states.entry(executor.decided()).or_insert_with(|| state.expect("a partition that is open"));
     }
 
     fn carry_out(&mut self, at: usize, host: &mut Host, effects: Vec<Effect>) {
@@ -201,8 +239,28 @@ impl World {
                     }
                 }
             }
+            Reply::Range { instance, cursor, .. } => self.reads.push((instance, *cursor)),
             _ => {}
         }
+    }
+
+    /// Each read whose instance was the last decided one somewhere gave that state. Returns how many there were.
+    fn check_reads(&mut self) -> usize {
+        let mut checked = 0;
+        for (instance, read) in self.reads.drain(..) {
+            if let Some(state) = self.states.get(&instance) {
+                assert_eq!(pairs(&read), pairs(state), "a read as of {instance} gave what was not decided there");
+                checked += 1;
+            }
+        }
+        checked
+    }
+
+    fn read(&mut self) {
+        let at = self.random.below(3);
+        let stale = self.random.below(4) == 0;
+        let origin = Origin { connection: 1, stream: self.random.next() as u32 };
+        self.step(at, Input::Request { origin, request: Request::Range(Box::new(everything(stale))) });
     }
 
     fn submit(&mut self) {
@@ -272,7 +330,8 @@ impl World {
                     let at = self.random.below(3);
                     self.flush(at);
                 }
-                70..85 => self.submit(),
+                70..80 => self.submit(),
+                80..85 => self.read(),
                 85..99 => {
                     let ms = self.random.below(40) as u64;
                     self.now = self.now + Duration::from_millis(ms);
@@ -299,7 +358,7 @@ impl World {
 
 #[test]
 fn replicas_that_speculate_and_one_that_does_not_agree_at_every_instance() {
-    let (mut rollbacks, mut decided, mut repeats, mut answered) = (0, 0, 0, 0);
+    let (mut rollbacks, mut decided, mut repeats, mut answered, mut reads) = (0, 0, 0, 0, 0);
     for seed in 0..150 {
         let mut world = World::new(seed);
         world.run(4_000);
@@ -307,10 +366,12 @@ fn replicas_that_speculate_and_one_that_does_not_agree_at_every_instance() {
         decided += world.digests.len();
         repeats += world.repeats;
         answered += world.answered.len();
+        reads += world.check_reads();
     }
-    println!("{decided} instances, {answered} numbers answered, {repeats} repeats, {rollbacks} rollbacks");
+    println!("{decided} instances, {answered} answers, {repeats} repeats, {reads} reads, {rollbacks} rollbacks");
     assert!(rollbacks > 20, "the schedules must overwrite executed batches: {rollbacks}");
     assert!(decided > 2_000 && answered > 1_000 && repeats > 1_000, "{decided} {answered} {repeats}");
+    assert!(reads > 1_000, "{reads} reads");
 }
 
 #[cfg(feature = "mutants")]
@@ -318,4 +379,13 @@ fn replicas_that_speculate_and_one_that_does_not_agree_at_every_instance() {
 fn a_result_kept_because_the_instance_matches_is_caught() {
     let test = "replicas_that_speculate_and_one_that_does_not_agree_at_every_instance";
     common::assert_caught("match_by_instance", test);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn reads_of_what_is_taken_back_are_caught() {
+    let test = "replicas_that_speculate_and_one_that_does_not_agree_at_every_instance";
+    for mutant in ["read_survives_undo", "stale_from_tip", "follower_gate_at_told"] {
+        common::assert_caught(mutant, test);
+    }
 }

@@ -442,7 +442,7 @@ pub fn decode(bytes: &[u8], chain: u32, seed: u32) -> Result<Option<(usize, u32,
         _ => chain,
     };
     let found = crc32c::crc32c_append(crc32c::crc32c_append(start, &bytes[..4]), &bytes[8..length]);
-    if found != crc {
+    if found != crc && !crate::mutant!(catchup_unverified) {
         return Err(BadRecord::Checksum);
     }
     let unreadable = BadRecord::Unreadable { kind };

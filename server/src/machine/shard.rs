@@ -3,6 +3,7 @@
 //! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
 
 mod border;
+mod command;
 #[cfg(test)]
 mod tests;
 
@@ -10,21 +11,21 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Cursor, Direction, KeyRange, LoadError, Op, OpResult, Tree, Undo, UndoMark, Value};
+use coppice_btree::{Cursor, Direction, KeyRange, Op, OpResult, Tree, Undo, UndoMark, Value};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
-use coppice_client::wire::{
-    ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, Position, RangeRequest, SessionId,
-};
+use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, RangeRequest, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
 
 pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal, second};
 
+use command::{repeat, run, take_ready};
+
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
 use crate::multicast::Share;
-use crate::sessions::{Answers, Known, Numbers, SessionLimits, SessionUndo, Sessions};
+use crate::sessions::{Answers, Numbers, SessionLimits, SessionUndo, Sessions};
 
 /// A partition's replicated state at the tip of its log.
 #[derive(Debug)]
@@ -298,8 +299,13 @@ impl Shard {
                     if gathered.ops.len() >= GATHERED_OPS_MAX || !self.gather(index, &pack, &mut gathered) {
                         self.run_gathered(instance, &mut gathered, mark, answers);
                         if !self.gather(index, &pack, &mut gathered) {
+                            let repeats = crate::mutant!(gate_skips_repeats) && self.repeats(&pack);
                             let outcome = self.execute_pack(instance, index, &pack, mark, None);
-                            answers.push(self.answer(instance, index, outcome));
+                            let mut answer = self.answer(instance, index, outcome);
+                            if repeats {
+                                answer.last_ticket = None;
+                            }
+                            answers.push(answer);
                         }
                     }
                 } else {
@@ -313,6 +319,12 @@ impl Shard {
         self.run_gathered(instance, &mut gathered, mark, answers);
     }
 
+    /// Whether all of a pack was executed before.
+    fn repeats(&self, pack: &Pack<'_>) -> bool {
+        let executed = self.sessions.highest(pack.session());
+        pack.commands().all(|(number, _)| Some(number) <= executed)
+    }
+
     fn answer(&self, instance: Instance, index: u32, outcome: Outcome) -> Answer {
         Answer { instance, index, last_ticket: self.chain.last_ticket(), outcome }
     }
@@ -323,7 +335,12 @@ impl Shard {
             Entry::Open(_) if self.is_closed() => Outcome::Closed,
             Entry::Open(Open { client, .. }) => {
                 let session = SessionId { partition: self.partition, instance: instance.0, index };
-                self.sessions.open(session, client.0, &self.session_limits, &mut mark.sessions);
+                let mut limits = self.session_limits;
+                if crate::mutant!(expire_by_clock) {
+                    // As if each replica's clock ran at a pace of its own.
+                    limits.expiry_instances += self.me.map_or(0, |me| u64::from(me.0));
+                }
+                self.sessions.open(session, client.0, &limits, &mut mark.sessions);
                 Outcome::Opened(session)
             }
             Entry::Place(place) => {
@@ -422,6 +439,9 @@ impl Shard {
         if self.is_closed() {
             return Outcome::Closed;
         }
+        if self.sessions.highest(session).is_none() && crate::mutant!(session_reopened) {
+            self.sessions.open(session, 0, &self.session_limits, &mut mark.sessions);
+        }
         let Some(highest) = self.sessions.highest(session) else { return Outcome::SessionExpired };
         self.sessions.acknowledge(session, pack.lowest_unacknowledged(), instance.0, &mut mark.sessions);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -430,7 +450,7 @@ impl Shard {
         let mut reply = PackReply::new(&mut scratch.reply, self.partition, instance.0, index);
         let refusal = CommandRefusal::WrongPartition { version: self.map_version };
         for (offset, (number, command)) in pack.commands().enumerate() {
-            if ready.is_none() && number <= highest && repeat(&self.sessions, session, number, &mut reply) {
+            if ready.is_none() && number <= highest && repeat(&self.sessions, session, number, instance, &mut reply) {
                 continue;
             }
             // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
@@ -546,52 +566,5 @@ impl Shard {
         let sealed = self.sealed.map_or(0, |seal| u64::from(seal.heir.0) + 1);
         let bounds = bounds ^ sealed.rotate_left(16);
         self.tree.digest().0 ^ self.sessions.digest().rotate_left(1) ^ ticket.rotate_left(2) ^ bounds.rotate_left(3)
-    }
-}
-
-/// Answers a number that is not above all that were executed before; `false` if it is new all the same.
-fn repeat(sessions: &Sessions, session: SessionId, number: u64, reply: &mut PackReply<'_>) -> bool {
-    match sessions.find(session, number) {
-        Known::New => return false,
-        // Never computed again: the state has moved on since (reliability.md SE7).
-        Known::Answered { .. } if crate::mutant!(repeat_recomputed) => return false,
-        Known::Answered { partition, instance, index, result } => {
-            reply.repeated(Position { partition, instance, index }, result);
-        }
-        Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
-    }
-    true
-}
-
-/// Answers one command whose operations have run.
-fn take_ready(ready: &mut slice::Iter<'_, OpResult>, command: &Command<'_>, reply: &mut PackReply<'_>) {
-    match command {
-        Command::Many(operations) => {
-            let (mine, rest) = ready.as_slice().split_at(operations.len().min(ready.len()));
-            *ready = rest.iter();
-            reply.many(mine.iter());
-        }
-        // Packs with a bulk load are never gathered.
-        Command::Op(_) | Command::Load(_) => {
-            if let Some(result) = ready.next() {
-                reply.result(result);
-            }
-        }
-    }
-}
-
-/// Executes one command that is new and inside the partition.
-fn run(tree: &mut Tree, undo: &mut Undo, command: &Command<'_>, reply: &mut PackReply<'_>, many: &mut Vec<OpResult>) {
-    match command {
-        Command::Op(op) => reply.result(&tree.execute(*op, undo)),
-        Command::Many(operations) => {
-            many.clear();
-            many.extend(operations.iter().map(|op| tree.execute(op, undo)));
-            reply.many(many.iter());
-        }
-        Command::Load(pairs) => match tree.load(pairs.iter(), undo) {
-            Ok(count) => reply.loaded(count),
-            Err(LoadError::Present { index } | LoadError::NotSorted { index }) => reply.not_loaded(index),
-        },
     }
 }

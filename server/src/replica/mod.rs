@@ -461,6 +461,9 @@ impl Replica {
         }
         self.keep_answers();
         self.keep_parts();
+        if crate::mutant!(part_undecided) {
+            self.give_parts(self.executor.tip(), effects);
+        }
     }
 
     /// Answers wait beside the origins of their instance; those that nobody here waits for are dropped.
@@ -536,6 +539,10 @@ impl Replica {
         if led {
             for work in self.work.values_mut() {
                 for origin in work.origins.drain(..) {
+                    if crate::mutant!(refused_after_propose) {
+                        refuse(effects, origin, Refusal::NotLeader { hint: leader });
+                        continue;
+                    }
                     effects.push(Effect::Reply { origin, reply: Reply::Unsure { hint: leader } });
                 }
             }

@@ -68,7 +68,12 @@ impl Replica {
         for placed in self.placed.drain(..) {
             self.reporter.placed(placed.instance, placed.ticket);
             let position = Position { partition: self.group, instance: placed.instance.0, index: placed.index };
-            for (share, cursor) in placed.shares {
+            for (share, mut cursor) in placed.shares {
+                if crate::mutant!(part_old)
+                    && let Some(shard) = self.executor.decided_view().shard()
+                {
+                    cursor = shard.cursor(&share.range(self.group)).unwrap_or(cursor);
+                }
                 if self.parts.len() >= PARTS_MAX {
                     self.parts.pop_front();
                 }
@@ -80,7 +85,13 @@ impl Replica {
 
     /// Parts leave when their place is decided. They pass no gate: `Complete` makes them count (ordering.md 4, step 6).
     pub(super) fn give_parts(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
-        while let Some((_, part)) = self.parts.pop_front_if(|(instance, _)| *instance <= upto) {
+        while let Some((_, mut part)) = self.parts.pop_front_if(|(instance, _)| *instance <= upto) {
+            if crate::mutant!(part_at_tip)
+                && let Some(shard) = self.executor.machine().shard()
+            {
+                let at_tip = shard.cursor(&part.share.range(self.group));
+                part.cursor = at_tip.map_or(part.cursor, Box::new);
+            }
             effects.push(Effect::Part(part));
         }
     }

@@ -67,6 +67,9 @@ impl Replica {
 
     /// Reads that saw what was taken back are read again; their leadership was confirmed for the same moment.
     pub(super) fn redo_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        if crate::mutant!(read_survives_undo) {
+            return;
+        }
         let tip = self.executor.tip();
         for at in 0..self.reads.len() {
             if self.reads[at].position >= from {
@@ -85,7 +88,7 @@ impl Replica {
         self.confirm_coordinator(upto, effects);
         while self.reads.front().is_some_and(|read| read.token <= upto) {
             let Some(read) = self.reads.pop_front() else { return };
-            let ticket = self.executor.last_ticket();
+            let ticket = self.executor.last_ticket().filter(|_| !crate::mutant!(gate_skips_reads));
             self.gate.hold(read.position, ticket, (read.origin, read.reply, self.now));
         }
     }
@@ -107,7 +110,12 @@ impl Replica {
         while self.asked.front().is_some_and(&ready) {
             let Some(read) = self.asked.pop_front() else { return };
             let reply = self.execute_read(&read.request);
-            self.gate.hold(self.executor.tip(), self.executor.last_ticket(), (read.origin, reply, self.now));
+            let (position, ticket) = match read.position {
+                Some(told) if crate::mutant!(follower_gate_at_told) => (told, None),
+                _ => (self.executor.tip(), self.executor.last_ticket()),
+            };
+            let ticket = ticket.filter(|_| !crate::mutant!(gate_skips_reads));
+            self.gate.hold(position, ticket, (read.origin, reply, self.now));
         }
     }
 }

@@ -473,8 +473,12 @@ impl World {
             self.oracle.digest(node, group, executor.decided(), digest, "I8 undo")?;
         }
         for effect in effects {
-            if let Effect::Reply { reply, .. } = effect {
-                self.replies(node, group, reply)?;
+            match effect {
+                Effect::Reply { reply, .. } => self.replies(node, group, reply)?,
+                Effect::Part(part) if part.position.instance > self.oracle.decided(group) => {
+                    return broken("I9 undecided part", format!("n{node}.{group} gives {}", part.position));
+                }
+                _ => {}
             }
         }
         Ok(())

@@ -110,6 +110,15 @@ fn mv2_a_command_behind_the_border_is_refused_where_the_log_has_it() {
 }
 
 #[test]
+fn tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition() {
+    let mut log = Log::new();
+    log.split("k", 1);
+    let last_ticket = log.shard.last_ticket();
+    let (_, answers) = log.run(put(log.session.expect("open"), 1, "a"));
+    assert!(last_ticket.is_some() && answers[0].last_ticket == last_ticket, "{answers:?}");
+}
+
+#[test]
 fn mv4_the_child_goes_on_from_the_parents_last_ticket() {
     let mut log = Log::new();
     let mark = log.split("k", 1);
@@ -206,6 +215,7 @@ fn planted_bugs_of_splits_are_caught() {
     for (mutant, test) in [
         ("fork_undecided", "sp8_a_child_begins_only_when_the_split_is_decided"),
         ("bounds_at_routing", "mv2_a_command_behind_the_border_is_refused_where_the_log_has_it"),
+        ("gate_skips_repeats", "tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition"),
         ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
     ] {
         let program = std::env::current_exe().expect("this test");

@@ -1,0 +1,71 @@
+//! One command of a pack: answered from the table, from results that are there, or run on the tree.
+
+use std::slice;
+
+use coppice_btree::{LoadError, OpResult, Tree, Undo};
+use coppice_client::wire::reply::PackReply;
+use coppice_client::wire::{Command, CommandRefusal, Position, SessionId};
+use coppice_ordering::Instance;
+
+use crate::sessions::{Known, Sessions};
+
+/// Answers a number that is not above all that were executed before; `false` if it is new all the same.
+pub(super) fn repeat(
+    sessions: &Sessions,
+    session: SessionId,
+    number: u64,
+    now: Instance,
+    reply: &mut PackReply<'_>,
+) -> bool {
+    match sessions.find(session, number) {
+        Known::New => return false,
+        // Two copies in the pipe at once: when the second was proposed, the first was not in the table (SE1).
+        Known::Answered { instance, .. } if crate::mutant!(dedupe_at_propose) && now.0 - instance < 16 => return false,
+        // Never computed again: the state has moved on since (reliability.md SE7).
+        Known::Answered { .. } if crate::mutant!(repeat_recomputed) => return false,
+        Known::Answered { partition, instance, index, result } => {
+            reply.repeated(Position { partition, instance, index }, result);
+        }
+        Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
+    }
+    true
+}
+
+/// Answers one command whose operations have run.
+pub(super) fn take_ready(ready: &mut slice::Iter<'_, OpResult>, command: &Command<'_>, reply: &mut PackReply<'_>) {
+    match command {
+        Command::Many(operations) => {
+            let (mine, rest) = ready.as_slice().split_at(operations.len().min(ready.len()));
+            *ready = rest.iter();
+            reply.many(mine.iter());
+        }
+        // Packs with a bulk load are never gathered.
+        Command::Op(_) | Command::Load(_) => {
+            if let Some(result) = ready.next() {
+                reply.result(result);
+            }
+        }
+    }
+}
+
+/// Executes one command that is new and inside the partition.
+pub(super) fn run(
+    tree: &mut Tree,
+    undo: &mut Undo,
+    command: &Command<'_>,
+    reply: &mut PackReply<'_>,
+    many: &mut Vec<OpResult>,
+) {
+    match command {
+        Command::Op(op) => reply.result(&tree.execute(*op, undo)),
+        Command::Many(operations) => {
+            many.clear();
+            many.extend(operations.iter().map(|op| tree.execute(op, undo)));
+            reply.many(many.iter());
+        }
+        Command::Load(pairs) => match tree.load(pairs.iter(), undo) {
+            Ok(count) => reply.loaded(count),
+            Err(LoadError::Present { index } | LoadError::NotSorted { index }) => reply.not_loaded(index),
+        },
+    }
+}
