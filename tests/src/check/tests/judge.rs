@@ -257,3 +257,40 @@ fn parts_of_a_stale_read_may_be_from_before_and_after_a_split() {
     fails(&read(r#"[["a","x"]]"#, "[[1,1,0],[5,3,0]]"), "a stale read differs from the state of p5");
     fails(&read(r#"[["f","y"]]"#, "[[5,3,0]]"), "do not tile");
 }
+
+/// Seed 1816: a partition was split and its child merged back some thirty times. Each round doubled the list of logs
+/// that the judge took the partition for a continuation of, until the machine's memory was full.
+#[test]
+fn a_partition_that_splits_and_merges_again_and_again_has_one_past() {
+    let mut lines = Vec::new();
+    let mut at = 1;
+    for round in 0..64 {
+        // Of the split, the seal and the merge; the seal is the child's alone.
+        let [split, seal, merge] = [3 * round + 1, 3 * round + 2, 3 * round + 3];
+        let before = if round == 0 { "null".into() } else { format!("[1,1,{}]", split - 1) };
+        let (child, begun, sealed, taken) = (10 + round, at + 1, at + 2, at + 3);
+        let line = |partition: u32, instance: u32, rest: &str| {
+            format!(r#"{{"e":"log","p":{partition},"r":1,"i":{instance},"x":0,{rest},"hit":true}}"#)
+        };
+        let place = |ticket: u32, before: &str| format!(r#""tk":[1,1,{ticket}],"prev":{before}"#);
+        let (first, later) = (place(split, &before), format!("[1,1,{split}]"));
+        let (seals, takes) = (place(seal, &later), place(merge, &later));
+        lines.extend([
+            line(1, begun, &format!(r#""do":"split","id":{split},"k":"d","to":{child},{first}"#)),
+            line(child, begun, &format!(r#""do":"born","from":[[1,{begun},0]],"lo":"d","hi":"j","tk":{later}"#)),
+            line(child, sealed, &format!(r#""do":"seal","id":{seal},{seals}"#)),
+            line(1, sealed, r#""do":"noop""#),
+            line(1, taken, &format!(r#""do":"merge","id":{merge},"from":[[{child},{sealed},0]],{takes}"#)),
+        ]);
+        at = taken;
+    }
+    let repeated = |number: u32, hit: bool| {
+        let command = format!(r#""do":"cmd","c":1,"n":{number},"op":"put","k":"f","v":"y","hit":{hit}}}"#);
+        format!(r#"{{"e":"log","p":1,"r":1,"i":{},"x":0,{command}"#, at + 1)
+    };
+    let script = "c1 10 20 put f=y -> - @ p1#1\nlog p1: y";
+    let told = |last: String| history_with(script, &[&lines[..], &[last]].concat().join("\n"));
+    let verdict = tier0::check(&told(repeated(1, false))).verdict;
+    assert!(verdict.is_pass(), "{verdict:?}");
+    fails(&told(repeated(1, true)), "does not count");
+}

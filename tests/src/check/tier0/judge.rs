@@ -64,6 +64,22 @@ pub fn wrong(what: String, about: impl IntoIterator<Item = u32>) -> Box<Violatio
 
 type Outcome = Result<(), Box<Violation>>;
 
+/// Other logs that one continues, each up to a place. One entry a log: a child that is merged back shares all of its
+/// ancestors with its heir, and a list of them would double with each such round.
+#[derive(Clone, Default)]
+struct Lineage(BTreeMap<u32, Place>);
+
+impl Lineage {
+    fn note(&mut self, partition: u32, upto: Place) {
+        let known = self.0.entry(partition).or_insert(upto);
+        *known = (*known).max(upto);
+    }
+
+    fn holds(&self, earlier: Position) -> bool {
+        self.0.get(&earlier.partition).is_some_and(|upto| earlier.place() <= *upto)
+    }
+}
+
 /// A log while it is walked.
 #[derive(Default)]
 struct Walk<'a> {
@@ -77,8 +93,7 @@ struct Walk<'a> {
     sealed: bool,
     /// Ids of changes done.
     changes: Vec<u64>,
-    /// Other logs that this one continues, each up to a place.
-    lineage: Vec<(u32, Place)>,
+    lineage: Lineage,
     /// Highest lowest-unacknowledged number seen, by client and session.
     low: BTreeMap<(u64, Option<Position>), u64>,
 }
@@ -89,7 +104,7 @@ struct Fork {
     joint: u32,
     bounds: (u32, u32),
     last_ticket: Option<Ticket>,
-    lineage: Vec<(u32, Place)>,
+    lineage: Lineage,
     low: BTreeMap<(u64, Option<Position>), u64>,
     changes: Vec<u64>,
 }
@@ -305,13 +320,7 @@ impl<'a> Judge<'a> {
         } else {
             0
         };
-        let known = |earlier: Position| {
-            earlier.partition == at.partition
-                || walk
-                    .lineage
-                    .iter()
-                    .any(|(partition, upto)| *partition == earlier.partition && earlier.place() <= *upto)
-        };
+        let known = |earlier: Position| earlier.partition == at.partition || walk.lineage.holds(earlier);
         let new = !self.counted[index as usize].is_some_and(known);
         let inside = self.history.steps(operation).iter().all(|step| inside(walk.bounds, step.key));
         if !new || !inside || walk.sealed || expired || number < lowest {
@@ -373,7 +382,7 @@ impl<'a> Judge<'a> {
         walk.judged.chain.push((at.place(), joint));
         walk.judged.bounds.push((at.place(), low, key));
         let mut lineage = walk.lineage.clone();
-        lineage.push((at.partition, at.place()));
+        lineage.note(at.partition, at.place());
         let fork = Fork {
             place: at,
             joint,
@@ -399,8 +408,8 @@ impl<'a> Judge<'a> {
         walk.changes.push(id);
         walk.judged.chain.push((at.place(), joint));
         walk.judged.bounds.push((at.place(), walk.bounds.0, walk.bounds.1));
-        walk.lineage.extend(giver.lineage.iter().copied());
-        walk.lineage.push((from.partition, LAST));
+        giver.lineage.0.iter().for_each(|(&partition, &upto)| walk.lineage.note(partition, upto));
+        walk.lineage.note(from.partition, LAST);
         for (session, low) in &giver.low {
             let mine = walk.low.entry(*session).or_insert(0);
             *mine = (*mine).max(*low);
