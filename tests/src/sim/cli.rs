@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
 use super::plan::Plan;
 use super::sweep::{Sweep, catch_panics, run_plan};
 use super::trace::Trace;
+use super::watch::Limits;
 use super::{exhaustive, planted, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
@@ -20,6 +22,12 @@ use crate::check::write::write;
 struct Args {
     #[command(subcommand)]
     verb: Verb,
+    /// A run that takes longer has failed, in seconds of real time: most take less than one.
+    #[arg(long, global = true, default_value_t = 300)]
+    seed_seconds: u64,
+    /// Of more memory than this, in MiB, the longest run is taken for the cause, and fails: most take less than 100.
+    #[arg(long, global = true, default_value_t = 4_096)]
+    memory_mib: u64,
 }
 
 #[derive(Debug, Subcommand)]
@@ -93,7 +101,9 @@ enum Verb {
 /// Runs the program.
 pub fn main() -> ExitCode {
     catch_panics();
-    match Args::parse().verb {
+    let Args { verb, seed_seconds, memory_mib } = Args::parse();
+    Limits { seed: Duration::from_secs(seed_seconds), memory_mib }.watch();
+    match verb {
         Verb::Sweep { from, count, jobs, twice, twice_every, first } => {
             let twice_every = if twice { 1 } else { twice_every };
             sweep(Sweep { from, count, jobs, twice_every, first, quiet: false })

@@ -19,7 +19,8 @@
 //! | `oracle` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
-//! | `sweep`, `shrink`, `planted`, `cli` | many seeds; one seed made short; planted bugs; the program |
+//! | `sweep`, `shrink`, `planted` | many seeds; one seed made short; planted bugs |
+//! | `cli`, `watch` | the program; what it may take |
 
 mod account;
 pub mod cli;
@@ -42,6 +43,7 @@ mod snapshots;
 mod store;
 pub mod sweep;
 pub mod trace;
+mod watch;
 mod world;
 
 pub use plan::Plan;

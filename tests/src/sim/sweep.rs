@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::watch::Running;
 use super::{Failure, Outcome, Plan, run, trace::Trace};
 
 /// Which seeds, and how.
@@ -55,6 +56,7 @@ pub fn catch_panics() {
 
 /// Runs a plan; a panic of the code under test is a failure like any other.
 pub fn run_plan(plan: Plan, trace: Trace) -> Outcome {
+    let _running = Running::begin(plan.seed);
     match catch_unwind(AssertUnwindSafe(|| run(plan, trace))) {
         Ok(outcome) => outcome,
         Err(_) => {
