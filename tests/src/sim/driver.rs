@@ -136,6 +136,7 @@ impl World {
             driver.balanced = now;
             steps.extend(balance(&state, view));
         }
+        self.trace.step(now, &(node, steps.len()), |line| *line += &format!("n{node} looks => {steps:?}"));
         let Node { hosts, leaders, .. } = &mut self.nodes[node];
         for (group, leader) in view.leaders_elsewhere(&state.map, |group| hosts.contains_key(&group)) {
             leaders.insert(group, leader.0 as usize - 1);

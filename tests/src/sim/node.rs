@@ -142,6 +142,15 @@ impl Node {
         }
     }
 
+    /// What its process knew is gone; what is on its disk stays.
+    pub fn forget(&mut self) {
+        self.hosts.clear();
+        self.found.clear();
+        self.parked.clear();
+        (self.desk, self.control) = (Desk::new(), Control::default());
+        self.leaders.clear();
+    }
+
     /// Whether a process can be started on it.
     pub fn may_start(&self) -> bool {
         !self.is_lost && !self.is_new
