@@ -85,8 +85,8 @@ pub enum Reason {
     /// The nodes answered `Busy` until the deadline.
     #[error("the servers are busy")]
     Busy,
-    /// Disk or memory of the partition is full; deletes are still taken.
-    #[error("the partition's disk or memory is full")]
+    /// Disk or memory of the node that leads the partition is at its limit; deletes are still taken.
+    #[error("disk or memory of the node that leads the partition is at its limit")]
     Full,
     /// The deadline passed before it was sent, or (a read) before it was answered.
     #[error("timed out")]
