@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ReplicaId, Round};
+use crate::ids::ReplicaId;
 
 /// The value of an instance. Cloning is cheap: no payload is copied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -167,10 +167,6 @@ pub struct Configuration {
     /// Removed by this configuration. They keep their log and answer `CatchUp` until a quorum of `voters` durably holds
     /// everything up to the entry; the leader tells them when. Filled in by the leader that proposes it.
     pub leaving: BTreeSet<ReplicaId>,
-    /// The round of the ballot that proposed it; whoever leads under it later is in a higher one. The quorums of two
-    /// configurations need not meet, and the coordinator's tickets rest on ballots that rise (ordering.md 4.2). Filled
-    /// in by the leader that proposes it.
-    pub round: Round,
 }
 
 impl Configuration {

@@ -187,6 +187,9 @@ pub struct CatchUpReply {
     pub trimmed_upto: Instance,
     /// As in [`Heartbeat`], as far as the sender knows.
     pub held_upto: Instance,
+    /// What the sender has promised, perhaps not durably: whoever takes a configuration from it promises no less
+    /// (ordering.md 1.5).
+    pub promised: Ballot,
 }
 
 /// Follower to leader (ordering.md 7).

@@ -54,6 +54,9 @@ pub enum Input {
         configuration: Configuration,
         /// The instance that decided it; zero for the first one.
         configured_at: Instance,
+        /// What the replica that took it had promised ([`crate::Paxos::promised`]): this one promises no less
+        /// (ordering.md 1.5).
+        promised: Ballot,
     },
 }
 

@@ -49,6 +49,7 @@ fn a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end() {
         decided_upto: Instance(1),
         trimmed_upto: Instance::ZERO,
         held_upto: Instance::ZERO,
+        promised: second,
     };
     hear(&mut paxos, 3, reply.into());
     assert_eq!(paxos.decided_upto(), Instance(1), "learned");

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use coppice_btree::{Key, KeyRange, Tree, Value};
 use coppice_client::wire::{ChangeId, PartitionId};
-use coppice_ordering::{Configuration, Instance};
+use coppice_ordering::{Ballot, Configuration, Instance};
 
 use crate::checkpoint::{Blobs, Head};
 use crate::machine::Machine;
@@ -37,6 +37,8 @@ pub struct Loaded {
     pub configuration: Configuration,
     /// The instance that decided that.
     pub configured_at: Instance,
+    /// What the replica that took it had promised (ordering.md 1.5).
+    pub promised: Ballot,
 }
 
 /// The blobs or pairs of an intact snapshot make no state: it was written by something else.
@@ -56,9 +58,10 @@ pub fn take(replica: &Replica) -> Taken {
         false => replica.paxos().configuration_at(executor.decided()),
         true => (&nobody, Instance::ZERO),
     };
+    let promised = replica.paxos().promised();
     let plain = "replicated state is plain data";
     let mut blobs = Blobs {
-        configuration: postcard::to_stdvec(&(configuration, configured_at)).expect(plain).into(),
+        configuration: postcard::to_stdvec(&(configuration, configured_at, promised)).expect(plain).into(),
         ..Blobs::default()
     };
     let mut head = Head { partition: replica.group(), instance: executor.decided(), ..Head::default() };
@@ -90,7 +93,7 @@ pub fn take(replica: &Replica) -> Taken {
 pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Value)>) -> Result<Loaded, NoState> {
     let tree = Tree::from_sorted(pairs).map_err(|_| NoState)?;
     let Head { partition, instance, low, high, map_version, last_ticket } = head.clone();
-    let (configuration, configured_at) = postcard::from_bytes(&blobs.configuration).map_err(|_| NoState)?;
+    let (configuration, configured_at, promised) = postcard::from_bytes(&blobs.configuration).map_err(|_| NoState)?;
     let machine = if partition == PartitionId::DIRECTORY {
         Machine::Directory(Directory::new(postcard::from_bytes(&blobs.directory).map_err(|_| NoState)?))
     } else {
@@ -101,5 +104,5 @@ pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Val
         shard.set_borders(applied, sealed);
         Machine::Shard(Box::new(shard))
     };
-    Ok(Loaded { machine, instance, configuration, configured_at })
+    Ok(Loaded { machine, instance, configuration, configured_at, promised })
 }

@@ -238,6 +238,7 @@ fn messages() -> Vec<Message> {
             decided_upto: Instance(12),
             trimmed_upto: Instance(2),
             held_upto: Instance(1),
+            promised: ballot,
         }
         .into(),
         Heartbeat {
@@ -395,7 +396,7 @@ fn blobs() -> Blobs {
     Blobs {
         sessions: postcard::to_stdvec(&shard.sessions().export()).expect(plain).into(),
         changes: postcard::to_stdvec(&(shard.applied(), shard.sealed())).expect(plain).into(),
-        configuration: postcard::to_stdvec(&(configuration, Instance(4))).expect(plain).into(),
+        configuration: postcard::to_stdvec(&(configuration, Instance(4), Ballot::new(3, 1))).expect(plain).into(),
         directory: postcard::to_stdvec(&DirectoryState::default()).expect(plain).into(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_server::log::record::{Decoded, Gather, decode, decode_mark, encode, encode_mark};
-use coppice_server::log::{Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, ReplicaId, Round};
+use coppice_server::log::{Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, ReplicaId};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -20,10 +20,9 @@ fn replicas() -> impl Strategy<Value = BTreeSet<ReplicaId>> {
 fn batch() -> impl Strategy<Value = Batch> {
     let commands = (any::<u32>(), vec(bytes(600), 1..5))
         .prop_map(|(count, mut parts)| Batch::Commands(Commands::from_parts(count, &mut parts)));
-    let configuration = (replicas(), replicas(), replicas(), any::<u64>().prop_map(Round));
-    let configuration = configuration.prop_map(|(voters, learners, leaving, round)| {
-        Batch::Configuration(Configuration { voters, learners, leaving, round })
-    });
+    let configuration = (replicas(), replicas(), replicas());
+    let configuration = configuration
+        .prop_map(|(voters, learners, leaving)| Batch::Configuration(Configuration { voters, learners, leaving }));
     prop_oneof![Just(Batch::NoOp), commands, configuration]
 }
 

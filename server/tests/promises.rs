@@ -77,7 +77,7 @@ impl Node {
         let mut recovered = match trimmed {
             Instance::ZERO => RecoveredGroup::new(),
             // As a checkpoint of that instance would say.
-            trimmed => RecoveredGroup::from_snapshot(trimmed, configuration, Instance::ZERO),
+            trimmed => RecoveredGroup::from_snapshot(trimmed, configuration, Instance::ZERO, Ballot::ZERO),
         };
         for (lsn, record) in group.take_records() {
             recovered.apply(lsn, record);

@@ -65,6 +65,11 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("PX17", "self-tuning leaves its caps, or ends at window 0 (ordering.md 9)", &[cargo("tuner_unbounded")]),
     hazard("PX18", "configuration adopted by a new leader, no second Phase 1 under it", &[sim("conf_one_phase1")]),
     hazard("PX19", "removed replicas deleted before the new quorum holds the log", &[sim("removed_deleted_early")]),
+    hazard(
+        "PX20",
+        "ballots under a configuration not above what was proposed beside it under the one before",
+        &[sim("rounds_begin_anew")],
+    ),
     // Speculation and undo.
     hazard("SP1", "reply at execution, not at decision", &[sim("reply_at_execute")]),
     hazard(
@@ -186,8 +191,6 @@ pub const HAZARDS: &[Hazard] = &[
 /// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves
 /// (reliability.md 3.7).
 pub const OTHERS: &[&str] = &[
-    // A replica that joined begins with a round below those of the leaders before it (ordering.md 4.2).
-    "rounds_begin_anew",
     // A replica in a removed one's place takes the flushes that the log still owes that one for its own (PX1).
     "lsns_begin_anew",
     // A snapshot of an executor that waits holds a configuration decided above it (ordering.md 1.6).

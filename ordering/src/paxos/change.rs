@@ -2,7 +2,7 @@
 //! 1.5, 1.6, 8).
 
 use crate::batch::Configuration;
-use crate::ids::{Instance, ReplicaId, Time};
+use crate::ids::{Ballot, Instance, ReplicaId, Time};
 use crate::message::{Message, TakeOver};
 use crate::paxos::Paxos;
 use crate::proposer::Handover;
@@ -32,8 +32,28 @@ impl Paxos {
             return;
         }
         configuration.leaving = old.members().filter(|member| !configuration.is_member(*member)).collect();
-        configuration.round = proposer.ballot.round;
         proposer.change = Some(configuration);
+    }
+
+    /// A decided configuration comes from a replica that has promised `promised`, and is about to be in force here:
+    /// this replica promises no less (ordering.md 1.5, reliability.md PX20).
+    ///
+    /// The quorums of two configurations need not meet, so nothing else keeps the ballots under the new one above those
+    /// under the old one. Between the ballot that proposed a configuration and the one that decided it others may have
+    /// led, which did not know of it, and proposed something in its place and beyond. What they left beyond must lose
+    /// against whatever is proposed under the new configuration, and their tickets must be lower (ordering.md 4.2).
+    ///
+    /// Whoever knows it to be decided has promised a ballot that decided it, or a higher one: the leader that counted
+    /// the votes and the followers that heard so have accepted it in that ballot, a candidate that is told so is in a
+    /// higher one than those who tell, and all others come here. So whoever stands under it is above.
+    pub(super) fn promise_with(&mut self, promised: Ballot, effects: &mut Vec<Effect>) {
+        if mutant!(rounds_begin_anew) {
+            return;
+        }
+        self.election.saw(promised);
+        if promised > self.acceptor.promised() {
+            self.acceptor.promise(promised, effects);
+        }
     }
 
     /// The configuration in force has changed. Whoever leads repeats Phase 1 under it, in the same ballot, for all that
@@ -125,14 +145,15 @@ impl Paxos {
     pub(super) fn on_installed(
         &mut self,
         instance: Instance,
-        configuration: Configuration,
-        configured_at: Instance,
+        (configuration, configured_at): (Configuration, Instance),
+        promised: Ballot,
         effects: &mut Vec<Effect>,
     ) {
         if instance <= self.learner.decided_upto {
             return;
         }
         self.stand_down(effects);
+        self.promise_with(promised, effects);
         self.acceptor.install(instance);
         self.saved_upto = self.saved_upto.max(instance);
         self.learner.decided_upto = instance;

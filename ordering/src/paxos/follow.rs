@@ -164,6 +164,7 @@ impl Paxos {
             decided_upto: self.learner.decided_upto,
             trimmed_upto: slots.trimmed_upto(),
             held_upto: self.learner.held_upto,
+            promised: self.acceptor.promised(),
         };
         effects.push(Effect::Send { to: from, message: message.into() });
     }
@@ -183,6 +184,9 @@ impl Paxos {
         let source_upto = m.decided.last().map_or(m.decided_upto, |last| last.instance.max(m.decided_upto));
         for decided in m.decided {
             if decided.instance == self.learner.decided_upto.next() {
+                if decided.batch.is_configuration() {
+                    self.promise_with(m.promised, effects);
+                }
                 configured |= self.learn(decided, effects);
             }
         }

@@ -74,8 +74,8 @@ impl Paxos {
                 self.learner.executed(instance.min(self.learner.decided_upto));
             }
             Input::Trim(instance) => self.on_trim(instance, effects),
-            Input::Installed { instance, configuration, configured_at } => {
-                self.on_installed(instance, configuration, configured_at, effects);
+            Input::Installed { instance, configuration, configured_at, promised } => {
+                self.on_installed(instance, (configuration, configured_at), promised, effects);
             }
         }
         self.advance(effects);
@@ -274,6 +274,11 @@ impl Paxos {
     /// The highest ballot promised or heard.
     pub fn ballot(&self) -> Ballot {
         self.acceptor.promised().max(self.election.leader_ballot)
+    }
+
+    /// The highest ballot promised, perhaps not durably: part of every snapshot, see [`Input::Installed`].
+    pub fn promised(&self) -> Ballot {
+        self.acceptor.promised()
     }
 
     /// Everything up to here is decided, and known here.

@@ -83,11 +83,7 @@ impl Paxos {
     }
 
     fn next_ballot(&self) -> Ballot {
-        let mut above = self.election.round_seen.max(self.acceptor.promised().round);
-        if !mutant!(rounds_begin_anew) {
-            // One that joined since has promised nothing in the ballots before (ordering.md 4.2).
-            above = above.max(self.learner.configuration.round);
-        }
+        let above = self.election.round_seen.max(self.acceptor.promised().round);
         Ballot { round: above.next(), replica: self.id }
     }
 

@@ -37,6 +37,8 @@ pub struct Config {
 pub struct RecoveredGroup {
     snapshot: Instance,
     configuration: Option<(Configuration, Instance)>,
+    /// What whoever took the snapshot had promised. The log may not hold it, and says what is promised here.
+    snapshot_promised: Ballot,
     promised: Ballot,
     slots: Slots,
     decided_upto: Instance,
@@ -56,6 +58,7 @@ impl RecoveredGroup {
         RecoveredGroup {
             snapshot: Instance::ZERO,
             configuration: None,
+            snapshot_promised: Ballot::ZERO,
             promised: Ballot::ZERO,
             slots: Slots::default(),
             decided_upto: Instance::ZERO,
@@ -64,11 +67,18 @@ impl RecoveredGroup {
         }
     }
 
-    /// A group whose snapshot was taken at `instance`, when the configuration decided at `configured_at` was in force.
-    pub fn from_snapshot(instance: Instance, configuration: Configuration, configured_at: Instance) -> RecoveredGroup {
+    /// A group whose snapshot was taken at `instance`, when the configuration decided at `configured_at` was in force,
+    /// by a replica that had promised `promised`.
+    pub fn from_snapshot(
+        instance: Instance,
+        configuration: Configuration,
+        configured_at: Instance,
+        promised: Ballot,
+    ) -> RecoveredGroup {
         RecoveredGroup {
             snapshot: instance,
             configuration: Some((configuration, configured_at)),
+            snapshot_promised: promised,
             slots: Slots::after(instance),
             decided_upto: instance,
             ..RecoveredGroup::new()
@@ -122,7 +132,7 @@ impl Paxos {
     /// and how much of it is known to be decided.
     pub fn recover(config: Config, recovered: RecoveredGroup, now: Time, effects: &mut Vec<Effect>) -> Paxos {
         let settings = config.settings.clamped();
-        let RecoveredGroup { snapshot, configuration, promised, slots, decided_upto, lease_bound, last_lsn } =
+        let RecoveredGroup { snapshot, configuration, promised, slots, decided_upto, lease_bound, last_lsn, .. } =
             recovered;
         let (configuration, configured_at) = configuration.unwrap_or((config.configuration.clone(), Instance::ZERO));
         for (instance, slot) in slots.iter_from(Instance::ZERO) {
@@ -147,7 +157,7 @@ impl Paxos {
             false => now + election.random.duration(settings.heartbeat_interval, settings.election_timeout),
         };
         effects.push(Effect::Following { leader: None, ballot: promised });
-        Paxos {
+        let mut paxos = Paxos {
             id: config.id,
             incarnation: config.incarnation,
             settings,
@@ -163,7 +173,9 @@ impl Paxos {
             forget: None,
             runs: Vec::new(),
             counters: Counters::default(),
-        }
+        };
+        paxos.promise_with(recovered.snapshot_promised, effects);
+        paxos
     }
 }
 

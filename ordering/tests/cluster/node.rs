@@ -37,6 +37,7 @@ pub struct Snapshot {
     pub instance: Instance,
     pub configuration: Configuration,
     pub configured_at: Instance,
+    pub promised: Ballot,
 }
 
 /// A read under way: what it must not miss, and what it saw.
@@ -147,7 +148,7 @@ impl Node {
         self.incarnation += 1;
         self.next_token = 0;
         let mut recovered = match &self.disk.snapshot {
-            Some(s) => RecoveredGroup::from_snapshot(s.instance, s.configuration.clone(), s.configured_at),
+            Some(s) => RecoveredGroup::from_snapshot(s.instance, s.configuration.clone(), s.configured_at, s.promised),
             None => RecoveredGroup::new(),
         };
         for (lsn, record) in &self.disk.records {
@@ -287,7 +288,8 @@ impl Node {
     pub fn take_snapshot(&self, truth: &Truth) -> Snapshot {
         let instance = self.executed_upto;
         let (configuration, configured_at) = truth.governing(instance.next());
-        Snapshot { instance, configuration: configuration.clone(), configured_at }
+        let promised = self.paxos.as_ref().map_or(Ballot::ZERO, Paxos::promised);
+        Snapshot { instance, configuration: configuration.clone(), configured_at, promised }
     }
 
     /// A snapshot of a peer is in place.
@@ -296,13 +298,13 @@ impl Node {
         if self.paxos.is_none() || snapshot.instance <= self.decided_upto {
             return;
         }
-        let Snapshot { instance, configuration, configured_at } = snapshot.clone();
+        let Snapshot { instance, configuration, configured_at, promised } = snapshot.clone();
         self.disk.snapshot = Some(snapshot);
         self.disk.decided_upto = self.disk.decided_upto.max(instance);
         truth.held.insert(self.id, self.disk.decided_upto);
         self.accepted = self.accepted.split_off(&instance.next());
         (self.decided_upto, self.executed_upto) = (instance, instance);
-        self.step(now, Input::Installed { instance, configuration, configured_at }, truth);
+        self.step(now, Input::Installed { instance, configuration, configured_at, promised }, truth);
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>, truth: &mut Truth) {

@@ -8,8 +8,9 @@ use coppice_ordering::{Ballot, Instance, Ticket};
 /// First bytes of every manifest.
 const MAGIC: [u8; 8] = *b"COPPSNAP";
 
-/// Format of manifest and stream. Version N reads N and N-1 (experience.md 5).
-const FORMAT: u32 = 1;
+/// Format of manifest and stream. From the first release on, version N reads N and N-1 (experience.md 5); format 1 was
+/// never released.
+const FORMAT: u32 = 2;
 
 /// Where and when a snapshot was taken: everything but the pairs and the blobs. One value, at one instance
 /// (ordering.md 1.6).

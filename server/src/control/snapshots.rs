@@ -125,13 +125,13 @@ impl Control {
                     group.installing = false;
                 }
                 match fetched {
-                    Ok(Loaded { machine, instance, configuration, configured_at }) => {
+                    Ok(Loaded { machine, instance, configuration, configured_at, promised }) => {
                         tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
                         if let (Some(group), Some(data)) = (shard.groups.get_mut(&group), machine.shard()) {
                             group.note_saved(data.applied().to_vec());
                         }
                         let machine = Box::new(machine);
-                        let input = Input::Installed { machine, instance, configuration, configured_at };
+                        let input = Input::Installed { machine, instance, configuration, configured_at, promised };
                         shard.step(group, input);
                         shard.leave_decided(group);
                     }

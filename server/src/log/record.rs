@@ -47,8 +47,7 @@ pub enum Kind {
     AcceptNoOp = 3,
     /// Voted for a batch of commands. Body: u64 decided, u32 count, the commands.
     AcceptCommands = 4,
-    /// Voted for a configuration. Body: u64 decided, then voters, learners, leaving: each u32 count and u32 ids;
-    /// then u64 round.
+    /// Voted for a configuration. Body: u64 decided, then voters, learners, leaving: each u32 count and u32 ids.
     AcceptConfiguration = 5,
     /// Everything up to the instance is known to be decided.
     Decided = 6,
@@ -201,7 +200,7 @@ fn record_head(record: &Record, head: &mut Head) {
 }
 
 fn configuration_bytes(configuration: &Configuration) -> usize {
-    20 + 4 * (configuration.voters.len() + configuration.learners.len() + configuration.leaving.len())
+    12 + 4 * (configuration.voters.len() + configuration.learners.len() + configuration.leaving.len())
 }
 
 /// The fixed fields of a record.
@@ -523,7 +522,6 @@ fn encode_configuration(decided: &[u8], configuration: &Configuration) -> Vec<u8
         out.put_u32_le(replicas.len() as u32);
         replicas.iter().for_each(|replica| out.put_u32_le(replica.0));
     }
-    out.put_u64_le(configuration.round.0);
     out
 }
 
@@ -532,6 +530,5 @@ fn decode_configuration(body: &mut &[u8]) -> Option<Configuration> {
         let count = body.try_get_u32_le().ok()?;
         (0..count).map(|_| body.try_get_u32_le().ok().map(ReplicaId)).collect::<Option<BTreeSet<ReplicaId>>>()
     };
-    let (voters, learners, leaving) = (replicas()?, replicas()?, replicas()?);
-    Some(Configuration { voters, learners, leaving, round: Round(body.try_get_u64_le().ok()?) })
+    Some(Configuration { voters: replicas()?, learners: replicas()?, leaving: replicas()? })
 }

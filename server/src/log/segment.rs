@@ -10,9 +10,9 @@ pub const BOUNDARY_BYTES: u64 = 4_096;
 /// First bytes of every segment.
 const MAGIC: [u8; 8] = *b"COPPLOG\n";
 
-/// Format of header and records. From the first release on, version N reads N and N-1 (experience.md 5); format 1 was
-/// never released.
-pub const FORMAT: u32 = 2;
+/// Format of header and records. From the first release on, version N reads N and N-1 (experience.md 5); formats 1
+/// and 2 were never released.
+pub const FORMAT: u32 = 3;
 
 /// Bytes of the header that mean something; zeros follow up to the first boundary.
 pub const HEADER_BYTES: usize = 68;

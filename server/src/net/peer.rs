@@ -127,6 +127,7 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
             body.put_varint(m.decided_upto.0);
             body.put_varint(m.trimmed_upto.0);
             body.put_varint(m.held_upto.0);
+            put_ballot(body, m.promised);
         }
         Message::ReadPosition(m) => {
             body.put_u8(READ_POSITION);
@@ -214,6 +215,7 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
             decided_upto: instance(r)?,
             trimmed_upto: instance(r)?,
             held_upto: instance(r)?,
+            promised: ballot(r)?,
         }
         .into(),
         READ_POSITION => ReadPosition { incarnation: r.varint()?, ask: r.varint()? }.into(),
@@ -305,7 +307,6 @@ fn put_batch(body: &mut Body, batch: &Batch) {
                 body.put_varint(set.len() as u64);
                 set.iter().for_each(|replica| body.put_varint(u64::from(replica.0)));
             }
-            body.put_varint(configuration.round.0);
         }
     }
 }
@@ -319,7 +320,7 @@ fn batch(r: &mut BodyReader<'_>) -> Result<Batch, WireError> {
         }
         CONFIGURATION => {
             let (voters, learners, leaving) = (replicas(r)?, replicas(r)?, replicas(r)?);
-            Batch::Configuration(Configuration { voters, learners, leaving, round: Round(r.varint()?) })
+            Batch::Configuration(Configuration { voters, learners, leaving })
         }
         other => return Err(WireError::Unknown { what: "batch kind", value: u64::from(other) }),
     })

@@ -284,7 +284,7 @@ impl Replica {
             Input::Persisted(lsn) => self.order(now, Order::Persisted(lsn), effects),
             Input::Request { origin, request } => self.on_request(now, origin, request, effects),
             Input::Checkpointed(instance) => self.order(now, Order::Trim(instance), effects),
-            Input::Installed { machine, instance, configuration, configured_at } => {
+            Input::Installed { machine, instance, configuration, configured_at, promised } => {
                 // The log may have caught up while the snapshot was on its way: then the state here is the newer one.
                 if instance <= self.executor.decided() {
                     return;
@@ -299,7 +299,7 @@ impl Replica {
                 if self.group == PartitionId::DIRECTORY {
                     effects.push(Effect::DirectoryChanged);
                 }
-                self.order(now, Order::Installed { instance, configuration, configured_at }, effects);
+                self.order(now, Order::Installed { instance, configuration, configured_at, promised }, effects);
                 self.run_decided(now, effects);
             }
             Input::Change { expected, configuration } => {

@@ -45,6 +45,8 @@ pub enum Input {
         configuration: Configuration,
         /// The instance that decided that.
         configured_at: Instance,
+        /// What the replica that took it had promised.
+        promised: Ballot,
     },
     /// Propose this configuration, if the one that it is to follow is still in force.
     Change {

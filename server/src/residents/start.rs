@@ -3,7 +3,7 @@
 use coppice_btree::KeyRange;
 use coppice_client::map::{Entry, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
-use coppice_ordering::{Configuration, Instance, Lsn, RecoveredGroup, ReplicaId};
+use coppice_ordering::{Ballot, Configuration, Instance, Lsn, RecoveredGroup, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 use crate::log::GroupReplay;
@@ -77,7 +77,7 @@ impl Birth {
         Configuration {
             voters: self.voters.iter().copied().collect(),
             learners: self.learners.iter().copied().collect(),
-            ..Configuration::default()
+            leaving: Default::default(),
         }
     }
 
@@ -158,8 +158,8 @@ impl Start {
 
     /// Of a replica that begins with a snapshot.
     pub(super) fn joining(group: PartitionId, me: ReplicaId, birth: Birth, loaded: Loaded) -> Start {
-        let Loaded { machine, instance, configuration, configured_at } = loaded;
-        let mut recovered = RecoveredGroup::from_snapshot(instance, configuration, configured_at);
+        let Loaded { machine, instance, configuration, configured_at, promised } = loaded;
+        let mut recovered = RecoveredGroup::from_snapshot(instance, configuration, configured_at, promised);
         recovered.number_above(first_lsn(me));
         Start { group, me, birth, is_new: true, recovered, machine, snapshot: instance, campaign_first: false }
     }
@@ -168,7 +168,8 @@ impl Start {
     pub(super) fn forked(fork: &Fork, me: ReplicaId, parent_is_led: bool) -> Start {
         let voters = fork.replicas.iter().map(|info| translate::replica(info.replica));
         let configuration = Configuration::of_voters(voters);
-        let mut recovered = RecoveredGroup::from_snapshot(fork.instance, configuration, fork.instance);
+        // A new group: nobody has led it yet.
+        let mut recovered = RecoveredGroup::from_snapshot(fork.instance, configuration, fork.instance, Ballot::ZERO);
         recovered.number_above(first_lsn(me));
         Start {
             group: fork.shard.partition(),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::ReplicaInfo;
 use coppice_client::wire::ReplicaId as WireReplica;
-use coppice_ordering::{Config, Configuration, Effect, Input, Paxos, Settings, Time};
+use coppice_ordering::{Ballot, Config, Configuration, Effect, Input, Paxos, Settings, Time};
 
 use super::*;
 use crate::log::{Entry as LogEntry, Replay};
@@ -46,6 +46,7 @@ fn loaded(instance: u64) -> Loaded {
         instance: Instance(instance),
         configuration: Configuration::of_voters([ReplicaId(1)]),
         configured_at: Instance(7),
+        promised: Ballot::ZERO,
     }
 }
 

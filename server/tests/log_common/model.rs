@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_server::log::{
-    Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, Replay, ReplicaId, Round,
+    Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, Replay, ReplicaId,
 };
 
 use super::Draw;
@@ -123,7 +123,7 @@ fn batch(draw: &mut Draw) -> Batch {
         1 => {
             let replicas = |draw: &mut Draw| (0..draw.below(4) as u32).map(ReplicaId).collect();
             let (voters, learners, leaving) = (replicas(draw), replicas(draw), replicas(draw));
-            Batch::Configuration(Configuration { voters, learners, leaving, round: Round(draw.below(9)) })
+            Batch::Configuration(Configuration { voters, learners, leaving })
         }
         _ => {
             let mut parts: Vec<Bytes> = (0..1 + draw.below(3)).map(|_| payload(draw)).collect();

@@ -135,9 +135,9 @@ impl World {
         let me = host.me;
         self.nodes[node].store.keep_checkpoint(group, saved);
         self.oracle.installed(group, me, loaded.instance);
-        let Loaded { machine, instance, configuration, configured_at } = loaded;
+        let Loaded { machine, instance, configuration, configured_at, promised } = loaded;
         let machine = Box::new(machine);
-        self.step(node, group, Input::Installed { machine, instance, configuration, configured_at });
+        self.step(node, group, Input::Installed { machine, instance, configuration, configured_at, promised });
         self.leave_decided(node, group);
     }
 

@@ -362,7 +362,9 @@ mod tests {
         let plain = "plain data";
         type Changes = (Vec<coppice_client::wire::ChangeId>, Option<coppice_server::machine::shard::Seal>);
         let blobs = coppice_server::checkpoint::Blobs {
-            configuration: postcard::to_stdvec(&(configuration, Instance(3))).expect(plain).into(),
+            configuration: postcard::to_stdvec(&(configuration, Instance(3), coppice_ordering::Ballot::ZERO))
+                .expect(plain)
+                .into(),
             sessions: postcard::to_stdvec(&coppice_server::sessions::Sessions::default().export()).expect(plain).into(),
             changes: postcard::to_stdvec(&Changes::default()).expect(plain).into(),
             ..Default::default()

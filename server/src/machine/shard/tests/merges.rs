@@ -202,7 +202,7 @@ fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
     let session = lower.session.expect("open");
     let first = Configuration::of_voters([ReplicaId(1)]);
     let later = Configuration::of_voters([ReplicaId(1), ReplicaId(2)]);
-    let mut recovered = RecoveredGroup::from_snapshot(Instance(10), first.clone(), Instance(4));
+    let mut recovered = RecoveredGroup::from_snapshot(Instance(10), first.clone(), Instance(4), Ballot::ZERO);
     let batches = [batch(put(session, 9, "c")), batch(join(1)), Batch::Configuration(later.clone()), Batch::NoOp];
     for (n, batch) in (1..).zip(batches) {
         let (ballot, decided_upto) = (Ballot::new(1, 1), Instance(10));
