@@ -8,6 +8,8 @@ mod inherit;
 mod queries;
 mod reads;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! The table of hazards against the tree: what is planted, what a test names, what does not exist yet.
 
 use super::{Complaints, Source, is_rust};
-use crate::hazards::{HAZARDS, OTHERS};
+use crate::hazards::{CaughtBy, HAZARDS, OTHERS};
+use crate::sim::planted::CAUGHT;
 use std::collections::BTreeMap;
 
 /// What the comparison found.
@@ -20,6 +21,14 @@ pub fn hazard_table(sources: &[Source], not_built: &[&str]) -> HazardReport {
     let planted = planted(sources);
     let mut report = HazardReport::default();
     let table = || HAZARDS.iter().flat_map(|hazard| hazard.mutants.iter().map(move |mutant| (hazard, mutant.name)));
+    for mutant in HAZARDS.iter().flat_map(|hazard| hazard.mutants).filter(|mutant| planted.contains_key(mutant.name)) {
+        let listed = CAUGHT.iter().any(|caught| caught.name == mutant.name);
+        if mutant.caught_by == CaughtBy::Simulator && !listed {
+            report
+                .complaints
+                .push(format!("{}: `coppice-sim mutants` is to catch it, and does not list it", mutant.name));
+        }
+    }
     for (hazard, name) in table() {
         match (planted.get(name), not_built.contains(&name)) {
             (Some(place), true) => {

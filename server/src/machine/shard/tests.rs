@@ -146,6 +146,19 @@ fn mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child() {
 }
 
 #[test]
+fn se3_an_acknowledged_number_that_returns_changes_nothing() {
+    let mut log = Log::new();
+    let session = log.session.expect("open");
+    // The client has all answers below 5, and says so; then a copy of number 1 arrives, late.
+    let mut pack = PackWriter::new(Vec::new(), session, 5, false, 4096);
+    pack.push(5, Op::Delete { key: b"a" }).expect("it fits");
+    log.run(pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..));
+    let before = log.keys();
+    log.put(1, "a");
+    assert_eq!(log.keys(), before, "the deleted key is back");
+}
+
+#[test]
 fn a_split_that_is_not_decided_is_taken_back() {
     let mut log = Log::new();
     let before = (log.shard.digest(), log.keys());
@@ -216,6 +229,7 @@ fn planted_bugs_of_splits_are_caught() {
         ("fork_undecided", "sp8_a_child_begins_only_when_the_split_is_decided"),
         ("bounds_at_routing", "mv2_a_command_behind_the_border_is_refused_where_the_log_has_it"),
         ("gate_skips_repeats", "tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition"),
+        ("acked_executes", "se3_an_acknowledged_number_that_returns_changes_nothing"),
         ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
     ] {
         let program = std::env::current_exe().expect("this test");

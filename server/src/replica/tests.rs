@@ -1,0 +1,195 @@
+//! What a replica lets out, and when: one follower, whose peers are played by hand.
+
+use bytes::Bytes;
+use coppice_btree::{KeyRange, Op};
+use coppice_client::wire::{ClientId, MapVersion, PackWriter, PartitionId, RangeRequest, SessionId, frame};
+use coppice_ordering::message::{Message, Phase2a, ReadPositionReply};
+use coppice_ordering::multicast::{Place, SubQuery, Work};
+use coppice_ordering::{
+    Ballot, Batch, Commands, Config, Configuration, Instance, QueryId, RecoveredGroup, ReplicaId, Round, Settings,
+    Ticket, Time,
+};
+
+use super::{Effect, Input, Replica};
+use crate::entry;
+use crate::executor::Executing;
+use crate::machine::shard::Shard;
+use crate::machine::{Machine, Outcome};
+use crate::multicast::Share;
+use crate::request::{Origin, Reply, Request};
+
+const GROUP: PartitionId = PartitionId(1);
+const ME: ReplicaId = ReplicaId(2);
+/// The state that the follower begins with: one session.
+const BEGIN: Instance = Instance(1);
+const TICKET: Ticket = Ticket { ballot: Ballot { round: Round(7), replica: ReplicaId(1) }, n: 1 };
+
+struct Follower {
+    replica: Replica,
+    session: SessionId,
+    now: Time,
+}
+
+impl Follower {
+    fn new() -> Follower {
+        let mut shard = Shard::new(GROUP, KeyRange::all(), MapVersion(1));
+        let mut answers = Vec::new();
+        shard.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
+        let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
+        shard.forget_undo();
+        let config = Config {
+            id: ME,
+            configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
+            seed: 1,
+            incarnation: 1,
+            settings: Settings::default(),
+            campaign_first: false,
+        };
+        let recovered =
+            RecoveredGroup::from_snapshot(BEGIN, config.configuration.clone(), Instance::ZERO, Ballot::ZERO);
+        let machine = Machine::Shard(Box::new(shard));
+        let (how, now) = (Executing::speculating(true), Time::ZERO);
+        let replica = Replica::recover(GROUP, config, recovered, machine, BEGIN, how, now, &mut Vec::new());
+        Follower { replica, session, now }
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.replica.step(self.now, input, &mut effects);
+        effects
+    }
+
+    /// The leader of `round` proposes, and says what is decided.
+    fn hears(&mut self, round: u64, instance: u64, batch: Batch, decided: u64) -> Vec<Effect> {
+        let leader = ReplicaId(if round == 1 { 1 } else { 3 });
+        let message = Message::Phase2a(Phase2a {
+            ballot: Ballot::new(round, leader.0),
+            instance: Instance(instance),
+            batch,
+            decided_upto: Instance(decided),
+            released: None,
+        });
+        self.step(Input::Peer { from: leader, message })
+    }
+
+    /// A client reads everything here; the leader is asked for a position.
+    fn is_asked(&mut self) -> u64 {
+        let range = RangeRequest {
+            partition: GROUP,
+            low: Bytes::new(),
+            high: None,
+            reverse: false,
+            keys_only: false,
+            count_only: false,
+            stale: false,
+            anywhere: true,
+            pairs_max: 0,
+            bytes_max: 0,
+            credit: 0,
+        };
+        let request = Request::Range(Box::new(range));
+        let mut effects = self.step(Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
+        effects.extend(self.step(Input::TurnEnd));
+        let ask = effects.iter().find_map(|effect| match effect {
+            Effect::Send { message: Message::ReadPosition(m), .. } => Some(m.ask),
+            _ => None,
+        });
+        ask.expect("the leader is asked")
+    }
+
+    fn is_told(&mut self, ask: u64, position: u64) -> Vec<Effect> {
+        let message = ReadPositionReply { incarnation: 1, ask, position: Instance(position) }.into();
+        self.step(Input::Peer { from: ReplicaId(1), message })
+    }
+
+    fn put(&self, number: u64) -> Batch {
+        let mut pack = PackWriter::new(Vec::new(), self.session, 1, false, 4_096);
+        pack.push(number, Op::Put { key: b"k", value: b"v" }).expect("it fits");
+        // Behind the frame's header and the partition stands the entry.
+        batch(pack.finish(GROUP, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..))
+    }
+}
+
+fn batch(entry: Bytes) -> Batch {
+    Batch::Commands(Commands::new(1, entry))
+}
+
+/// A ticket with one query, which this replica was drawn to answer.
+fn place() -> Batch {
+    let share = Share {
+        client: ClientId(9),
+        query: 1,
+        replica: ME,
+        low: Bytes::new(),
+        high: None,
+        reverse: false,
+        keys_only: false,
+        count_only: false,
+        pairs_max: 0,
+        bytes_max: 0,
+        credit: 0,
+    };
+    let work = Work::Queries(vec![SubQuery { query: QueryId(1), bytes: share.encode() }]);
+    batch(entry::place(&Place { ticket: TICKET, prev: None, work }))
+}
+
+fn parts(effects: &[Effect]) -> usize {
+    effects.iter().filter(|effect| matches!(effect, Effect::Part(_))).count()
+}
+
+fn answers(effects: &[Effect]) -> usize {
+    let answer = |effect: &&Effect| matches!(effect, Effect::Reply { reply: Reply::Range { .. }, .. });
+    effects.iter().filter(answer).count()
+}
+
+#[test]
+fn sp7_a_part_leaves_when_its_place_is_decided() {
+    let mut follower = Follower::new();
+    assert_eq!(parts(&follower.hears(1, 2, place(), 1)), 0, "executed, and not decided");
+    assert_eq!(parts(&follower.hears(1, 3, Batch::NoOp, 2)), 1);
+}
+
+#[test]
+fn rd7_a_read_of_what_is_taken_back_is_not_answered() {
+    let mut follower = Follower::new();
+    let put = follower.put(1);
+    follower.hears(1, 2, put, 1);
+    let ask = follower.is_asked();
+    assert_eq!(answers(&follower.is_told(ask, 1)), 0, "it read at the tip, which is not decided");
+    let mut later = follower.hears(2, 2, Batch::NoOp, 1);
+    later.extend(follower.hears(2, 3, Batch::NoOp, 2));
+    assert_eq!(follower.replica.executor().decided(), Instance(2), "something else is decided there");
+    assert_eq!(answers(&later), 0, "the answer holds what was never decided");
+}
+
+#[test]
+fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
+    let mut follower = Follower::new();
+    follower.hears(1, 2, Batch::NoOp, 1);
+    let ask = follower.is_asked();
+    // The leader told its position before the ticket; the answer arrives when ticket and write are decided.
+    let put = follower.put(1);
+    follower.hears(1, 3, place(), 2);
+    follower.hears(1, 4, put, 3);
+    follower.hears(1, 5, Batch::NoOp, 4);
+    assert_eq!(answers(&follower.is_told(ask, 2)), 0, "the tip is not decided");
+    assert_eq!(answers(&follower.hears(1, 6, Batch::NoOp, 5)), 0, "it saw the write behind the ticket");
+    assert_eq!(answers(&follower.step(Input::Released(TICKET))), 1);
+}
+
+/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_a_replica_are_caught() {
+    for (mutant, test) in [
+        ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
+        ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
+        ("follower_gate_at_told", "rd10_a_follower_waits_for_the_tickets_before_what_it_read"),
+    ] {
+        let program = std::env::current_exe().expect("this test");
+        let mut command = std::process::Command::new(program);
+        let test = format!("replica::tests::{test}");
+        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
+        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
