@@ -4,7 +4,7 @@ mod log_common;
 
 use coppice_server::datadir::Identity;
 use coppice_server::log::engine::{Progress, prepare};
-use coppice_server::log::{Disk, Entry, FileEffect, FileName, GroupId, Instance};
+use coppice_server::log::{Disk, Entry, FileEffect, FileName, GroupId, Instance, LogError};
 use log_common::model::{self, Model};
 use log_common::sim_disk::{Crash, SimDisk};
 use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open, read};
@@ -255,6 +255,39 @@ fn a_log_whose_oldest_segment_was_prepared_and_never_used_is_read_as_if_it_were_
     assert_eq!(model::of_replay(&replay), model::of_replay(&whole));
     let left = engine.disk().file_names();
     assert!(!left.iter().any(|file| *file < FileName::Segment(oldest)), "what was passed over is gone: {left:?}");
+}
+
+/// Seed 6498: a power cut tore the header of a new segment. The next start began another one behind it, and passed it
+/// over; a drop of the segments below was cut short before it reached that one. The node did not start any more.
+#[test]
+fn a_torn_header_below_all_that_is_needed_is_passed_over_and_one_that_is_needed_is_refused() {
+    let mut life = Life::new(6_498);
+    life.run(60);
+    let mut disk = life.disk.crash(Crash::Process);
+    let segments = |disk: &SimDisk| {
+        let files = disk.file_names().into_iter();
+        files.filter_map(|file| if let FileName::Segment(number) = file { Some(number) } else { None }).min()
+    };
+    let oldest = segments(&disk).expect("a log has segments");
+    assert!(oldest > 2, "segments were trimmed: the oldest is {oldest}");
+    let whole = read(&disk, life.known).expect("it is good");
+    let mut needed = disk.clone();
+    needed.damage(FileName::Segment(oldest), |bytes| bytes[8] ^= 1);
+    match read(&needed, life.known).expect_err("its records are gone") {
+        LogError::Damage(damage) => assert_eq!((damage.file, damage.offset), (FileName::Segment(oldest), 0)),
+        other => panic!("{other}"),
+    }
+    for below in [1, 2] {
+        for effect in prepare(oldest - below, SMALL.segment_bytes) {
+            disk.carry_out(&effect).expect("carried out");
+        }
+        disk.damage(FileName::Segment(oldest - below), |bytes| bytes[..512].fill(7));
+        let found = read(&disk, life.known).expect("what was torn says nothing");
+        assert_eq!(model::of_replay(&found), model::of_replay(&whole));
+    }
+    let (mut engine, replay, _) = open(disk, life.known).expect("it starts");
+    assert_eq!(model::of_replay(&replay), model::of_replay(&whole));
+    assert!(segments(engine.disk()) >= Some(oldest), "what was passed over is gone");
 }
 
 /// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).

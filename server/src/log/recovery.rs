@@ -183,6 +183,8 @@ struct Walk<'a> {
 /// The segments of a directory.
 struct Files {
     leftovers: Vec<FileName>,
+    /// What is wrong with the segment just below the run, if there is one; `judge` checks that it is not needed.
+    passed: Option<BadHeader>,
     /// The segments to walk, contiguous, each with its header; the last one's is good.
     run: Vec<(SegmentNumber, Result<Header, BadHeader>)>,
     /// Segments after the run: prepared ahead, or with a first write that was torn.
@@ -232,7 +234,7 @@ pub(super) fn recover<D: Disk>(
 }
 
 fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Files, LogError> {
-    let mut files = Files { leftovers: Vec::new(), run: Vec::new(), unused: Vec::new() };
+    let mut files = Files { leftovers: Vec::new(), passed: None, run: Vec::new(), unused: Vec::new() };
     let mut headers = Vec::new();
     for file in disk.list()? {
         match file {
@@ -266,9 +268,11 @@ fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Fil
     files.unused = after.into_iter().filter_map(|(number, header)| Some((number, header.err()?))).collect();
     // What lies below a gap is what a drop, cut short, left over; `judge` checks that the gap was meant.
     let gap = headers.windows(2).rposition(|pair| pair[1].0 != pair[0].0 + 1).map_or(0, |at| at + 1);
-    // So is one that was prepared and passed over by a later start, once the segments below it are dropped.
-    let unused = headers[gap..].iter().take_while(|(_, header)| *header == Err(BadHeader::Unused)).count();
-    files.leftovers.extend(headers.drain(..gap + unused).map(|(number, _)| FileName::Segment(number)));
+    // So is one that a later start passed over, once the segments below it are dropped: prepared and never used, or
+    // with a first write that was torn.
+    let passed = headers[gap..].iter().take_while(|(_, header)| header.is_err()).count();
+    files.passed = headers[..gap + passed].last().and_then(|(_, header)| header.as_ref().err().copied());
+    files.leftovers.extend(headers.drain(..gap + passed).map(|(number, _)| FileName::Segment(number)));
     files.run = headers;
     Ok(files)
 }
@@ -434,7 +438,8 @@ impl Walk<'_> {
         let (oldest, _) = files.run.first().expect("a run is not empty");
         if *oldest > kept {
             let file = FileName::Segment(oldest - 1);
-            return Err(Damage { file, offset: 0, reason: BadPlace::File });
+            let reason = files.passed.map_or(BadPlace::File, BadPlace::from);
+            return Err(Damage { file, offset: 0, reason });
         }
         Ok(())
     }
