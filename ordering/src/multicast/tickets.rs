@@ -74,6 +74,9 @@ struct Queue {
     resend_at: Time,
     /// Doubles with every repetition, until something is placed.
     resend_after: Duration,
+    /// Something was sent again since all was placed: what is not placed yet may have come before what it follows, and
+    /// not counted (ordering.md 4, step 3).
+    repeated: bool,
 }
 
 impl Queue {
@@ -207,6 +210,7 @@ impl Tickets {
             return None;
         }
         queue.late = queue.late.filter(|late| *late > n);
+        let repeated = queue.repeated;
         (queue.resend_at, queue.resend_after) = (now + resend, resend);
         let mut completed = Vec::new();
         while let Some(sent) = queue.unplaced.pop_front_if(|sent| sent.n <= n) {
@@ -218,7 +222,13 @@ impl Tickets {
                 completed.push(sent.n);
             }
         }
-        self.complete_placing((now, resend), completed, effects)
+        queue.repeated &= !queue.unplaced.is_empty();
+        let slowest = self.complete_placing((now, resend), completed, effects);
+        if repeated {
+            // Its turn may have come just now: it does not wait for the next repetition.
+            self.resend(partition, effects);
+        }
+        slowest
     }
 
     fn complete_placing(
@@ -398,6 +408,7 @@ impl Tickets {
             if let Some(queue) = self.queues.get_mut(&partition) {
                 queue.resend_after = (2 * queue.resend_after).min(longest).max(queue.resend_after);
                 queue.resend_at = now + queue.resend_after;
+                queue.repeated = true;
             }
             self.resend(partition, effects);
         }

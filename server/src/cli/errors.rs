@@ -176,7 +176,8 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             Exit::Unavailable,
             "full",
             format!("{partition} takes no writes that grow it"),
-            "disk or memory of the leader's node is at its limit; deletes are still taken, and it clears by itself".to_owned(),
+            "disk or memory of the leader's node is at its limit; deletes are still taken, and it clears by itself"
+                .to_owned(),
             context.look(),
         ),
         Reason::TimedOut => (
