@@ -216,8 +216,8 @@ fn a_partition_that_does_not_place_costs_the_others_one_timeout() {
 
 #[test]
 fn a_place_that_came_before_the_one_it_follows_is_sent_again_once_that_is_placed() {
-    // Simulator, seed 5998: after a bad time many are not placed, and the network shuffles each repetition. One was placed
-    // per repetition, and those grow apart.
+    // Simulator, seed 5998: after a bad time many are not placed, and the network shuffles each repetition. One was
+    // placed per repetition, and those grow apart.
     let mut desk = Desk::open(CoordinatorSettings::default());
     let change = |id: u64, map: u64| Change {
         id: ChangeId(id),
