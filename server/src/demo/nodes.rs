@@ -317,7 +317,7 @@ impl Watcher {
             }
         }
         let how = child.wait().await.map_or_else(|error| error.to_string(), describe);
-        let how = match last_line(&self.log) {
+        let how = match last_words(&self.log) {
             Some(line) if !self.asked.get() => format!("{how}; its last words: {line}"),
             _ => how,
         };
@@ -337,9 +337,33 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The last line of a log that says something.
-fn last_line(log: &Path) -> Option<String> {
+/// What a log says last: the error that ended the process, else its last line that says something.
+fn last_words(log: &Path) -> Option<String> {
     let text = std::fs::read(log).ok()?;
-    let tail = &text[text.len().saturating_sub(4096)..];
-    String::from_utf8_lossy(tail).lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+    let lines = || tail.lines().rev().map(str::trim);
+    let error = lines().find_map(|line| line.strip_prefix("error: "));
+    error.or_else(|| lines().find(|line| !line.is_empty())).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_are_the_error_or_the_last_line() {
+        let log = std::env::temp_dir().join(format!("coppice-last-words-{}.log", std::process::id()));
+        for (text, words) in [
+            (
+                "INFO up\nerror: serve: log format 2\nwhere: /data\ntry:   coppice status\n\n",
+                Some("serve: log format 2"),
+            ),
+            ("INFO up\nthread panicked at x\n\n", Some("thread panicked at x")),
+            ("", None),
+        ] {
+            std::fs::write(&log, text).expect("it is written");
+            assert_eq!(last_words(&log).as_deref(), words);
+        }
+        _ = std::fs::remove_file(&log);
+    }
 }
