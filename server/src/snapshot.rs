@@ -106,3 +106,75 @@ pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Val
     };
     Ok(Loaded { machine, instance, configuration, configured_at, promised })
 }
+
+/// What of the changes of borders that a replica went through is in a checkpoint or a snapshot on its own disk.
+#[derive(Clone, Debug, Default)]
+pub struct SavedBorders {
+    /// Of the newest checkpoint or snapshot.
+    instance: Instance,
+    changes: Vec<ChangeId>,
+    /// Changes by which neighbours were taken in, in memory only.
+    joins: Vec<ChangeId>,
+}
+
+impl SavedBorders {
+    /// Of a replica that begins with `machine`, loaded from what was taken at `instance`.
+    pub fn new(machine: &Machine, instance: Instance) -> SavedBorders {
+        let changes = machine.shard().map(|shard| shard.applied().to_vec()).unwrap_or_default();
+        SavedBorders { instance, changes, joins: Vec::new() }
+    }
+
+    /// Neighbours were taken in by these changes.
+    pub fn joined(&mut self, joins: &[ChangeId]) {
+        self.joins.extend_from_slice(joins);
+    }
+
+    /// A checkpoint or a snapshot of `instance`, which includes `changes`, is on the disk.
+    pub fn saved(&mut self, instance: Instance, changes: Vec<ChangeId>) {
+        // The writing of a checkpoint may begin before and end after a newer snapshot came from a peer.
+        if instance < self.instance && !crate::mutant!(older_checkpoint_counts) {
+            return;
+        }
+        self.joins.retain(|join| !changes.contains(join));
+        (self.instance, self.changes) = (instance, changes);
+    }
+
+    /// Changes that are on the disk.
+    pub fn changes(&self) -> &[ChangeId] {
+        &self.changes
+    }
+
+    /// Whether a neighbour was taken in that is in no checkpoint yet.
+    pub fn is_owed(&self) -> bool {
+        !self.joins.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back() {
+        let directory = Machine::Directory(Directory::new(Default::default()));
+        let mut borders = SavedBorders::new(&directory, Instance(5));
+        borders.joined(&[ChangeId(7)]);
+        assert!(borders.is_owed());
+        // Begun before the change, at 6; while it is written, a snapshot of a peer is installed.
+        borders.saved(Instance(9), vec![ChangeId(7)]);
+        borders.saved(Instance(6), vec![]);
+        assert_eq!((borders.changes(), borders.is_owed()), (&[ChangeId(7)][..], false));
+        borders.saved(Instance(12), vec![ChangeId(7), ChangeId(8)]);
+        assert_eq!(borders.changes(), [ChangeId(7), ChangeId(8)]);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn an_older_checkpoint_that_counts_is_caught() {
+        let program = std::env::current_exe().expect("this test");
+        let mut command = std::process::Command::new(program);
+        let test = "snapshot::tests::a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back";
+        let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "older_checkpoint_counts").output();
+        assert!(!output.expect("it runs").status.success(), "older_checkpoint_counts survived");
+    }
+}

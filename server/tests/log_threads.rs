@@ -76,6 +76,23 @@ fn write_one(log: &Log, completions: &mpsc::Receiver<(GroupId, Lsn)>, instance: 
 }
 
 #[test]
+fn what_is_awaited_is_on_the_disk_when_the_wait_ends() {
+    let dir = Scratch::new("log-awaited");
+    LogWriter::create(&dir.0, NODE).expect("created");
+    let (opened, _completions) = open(&dir.0, NODE, options());
+    for instance in 1..=20 {
+        let append = Append { entry: accept(1, instance, 40_000), lsn: None, lazy: false };
+        opened.writer.log().append_awaited(vec![append]).expect("running").wait().expect("running");
+        let mut found = 0;
+        reader::read(&dir.0, |line| found += u64::from(line.entry.group() == Some(GroupId(1)))).expect("a sound log");
+        assert_eq!(found, instance);
+    }
+    let log = opened.writer.log();
+    opened.writer.close();
+    assert!(log.append_awaited(vec![]).is_err(), "closed");
+}
+
+#[test]
 fn trimmed_segments_go_or_are_kept_aside() {
     for keep_all in [false, true] {
         let dir = Scratch::new(if keep_all { "log-keep" } else { "log-trim" });
@@ -208,4 +225,10 @@ fn a_failed_write_ends_the_log_for_good() {
     let failure = failure.recv_timeout(patience()).expect("heard");
     assert_eq!(failure.path, spare);
     assert!(log.try_append(one(1)).is_err());
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_wait_that_ends_before_the_flush_is_caught() {
+    common::assert_caught("removal_unflushed", "what_is_awaited_is_on_the_disk_when_the_wait_ends");
 }

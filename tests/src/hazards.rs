@@ -219,6 +219,11 @@ pub const OTHERS: &[&str] = &[
     "executor_stands_still",
     // A proposal that a later ballot overwrote is taken for the decided one (ordering.md 1.1).
     "overwritten_is_heard",
+    // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
+    // is known to be on the disk (ordering.md 8).
+    "older_checkpoint_counts",
+    // The checkpoints of a removed replica go before its removal is durable (reliability.md ST4).
+    "removal_unflushed",
     // Memory lets go of batches before they are flushed, and says that they are held (ordering.md 1.3, 1.6).
     "shed_unflushed",
     // A lease outlives the handover of its leader (ordering.md 7).

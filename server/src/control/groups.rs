@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::map::{Entry, NodeState, PartitionMap};
-use coppice_client::wire::{ChangeId, NodeId, PartitionId};
+use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::Control;
@@ -20,6 +20,7 @@ use crate::replica::Replica;
 use crate::residents::{Birth, Start, StateLost, Wanted};
 use crate::sessions::SessionLimits;
 use crate::shard::{Group, Shard, ToShard};
+use crate::snapshot::SavedBorders;
 
 /// How long a shard may take to answer a question of its own node.
 pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,8 +34,6 @@ pub(super) struct Launch {
     config: Config,
     recovered: RecoveredGroup,
     machine: Machine,
-    /// Changes of borders in what the state was loaded from.
-    saved: Vec<ChangeId>,
     snapshot: Instance,
     speculation: bool,
     digest_interval: u64,
@@ -179,9 +178,7 @@ impl Control {
             campaign_first,
         };
         set_session_limits(&mut machine, &self.settings);
-        let saved = machine.shard().map(|shard| shard.applied().to_vec()).unwrap_or_default();
         Launch {
-            saved,
             group,
             me,
             node: identity.node,
@@ -203,11 +200,11 @@ impl Control {
         let launch = self.launch(start);
         let metrics = self.shared.metrics.partition(launch.group);
         self.on_shard(launch.group, move |shard| {
-            let Launch { group, me, node, nodes, config, recovered, machine, saved, snapshot, speculation, .. } =
-                launch;
+            let Launch { group, me, node, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
             let mut effects = Vec::new();
             let now = shard.now();
             let executing = Executing::speculating(speculation);
+            let borders = SavedBorders::new(&machine, snapshot);
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             replica.executor_mut().set_digest_interval(launch.digest_interval);
@@ -220,8 +217,7 @@ impl Control {
                 checkpoint_bytes: 0,
                 checkpointing: false,
                 installing: false,
-                saved,
-                joins: Vec::new(),
+                borders,
                 closed: [0; 3],
                 tuned: None,
                 metrics,
@@ -305,17 +301,19 @@ impl Control {
     /// The replica was removed from its group and nobody needs it any more.
     pub(super) fn remove_group(&mut self, group: PartitionId) {
         let Some(replica) = self.residents.remove(group) else { return };
-        if let Some(log) = &self.log {
-            let removed = LogEntry::Removed { group: GroupId(group.0), replica };
-            _ = log.log().append(vec![Append { entry: removed, lsn: None, lazy: false }]);
-        }
+        let entry = LogEntry::Removed { group: GroupId(group.0), replica };
+        let removed = vec![Append { entry, lsn: None, lazy: false }];
+        let logged = self.log.as_ref().map(|log| log.log().append_awaited(removed));
         self.on_shard(group, move |shard| shard.drop_group(group));
         self.shared.set_leader(group, None);
         self.shared.metrics.forget_partition(group);
         if group == PartitionId::DIRECTORY {
             self.directory = None;
         }
-        self.delete_checkpoints(group);
+        // A log that has stopped ends the process; the next start finds the replica as it was.
+        if let Some(Ok(logged)) = logged {
+            self.delete_checkpoints(group, logged);
+        }
         tracing::info!(partition = %group, %replica, "the replica here was removed");
     }
 

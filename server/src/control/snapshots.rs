@@ -20,7 +20,7 @@ use super::{Control, ToControl, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Written};
-use crate::log::{Append, Entry as LogEntry, GroupId};
+use crate::log::{Append, Awaited, Entry as LogEntry, GroupId};
 use crate::net::peer_frame;
 use crate::replica::Input;
 use crate::shard::Shard;
@@ -69,7 +69,7 @@ impl Control {
             self.on_shard_index(shard, move |shard| {
                 for (&id, group) in shard.groups.iter_mut().filter(|(id, _)| !needed.contains(id)) {
                     // What was taken in of a neighbour is here only, until it is in a checkpoint.
-                    let due = group.logged_bytes > log_bytes.max(group.checkpoint_bytes) || !group.joins.is_empty();
+                    let due = group.logged_bytes > log_bytes.max(group.checkpoint_bytes) || group.borders.is_owed();
                     if due && !group.checkpointing {
                         group.checkpointing = true;
                         group.logged_bytes = 0;
@@ -97,7 +97,7 @@ impl Control {
         let Some((checkpoints, _)) = &self.checkpoints else { return Ok(None) };
         let loaded = checkpoints.load(group).map_err(|error| error.to_string())?;
         for bad in &loaded.bad {
-            tracing::warn!(partition = %group, %bad, "a checkpoint is damaged; an older one or a peer's takes its place");
+            tracing::warn!(partition = %group, %bad, "a checkpoint is damaged; an older one or a peer's replaces it");
         }
         loaded.checkpoint.as_ref().map(machine_of).transpose().map_err(|error| error.to_string())
     }
@@ -128,7 +128,7 @@ impl Control {
                     Ok(Loaded { machine, instance, configuration, configured_at, promised }) => {
                         tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
                         if let (Some(group), Some(data)) = (shard.groups.get_mut(&group), machine.shard()) {
-                            group.note_saved(data.applied().to_vec());
+                            group.borders.saved(instance, data.applied().to_vec());
                         }
                         let machine = Box::new(machine);
                         let input = Input::Installed { machine, instance, configuration, configured_at, promised };
@@ -187,14 +187,17 @@ impl Control {
         }
     }
 
-    /// The checkpoints of a replica that was removed go, in the background.
-    pub(super) fn delete_checkpoints(&mut self, group: PartitionId) {
+    /// The checkpoints of a replica that was removed go, in the background, once its removal is `logged`: a start that
+    /// found neither would call the replica's state lost.
+    pub(super) fn delete_checkpoints(&mut self, group: PartitionId, logged: Awaited) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
         let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
         self.deleting.insert(group);
         let deleting = std::thread::Builder::new().name(format!("delete-{group}"));
         let spawned = deleting.spawn(move || {
-            if let Err(error) = checkpoints.remove(group) {
+            if logged.wait().is_ok()
+                && let Err(error) = checkpoints.remove(group)
+            {
                 tracing::warn!(partition = %group, %error, "the checkpoints of a removed replica are still there");
             }
             let done = move |control: &mut Control| _ = control.deleting.remove(&group);
@@ -239,7 +242,7 @@ fn checkpointed(
         Ok(Written { manifest, older }) => {
             group.checkpoint_bytes = manifest.bytes;
             group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(manifest.bytes).unwrap_or(usize::MAX));
-            group.note_saved(applied);
+            group.borders.saved(instance, applied);
             // The log keeps what lies above the older generation, in case the newer one turns out to be damaged.
             if let Some(upto) = older {
                 let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };
@@ -251,7 +254,7 @@ fn checkpointed(
         // A peer's snapshot of this very instance came first: a child that began by a split while it was being fetched.
         // It is as durable as an own one, and the parent waits for it.
         Err(CheckpointError::Present(..)) => {
-            group.note_saved(applied);
+            group.borders.saved(instance, applied);
             saved(shard, id, instance);
         }
         Err(error) => {

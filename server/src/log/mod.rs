@@ -46,5 +46,5 @@ pub use self::record::Entry;
 pub use self::recovery::{Cut, Damage, GroupReplay, Replay};
 pub(crate) use self::thread::free_bytes;
 pub use self::writer::{
-    Append, Flushed, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, Opened, Space, Stopped,
+    Append, Awaited, Flushed, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, Opened, Space, Stopped,
 };

@@ -38,6 +38,8 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) enum Submission {
     Appends(Vec<Append>),
+    /// And who wants to hear that they are durable.
+    Awaited(Vec<Append>, Sender<()>),
     Close,
 }
 
@@ -88,6 +90,7 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
         batch: Vec::new(),
         lazy: Vec::new(),
         completions: Vec::new(),
+        awaited: Vec::new(),
         pinned_by: Vec::new(),
         closing: false,
     };
@@ -110,6 +113,8 @@ struct Writer {
     /// Appends that nobody waits for.
     lazy: Vec<Append>,
     completions: Vec<(GroupId, Lsn)>,
+    /// Who hears of the next flush.
+    awaited: Vec<Sender<()>>,
     pinned_by: Vec<GroupId>,
     closing: bool,
 }
@@ -162,14 +167,20 @@ impl Writer {
 
     fn take(&mut self, submission: Submission, bytes: &mut usize) {
         match submission {
-            Submission::Appends(appends) => {
-                for append in appends {
-                    *bytes += append.entry.bytes();
-                    let into = if append.lazy && self.batch.is_empty() { &mut self.lazy } else { &mut self.batch };
-                    into.push(append);
-                }
+            Submission::Appends(appends) => self.take_appends(appends, bytes),
+            Submission::Awaited(appends, done) => {
+                self.take_appends(appends, bytes);
+                self.awaited.push(done);
             }
             Submission::Close => self.closing = true,
+        }
+    }
+
+    fn take_appends(&mut self, appends: Vec<Append>, bytes: &mut usize) {
+        for append in appends {
+            *bytes += append.entry.bytes();
+            let into = if append.lazy && self.batch.is_empty() { &mut self.lazy } else { &mut self.batch };
+            into.push(append);
         }
     }
 
@@ -200,6 +211,8 @@ impl Writer {
         });
         self.completions.clear();
         self.batch.clear();
+        // Whoever waits no more has ended.
+        self.awaited.drain(..).for_each(|done| _ = done.send(()));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam::channel::{Sender, TrySendError};
+use crossbeam::channel::{self, Receiver, Sender, TrySendError};
 
 use super::core::Geometry;
 use super::disk::FileDisk;
@@ -144,6 +144,23 @@ pub struct Space {
     pub full: bool,
 }
 
+/// Entries that are on their way to the disk.
+#[derive(Debug)]
+pub struct Awaited(Receiver<()>);
+
+impl Awaited {
+    /// Returns when they are durable. Blocks for a flush, or for as long as the disk is full: not for a shard thread.
+    ///
+    /// # Errors
+    /// [`Stopped`]: the log ended, and they may be durable or not.
+    pub fn wait(self) -> Result<(), Stopped> {
+        if crate::mutant!(removal_unflushed) {
+            return Ok(());
+        }
+        self.0.recv().map_err(|_| Stopped)
+    }
+}
+
 /// A handle for the threads that append. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -160,6 +177,18 @@ impl Log {
     pub fn append(&self, appends: Vec<Append>) -> Result<(), Stopped> {
         self.check()?;
         self.submissions.send(Submission::Appends(appends)).map_err(|_| Stopped)
+    }
+
+    /// As [`Log::append`], and tells when `appends` are durable: for what may happen only then, and is not the group's
+    /// own replica's to do.
+    ///
+    /// # Errors
+    /// [`Stopped`]: nothing of it will become durable.
+    pub fn append_awaited(&self, appends: Vec<Append>) -> Result<Awaited, Stopped> {
+        self.check()?;
+        let (done, awaited) = channel::bounded(1);
+        self.submissions.send(Submission::Awaited(appends, done)).map_err(|_| Stopped)?;
+        Ok(Awaited(awaited))
     }
 
     /// As [`Log::append`], but gives the entries back when the queue is full or the log has stopped.

@@ -9,6 +9,7 @@ use super::lag::Lag;
 use crate::metrics::{CloseReason, Partition, PartitionSample};
 use crate::net::rpc::GroupReport;
 use crate::replica::{Decided, Replica};
+use crate::snapshot::SavedBorders;
 
 /// One hosted replica.
 pub struct Group {
@@ -28,10 +29,8 @@ pub struct Group {
     pub checkpointing: bool,
     /// A snapshot is being fetched.
     pub installing: bool,
-    /// Changes of borders that the newest durable checkpoint or snapshot here includes.
-    pub saved: Vec<ChangeId>,
-    /// Changes by which neighbours were taken in, and that are not in a checkpoint yet.
-    pub joins: Vec<ChangeId>,
+    /// Changes of borders that are on the disk.
+    pub borders: SavedBorders,
     /// Closed batches as they were last published: full, idle, due.
     pub closed: [u64; 3],
     /// How it is tuned, while it leads and the autopilot is on.
@@ -83,17 +82,11 @@ pub struct GroupStatus {
     pub lags: BTreeMap<NodeId, (u64, u64)>,
     /// Its group's membership.
     pub report: GroupReport,
-    /// See [`Group::saved`].
+    /// Changes of borders that are on its disk.
     pub saved: Vec<ChangeId>,
 }
 
 impl Group {
-    /// Everything up to these changes of borders is in a checkpoint or snapshot on this node's disk.
-    pub fn note_saved(&mut self, applied: Vec<ChangeId>) {
-        self.joins.retain(|join| !applied.contains(join));
-        self.saved = applied;
-    }
-
     /// The node of the leader, if one is known.
     pub fn leader_node(&self) -> Option<NodeId> {
         self.replica.leader().and_then(|leader| self.nodes.get(&leader).copied())
@@ -124,7 +117,7 @@ impl Group {
             digests: executor.digests().chain(executor.digest_now()).collect(),
             lags: lags.collect(),
             report: GroupReport::of(paxos),
-            saved: self.saved.clone(),
+            saved: self.borders.changes().to_vec(),
         }
     }
 

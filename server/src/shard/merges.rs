@@ -18,7 +18,7 @@ impl Shard {
             self.leave(id);
         }
         if let Some(group) = self.groups.get_mut(&id) {
-            group.joins.extend_from_slice(Machine::joins(&mark));
+            group.borders.joined(Machine::joins(&mark));
         }
         if !Machine::joins(&mark).is_empty() {
             self.shared.tell_control(ToControl::Call(Box::new(Control::start_checkpoints)));

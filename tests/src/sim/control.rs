@@ -197,6 +197,10 @@ impl World {
             self.end_coordinating(node);
         }
         self.begin_write(node, false);
+    }
+
+    /// The removal of a replica is durable: its checkpoints go.
+    pub fn on_removal_logged(&mut self, node: usize, group: PartitionId) {
         let took = self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
         let life = self.nodes[node].life;
         self.schedule(self.now + took, Event::Deleted { node, life, group });
@@ -217,7 +221,7 @@ impl World {
             self.leave(node, group);
         }
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        host.joins.extend_from_slice(Machine::joins(mark));
+        host.borders.joined(Machine::joins(mark));
         let led = host.replica.is_leading();
         for fork in Machine::forks(mark) {
             if let Some(start) = self.nodes[node].control.residents.fork(own(node), group, led, fork) {

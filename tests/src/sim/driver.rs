@@ -366,7 +366,7 @@ fn replica_status(host: &Host) -> LocalReplica {
     let leader = host.replica.leader().and_then(|leader| host.nodes.get(&leader));
     LocalReplica {
         replica: wire_replica(host.me),
-        saved: host.saved.clone(),
+        saved: host.borders.changes().to_vec(),
         leads: host.replica.is_leading(),
         leader: leader.map(|&leader| NodeId(leader as u32 + 1)),
         ballot: (paxos.ballot().round.0, wire_replica(paxos.ballot().replica)),

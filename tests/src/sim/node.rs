@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ChangeId, PartitionId};
+use coppice_client::wire::PartitionId;
 use coppice_ordering::{Instance, Lsn, Message, Record, ReplicaId, Time, multicast};
 use coppice_server::log::{Append, Entry};
 use coppice_server::multicast::{Letter, Word};
 use coppice_server::net::peer::Envelope;
 use coppice_server::replica::{Effect, Input, QueryPart, Replica};
+use coppice_server::snapshot::SavedBorders;
 
 use super::control::Control;
 use super::events::Event;
@@ -71,10 +72,8 @@ pub struct Host {
     pub installing: bool,
     /// Where the last snapshot was begun.
     pub snapshot_at: Instance,
-    /// Changes of borders that the newest checkpoint here includes.
-    pub saved: Vec<ChangeId>,
-    /// Changes by which neighbours were taken in, and that are not in a checkpoint yet.
-    pub joins: Vec<ChangeId>,
+    /// Changes of borders that are on the disk.
+    pub borders: SavedBorders,
 }
 
 /// A node.
@@ -288,6 +287,9 @@ impl World {
                 let mut groups: BTreeMap<PartitionId, coppice_ordering::Lsn> = BTreeMap::new();
                 for append in &appends {
                     self.oracle.durable(node, &append.entry);
+                    if let Entry::Removed { group, .. } = append.entry {
+                        self.on_removal_logged(node, PartitionId(group.0));
+                    }
                     if let (Some(group), Some(lsn)) = (append.entry.group(), append.lsn) {
                         groups.insert(group, lsn);
                     }

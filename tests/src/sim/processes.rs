@@ -13,6 +13,7 @@ use coppice_server::machine::shard::Shard;
 use coppice_server::replica::Replica;
 use coppice_server::residents::{Birth, Start};
 use coppice_server::sessions::SessionLimits;
+use coppice_server::snapshot::SavedBorders;
 
 use super::control::LOOK;
 use super::events::Event;
@@ -129,7 +130,7 @@ impl World {
             self.fail(check, what);
         }
         set_limits(&mut machine, &self.plan);
-        let saved = machine.shard().map(|shard| shard.applied().to_vec()).unwrap_or_default();
+        let borders = SavedBorders::new(&machine, snapshot);
         let config = Config {
             id: me,
             configuration: birth.configuration(),
@@ -146,16 +147,7 @@ impl World {
         let mut nodes: std::collections::BTreeMap<_, _> =
             birth.nodes().map(|(replica, node)| (replica, node.0 as usize - 1)).collect();
         nodes.extend(places(&self.nodes[node].control.map, group));
-        let host = Host {
-            replica,
-            me,
-            nodes,
-            snapshotting: false,
-            installing: false,
-            snapshot_at: snapshot,
-            saved,
-            joins: Vec::new(),
-        };
+        let host = Host { replica, me, nodes, snapshotting: false, installing: false, snapshot_at: snapshot, borders };
         self.nodes[node].hosts.insert(group, host);
         let life = self.nodes[node].life;
         self.observe(node, group, &effects);

@@ -33,7 +33,7 @@ impl World {
         let each = &self.nodes[node];
         let Some(host) = each.hosts.get(&group) else { return };
         // What was taken in of a neighbour is here only, until it is in a checkpoint.
-        let due = host.replica.executor().decided().ahead_of(host.snapshot_at) >= every || !host.joins.is_empty();
+        let due = host.replica.executor().decided().ahead_of(host.snapshot_at) >= every || host.borders.is_owed();
         if due && !each.control.residents.is_needed(group) {
             self.checkpoint_now(node, group);
         }
@@ -55,7 +55,7 @@ impl World {
     pub fn on_snapshot_written(&mut self, node: usize, group: PartitionId, saved: Saved) {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.snapshotting = false;
-        host.note_saved(&saved);
+        host.borders.saved(saved.instance, saved.applied.clone());
         let instance = saved.instance;
         if let Some(upto) = self.nodes[node].store.keep_checkpoint(group, saved) {
             let entry = Entry::Trimmed { group, upto };
@@ -131,7 +131,7 @@ impl World {
     fn install(&mut self, node: usize, group: PartitionId, saved: Saved, loaded: Loaded) {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.installing = false;
-        host.note_saved(&saved);
+        host.borders.saved(saved.instance, saved.applied.clone());
         let me = host.me;
         self.nodes[node].store.keep_checkpoint(group, saved);
         self.oracle.installed(group, me, loaded.instance);
@@ -154,13 +154,5 @@ impl World {
             Wish::Join(_) => {}
             Wish::Heal => _ = each.control.residents.healed(group, None),
         }
-    }
-}
-
-impl super::node::Host {
-    /// Everything up to these changes of borders is in a checkpoint on this node's disk.
-    fn note_saved(&mut self, saved: &Saved) {
-        self.joins.retain(|join| !saved.applied.contains(join));
-        self.saved.clone_from(&saved.applied);
     }
 }
