@@ -31,6 +31,7 @@ pub const PAXOS: &[&str] = &[
     "learner_votes",
     "removed_votes",
     "rounds_begin_anew",
+    "install_moves_no_executor",
     "deaf_leader_stays",
     "conf_one_phase1",
     "removed_deleted_early",

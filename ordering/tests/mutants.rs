@@ -32,6 +32,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("learner_votes", "px10_learners_are_in_no_quorum"),
     ("removed_votes", "px19_removed_replicas_stay_until_they_are_replaced"),
     ("rounds_begin_anew", "px20_a_configuration_outranks_what_was_proposed_beside_it"),
+    ("install_moves_no_executor", "a_snapshot_takes_the_place_of_what_the_executor_waits_at"),
     ("deaf_leader_stays", "px13_a_deaf_leader_resigns"),
     ("conf_one_phase1", "px18_phase1_again_under_an_adopted_configuration"),
     ("removed_deleted_early", "px19_removed_replicas_stay_until_they_are_replaced"),
@@ -52,7 +53,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
 ];
 
 /// They break liveness: a script that prints something else has caught them.
-const LIVENESS: &[&str] = &["deaf_leader_stays"];
+const LIVENESS: &[&str] = &["deaf_leader_stays", "install_moves_no_executor"];
 
 fn scripts() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");

@@ -150,6 +150,10 @@ impl Paxos {
         effects: &mut Vec<Effect>,
     ) {
         if instance <= self.learner.decided_upto {
+            // Only the executor was behind: it waited in vain, and goes on from there (ordering.md 8).
+            if !mutant!(install_moves_no_executor) {
+                self.learner.executed(instance);
+            }
             return;
         }
         self.stand_down(effects);

@@ -295,7 +295,7 @@ impl Node {
     /// A snapshot of a peer is in place.
     pub fn install(&mut self, snapshot: Snapshot, now: u64, truth: &mut Truth) {
         self.need_snapshot = None;
-        if self.paxos.is_none() || snapshot.instance <= self.decided_upto {
+        if self.paxos.is_none() || snapshot.instance <= self.executed_upto {
             return;
         }
         let Snapshot { instance, configuration, configured_at, promised } = snapshot.clone();
@@ -303,7 +303,7 @@ impl Node {
         self.disk.decided_upto = self.disk.decided_upto.max(instance);
         truth.held.insert(self.id, self.disk.decided_upto);
         self.accepted = self.accepted.split_off(&instance.next());
-        (self.decided_upto, self.executed_upto) = (instance, instance);
+        (self.decided_upto, self.executed_upto) = (self.decided_upto.max(instance), instance);
         self.step(now, Input::Installed { instance, configuration, configured_at, promised }, truth);
     }
 
