@@ -219,6 +219,8 @@ pub const OTHERS: &[&str] = &[
     "executor_stands_still",
     // A proposal that a later ballot overwrote is taken for the decided one (ordering.md 1.1).
     "overwritten_is_heard",
+    // A move waits for a learner on a node that left for good (experience.md 3).
+    "move_outlives_its_target",
     // A snapshot below what is decided moves the executor, and the core does not hear of it (ordering.md 8).
     "install_moves_no_executor",
     // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what

@@ -80,6 +80,11 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
         let held = report.held_upto >= report.configured_at;
         return if held { decide(Reshape::Moved { change: id }) } else { None };
     }
+    // A node that goes gets nothing more, and may never come back to catch up.
+    let onto_one_that_goes = || added.iter().filter_map(|&id| entry.node_of(id)).any(|node| goes(state, node));
+    if !change.cancelled && onto_one_that_goes() && !crate::mutant!(move_outlives_its_target) {
+        return decide(Reshape::Cancel { change: id });
+    }
     if change.cancelled {
         return if learners.is_empty() {
             decide(Reshape::Unmoved { change: id })
@@ -108,12 +113,15 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
     configure(&target, &BTreeSet::new())
 }
 
+/// Whether a node is to hold nothing.
+fn goes(state: &DirectoryState, node: NodeId) -> bool {
+    let state = state.map.node(node).map(|node| node.state);
+    matches!(state, Some(NodeState::Draining | NodeState::Leaving))
+}
+
 /// Nodes that are to hold nothing lead nothing, where another voter can.
 fn hand_over(state: &DirectoryState, view: &View, steps: &mut Vec<Step>) {
-    let going = |node: NodeId| {
-        let state = state.map.node(node).map(|node| node.state);
-        matches!(state, Some(NodeState::Draining | NodeState::Leaving))
-    };
+    let going = |node: NodeId| goes(state, node);
     let leads = leaderships(state, view);
     for entry in state.map.directory.iter().chain(&state.map.partitions) {
         let Some(led) = view.led(entry.partition).filter(|led| going(led.leader)) else { continue };

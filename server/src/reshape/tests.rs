@@ -242,6 +242,23 @@ fn a_cancelled_move_sends_its_learners_away() {
 }
 
 #[test]
+fn a_move_onto_a_node_that_goes_is_called_off() {
+    let mut model = Model::new(5, 1);
+    model.begin(relocation(1, &[2, 3, 4]));
+    model.turn(&[]);
+    // It died before it caught up, and node 5 is to take its place.
+    model.down.insert(NodeId(4));
+    let report = &mut model.groups.get_mut(&PartitionId(1)).expect("known").1;
+    report.decided_upto += 1_000;
+    assert_eq!(model.turn(&[]), 0);
+    model.begin(Shape::RemoveNode { node: NodeId(4) });
+    model.settle();
+    assert_eq!(model.nodes_of(1), [1, 2, 3]);
+    assert!(model.groups[&PartitionId(1)].1.learners.is_empty());
+    assert_eq!(model.state().map.node(NodeId(4)).map(|node| node.state), Some(NodeState::Removed));
+}
+
+#[test]
 fn a_drained_node_ends_up_holding_and_leading_nothing() {
     let mut model = Model::new(5, 3);
     model.begin(Shape::DrainNode { node: NodeId(1) });
