@@ -36,6 +36,8 @@ pub const PAXOS: &[&str] = &[
     "conf_one_phase1",
     "removed_deleted_early",
     "undo_unbounded",
+    "lease_survives_move",
+    "wait_own_flush",
     "reply_at_execute",
     "gate_off",
     "read_unconfirmed",

@@ -37,6 +37,8 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("conf_one_phase1", "px18_phase1_again_under_an_adopted_configuration"),
     ("removed_deleted_early", "px19_removed_replicas_stay_until_they_are_replaced"),
     ("undo_unbounded", "sp09_a_leader_without_a_quorum_fills_its_window_and_no_more"),
+    ("lease_survives_move", "mv07_a_removed_leader_has_no_lease"),
+    ("wait_own_flush", "st11_the_leaders_slow_disk_holds_nobody_back"),
     ("reply_at_execute", "gate"),
     ("gate_off", "gate"),
     ("read_unconfirmed", "rd01_a_deposed_leader_answers_no_read"),
@@ -53,7 +55,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
 ];
 
 /// They break liveness: a script that prints something else has caught them.
-const LIVENESS: &[&str] = &["deaf_leader_stays", "install_moves_no_executor"];
+const LIVENESS: &[&str] = &["deaf_leader_stays", "install_moves_no_executor", "wait_own_flush"];
 
 fn scripts() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");

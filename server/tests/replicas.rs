@@ -383,6 +383,13 @@ fn a_result_kept_because_the_instance_matches_is_caught() {
 
 #[cfg(feature = "mutants")]
 #[test]
+fn going_on_with_what_is_half_undone_is_caught() {
+    let test = "replicas_that_speculate_and_one_that_does_not_agree_at_every_instance";
+    common::assert_caught("catch_panic", test);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
 fn reads_of_what_is_taken_back_are_caught() {
     let test = "replicas_that_speculate_and_one_that_does_not_agree_at_every_instance";
     for mutant in ["read_survives_undo", "stale_from_tip", "follower_gate_at_told"] {

@@ -75,8 +75,12 @@ impl Paxos {
     /// The leader votes no more: it tells the others what is decided, asks one of them to lead, and follows.
     fn step_aside(&mut self, effects: &mut Vec<Effect>) {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
-        proposer.set_peers(&self.learner.configuration, self.id, self.now);
-        proposer.lease_void = true;
+        // Nor does it read by what it was promised: whoever it asks is elected at once (reliability.md MV7).
+        let keeps_lease = mutant!(lease_survives_move);
+        if !keeps_lease {
+            proposer.set_peers(&self.learner.configuration, self.id, self.now);
+            proposer.lease_void = true;
+        }
         let ballot = proposer.ballot;
         let heir = self.learner.configuration.voters.iter().copied();
         let heir = heir.max_by_key(|id| proposer.peer(*id).map(|peer| peer.durable_upto));
@@ -84,7 +88,9 @@ impl Paxos {
         if let Some(to) = heir {
             effects.push(Effect::Send { to, message: Message::TakeOver(TakeOver { ballot }) });
         }
-        self.stand_down(effects);
+        if !keeps_lease {
+            self.stand_down(effects);
+        }
     }
 
     /// Removed, and not needed any more (ordering.md 1.5, reliability.md PX19).

@@ -124,6 +124,11 @@ impl Paxos {
     fn count_votes(&mut self, voter: ReplicaId, run: (Instance, Instance), effects: &mut Vec<Effect>) {
         // Learners and removed replicas are in no quorum (reliability.md PX10).
         let Some(position) = self.learner.quorum.position(voter) else { return };
+        // A quorum decides with the leader's own vote or without: its disk may be the slow one (reliability.md ST11).
+        let flushed = |instance| self.acceptor.slots.get(instance).is_none_or(|s| self.acceptor.is_durable(s.lsn));
+        if mutant!(wait_own_flush) && !(run.0.0..=run.1.0).all(|number| flushed(Instance(number))) {
+            return;
+        }
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let (counters, now) = (&mut self.counters, self.now);
         let (confirmations, round_trip) = (&mut proposer.confirmations, &mut proposer.round_trip);

@@ -376,3 +376,21 @@ fn who_leads_a_partition_that_ends_is_told_too() {
     let told: Vec<_> = view.leaders_elsewhere(&map, |group| group.0 < 2).collect();
     assert_eq!(told, [(PartitionId(2), NodeId(3)), (PartitionId(3), NodeId(4))]);
 }
+
+/// Seed 359: a node that began to coordinate sent the tickets of a partition that it has no replica of to who had led
+/// it once, for ever. Every look tells it who leads now; a former leader that has not heard of its successor says that
+/// it leads too.
+#[test]
+fn who_leads_a_partition_elsewhere_now_is_told_and_not_who_led_it_once() {
+    let leads = |round: u64| {
+        let replica = LocalReplica { leads: true, ballot: (round, ReplicaId(0)), ..LocalReplica::default() };
+        LocalStatus { replicas: [(PartitionId(1), replica)].into(), ..LocalStatus::default() }
+    };
+    let entry = Entry { partition: PartitionId(1), ..Entry::default() };
+    let map = PartitionMap { partitions: vec![entry], ..PartitionMap::default() };
+    for (rounds, leader) in [([7, 3], 2), ([3, 7], 3)] {
+        let nodes = (2..).zip(rounds).map(|(node, round)| (NodeId(node), leads(round))).collect();
+        let told: Vec<_> = View::new(nodes).leaders_elsewhere(&map, |_| false).collect();
+        assert_eq!(told, [(PartitionId(1), NodeId(leader))], "{rounds:?}");
+    }
+}

@@ -275,6 +275,14 @@ impl DirectoryState {
             }
             return refused(Reason::AddressTaken { node: node.id, address: addresses.peer });
         }
+        if crate::mutant!(amnesiac_votes)
+            && let Some(row) = self.map.nodes.iter_mut().find(|row| Some(row.id) == replaces)
+        {
+            (row.state, row.addresses) = (NodeState::Joining, addresses);
+            self.map.version.0 += 1;
+            return DirectoryReply::Registered(row.id);
+        }
+        // Never the old number: an empty disk does not vote as what it replaces (ordering.md 1.5, reliability.md PX11).
         let id = NodeId(self.map.nodes.last().map_or(0, |node| node.id.0) + 1);
         let state = NodeState::Joining;
         if let Some(old) = replaces {
