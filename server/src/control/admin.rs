@@ -190,7 +190,7 @@ impl Control {
         }
     }
 
-    /// A node without the directory asks the others for a newer map.
+    /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map.
     pub(super) fn ask_for_the_map(&self) {
         let Some(identity) = self.shared.identity() else { return };
         let map = self.shared.map();

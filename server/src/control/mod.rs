@@ -284,7 +284,10 @@ impl Control {
         if self.looks.is_multiple_of(LOOKS_PER_SURVEY) {
             self.survey();
         }
-        if !self.residents.running().contains_key(&PartitionId::DIRECTORY) {
+        // A replica of the directory that knows no leader may not know either where those are that took others' places:
+        // it could not even answer their candidate (ordering.md 1.5).
+        let follows = self.shared.leader(PartitionId::DIRECTORY).is_some();
+        if !self.residents.running().contains_key(&PartitionId::DIRECTORY) || !follows {
             self.ask_for_the_map();
         }
     }

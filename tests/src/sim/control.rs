@@ -111,7 +111,10 @@ impl World {
         self.keep_driving(node);
         let old = self.now.saturating_sub(super::doors::PART_WAIT);
         self.nodes[node].parked.retain(|(since, _)| *since >= old);
-        if self.nodes[node].life == life && !self.nodes[node].hosts.contains_key(&PartitionId::DIRECTORY) {
+        let each = &self.nodes[node];
+        let directory = PartitionId::DIRECTORY;
+        let lacks = !each.hosts.contains_key(&directory) || !each.leaders.contains_key(&directory);
+        if each.life == life && lacks {
             let from = self.random.below(self.nodes.len());
             let at = self.now + self.net.delay();
             self.schedule(at, Event::MapAsked { from, node, life });
