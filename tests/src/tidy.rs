@@ -6,7 +6,7 @@ mod hazard_table;
 mod manifests;
 mod mutant_names;
 
-pub use hazard_table::{HazardReport, hazard_table};
+pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
 pub use mutant_names::mutant_names;
 

@@ -38,6 +38,12 @@ enum Command {
     Generate(super::generate::Arguments),
     /// Is a real cluster linearizable, under load and faults? Exit 0: yes, 1: no, 6: not known.
     Cluster(Box<crate::cluster::Arguments>),
+    /// Are the expectations of security held? Needs this repository and cargo.
+    Security {
+        /// What is skipped is a failure.
+        #[arg(long)]
+        strict: bool,
+    },
 }
 
 /// A checker.
@@ -109,6 +115,11 @@ pub fn main() -> ExitCode {
             super::generate::write(&arguments).map(|()| 0).map_err(|failed| failed.to_string())
         }
         Command::Cluster(arguments) => crate::cluster::run(&arguments),
+        Command::Security { strict } => super::security::run().map(|(failed, skipped)| match (failed, skipped) {
+            (0, 0) => 0,
+            (0, _) if !strict => 0,
+            _ => FAILED,
+        }),
     };
     match code {
         Ok(code) => ExitCode::from(code),

@@ -15,6 +15,7 @@ pub mod porcupine;
 pub mod random;
 pub mod read;
 pub mod record;
+pub mod security;
 pub mod state;
 pub mod tier0;
 pub mod tier1;

@@ -11,7 +11,7 @@ use coppice_server::machine::{Answer, Outcome};
 
 use super::faults::Kind;
 use super::oracle::{Group, Oracle};
-use super::plan::Nanos;
+use super::plan::{Judged, Nanos};
 use crate::check::beyond::{Finding, checks};
 use crate::check::event::{
     Call, Change, Entry, Event, Fault, Head, Invoke, LogLine, Output, Position, Return, Status, Ticket,
@@ -157,19 +157,23 @@ impl Account {
     }
 
     /// Checks the run: exactly by the logs, then by the answers alone, then what goes beyond (reliability.md 3).
-    pub fn judge(&self, oracle: &Oracle) -> Result<(), (&'static str, String)> {
+    pub fn judge(&self, oracle: &Oracle, judged: Judged) -> Result<(), (&'static str, String)> {
         let events = self.events(oracle);
         let history = History::from_events(&events).map_err(|what| ("history", what))?;
         let certificate = tier0::check(&history);
-        pass("tier 0", &history, &certificate.verdict)?;
+        if judged.tier0 {
+            pass("tier 0", &history, &certificate.verdict)?;
+        }
         if let Some(complaint) = history.unequal.first() {
             return Err(("B3", complaint.what.clone()));
         }
         let limits = tier1::Limits { steps: 2_000_000, ..tier1::Limits::default() };
         // Beyond its limits the search says nothing; tier 0 has passed.
-        let answers = tier1::check(&history, certificate.judged.as_ref(), limits);
-        if answers.is_fail() {
-            pass("tier 1", &history, &answers)?;
+        if judged.tier1 {
+            let answers = tier1::check(&history, certificate.judged.as_ref(), limits);
+            if answers.is_fail() {
+                pass("tier 1", &history, &answers)?;
+            }
         }
         for (id, _, finding) in checks(&history, certificate.judged.as_ref()) {
             if let Finding::Fail(what) = finding {

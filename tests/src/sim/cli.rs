@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
-use super::plan::Plan;
-use super::sweep::{Sweep, catch_panics, run_plan};
+use super::plan::{Judged, Plan};
+use super::reached::Reached;
+use super::schedule::{self, Schedule};
+use super::sweep::{Changes, Sweep, catch_panics, run_plan};
 use super::trace::Trace;
 use super::watch::Limits;
 use super::{exhaustive, planted, shrink};
@@ -28,6 +30,22 @@ struct Args {
     /// Of more memory than this, in MiB, the longest run is taken for the cause, and fails: most take less than 100.
     #[arg(long, global = true, default_value_t = 4_096)]
     memory_mib: u64,
+}
+
+/// How far runs go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Phase {
+    /// Every operation ends after the faults.
+    Liveness,
+    /// And all replicas are equal, and the history is right.
+    Audit,
+}
+
+/// A name and a value that fit a plan.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
+    Plan::of(0).set(name, value)?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,11 +70,23 @@ enum Verb {
         /// Stop at the first failure.
         #[arg(long)]
         first: bool,
+        /// Checks of the histories, beside the invariants after every step: 0, by the logs; 1, by the answers alone.
+        #[arg(long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=1))]
+        tier: Vec<u8>,
+        /// How far each run goes: to the end of the liveness phase, or of the audit.
+        #[arg(long, value_enum, default_value = "audit")]
+        phase: Phase,
+        /// Not as the seeds draw it, such as retries=50%, speculation=both, reads=lease; separated by commas.
+        #[arg(long, value_delimiter = ',', value_parser = setting, value_name = "NAME=VALUE")]
+        set: Vec<(String, String)>,
+        /// Fail if a rare condition was met less often, and print the rarest.
+        #[arg(long)]
+        reached_min: Option<u64>,
     },
-    /// Run one seed again, with a trace.
+    /// Run one seed, or a schedule, again, with a trace.
     Replay {
-        /// Which.
-        seed: u64,
+        /// A seed, or the file of a schedule.
+        what: String,
         /// Write every step there.
         #[arg(long)]
         trace: Option<PathBuf>,
@@ -74,8 +104,22 @@ enum Verb {
         /// Write every step of the short run there.
         #[arg(long)]
         trace: Option<PathBuf>,
+        /// Write the short run there [default: SEED.json]
+        #[arg(long)]
+        out: Option<PathBuf>,
     },
-    /// One fault at every place of a small run: a crash between every two effects, an error at every I/O.
+    /// Play all schedules of the past, each also with its planted bug, which must fail.
+    Scripts {
+        /// Where they are [default: tests/schedules of this repository]
+        directory: Option<PathBuf>,
+    },
+    /// A crash at every place of a small run: between every two effects.
+    CrashEvery(exhaustive::CrashEvery),
+    /// A fault of the disk at every place of a small run.
+    IoEvery(exhaustive::IoEvery),
+    /// One byte changed, at each offset of the logs and checkpoints that a small run leaves.
+    Rot(exhaustive::Rot),
+    /// The short form of crash-every and io-every: a crash between every two effects, an error at every I/O.
     Exhaustive {
         /// Operations of the run.
         #[arg(long, default_value_t = 40)]
@@ -85,17 +129,7 @@ enum Verb {
         step: usize,
     },
     /// Show that planted bugs are caught: by which check, after how many seeds.
-    Mutants {
-        /// Only these, separated by commas.
-        #[arg(long, value_delimiter = ',')]
-        names: Vec<String>,
-        /// Seeds per mutant at most, instead of those that the list gives it.
-        #[arg(long)]
-        seeds: Option<u64>,
-        /// Threads per mutant.
-        #[arg(long, default_value_t = 2)]
-        jobs: usize,
-    },
+    Mutants(planted::Arguments),
 }
 
 /// Runs the program.
@@ -104,24 +138,64 @@ pub fn main() -> ExitCode {
     let Args { verb, seed_seconds, memory_mib } = Args::parse();
     Limits { seed: Duration::from_secs(seed_seconds), memory_mib }.watch();
     match verb {
-        Verb::Sweep { from, count, jobs, twice, twice_every, first } => {
+        Verb::Sweep { from, count, jobs, twice, twice_every, first, tier, phase, set, reached_min } => {
             let twice_every = if twice { 1 } else { twice_every };
-            sweep(Sweep { from, count, jobs, twice_every, first, quiet: false })
+            let judged = Judged { audit: phase == Phase::Audit, tier0: tier.contains(&0), tier1: tier.contains(&1) };
+            let changes = Changes { judged, set };
+            sweep(&Sweep { from, count, jobs, twice_every, first, quiet: false, changes }, reached_min)
         }
-        Verb::Replay { seed, trace, history } => replay(Plan::of(seed), trace, history),
-        Verb::Shrink { seed, runs, trace } => match shrink::shrink(seed, runs) {
-            Some(plan) => replay(plan, trace, None),
+        Verb::Replay { what, trace, history } => match planned(&what) {
+            Ok(plan) => replay(plan, trace, history),
+            Err(error) => {
+                eprintln!("error: {error}");
+                ExitCode::from(2)
+            }
+        },
+        Verb::Shrink { seed, runs, trace, out } => match shrink::shrink(seed, runs) {
+            Some(plan) => {
+                let out = out.unwrap_or_else(|| format!("{seed}.json").into());
+                // The environment names the planted bug, if it was one that failed.
+                let mutant = std::env::var("COPPICE_MUTANT").ok().filter(|name| !name.is_empty());
+                match Schedule::new(format!("seed {seed}"), mutant, plan.clone()).write(&out) {
+                    Ok(()) => println!("replay with: coppice-sim replay {}", out.display()),
+                    Err(error) => eprintln!("error: {error}"),
+                }
+                replay(plan, trace, None)
+            }
             None => {
                 println!("seed {seed} does not fail");
                 ExitCode::SUCCESS
             }
         },
+        Verb::Scripts { directory } => schedule::play_all(&directory.unwrap_or_else(schedule::directory)),
+        Verb::CrashEvery(arguments) => exhaustive::crash_every(&arguments),
+        Verb::IoEvery(arguments) => exhaustive::io_every(&arguments),
+        Verb::Rot(arguments) => exhaustive::rot(&arguments),
         Verb::Exhaustive { ops, step } => exhaustive::main(ops, step),
-        Verb::Mutants { names, seeds, jobs } => planted::main(&names, seeds, jobs),
+        Verb::Mutants(arguments) => planted::main(&arguments),
     }
 }
 
-fn sweep(sweep: Sweep) -> ExitCode {
+/// The plan of a seed, or that in a file.
+fn planned(what: &str) -> Result<Plan, String> {
+    match what.parse() {
+        Ok(seed) => Ok(Plan::of(seed)),
+        Err(_) => Schedule::read(Path::new(what)).map(|schedule| schedule.plan),
+    }
+}
+
+/// Prints what was met least often; false: something less often than `least`.
+fn reached(reached: &Reached, least: u64) -> bool {
+    let all = reached.rarest();
+    all.iter().take(8).for_each(|(name, count)| println!("{count:>9}  {name}"));
+    let rare: Vec<&str> = all.iter().filter(|(_, count)| *count < least).map(|(name, _)| *name).collect();
+    if !rare.is_empty() {
+        println!("less than {least} times: {}", rare.join("; "));
+    }
+    rare.is_empty()
+}
+
+fn sweep(sweep: &Sweep, reached_min: Option<u64>) -> ExitCode {
     let report = sweep.run();
     let seconds = report.took.as_secs_f64();
     println!(
@@ -133,7 +207,8 @@ fn sweep(sweep: Sweep) -> ExitCode {
         report.faults,
         report.failed.len()
     );
-    if report.failed.is_empty() {
+    let enough = reached_min.is_none_or(|least| reached(&report.reached, least));
+    if report.failed.is_empty() && enough {
         return ExitCode::SUCCESS;
     }
     for (seed, failure) in &report.failed {

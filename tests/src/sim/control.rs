@@ -255,3 +255,30 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Plan;
+    use super::super::trace::Trace;
+    use super::*;
+
+    /// A seed with leaders lost in the middle of moves: of the directory's three replicas one was away for good, one
+    /// had taken another's place, and one lagged behind that, so it did not know where the candidate was whom it had to
+    /// answer. It asked nobody, for it had a replica of the directory itself.
+    #[test]
+    fn a_replica_of_the_directory_that_knows_no_leader_asks_the_others_for_the_map() {
+        let ordered = |leader: Option<usize>| {
+            let mut world = World::new(Plan::of(0), Trace::silent());
+            let directory = world.map.directory.as_ref().expect("it is there");
+            let node = directory.replicas[0].node.0 as usize - 1;
+            world.start(node);
+            let leader = leader.map(|next| (node + next) % world.nodes.len());
+            world.nodes[node].leaders.extend(leader.map(|leader| (PartitionId::DIRECTORY, leader)));
+            let before = world.ordered();
+            world.look_around(node);
+            world.ordered() - before
+        };
+        // The next look, and the question.
+        assert_eq!((ordered(Some(1)), ordered(None)), (1, 2));
+    }
+}

@@ -202,6 +202,12 @@ impl World {
 
     /// A process is told its number: durable, then it begins, and the directory hears of it.
     pub fn on_assign(&mut self, node: usize, map: Arc<PartitionMap>, by: usize) {
+        if std::mem::take(&mut self.nodes[node].is_lost) {
+            // The empty process is told that it is the node whose disk is lost.
+            let clock = self.nodes[node].clock;
+            let life = self.nodes[node].life;
+            self.nodes[node] = Node { life, ..Node::new(&self.plan, node, clock, None) };
+        }
         let each = &mut self.nodes[node];
         if std::mem::take(&mut each.is_new) {
             each.kept_maps.push_back(map);

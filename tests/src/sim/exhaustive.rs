@@ -1,15 +1,76 @@
-//! One fault at every place of a small run (reliability.md G9, G10): a crash between every two effects of every node,
-//! power loss included, and an error of the disk at every I/O.
+//! One fault at every place of a small run (reliability.md G8, G9, G10): a crash between every two effects of every
+//! node, power loss included, alone, with another one in its recovery, with one of another node; an error, a full disk
+//! or a slow flush at every I/O; one flipped byte at every offset of the logs and checkpoints that the run leaves.
 
 use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
 
 use super::faults::{Fault, Kind, Target};
 use super::plan::{MS, Plan};
 use super::sweep::run_plan;
 use super::trace::Trace;
+use super::world::World;
+use crate::check::random::Random;
 
 /// Down for so long: longer than an election, so that the others go on without it.
 const DOWN: u64 = 700 * MS;
+
+/// Bytes of room between two places where a disk is full.
+const ROOM_STEP: u64 = 256;
+
+/// Simulated time between two places where a disk is slow.
+const SLOW_STEP: u64 = 5 * MS;
+
+/// What goes wrong with a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DiskError {
+    /// An effect on the disk fails; the process stops.
+    Eio,
+    /// The disk has room for so many bytes, and again after two seconds.
+    Enospc,
+    /// Flushes take a second longer for a second.
+    Slow,
+}
+
+/// `crash-every`
+#[derive(Debug, Args)]
+pub struct CrashEvery {
+    /// Operations of the run.
+    #[arg(long, default_value_t = 40)]
+    ops: u32,
+    /// Only every so manieth place.
+    #[arg(long, default_value_t = 1)]
+    step: usize,
+    /// So many runs with two crashes, each at a drawn place of a drawn node.
+    #[arg(long, default_value_t = 0)]
+    double: u64,
+}
+
+/// `io-every`
+#[derive(Debug, Args)]
+pub struct IoEvery {
+    /// Operations of the run.
+    #[arg(long, default_value_t = 40)]
+    ops: u32,
+    /// Only every so manieth place.
+    #[arg(long, default_value_t = 1)]
+    step: usize,
+    /// What goes wrong there, separated by commas.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "eio,enospc,slow")]
+    errors: Vec<DiskError>,
+}
+
+/// `rot`
+#[derive(Debug, Args)]
+pub struct Rot {
+    /// Operations of the run.
+    #[arg(long, default_value_t = 40)]
+    ops: u32,
+    /// Every byte; else every sixteenth.
+    #[arg(long)]
+    exhaustive: bool,
+}
 
 /// The small run: nothing goes wrong in it but what is put there.
 fn small(operations: u32) -> Plan {
@@ -27,48 +88,169 @@ fn small(operations: u32) -> Plan {
     (network.delay_min, network.delay_mean) = (MS, MS / 4);
     (plan.disk.flush_min, plan.disk.flush_max, plan.disk.power) = (MS / 2, MS, true);
     plan.disk.snapshot_max = 5 * MS;
+    // A split on the way, so that its places are among them (reliability.md G10).
+    plan.faults.push(Fault { at: 20 * MS, kind: Kind::Split { key: 6, again: None } });
     plan
 }
 
-/// Runs everything; prints what failed.
-pub fn main(operations: u32, step: usize) -> ExitCode {
-    let calm = run_plan(small(operations), Trace::silent());
-    if let Some(failure) = calm.failure {
-        println!("without any fault: {}: {}", failure.check, failure.what);
-        return ExitCode::FAILURE;
-    }
-    let crash = |node, number| Kind::Crash { who: Target::Node(node), effects: number, down: DOWN, again: None };
-    let twice = |node, number: u32| Kind::Crash {
-        who: Target::Node(node),
-        effects: number,
-        down: DOWN,
-        again: Some(u64::from(number % 7)),
-    };
-    let error = |node, number: u32| Kind::IoError { who: Target::Node(node), after: u64::from(number) };
-    let failed = every("a crash before effect", operations, step, &crash)
-        + every("a crash, and one in recovery, before effect", operations, step, &twice)
-        + every("an I/O error at I/O", operations, step, &error);
+/// Whether the run is right without any fault.
+fn is_calm(operations: u32) -> bool {
+    let failure = run_plan(small(operations), Trace::silent()).failure;
+    failure.iter().for_each(|failure| println!("without any fault: {}: {}", failure.check, failure.what));
+    failure.is_none()
+}
+
+fn code(failed: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Crashes and I/O errors: what the commit gate runs.
+pub fn main(operations: u32, step: usize) -> ExitCode {
+    if !is_calm(operations) {
+        return ExitCode::FAILURE;
+    }
+    code(crashes(operations, step) + io_errors(operations, step))
+}
+
+/// A crash at every place.
+pub fn crash_every(arguments: &CrashEvery) -> ExitCode {
+    if !is_calm(arguments.ops) {
+        return ExitCode::FAILURE;
+    }
+    code(crashes(arguments.ops, arguments.step) + doubles(arguments.ops, arguments.double))
+}
+
+/// A fault of the disk at every place.
+pub fn io_every(arguments: &IoEvery) -> ExitCode {
+    let &IoEvery { ops, step, .. } = arguments;
+    if !is_calm(ops) {
+        return ExitCode::FAILURE;
+    }
+    let each = |error: &DiskError| match error {
+        DiskError::Eio => io_errors(ops, step),
+        DiskError::Enospc => full_disks(ops, step),
+        DiskError::Slow => slow_disks(ops, step),
+    };
+    code(arguments.errors.iter().map(each).sum())
+}
+
+fn crash(node: usize, number: u32, again: Option<u64>) -> Fault {
+    Fault { at: 0, kind: Kind::Crash { who: Target::Node(node), effects: number, down: DOWN, again } }
+}
+
+fn crashes(operations: u32, step: usize) -> usize {
+    let twice = |node, number: u32| crash(node, number, Some(u64::from(number % 7)));
+    every("a crash before effect", operations, step, &|node, number| crash(node, number, None))
+        + every("a crash, and one in recovery, before effect", operations, step, &twice)
+}
+
+fn io_errors(operations: u32, step: usize) -> usize {
+    let kind = |node, number: u32| Kind::IoError { who: Target::Node(node), after: u64::from(number) };
+    every("an I/O error at I/O", operations, step, &|node, number| Fault { at: 0, kind: kind(node, number) })
+}
+
 /// One run for each node and each place, until no place is left: the fault did not come any more.
-fn every(what: &str, operations: u32, step: usize, kind: &dyn Fn(usize, u32) -> Kind) -> usize {
+fn every(what: &str, operations: u32, step: usize, fault: &dyn Fn(usize, u32) -> Fault) -> usize {
     let (mut runs, mut failed) = (0, 0);
     for node in 0..3 {
         for number in (0..).step_by(step.max(1)) {
-            let mut plan = small(operations);
-            plan.faults.push(Fault { at: 0, kind: kind(node, number) });
-            let outcome = run_plan(plan, Trace::silent());
+            let (crashes, right) = with(operations, vec![fault(node, number)], &format!("{what} {number} of n{node}"));
             runs += 1;
-            if let Some(failure) = outcome.failure {
-                failed += 1;
-                println!("{what} {number} of n{node}: {}: {}", failure.check, failure.what);
-            }
-            if outcome.crashes == 0 {
+            failed += usize::from(!right);
+            if crashes == 0 {
                 break;
             }
         }
     }
     println!("{what}: {runs} places, {failed} failed");
     failed
+}
+
+/// A run with these faults: how many processes they ended, and whether all was right.
+fn with(operations: u32, faults: Vec<Fault>, what: &str) -> (u64, bool) {
+    let mut plan = small(operations);
+    plan.faults.extend(faults);
+    plan.faults.sort_by_key(|fault| fault.at);
+    let outcome = run_plan(plan, Trace::silent());
+    outcome.failure.iter().for_each(|failure| println!("{what}: {}: {}", failure.check, failure.what));
+    (outcome.crashes, outcome.failure.is_none())
+}
+
+/// Two crashes, each at a drawn place of a drawn node, and each in a third of the runs with one more in its recovery.
+fn doubles(operations: u32, count: u64) -> usize {
+    let places = (0_u32..).find(|&number| with(operations, vec![crash(0, 1 << number, None)], "").0 == 0).unwrap_or(20);
+    let mut failed = 0;
+    for number in 0..count {
+        let mut random = Random::of(number, 0xdb1);
+        let mut draw = || {
+            let again = (random.below(3) == 0).then(|| random.below(8) as u64);
+            crash(random.below(3), random.below(1 << places) as u32, again)
+        };
+        let faults = vec![draw(), draw()];
+        let (_, right) = with(operations, faults, &format!("pair {number} of crashes"));
+        failed += usize::from(!right);
+    }
+    if count > 0 {
+        println!("two crashes: {count} runs, {failed} failed");
+    }
+    failed
+}
+
+/// A disk with ever more room, until it is enough.
+fn full_disks(operations: u32, step: usize) -> usize {
+    let (mut runs, mut failed) = (0, 0);
+    for node in 0..3 {
+        // Beyond the first segments nothing is prepared any more: what a run of this length writes fits.
+        let most = ROOM_STEP * u64::from(operations) * 8;
+        for bytes in (0..most).step_by(ROOM_STEP as usize * step.max(1)) {
+            let kind = Kind::FullDisk { who: Target::Node(node), bytes, length: 2_000 * MS };
+            let what = format!("a disk of n{node} with room for {bytes} bytes");
+            let (_, right) = with(operations, vec![Fault { at: 10 * MS, kind }], &what);
+            runs += 1;
+            failed += usize::from(!right);
+        }
+    }
+    println!("a full disk: {runs} places, {failed} failed");
+    failed
+}
+
+/// A disk that is slow from ever later on, over the length of the run.
+fn slow_disks(operations: u32, step: usize) -> usize {
+    let (mut runs, mut failed) = (0, 0);
+    for node in 0..3 {
+        for number in (0..u64::from(operations) * 2).step_by(step.max(1)) {
+            let kind = Kind::SlowDisk { who: Target::Node(node), by: 1_000 * MS, length: 1_000 * MS };
+            let at = number * SLOW_STEP;
+            let what = format!("a slow disk of n{node} from {at} ns on");
+            let (_, right) = with(operations, vec![Fault { at, kind }], &what);
+            runs += 1;
+            failed += usize::from(!right);
+        }
+    }
+    println!("a slow disk: {runs} places, {failed} failed");
+    failed
+}
+
+/// Flips bytes of what the small run leaves on its disks: each start finds all that was durable, or refuses; no
+/// checkpoint with a changed byte loads.
+pub fn rot(arguments: &Rot) -> ExitCode {
+    let mut world = World::new(small(arguments.ops), Trace::silent());
+    world.run();
+    if let Some(failure) = &world.failure {
+        println!("without any fault: {}: {}", failure.check, failure.what);
+        return ExitCode::FAILURE;
+    }
+    let step = if arguments.exhaustive { 1 } else { 16 };
+    let mut failed = 0;
+    for (number, node) in world.nodes.iter_mut().enumerate() {
+        let found = node.store.rot(step);
+        let (flips, refused, wrong) = (found.flips, found.refused, found.wrong.len());
+        println!(
+            "n{number}: {flips} bytes changed, {refused} refused, {} without effect, {wrong} wrong",
+            flips - refused - wrong
+        );
+        found.wrong.iter().take(10).for_each(|what| println!("n{number}: {what}"));
+        failed += wrong;
+    }
+    code(failed)
 }

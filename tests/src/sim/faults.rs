@@ -1,5 +1,7 @@
 //! What goes wrong, as a list that is drawn before the run: shrinking takes items out of it.
 
+use serde::{Deserialize, Serialize};
+
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use crate::check::random::Random;
 
@@ -7,7 +9,7 @@ use crate::check::random::Random;
 pub const SAFETY_MAX: Nanos = 20_000 * MS;
 
 /// One fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// When it begins.
     pub at: Nanos,
@@ -16,16 +18,18 @@ pub struct Fault {
 }
 
 /// Who is hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// This node.
     Node(usize),
     /// The node that leads this group then.
     Leader(u32),
+    /// The node that leads the partition of this key then.
+    Holder(u32),
 }
 
 /// A kind of fault with what was drawn for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A node ends between two of its effects, so many from now, and starts again.
     Crash {
@@ -140,7 +144,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 14] = [
+pub const KINDS: [&str; 16] = [
     "crash",
     "crash-all",
     "pause",
@@ -155,6 +159,8 @@ pub const KINDS: [&str; 14] = [
     "merge",
     "move",
     "wipe",
+    "isolate",
+    "upset",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -165,7 +171,8 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         if random.below(2) == 0 {
             continue;
         }
-        let every = MS * (100 << random.below(6)) * if *name == "crash-all" { 8 } else { 1 };
+        let rare = ["crash-all", "isolate", "upset"].contains(name);
+        let every = MS * (100 << random.below(6)) * if rare { 8 } else { 1 };
         let mut at = 0;
         if *name == "wipe" {
             faults.extend(wipe(plan, every, &mut random));
@@ -176,8 +183,11 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
             if at > SAFETY_MAX {
                 break;
             }
-            let kind = draw(plan, number, &mut random);
-            faults.push(Fault { at, kind });
+            match *name {
+                "isolate" => faults.extend(isolate(plan, at, &mut random)),
+                "upset" => faults.extend(upset(plan, at, &mut random)),
+                _ => faults.push(Fault { at, kind: draw(plan, number, &mut random) }),
+            }
         }
     }
     faults.sort_by_key(|fault| fault.at);
@@ -189,6 +199,32 @@ fn wipe(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fault> {
     let at = random.below(latest as usize) as Nanos;
     let kind = Kind::Wipe { node: random.below(plan.nodes as usize) };
     (plan.replicas >= 3).then_some(Fault { at, kind })
+}
+
+/// A leader is cut off from the other nodes, not from the clients, and stands still until another one has taken its
+/// place: when it wakes, what clients asked meanwhile is the first that it sees (reliability.md RD1, RD6).
+fn isolate(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
+    let who = Target::Leader(random.below(plan.partitions as usize + 1) as u32);
+    let length = 4 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
+    let cut = Kind::Cut { side: 0, alone: Some(who), one_way: false, length: length + length / 2 };
+    [Fault { at, kind: cut }, Fault { at: at + MS, kind: Kind::Pause { who, length } }]
+}
+
+/// A border or a place moves, and who leads there is lost on the way (reliability.md MV5 to MV12).
+fn upset(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
+    let number = 10 + random.below(3);
+    let kind = change(plan, number, random);
+    let key = match kind {
+        Kind::Split { key, .. } | Kind::Merge { key, .. } | Kind::Move { key: Some(key), .. } => key,
+        _ => 0,
+    };
+    let after = at + MS + ((random.below(400) as Nanos * MS) >> random.below(7));
+    let (who, effects, down) = (Target::Holder(key), random.below(30) as u32, length(random, 2_000 * MS));
+    let loss = match random.below(3) {
+        0 => Kind::Pause { who, length: down },
+        _ => Kind::Crash { who, effects, down, again: None },
+    };
+    [Fault { at, kind }, Fault { at: after, kind: loss }]
 }
 
 fn target(plan: &Plan, random: &mut Random) -> Target {

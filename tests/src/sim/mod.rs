@@ -19,6 +19,7 @@
 //! | `oracle` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
+//! | `schedule`, `reached` | runs as files, some with a planted bug; rare conditions that a sweep must meet |
 //! | `sweep`, `shrink`, `planted` | many seeds; one seed made short; planted bugs |
 //! | `cli`, `watch` | the program; what it may take |
 
@@ -38,6 +39,8 @@ pub mod plan;
 pub mod planted;
 mod processes;
 mod queries;
+pub mod reached;
+mod schedule;
 mod shrink;
 mod snapshots;
 mod store;

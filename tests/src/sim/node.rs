@@ -164,8 +164,12 @@ impl World {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         let mut effects = std::mem::take(&mut self.effects);
         let words = self.trace.is_wordy().then(|| format!("{input:?}"));
+        let rollbacks = host.replica.executor().counters().rollbacks;
         host.replica.step(local, input, &mut effects);
         host.replica.step(local, Input::TurnEnd, &mut effects);
+        let rollbacks = host.replica.executor().counters().rollbacks - rollbacks;
+        self.reached.add("executor: takes back what it ran ahead", rollbacks);
+        effects.iter().for_each(|effect| self.reached.effect(effect));
         let decided = host.replica.executor().decided();
         let state = (node, group, decided, host.replica.executor().tip(), effects.len());
         self.trace.step(now, &state, |line| {

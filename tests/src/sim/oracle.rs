@@ -80,6 +80,8 @@ pub struct Oracle {
     /// Who lives where, by what is on disk.
     ids: BTreeMap<(usize, PartitionId), ReplicaId>,
     groups: BTreeMap<PartitionId, Group>,
+    /// Replicas that lived on a disk that is lost.
+    lost: BTreeSet<(PartitionId, ReplicaId)>,
 }
 
 type Found = Result<(), (&'static str, String)>;
@@ -162,6 +164,7 @@ impl Oracle {
 
     /// A node's disk is gone, and with it what its replicas promised: none of them may come back.
     pub fn disk_lost(&mut self, node: usize) {
+        self.lost.extend(self.known.iter().filter(|(_, known)| known.node == node).map(|(id, _)| *id));
         self.known.retain(|_, known| known.node != node);
         self.ids.retain(|(of, _), _| *of != node);
     }
@@ -190,6 +193,10 @@ impl Oracle {
         if !self.groups.contains_key(&group) {
             let what = format!("n{node} starts {group}, and no split that makes it is decided");
             return broken("I15 child of an undecided split", what);
+        }
+        if self.lost.contains(&(group, replica)) {
+            let what = format!("n{node} starts replica {replica} of {group}, whose disk is lost");
+            return broken("I2 an empty disk votes", what);
         }
         let mut now = Known { node, decided: snapshot, ..Known::default() };
         for (_, record) in records {

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use coppice_ordering::{Reads, Settings};
+use serde::{Deserialize, Serialize};
 
-use super::faults::{Fault, schedule};
+use super::faults::{Fault, Kind, schedule};
 use crate::check::random::Random;
 
 /// Nanoseconds of simulated time.
@@ -24,6 +25,7 @@ pub(super) enum Purpose {
     Disk,
     Replicas,
     World,
+    Retain,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -36,7 +38,7 @@ pub(super) fn random(seed: u64, purpose: Purpose, number: u64) -> Random {
 }
 
 /// Everything that a seed decides before the run begins.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
@@ -59,6 +61,7 @@ pub struct Plan {
     /// Calls with a short deadline, whose outcome may stay unknown, per mille.
     pub impatient: u32,
     /// Limits and intervals of all groups.
+    #[serde(with = "super::schedule::SettingsInFile")]
     pub settings: Settings,
     /// Which nodes speculate, one bit each.
     pub speculation: u32,
@@ -84,10 +87,30 @@ pub struct Plan {
     pub shuffle: bool,
     /// During the liveness phase only a majority of each group runs.
     pub minority_down: bool,
+    /// What the run is judged by.
+    pub judged: Judged,
+}
+
+/// What a run is judged by, beside the invariants after every step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judged {
+    /// The audit: all nodes run, replicas become equal, and the history is checked. Else the run ends with the liveness
+    /// phase.
+    pub audit: bool,
+    /// By the logs, exactly (reliability.md 3.2).
+    pub tier0: bool,
+    /// By the answers alone (reliability.md 3.3).
+    pub tier1: bool,
+}
+
+impl Default for Judged {
+    fn default() -> Judged {
+        Judged { audit: true, tier0: true, tier1: true }
+    }
 }
 
 /// How messages travel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Network {
     /// Shortest way.
     pub delay_min: Nanos,
@@ -106,7 +129,7 @@ pub struct Network {
 }
 
 /// How disks behave.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskPlan {
     /// Shortest flush.
     pub flush_min: Nanos,
@@ -150,12 +173,54 @@ impl Plan {
             faults: Vec::new(),
             shuffle: shape.below(2) == 0,
             minority_down: replicas > 1 && shape.below(2) == 0,
+            judged: Judged::default(),
         };
         plan.clock_rates = clock_rates(&plan, quiet);
         if !quiet {
             plan.faults = schedule(&plan);
         }
+        // The child of a split is on one node alone as long as the others took a snapshot of its parent instead, and
+        // have not joined it: that node stays, or comes back.
+        let stays = !plan.minority_down && !plan.faults.iter().any(|fault| matches!(fault.kind, Kind::Wipe { .. }));
+        if stays {
+            plan.settings.retain_bytes_min = retain(seed);
+        }
         plan
+    }
+
+    /// Sets something that was drawn to a value of its own, as `sweep --set NAME=VALUE` does.
+    ///
+    /// # Errors
+    /// In words: there is no such name, or no such value of it.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let number = |most: u32| {
+            let number = value.trim_end_matches('%').parse::<u32>().ok().filter(|number| *number <= most);
+            number.ok_or_else(|| format!("{name}: a number up to {most}, not `{value}`"))
+        };
+        match (name, value) {
+            // A connection that breaks takes the replies on it: each is asked for again.
+            ("retries", _) => self.network.client_cut = number(50)? * 10,
+            ("loss", _) => self.network.loss = number(30)? * 10,
+            ("duplicates", _) => self.network.duplicates = number(50)? * 10,
+            ("operations", _) => self.operations = number(100_000)?.max(self.clients),
+            ("retain", _) => self.settings.retain_bytes_min = number(u32::MAX)? as usize,
+            ("speculation", "on") => self.speculation = u32::MAX,
+            ("speculation", "off") => self.speculation = 0,
+            // Replicas beside each other do and do not: their states are compared at every instance.
+            ("speculation", "both") => self.speculation = 0x5555_5555,
+            ("reads", "quorum") => self.settings.reads = Reads::Quorum,
+            ("reads", "lease") => {
+                self.settings.reads = Reads::Lease;
+                self.clock_rates.iter_mut().for_each(|rate| *rate = 1_000);
+            }
+            ("speculation", _) => return Err(format!("speculation: on, off or both, not `{value}`")),
+            ("reads", _) => return Err(format!("reads: quorum or lease, not `{value}`")),
+            _ => {
+                let known = "retries, loss, duplicates, operations, retain, speculation, reads";
+                return Err(format!("nothing is called `{name}`; there are {known}"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a node executes before it is decided.
@@ -194,6 +259,12 @@ fn settings(seed: u64) -> Settings {
         lease_duration: election_timeout * 2 / 3,
         ..Settings::default()
     }
+}
+
+/// In half of the seeds replicas keep so little of their log in memory that whoever lags needs a snapshot.
+fn retain(seed: u64) -> usize {
+    let mut random = random(seed, Purpose::Retain, 0);
+    if random.below(2) == 0 { Settings::default().retain_bytes_min } else { 256 << random.below(8) }
 }
 
 /// One of `values`, or the first half of the time: each kind of fault is on in half of the seeds.

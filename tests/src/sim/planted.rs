@@ -1,6 +1,11 @@
 //! Shows that planted bugs are caught. A planted bug is on for a whole process, so each gets one of its own.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::SystemTime;
+
+use crate::hazards::{HAZARDS, NOT_APPLICABLE};
+use crate::tidy::directed_test;
 
 /// A planted bug that seeds of the simulator must catch (reliability.md 6).
 #[derive(Clone, Copy, Debug)]
@@ -96,47 +101,162 @@ pub const CAUGHT: &[Planted] = &[
     planted("merge_no_end", 400),
     planted("merge_drops_sessions", 400),
     planted("refusal_stored", 400),
+    planted("amnesiac_votes", 200),
+    planted("catch_panic", 200),
 ];
 
 /// Seeds for a planted bug that is not on the list.
 const SEEDS: u64 = 200;
 
-/// Runs a sweep under each planted bug and prints what caught it.
-pub fn main(names: &[String], seeds: Option<u64>, jobs: usize) -> ExitCode {
+/// Always part of `--smoke`: one of each kind of rule, both wrong gates among them.
+const SMOKE: [&str; 12] = [
+    "gate_off",
+    "gate_two_partition",
+    "vote_before_flush",
+    "round_in_memory",
+    "first_value_wins",
+    "decided_by_number",
+    "reply_at_execute",
+    "undo_no_session",
+    "fork_no_ticket",
+    "snap_no_sessions",
+    "dedupe_at_propose",
+    "follower_no_wait",
+];
+/// Others in a run of `--smoke`, of another part of the list each day.
+const SMOKE_ROTATING: usize = 8;
+
+/// `mutants`
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Only these, separated by commas.
+    #[arg(long, alias = "only", value_delimiter = ',')]
+    names: Vec<String>,
+    /// Twelve of them, and eight that are others each day.
+    #[arg(long, conflicts_with = "names")]
+    smoke: bool,
+    /// Seeds per planted bug at most, instead of those that the list gives it.
+    #[arg(long, alias = "seeds-max")]
+    seeds: Option<u64>,
+    /// Threads per planted bug.
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Also run the directed tests, which have to catch the others: `cargo test --features mutants -- caught`.
+    #[arg(long, conflicts_with = "smoke")]
+    directed: bool,
+}
+
+/// Runs a sweep under each planted bug and prints what caught it. Needs the feature `mutants`: a program without it
+/// builds one that has it, and runs that.
+pub fn main(arguments: &Arguments) -> ExitCode {
     if !cfg!(feature = "mutants") {
-        eprintln!("error: this program was built without planted bugs: build it with --features mutants");
-        return ExitCode::from(2);
+        return with_mutants();
     }
+    let chosen = chosen(arguments);
     let known = |name: &str| CAUGHT.iter().find(|planted| planted.name == name).map(|planted| planted.seeds);
-    let chosen: Vec<&str> = match names {
-        [] => CAUGHT.iter().map(|planted| planted.name).collect(),
-        names => names.iter().map(String::as_str).collect(),
-    };
-    let limit = |name: &str| seeds.or_else(|| known(name)).unwrap_or(SEEDS);
-    let survived: Vec<&str> = chosen.iter().copied().filter(|name| !caught(name, limit(name), jobs)).collect();
+    let limit = |name: &str| arguments.seeds.or_else(|| known(name)).unwrap_or(SEEDS);
+    let (mut survived, mut after) = (Vec::new(), Vec::new());
+    for name in &chosen {
+        match caught(name, limit(name), arguments.jobs) {
+            Some(seeds) => after.push(seeds),
+            None => survived.push(*name),
+        }
+    }
+    after.sort_unstable();
+    if arguments.names.is_empty() && !arguments.smoke {
+        others();
+    }
+    let (median, most) = (after.get(after.len() / 2).copied().unwrap_or(0), after.last().copied().unwrap_or(0));
+    let directed = !arguments.directed || directed_tests();
     if survived.is_empty() {
-        println!("{} planted bugs, all caught", chosen.len());
-        return ExitCode::SUCCESS;
+        println!("{} planted bugs, all caught: after {median} seeds in the median, {most} at most", chosen.len());
+        return if directed { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     println!("{} of {} planted bugs survived: {}", survived.len(), chosen.len(), survived.join(" "));
     ExitCode::FAILURE
 }
 
-fn caught(name: &str, seeds: u64, jobs: usize) -> bool {
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
+fn chosen(arguments: &Arguments) -> Vec<&str> {
+    if !arguments.names.is_empty() {
+        return arguments.names.iter().map(String::as_str).collect();
+    }
+    let all = CAUGHT.iter().map(|planted| planted.name);
+    if !arguments.smoke {
+        return all.collect();
+    }
+    let rest: Vec<&str> = all.filter(|name| !SMOKE.contains(name)).collect();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let day = (since.as_secs() / 86_400) as usize;
+    let turning = (0..SMOKE_ROTATING).map(|number| rest[(day * SMOKE_ROTATING + number) % rest.len()]);
+    SMOKE.into_iter().chain(turning).collect()
+}
+
+/// Those of the table that the simulator does not look for: who catches them, or why there is nothing to catch.
+fn others() {
+    let sources = crate::tidy::sources().unwrap_or_default();
+    let listed = |name: &str| CAUGHT.iter().any(|planted| planted.name == name);
+    for (hazard, mutant) in HAZARDS.iter().flat_map(|hazard| hazard.mutants.iter().map(move |mutant| (hazard, mutant)))
+    {
+        let name = mutant.name;
+        if let Some((_, why)) = NOT_APPLICABLE.iter().find(|(known, _)| *known == name) {
+            println!("{name:<28} not applicable: {why}");
+        } else if !listed(name) {
+            let place = directed_test(&sources, name).unwrap_or("cargo test --features mutants -- caught");
+            println!("{name:<28} by a directed test of {}: {place}", hazard.id);
+        }
+    }
+}
+
+fn manifest() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")
+}
+
+fn directed_tests() -> bool {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--workspace", "--features", "mutants", "--locked", "--manifest-path"]).arg(manifest());
+    let ended = cargo.args(["--", "caught"]).status();
+    ended.inspect_err(|error| println!("cargo: {error}")).is_ok_and(|status| status.success())
+}
+
+/// Builds this program with planted bugs, in a target directory of its own, and runs that with the same words.
+fn with_mutants() -> ExitCode {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| manifest().with_file_name("../target"), Into::into);
+    let target = target.join("mutants");
+    eprintln!("building a program with planted bugs in {}", target.display());
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--profile", "sim", "--features", "mutants", "--bin", "coppice-sim", "--locked"]);
+    cargo.arg("--manifest-path").arg(manifest()).arg("--target-dir").arg(&target);
+    let built = cargo.status();
+    if !built.as_ref().is_ok_and(|status| status.success()) {
+        let why = built.map_or_else(|error| error.to_string(), |status| status.to_string());
+        eprintln!("error: a program with planted bugs cannot be built: cargo: {why}");
+        return ExitCode::from(2);
+    }
+    match Command::new(target.join("sim/coppice-sim")).args(std::env::args_os().skip(1)).status() {
+        Ok(status) => ExitCode::from(status.code().unwrap_or(1) as u8),
+        Err(error) => {
+            eprintln!("error: {}: {error}", target.display());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// After how many seeds it is caught.
+fn caught(name: &str, seeds: u64, jobs: usize) -> Option<u64> {
+    let mut command = match std::env::current_exe() {
+        Ok(program) => Command::new(program),
         Err(error) => {
             println!("{name:<28} not run: {error}");
-            return false;
+            return None;
         }
     };
-    let mut command = Command::new(program);
     command.args(["sweep", "--first", "--count", &seeds.to_string(), "--jobs", &jobs.to_string()]);
     let output = match command.env("COPPICE_MUTANT", name).output() {
         Ok(output) => output,
         Err(error) => {
             println!("{name:<28} not run: {error}");
-            return false;
+            return None;
         }
     };
     let said = String::from_utf8_lossy(&output.stdout);
@@ -144,12 +264,13 @@ fn caught(name: &str, seeds: u64, jobs: usize) -> bool {
     match failed {
         Some((seed, what)) => {
             let what: String = what.chars().take(90).collect();
-            println!("{name:<28} caught after {:>4} seeds by {what}", seed.parse().unwrap_or(0) + 1);
-            true
+            let seeds = seed.parse().unwrap_or(0) + 1;
+            println!("{name:<28} caught after {seeds:>4} seeds by {what}");
+            Some(seeds)
         }
         None => {
             println!("{name:<28} SURVIVED {seeds} seeds");
-            false
+            None
         }
     }
 }

@@ -120,6 +120,7 @@ impl World {
             }
             Effect::Confirm(token) => self.step(node, PartitionId::DIRECTORY, Step::Confirm(token)),
             Effect::Cut { query, ticket } => {
+                self.reached.note("query: cut by the coordinator");
                 if let Some((origin, cut)) = self.nodes[node].desk.asked.get_mut(&query) {
                     let (origin, parts) = (*origin, std::mem::take(&mut cut.parts));
                     let cut = Cut { ticket: translate::ticket(ticket), version: cut.version, parts };
@@ -129,7 +130,10 @@ impl World {
             Effect::Complete { query, ticket } => {
                 self.end_query(node, query, Reply::Completed { ticket: translate::ticket(ticket) });
             }
-            Effect::Aborted { query, why } => self.end_query(node, query, Reply::Aborted { text: why.to_string() }),
+            Effect::Aborted { query, why } => {
+                self.reached.note("query: aborted");
+                self.end_query(node, query, Reply::Aborted { text: why.to_string() });
+            }
             Effect::Refused { query, why } => {
                 let reply = match why {
                     NotTaken::Busy => Reply::Refused(Refusal::Busy),

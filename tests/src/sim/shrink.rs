@@ -58,7 +58,8 @@ fn fewer_faults(plan: &mut Plan, shrink: &mut Shrink) {
 type Change = fn(&mut Plan);
 
 fn simpler(plan: &mut Plan, shrink: &mut Shrink) {
-    let changes: [Change; 14] = [
+    let changes: [Change; 15] = [
+        |plan| plan.settings.retain_bytes_min = coppice_ordering::Settings::default().retain_bytes_min,
         |plan| plan.operations /= 2,
         |plan| plan.operations -= plan.operations / 4,
         |plan| plan.network.loss = 0,

@@ -137,6 +137,7 @@ impl World {
         self.oracle.installed(group, me, loaded.instance);
         let Loaded { machine, instance, configuration, configured_at, promised } = loaded;
         let machine = Box::new(machine);
+        self.reached.note("snapshot: installed");
         self.step(node, group, Input::Installed { machine, instance, configuration, configured_at, promised });
         self.leave_decided(node, group);
     }

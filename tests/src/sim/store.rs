@@ -14,7 +14,7 @@ use coppice_server::checkpoint::stream::{Decoder, Encoder};
 use coppice_server::checkpoint::{Chunk, Manifest};
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{self, Found, Progress, prepare};
-use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
+use coppice_server::log::{Append, Disk, Engine, Entry, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
 use coppice_server::snapshot::{self, Loaded, Taken};
 
 use super::plan::Plan;
@@ -102,6 +102,34 @@ impl Saved {
     }
 }
 
+impl Saved {
+    /// All its bytes, to damage one: chunks with their checksums, then the manifest.
+    pub fn bytes(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.bytes.len() + 4).sum::<usize>() + self.manifest.len()
+    }
+
+    /// The same with one byte changed.
+    pub fn flipped(&self, mut at: usize) -> Saved {
+        let mut saved = self.clone();
+        for chunk in &mut saved.chunks {
+            if at < chunk.bytes.len() {
+                let mut bytes = chunk.bytes.to_vec();
+                bytes[at] ^= 0x40;
+                chunk.bytes = bytes::Bytes::from(bytes);
+                return saved;
+            }
+            at -= chunk.bytes.len();
+            if at < 4 {
+                chunk.crc ^= 0x40 << (8 * at);
+                return saved;
+            }
+            at -= 4;
+        }
+        saved.manifest[at] ^= 0x40;
+        saved
+    }
+}
+
 /// A node's disk and the process's hold on it.
 #[derive(Debug)]
 pub struct Store {
@@ -113,8 +141,21 @@ pub struct Store {
     waiting: Vec<Append>,
     /// In the write under way.
     writing: Option<Vec<Append>>,
+    /// Entries of the newest write.
+    last_write: usize,
     /// Newest last; two generations.
     checkpoints: BTreeMap<GroupId, Vec<Saved>>,
+}
+
+/// What changed bytes of a disk did.
+#[derive(Debug, Default)]
+pub struct Rot {
+    /// Bytes that were changed, one at a time.
+    pub flips: usize,
+    /// Times that a start refused.
+    pub refused: usize,
+    /// Times that it did not, and made something else of it.
+    pub wrong: Vec<String>,
 }
 
 /// How a write ended.
@@ -143,6 +184,7 @@ impl Store {
             geometry,
             waiting: Vec::new(),
             writing: None,
+            last_write: 0,
             checkpoints: BTreeMap::new(),
         }
     }
@@ -195,6 +237,7 @@ impl Store {
         if due {
             let batch = std::mem::take(&mut self.waiting);
             engine.write(batch.iter().map(|append| &append.entry));
+            self.last_write = batch.len();
             self.writing = Some(batch);
             return true;
         }
@@ -308,6 +351,53 @@ impl Store {
         self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load().ok())
     }
 
+    /// Changes every `step`th byte of the log and of the checkpoints in turn, and reads them as a start does.
+    pub fn rot(&mut self, step: usize) -> Rot {
+        let mut rot = Rot::default();
+        let (identity, disk) = (self.identity, self.disk.clone());
+        let read = |entries: &mut Vec<(bool, Entry)>| {
+            Found::read(&mut disk.clone(), identity, &mut |carried, entry| entries.push((carried, entry))).map(|_| ())
+        };
+        let mut whole = Vec::new();
+        if let Err(error) = read(&mut whole) {
+            rot.wrong.push(format!("the log as it is: {error}"));
+            return rot;
+        }
+        let names = self.disk.0.borrow().file_names();
+        for name in names {
+            let length = self.disk.0.borrow().bytes(name).len();
+            for at in (0..length).step_by(step) {
+                let flip = || self.disk.0.borrow_mut().damage(name, |bytes| bytes[at] ^= 1 << (at % 8));
+                let mut found = Vec::new();
+                flip();
+                let end = read(&mut found);
+                flip();
+                match end {
+                    Err(LogError::Damage(_)) => rot.refused += 1,
+                    Err(error) => rot.wrong.push(format!("{name} byte {at}: {error}")),
+                    // What is cut off is of the last write: the mark at rest proves all others.
+                    Ok(()) if whole.starts_with(&found) && whole.len() - found.len() <= self.last_write => {}
+                    Ok(()) => rot.wrong.push(format!("{name} byte {at}: {} of {} entries", found.len(), whole.len())),
+                }
+                rot.flips += 1;
+            }
+        }
+        for (group, saved) in
+            self.checkpoints.iter().flat_map(|(group, all)| all.iter().map(move |saved| (group, saved)))
+        {
+            for at in (0..saved.bytes()).step_by(step) {
+                rot.flips += 1;
+                match saved.flipped(at).load() {
+                    Err(_) => rot.refused += 1,
+                    Ok(_) => rot
+                        .wrong
+                        .push(format!("{group}: a checkpoint of {} loads with byte {at} changed", saved.instance)),
+                }
+            }
+        }
+        rot
+    }
+
     /// The checkpoints of a replica that was removed go.
     pub fn delete_checkpoints(&mut self, group: GroupId) {
         self.checkpoints.remove(&group);
@@ -320,34 +410,6 @@ mod tests {
     use coppice_btree::{Op, Undo};
 
     use super::*;
-
-    impl Saved {
-        /// All its bytes, to damage one: chunks with their checksums, then the manifest.
-        pub fn bytes(&self) -> usize {
-            self.chunks.iter().map(|chunk| chunk.bytes.len() + 4).sum::<usize>() + self.manifest.len()
-        }
-
-        /// The same with one byte changed.
-        pub fn flipped(&self, mut at: usize) -> Saved {
-            let mut saved = self.clone();
-            for chunk in &mut saved.chunks {
-                if at < chunk.bytes.len() {
-                    let mut bytes = chunk.bytes.to_vec();
-                    bytes[at] ^= 0x40;
-                    chunk.bytes = Bytes::from(bytes);
-                    return saved;
-                }
-                at -= chunk.bytes.len();
-                if at < 4 {
-                    chunk.crc ^= 0x40 << (8 * at);
-                    return saved;
-                }
-                at -= 4;
-            }
-            saved.manifest[at] ^= 0x40;
-            saved
-        }
-    }
 
     /// reliability.md G8: one flipped byte at every offset of a checkpoint.
     #[test]

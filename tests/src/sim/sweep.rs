@@ -5,11 +5,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::plan::Judged;
+use super::reached::Reached;
 use super::watch::Running;
 use super::{Failure, Outcome, Plan, run, trace::Trace};
 
 /// Which seeds, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Sweep {
     /// The first seed.
     pub from: u64,
@@ -23,6 +25,29 @@ pub struct Sweep {
     pub first: bool,
     /// Say nothing while it runs.
     pub quiet: bool,
+    /// What is not as the seeds draw it.
+    pub changes: Changes,
+}
+
+/// What is not as a seed draws it.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// What the runs are judged by.
+    pub judged: Judged,
+    /// Names and values for [`Plan::set`].
+    pub set: Vec<(String, String)>,
+}
+
+impl Changes {
+    /// The plan of a seed, changed. Names and values were tried before.
+    fn plan(&self, seed: u64) -> Plan {
+        let mut plan = Plan::of(seed);
+        plan.judged = self.judged;
+        for (name, value) in &self.set {
+            plan.set(name, value).expect("it was tried before");
+        }
+        plan
+    }
 }
 
 /// What a sweep found.
@@ -38,6 +63,8 @@ pub struct Report {
     pub answered: u64,
     /// Faults made.
     pub faults: u64,
+    /// Rare conditions, and how often they were met.
+    pub reached: Reached,
     /// How long it took.
     pub took: Duration,
 }
@@ -68,10 +95,11 @@ pub fn run_plan(plan: Plan, trace: Trace) -> Outcome {
 }
 
 /// Runs one seed; `twice`: and once more, which must be the same run.
-pub fn run_seed(seed: u64, twice: bool) -> Outcome {
-    let mut outcome = run_plan(Plan::of(seed), Trace::silent());
-    if twice && outcome.failure.is_none() {
-        let again = run_plan(Plan::of(seed), Trace::silent());
+fn run_seed(plan: Plan, twice: bool) -> Outcome {
+    let again = twice.then(|| plan.clone());
+    let mut outcome = run_plan(plan, Trace::silent());
+    if let Some(again) = again.filter(|_| outcome.failure.is_none()) {
+        let again = run_plan(again, Trace::silent());
         if (again.hash, again.steps) != (outcome.hash, outcome.steps) {
             let what = format!("{:016x} after {} steps, then {:016x}", outcome.hash, outcome.steps, again.hash);
             outcome.failure = Some(Failure { check: "twice".into(), what, step: outcome.steps, at: 0 });
@@ -104,12 +132,13 @@ impl Sweep {
                 return;
             }
             let twice = self.twice_every > 0 && seed.is_multiple_of(self.twice_every);
-            let outcome = run_seed(seed, twice);
+            let outcome = run_seed(self.changes.plan(seed), twice);
             let mut report = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             report.seeds += 1;
             report.steps += outcome.steps;
             report.answered += outcome.answered;
             report.faults += outcome.faults;
+            report.reached.merge(&outcome.reached);
             if let Some(failure) = outcome.failure {
                 if !self.quiet {
                     println!("seed {seed} FAILED: {}: {}", failure.check, failure.what);

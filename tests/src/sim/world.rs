@@ -22,6 +22,7 @@ use super::net::Net;
 use super::node::{Clock, Node};
 use super::oracle::Oracle;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::reached::Reached;
 use super::trace::Trace;
 use crate::check::random::Random;
 
@@ -73,6 +74,8 @@ pub struct Outcome {
     pub faults: u64,
     /// Processes that ended by them.
     pub crashes: u64,
+    /// Rare conditions, and how often they were met.
+    pub reached: Reached,
     /// The trace's last lines, if it was wordy.
     pub last: Vec<String>,
     /// The history and the logs, if the trace was wordy.
@@ -109,6 +112,8 @@ pub struct World {
     pub effects: Vec<Effect>,
     /// Processes that ended before everything was healed.
     pub crashes: u64,
+    /// Rare conditions, and how often they were met.
+    pub reached: Reached,
     faults: u64,
 }
 
@@ -120,8 +125,8 @@ pub fn run(plan: Plan, trace: Trace) -> Outcome {
     let last = world.trace.last().map(str::to_owned).collect();
     let (hash, steps) = (world.trace.hash(), world.trace.steps());
     let history = if world.trace.is_wordy() { world.account.events(&world.oracle) } else { Vec::new() };
-    let (faults, crashes) = (world.faults, world.crashes);
-    Outcome { failure: world.failure, hash, steps, answered, faults, crashes, last, history }
+    let (faults, crashes, reached) = (world.faults, world.crashes, world.reached);
+    Outcome { failure: world.failure, hash, steps, answered, faults, crashes, reached, last, history }
 }
 
 impl World {
@@ -159,6 +164,7 @@ impl World {
             replica_random: random(seed, Purpose::Replicas, 0),
             effects: Vec::new(),
             crashes: 0,
+            reached: Reached::default(),
             faults: 0,
             plan,
         };
@@ -170,7 +176,8 @@ impl World {
         world
     }
 
-    fn run(&mut self) {
+    /// Runs it, through its three phases.
+    pub fn run(&mut self) {
         for node in 0..self.nodes.len() {
             self.start(node);
         }
@@ -191,7 +198,9 @@ impl World {
             let waiting = self.account.waiting();
             self.fail("liveness", format!("after {bound} ns without a fault these still wait: {waiting}"));
         }
-        self.audit();
+        if self.plan.judged.audit {
+            self.audit();
+        }
     }
 
     fn audit(&mut self) {
@@ -210,7 +219,7 @@ impl World {
             self.fail("convergence", format!("replicas stay apart: {uneven}"));
         }
         if self.failure.is_none()
-            && let Err((check, what)) = self.account.judge(&self.oracle)
+            && let Err((check, what)) = self.account.judge(&self.oracle, self.plan.judged)
         {
             self.fail(check, what);
         }
@@ -349,6 +358,7 @@ impl World {
                 let (now, made) = (self.now, self.faults);
                 self.trace.step(now, &made, |line| *line += &format!("fault {kind:?}"));
                 self.account.fault(now, &kind);
+                self.reached.fault(&kind);
                 self.make(number, kind);
             }
             Event::Mend { side, one_way } if !self.healed => self.net.cut(side, one_way, -1),
@@ -361,14 +371,13 @@ impl World {
     }
 
     fn node_of(&self, target: Target) -> usize {
-        match target {
-            Target::Node(node) => node,
-            Target::Leader(group) => {
-                let group = PartitionId(group);
-                let leads = |node: &Node| node.hosts.get(&group).is_some_and(|host| host.replica.is_leading());
-                self.nodes.iter().position(leads).unwrap_or(0)
-            }
-        }
+        let group = match target {
+            Target::Node(node) => return node,
+            Target::Leader(group) => PartitionId(group),
+            Target::Holder(at) => self.map.route(&key(at)).map_or(PartitionId::DIRECTORY, |entry| entry.partition),
+        };
+        let leads = |node: &Node| node.hosts.get(&group).is_some_and(|host| host.replica.is_leading());
+        self.nodes.iter().position(leads).unwrap_or(0)
     }
 
     fn make(&mut self, number: usize, kind: Kind) {

@@ -1,4 +1,4 @@
-//! The table of hazards against the tree: what is planted, what a test names, what does not exist yet.
+//! The table of hazards against the tree: what is planted, what a test names, what has nothing to switch off.
 
 use super::{Complaints, Source, is_rust};
 use crate::hazards::{CaughtBy, HAZARDS, OTHERS};
@@ -12,12 +12,12 @@ pub struct HazardReport {
     pub complaints: Complaints,
     /// Mutants of the table that stand in the code and are named by a test.
     pub planted: Vec<&'static str>,
-    /// Mutants of the table whose part is not built yet: skipped, by name.
-    pub not_built: Vec<String>,
+    /// Mutants of the table with nothing to switch off, by name.
+    pub not_applicable: Vec<String>,
 }
 
-/// Compares the table with the code. `not_built` names the mutants that are known not to exist yet.
-pub fn hazard_table(sources: &[Source], not_built: &[&str]) -> HazardReport {
+/// Compares the table with the code. `not_applicable` names the mutants that are known to have nothing to switch off.
+pub fn hazard_table(sources: &[Source], not_applicable: &[&str]) -> HazardReport {
     let planted = planted(sources);
     let mut report = HazardReport::default();
     let table = || HAZARDS.iter().flat_map(|hazard| hazard.mutants.iter().map(move |mutant| (hazard, mutant.name)));
@@ -30,15 +30,15 @@ pub fn hazard_table(sources: &[Source], not_built: &[&str]) -> HazardReport {
         }
     }
     for (hazard, name) in table() {
-        match (planted.get(name), not_built.contains(&name)) {
+        match (planted.get(name), not_applicable.contains(&name)) {
             (Some(place), true) => {
-                report.complaints.push(format!("{name} is planted in {place}: take it off the list NOT_BUILT"));
+                report.complaints.push(format!("{name} is planted in {place}: take it off the list NOT_APPLICABLE"));
             }
             (Some(place), false) if !named_by_a_test(sources, name) => {
                 report.complaints.push(format!("{name} is planted in {place}, but no test names it"));
             }
             (Some(_), false) => report.planted.push(name),
-            (None, true) => report.not_built.push(format!("{} {name}", hazard.id)),
+            (None, true) => report.not_applicable.push(format!("{} {name}", hazard.id)),
             (None, false) => report.complaints.push(format!("{name} ({}) is planted nowhere", hazard.id)),
         }
     }
@@ -47,8 +47,8 @@ pub fn hazard_table(sources: &[Source], not_built: &[&str]) -> HazardReport {
             report.complaints.push(format!("{name} is planted in {place}, but not in the table of hazards"));
         }
     }
-    for name in not_built.iter().filter(|name| !table().any(|(_, known)| known == **name)) {
-        report.complaints.push(format!("{name} is on the list NOT_BUILT, but not in the table of hazards"));
+    for name in not_applicable.iter().filter(|name| !table().any(|(_, known)| known == **name)) {
+        report.complaints.push(format!("{name} is on the list NOT_APPLICABLE, but not in the table of hazards"));
     }
     report
 }
@@ -68,6 +68,14 @@ fn planted(sources: &[Source]) -> BTreeMap<String, String> {
         }
     }
     planted
+}
+
+/// The first file with a test that names the mutant, beside the lists of the simulator.
+pub fn directed_test<'a>(sources: &'a [Source], name: &str) -> Option<&'a str> {
+    let quoted = format!("\"{name}\"");
+    let other = |source: &&Source| !source.path.starts_with("tests/") && !source.path.ends_with("/src/mutants.rs");
+    let mut sources = sources.iter().filter(|source| is_rust(source)).filter(other);
+    sources.find(|source| test_part(source).contains(&quoted)).map(|source| source.path.as_str())
 }
 
 /// A test names a mutant as a string: where it activates it, or in a list of those that it must catch. The list of a
