@@ -1,11 +1,14 @@
-//! The same client for code that blocks: no runtime, no `async`. A thread of its own drives the connections.
+//! The same client for code that blocks: no runtime, no `async`. A caller drives the connections itself as long as it
+//! is alone (see `drive`).
 
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+mod drive;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_btree::{OpResult, Value};
-use tokio::runtime::Handle;
+
+use self::drive::Drive;
 
 use crate::client::{Cas, Load};
 use crate::command::{Answer, Command, Operation, Output, ReadMode};
@@ -21,14 +24,7 @@ use crate::wire::{Position, Ticket};
 #[derive(Clone, Debug)]
 pub struct Client {
     client: crate::Client,
-    runtime: Arc<Runtime>,
-}
-
-/// The thread that drives a client. It ends when the client's last handle is gone.
-#[derive(Debug)]
-struct Runtime {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    drive: Arc<Drive>,
 }
 
 impl Client {
@@ -57,34 +53,24 @@ impl Client {
     pub fn start<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> Result<Client> {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         let failed = |error: std::io::Error| Error::failed(Reason::Incompatible(format!("no thread: {error}")));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let handle = runtime.handle().clone();
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let body = move || {
-            runtime.block_on(async {
-                let (client, driver) = crate::Client::parts(endpoints, config);
-                if sender.send(client).is_ok() {
-                    driver.await;
-                }
-            });
-        };
-        let thread = std::thread::Builder::new().name("coppice-client".into()).spawn(body).map_err(failed)?;
-        let client = receiver.recv().map_err(|_| Error::failed(Reason::Closed))?;
-        Ok(Client { client, runtime: Arc::new(Runtime { handle, thread: Some(thread) }) })
+        let (client, drive) = Drive::start(endpoints, config).map_err(failed)?;
+        Ok(Client { client, drive: Arc::new(drive) })
     }
 
     fn wait<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.handle.block_on(future)
+        self.drive.wait(future)
     }
 
     /// The same client with another timeout for its calls.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Client {
-        Client { client: self.client.with_timeout(timeout), runtime: Arc::clone(&self.runtime) }
+        Client { client: self.client.with_timeout(timeout), drive: Arc::clone(&self.drive) }
     }
 
-    /// The asynchronous client behind this one.
+    /// The asynchronous client behind this one. Whoever asks for it may leave without waiting, so from now on a thread
+    /// of the client's own drives the connections.
     pub fn as_async(&self) -> &crate::Client {
+        self.drive.share();
         &self.client
     }
 
@@ -196,14 +182,6 @@ impl Client {
     }
 }
 
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        // The thread ends by itself once the client is closed, which its last handle does; it may be the one that drops
-        // us, so nobody waits for it here.
-        drop(self.thread.take());
-    }
-}
-
 /// A range that is being read; see [`crate::RangeStream`].
 #[derive(Debug)]
 pub struct RangeStream {
@@ -219,7 +197,7 @@ impl RangeStream {
     // Not an iterator: the pair is borrowed from the stream.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        self.client.runtime.handle.block_on(self.stream.next())
+        self.client.drive.wait_driven(self.stream.next())
     }
 
     /// See [`crate::RangeStream::count`].
@@ -227,7 +205,7 @@ impl RangeStream {
     /// # Errors
     /// As there.
     pub fn count(&mut self) -> Result<u64> {
-        self.client.runtime.handle.block_on(self.stream.count())
+        self.client.drive.wait_driven(self.stream.count())
     }
 
     /// See [`crate::RangeStream::positions`].
