@@ -12,6 +12,7 @@ macro_rules! mutant {
 pub mod check;
 pub mod cluster;
 pub mod hazards;
+pub mod lab;
 pub mod mutants;
 pub mod sim;
 pub mod tidy;

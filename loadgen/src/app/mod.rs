@@ -15,6 +15,8 @@ use clap::Parser;
 use failure::{Exit, Failure};
 use std::process::ExitCode;
 
+pub use run::{NOTHING_ANSWERED, measure};
+
 /// Runs the program on this process's command line.
 pub fn main() -> ExitCode {
     let line: Vec<String> = std::env::args().collect();

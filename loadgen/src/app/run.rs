@@ -25,6 +25,9 @@ const ENTRIES_MIN: u64 = 100_000;
 /// After the end of a run, answers are awaited a little longer than requests may take.
 const DRAIN_EXTRA: Duration = Duration::from_millis(500);
 
+/// What a run says that ended without any answer.
+pub const NOTHING_ANSWERED: &str = "no request was answered";
+
 /// One load at one time, carried out.
 struct Step {
     tally: Tally,
@@ -68,6 +71,9 @@ pub fn run(args: &RunArgs, global: &Global, command: &str) -> Result<Exit, Failu
 }
 
 /// The numbers of one run, without a word on stdout.
+///
+/// # Errors
+/// The command line is wrong, nobody is there, or nothing was answered.
 pub fn measure(args: &RunArgs, global: &Global) -> Result<Summary, Failure> {
     let prepared = prepare(args, global)?;
     let summary = prepared.step(prepared.load(), prepared.duration())?.summary;
@@ -79,7 +85,7 @@ pub fn measure(args: &RunArgs, global: &Global) -> Result<Summary, Failure> {
 
 fn unanswered(prepared: &Prepared<'_>, summary: &Summary) -> Failure {
     let cause = summary.first_error.clone().unwrap_or_else(|| "no answer within the run".to_owned());
-    Failure::unavailable("no request was answered", prepared.store.place(), cause)
+    Failure::unavailable(NOTHING_ANSWERED, prepared.store.place(), cause)
 }
 
 /// Some errors are part of a run (faults are injected while it goes on); a run without any answer is none.

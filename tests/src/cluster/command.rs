@@ -182,7 +182,7 @@ fn setup(
 }
 
 /// `coppice` in the directory of this program, else this program, which holds a server too.
-fn beside() -> std::io::Result<PathBuf> {
+pub(crate) fn beside() -> std::io::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let program = own.with_file_name("coppice");
     Ok(if program.is_file() { program } else { own })
@@ -195,7 +195,7 @@ fn seed_of_now() -> u64 {
 }
 
 /// Set by Ctrl-C: the round is ended and judged as it is. A second one ends the program.
-fn interrupts() -> Result<Arc<AtomicBool>, String> {
+pub(crate) fn interrupts() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&flag);
     let runtime =

@@ -5,12 +5,12 @@
 //! history down, faults are made and healed, the whole map is read, the nodes end, their logs are read back, and the
 //! checkers judge. So neither memory nor disk grows with the length of a run.
 
-mod command;
+pub(crate) mod command;
 mod draw;
 mod dump;
 mod figures;
 mod nemesis;
-mod nodes;
+pub(crate) mod nodes;
 mod power;
 pub mod proxy;
 mod report;

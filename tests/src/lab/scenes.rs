@@ -1,0 +1,294 @@
+//! The experiments: a full grid of batches and windows, and the autopilot against the best of it, from a cold start and
+//! after changes of load and link (papers.md A13, A14).
+//!
+//! A machine changes its own speed from one minute to the next. So the autopilot and the best of the grid are measured
+//! beside each other, in turns, in one cluster.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use coppice_client::wire::{BatchAndWindow, GroupTuning};
+
+use super::cluster::{Cluster, NODES};
+use super::figures::Row;
+use super::link::{Carried, Shape};
+use super::load::{Got, Load};
+
+/// What a group of fixed settings is given where nothing else is said: the defaults, which the autopilot takes as leave
+/// to choose.
+const STANDARD: BatchAndWindow = BatchAndWindow { batch_bytes_max: 64 << 10, window: 16, window_bytes_max: 1 << 20 };
+
+/// The points of a grid are bounded by their windows alone.
+const GRID_WINDOW_BYTES: u64 = 64 << 20;
+
+/// A load begins within this time: it connects and looks at the cluster first.
+const BEGINNING: Duration = Duration::from_secs(1);
+
+/// Every command is a batch.
+const UNBATCHED: BatchAndWindow = BatchAndWindow { batch_bytes_max: 1, window: 512, window_bytes_max: 1 << 20 };
+
+/// A link and a size of commands.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// The link's word.
+    pub name: String,
+    /// The link.
+    pub shape: Shape,
+    /// Key and value of a command, in bytes.
+    pub size: u64,
+}
+
+/// How experiments are carried out.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The program `coppice`.
+    pub program: PathBuf,
+    /// Data of nodes goes below here.
+    pub data: PathBuf,
+    /// In this order; each is a change from the one before.
+    pub scenes: Vec<Scene>,
+    /// Bytes of a batch.
+    pub batches: Vec<u64>,
+    /// Undecided instances.
+    pub windows: Vec<u32>,
+    /// Length of one measurement.
+    pub hold: Duration,
+    /// How long the autopilot has after a cold start, or after a change.
+    pub settle: Duration,
+    /// Turns of the autopilot and the best of the grid.
+    pub turns: u32,
+    /// Set by Ctrl-C: it ends after the measurement under way.
+    pub interrupted: Arc<AtomicBool>,
+}
+
+/// Where settings come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Settings {
+    Fixed(BatchAndWindow),
+    Autopilot,
+}
+
+/// A cluster, and the rows that are measured in it.
+pub struct Experiment<'a> {
+    setup: &'a Setup,
+    cluster: Cluster,
+    in_force: Option<Settings>,
+}
+
+impl<'a> Experiment<'a> {
+    fn start(setup: &'a Setup, autopilot: bool) -> Result<Experiment<'a>, String> {
+        let on = if autopilot { "on" } else { "off" };
+        // Formed over quick links: forming is not what is measured.
+        let cluster = Cluster::start(&setup.program, &setup.data, Shape::LAN, &[("autopilot", on)])?;
+        let in_force = autopilot.then_some(Settings::Autopilot);
+        Ok(Experiment { setup, cluster, in_force })
+    }
+
+    /// Puts settings in force, with nothing under way.
+    fn set(&mut self, settings: Settings) -> Result<(), String> {
+        if self.in_force == Some(settings) {
+            return Ok(());
+        }
+        // Over quick links: what a setting takes to be decided is not what is measured.
+        self.cluster.set_links(Shape::LAN);
+        self.cluster.rest();
+        let (on, values) = match settings {
+            Settings::Autopilot => ("on", STANDARD),
+            Settings::Fixed(values) => ("off", values),
+        };
+        self.cluster.set(&[
+            ("autopilot", on.into()),
+            ("batch_bytes_max", format!("{} B", values.batch_bytes_max)),
+            ("window", values.window.to_string()),
+            ("window_bytes_max", format!("{} B", values.window_bytes_max)),
+        ])?;
+        self.in_force = Some(settings);
+        Ok(())
+    }
+
+    /// Runs a load over the scene's links; what it came to, and what the leader said under way.
+    fn run(&mut self, scene: &Scene, load: Load, length: Duration) -> Result<Row, String> {
+        if self.setup.interrupted.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
+        self.cluster.set_links(scene.shape);
+        let (before, begun) = (self.cluster.carried(), Instant::now());
+        let endpoints = self.cluster.endpoints();
+        let (got, told, after, took) = std::thread::scope(|scope| {
+            let running = scope.spawn(|| load.run(&endpoints, length));
+            std::thread::sleep(length.mul_f64(0.8));
+            let told = self.cluster.tuning();
+            std::thread::sleep(length.saturating_sub(begun.elapsed()));
+            let (after, took) = (self.cluster.carried(), begun.elapsed());
+            // What is measured is over, once the load has begun as late as it may have: what is still under way need
+            // not take as long as it would.
+            std::thread::sleep(BEGINNING);
+            self.cluster.set_links(Shape::LAN);
+            (running.join().unwrap_or_else(|_| Err("the load generator panicked".into())), told, after, took)
+        });
+        self.cluster.all_run()?;
+        Ok(row(scene, load, got?, (&before, &after, took), told.as_ref()))
+    }
+
+    /// One point of a grid, or the standard settings.
+    fn fixed(&mut self, scene: &Scene, word: &'static str, values: BatchAndWindow) -> Result<Row, String> {
+        self.set(Settings::Fixed(values))?;
+        let row = self.run(scene, Load::saturating(scene.size), self.setup.hold)?;
+        Ok(Row { settings: word, in_force: Some(values), predicted: None, ..row })
+    }
+
+    /// The autopilot, after a time to settle, and the best of the grid, in turns.
+    fn against(&mut self, scene: &Scene, word: &'static str, best: BatchAndWindow) -> Result<[Row; 2], String> {
+        let load = Load::saturating(scene.size);
+        self.set(Settings::Autopilot)?;
+        self.run(scene, load, self.setup.settle)?;
+        let mut turns: [Vec<Row>; 2] = Default::default();
+        for _ in 0..self.setup.turns {
+            self.set(Settings::Autopilot)?;
+            turns[0].push(Row { settings: word, ..self.run(scene, load, self.setup.hold)? });
+            turns[1].push(self.fixed(scene, "best", best)?);
+        }
+        let [mut piloted, best] = turns.map(|rows| mean(&rows));
+        piloted.of_best = Some(piloted.got.throughput / best.got.throughput.max(1e-9));
+        Ok([piloted, best])
+    }
+
+    /// One client: the autopilot against a batch for every command, in turns.
+    fn light(&mut self, scene: &Scene) -> Result<[Row; 2], String> {
+        let load = Load { clients: 1, ..Load::saturating(scene.size) };
+        let mut turns: [Vec<Row>; 2] = Default::default();
+        for _ in 0..self.setup.turns {
+            self.set(Settings::Autopilot)?;
+            turns[0].push(Row { settings: "light", ..self.run(scene, load, self.setup.hold)? });
+            self.set(Settings::Fixed(UNBATCHED))?;
+            turns[1].push(Row { settings: "unbatched", ..self.run(scene, load, self.setup.hold)? });
+        }
+        Ok(turns.map(|rows| mean(&rows)))
+    }
+}
+
+fn row(
+    scene: &Scene,
+    load: Load,
+    got: Got,
+    (before, after, took): (&Carried, &Carried, Duration),
+    told: Option<&GroupTuning>,
+) -> Row {
+    let bytes = after.bytes.saturating_sub(before.bytes) as f64;
+    let could = scene.shape.rate as f64 * took.as_secs_f64() * (NODES - 1) as f64;
+    let row = Row {
+        link: scene.name.clone(),
+        size: load.size,
+        settings: "",
+        in_force: None,
+        got,
+        link_used: bytes / could.max(1.0),
+        congestions: after.congestions.saturating_sub(before.congestions),
+        of_best: None,
+        predicted: None,
+    };
+    row.told(told)
+}
+
+/// The last of some rows, with the average of what they came to.
+fn mean(rows: &[Row]) -> Row {
+    let over = rows.len().max(1) as f64;
+    let of = |value: fn(&Row) -> f64| rows.iter().map(value).sum::<f64>() / over;
+    let got = Got {
+        throughput: of(|row| row.got.throughput),
+        p50_ms: of(|row| row.got.p50_ms),
+        p99_ms: of(|row| row.got.p99_ms),
+        errors: rows.iter().map(|row| row.got.errors).sum(),
+    };
+    let congestions = rows.iter().map(|row| row.congestions).sum();
+    let mut predicted = rows.iter().filter_map(|row| row.predicted);
+    let (count, sum) = predicted.clone().fold((0.0, 0.0), |(count, sum), (rate, _)| (count + 1.0, sum + rate));
+    let predicted = predicted.next_back().map(|(_, bottleneck)| (sum / count, bottleneck));
+    let last = rows.last().expect("at least one turn");
+    Row { got, congestions, predicted, link_used: of(|row| row.link_used), ..last.clone() }
+}
+
+/// The full grid of each scene, and the standard settings.
+///
+/// # Errors
+/// In words: what did not work.
+pub fn grid(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
+    let mut experiment = Experiment::start(setup, false)?;
+    for scene in &setup.scenes {
+        points(&mut experiment, scene, tell)?;
+    }
+    Ok(())
+}
+
+/// The best of a scene's grid.
+fn points(
+    experiment: &mut Experiment<'_>,
+    scene: &Scene,
+    tell: &mut impl FnMut(Row),
+) -> Result<BatchAndWindow, String> {
+    let setup = experiment.setup;
+    let mut best: Option<(f64, BatchAndWindow)> = None;
+    for (&window, &batch_bytes_max) in setup.windows.iter().flat_map(|w| setup.batches.iter().map(move |b| (w, b))) {
+        let values = BatchAndWindow { batch_bytes_max, window, window_bytes_max: GRID_WINDOW_BYTES };
+        let row = experiment.fixed(scene, "grid", values)?;
+        if best.is_none_or(|(most, _)| row.got.throughput > most) {
+            best = Some((row.got.throughput, values));
+        }
+        tell(row);
+    }
+    tell(experiment.fixed(scene, "standard", STANDARD)?);
+    best.map(|(_, values)| values).ok_or_else(|| "a grid without a point".into())
+}
+
+/// The grid; then the autopilot from a cold start in each scene, after the change from each scene to the next, and with
+/// one client.
+///
+/// # Errors
+/// In words: what did not work.
+pub fn autopilot(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
+    let mut best = Vec::new();
+    let mut experiment = Experiment::start(setup, false)?;
+    for scene in &setup.scenes {
+        best.push(points(&mut experiment, scene, tell)?);
+    }
+    drop(experiment);
+    for (scene, best) in setup.scenes.iter().zip(&best) {
+        Experiment::start(setup, true)?.against(scene, "cold", *best)?.into_iter().for_each(&mut *tell);
+    }
+    let mut experiment = Experiment::start(setup, true)?;
+    if setup.scenes.len() > 1 {
+        // The way back to the first scene is a change too.
+        let first = setup.scenes.iter().zip(&best).take(1);
+        for (number, (scene, best)) in setup.scenes.iter().zip(&best).chain(first).enumerate() {
+            if number == 0 {
+                experiment.run(scene, Load::saturating(scene.size), setup.settle)?;
+                continue;
+            }
+            experiment.against(scene, "changed", *best)?.into_iter().for_each(&mut *tell);
+        }
+    }
+    for (number, scene) in setup.scenes.iter().enumerate() {
+        let known = setup.scenes[..number].iter().any(|before| before.name == scene.name);
+        if !known {
+            experiment.light(scene)?.into_iter().for_each(&mut *tell);
+        }
+    }
+    Ok(())
+}
+
+/// A cluster over links of this shape, until `time` has passed or Ctrl-C.
+///
+/// # Errors
+/// In words: what did not work.
+pub fn serve(setup: &Setup, scene: &Scene, time: Option<Duration>) -> Result<Carried, String> {
+    let mut cluster = Cluster::start(&setup.program, &setup.data, scene.shape, &[])?;
+    println!("ready: export COPPICE_ENDPOINTS={}", cluster.endpoints().join(","));
+    let begun = Instant::now();
+    while !setup.interrupted.load(Ordering::Relaxed) && time.is_none_or(|time| begun.elapsed() < time) {
+        std::thread::sleep(Duration::from_millis(50));
+        cluster.all_run()?;
+    }
+    Ok(cluster.carried())
+}
