@@ -189,8 +189,8 @@ const _: () = assert!(std::mem::offset_of!(Inner, children) == 64 * CHILDREN_LIN
 
 impl Clone for Inner {
     fn clone(&self) -> Self {
-        // Each child gets one more owner; the lines that count them come together, not one after the other.
-        self.children().for_each(|child| child.prefetch(0..1));
+        // Each child gets one more owner.
+        self.prefetch_owners();
         Self {
             owners: Owners::one(),
             len: self.len,
@@ -233,6 +233,11 @@ impl Inner {
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
+    }
+
+    /// Asks for the lines in which the children's owners are counted: they come together, not one after the other.
+    pub fn prefetch_owners(&self) {
+        self.children().for_each(|child| child.prefetch(0..1));
     }
 
     /// Notes that the subtree changed by `change`.

@@ -209,7 +209,12 @@ impl Drop for Link {
         // as the type that the tag says.
         unsafe {
             match self.tag() {
-                INNER => drop(Box::<Inner>::from_raw(self.pointer())),
+                INNER => {
+                    let inner = Box::<Inner>::from_raw(self.pointer());
+                    // Each child has one owner less.
+                    inner.prefetch_owners();
+                    drop(inner);
+                }
                 WORDS => drop(Box::<Words>::from_raw(self.pointer())),
                 _ => drop(Box::<Wide>::from_raw(self.pointer())),
             }
