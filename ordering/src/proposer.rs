@@ -101,7 +101,9 @@ impl RoundTrip {
             return settings.retransmit_max;
         }
         let timeout = Duration::from_nanos(self.smoothed_ns.saturating_add(4 * self.deviation_ns));
-        timeout.clamp(settings.retransmit_min, settings.retransmit_max)
+        // No constant bounds it: a window's worth of a slow link takes as long as it takes, and what is only queued
+        // there is not to be sent again.
+        timeout.max(settings.retransmit_min)
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Settings {
     pub accept_ahead_max: u64,
     /// The same in bytes of payload.
     pub accept_ahead_bytes_max: usize,
-    /// First retransmission before a round trip was measured, and the longest.
+    /// First retransmission before a round trip was measured. None waits longer than `election_timeout`.
     pub retransmit_max: Duration,
     /// No retransmission before this, however short the measured round trip.
     pub retransmit_min: Duration,

@@ -106,7 +106,7 @@ impl Paxos {
         proposer.backoff = (proposer.backoff + 1).min(8);
     }
 
-    /// Doubles as long as nothing is decided.
+    /// Doubles as long as nothing is decided that was sent once.
     pub(super) fn retransmit_timeout(&self, proposer: &Proposer) -> Duration {
         let timeout = proposer.round_trip.timeout(&self.settings);
         timeout.saturating_mul(1 << proposer.backoff).min(self.settings.election_timeout)
@@ -132,13 +132,14 @@ impl Paxos {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let (counters, now) = (&mut self.counters, self.now);
         let (confirmations, round_trip) = (&mut proposer.confirmations, &mut proposer.round_trip);
-        let mut progress = false;
+        let (mut progress, mut at_once) = (false, false);
         proposer.window.vote(&self.learner.quorum, position, run, |instance, flight| {
             // A quorum of votes in the own ballot: it was led when this was proposed (ordering.md 7).
             confirmations.decided_own = confirmations.decided_own.max(instance);
             let latency = now - flight.proposed_at;
             if !flight.resent {
                 round_trip.sample(latency);
+                at_once = true;
             }
             counters.instances_decided += 1;
             counters.commands_decided += u64::from(flight.count);
@@ -147,8 +148,12 @@ impl Paxos {
             counters.instance_latency_samples += 1;
             progress = true;
         });
-        if progress {
+        // What was sent twice tells nothing of the way (Karn): were the wait doubled no longer, a way that got longer
+        // than the wait would carry everything twice from then on, and nothing would ever be measured.
+        if at_once {
             proposer.backoff = 0;
+        }
+        if progress {
             self.pop_decided(effects);
         }
     }
