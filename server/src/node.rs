@@ -6,8 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use coppice_client::wire::{ClusterId, NodeId, PartitionId};
+use coppice_ordering::Instance;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::checkpoint::CheckpointError;
 use crate::config::{Address, NodeConfig};
 use crate::control::{Control, Listeners, ToControl};
 use crate::datadir::{DataDir, DataDirError};
@@ -31,9 +33,14 @@ pub enum StartError {
         error: std::io::Error,
     },
     /// The log or a checkpoint cannot be used: this node must not vote.
-    #[error("{0}")]
-    Storage(String),
-    /// The system gave no thread.
+    #[error("{error}")]
+    Storage {
+        /// Whose directory it is, if it says so.
+        node: Option<NodeId>,
+        /// What is wrong with it.
+        error: StorageError,
+    },
+    /// The system gave no thread, no event loop, or takes a bound socket back.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
     /// Beyond loopback only with TLS or `insecure = true`.
@@ -43,6 +50,31 @@ pub enum StartError {
     Insecure {
         /// Which.
         address: Address,
+    },
+}
+
+/// Why what a node has on its disk cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The log, or what stands beside it.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// A checkpoint; damaged ones are no error, another one or a peer's takes their place.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The log says that a replica was created, in words that this program does not know.
+    #[error("{0}: its birth record is unknown")]
+    Birth(PartitionId),
+    /// The log is trimmed, what it was trimmed for is gone, and no other replica has it.
+    #[error(
+        "{group}: the log is trimmed up to {trimmed}, no good checkpoint reaches that far, and there is no other \
+         replica to take its state from"
+    )]
+    StateLost {
+        /// Of which partition.
+        group: PartitionId,
+        /// The last instance that the log does not hold any more.
+        trimmed: Instance,
     },
 }
 
@@ -146,8 +178,8 @@ impl Node {
         node.control_thread = Some(thread.map_err(StartError::Thread)?);
         match ready.blocking_recv() {
             Ok(Ok(())) => {}
-            Ok(Err(text)) => return Err(StartError::Storage(text)),
-            Err(_) => return Err(StartError::Storage("the control thread ended at once".into())),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(StartError::Thread(std::io::Error::other("the control thread ended at once"))),
         }
         if let Some(listener) = admin {
             let admin = crate::control::admin_http(&shared);

@@ -32,6 +32,7 @@ mod shape;
 pub mod shape_args;
 mod shape_tables;
 mod shell;
+mod start_failure;
 pub mod status;
 #[cfg(test)]
 mod status_tests;

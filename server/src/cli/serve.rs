@@ -14,9 +14,10 @@ use super::args::ServeArgs;
 use super::config_verb::{node_config, warn};
 use super::failure::{Exit, Failure};
 use super::output::Output;
+use super::start_failure::start_failure;
 use crate::config::{LogFormat, NodeConfig};
 use crate::logging::{self, Format, Logging};
-use crate::node::{Node, StartError};
+use crate::node::Node;
 
 /// How often a waiting node looks whether it has become part of a cluster: often enough to be unnoticed in `ready`.
 const IDENTITY_POLL: Duration = Duration::from_millis(5);
@@ -197,48 +198,6 @@ fn log_failure(reason: &str) -> Failure {
         cause: "the filter is written wrongly".to_owned(),
         next: "coppice config default".to_owned(),
     }
-}
-
-fn start_failure(error: &StartError, config: &NodeConfig) -> Failure {
-    let directory = config.data_dir.display();
-    let (exit, code, place, cause, next) = match error {
-        StartError::DataDir(_) => (
-            Exit::Failed,
-            "data_dir",
-            format!("the data directory {directory}"),
-            "another process uses it, it belongs to another version, or it may not be written",
-            "coppice config show --origin",
-        ),
-        StartError::Listen { address, .. } => (
-            Exit::Failed,
-            "listen",
-            address.to_string(),
-            "another process listens there, or the address is not this machine's",
-            "coppice status --local",
-        ),
-        StartError::Storage(_) => (
-            Exit::Failed,
-            "storage",
-            format!("the data directory {directory}"),
-            "files were damaged or changed: this node must not vote with them",
-            "coppice status",
-        ),
-        StartError::Thread(_) => (
-            Exit::Failed,
-            "system",
-            "this machine".to_owned(),
-            "a limit of the system is reached",
-            "coppice config show --origin",
-        ),
-        StartError::Insecure { address } => (
-            Exit::Usage,
-            "config",
-            address.to_string(),
-            "beyond loopback, without TLS, anybody could read and write",
-            "coppice config default",
-        ),
-    };
-    Failure { exit, code, what: format!("serve: {error}"), place, cause: cause.to_owned(), next: next.to_owned() }
 }
 
 /// Tells systemd, if it started us.

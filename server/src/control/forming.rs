@@ -87,7 +87,7 @@ impl Control {
         match self.home.adopt(assignment.cluster, assignment.node) {
             Ok(()) => {
                 if let Err(error) = self.open_log() {
-                    return Answer::Refused(error);
+                    return Answer::Refused(error.to_string());
                 }
                 self.start_directory(assignment);
                 Answer::Identified(self.identified())

@@ -16,6 +16,7 @@ use crate::log::{Append, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOpti
 use crate::machine::Machine;
 use crate::mailbox::Lane;
 use crate::net::link::Link;
+use crate::node::StorageError;
 use crate::replica::Replica;
 use crate::residents::{Birth, Start, StateLost, Wanted};
 use crate::sessions::SessionLimits;
@@ -41,7 +42,7 @@ pub(super) struct Launch {
 
 impl Control {
     /// Opens the log and starts every replica that it knows.
-    pub(super) fn open_log(&mut self) -> Result<(), String> {
+    pub(super) fn open_log(&mut self) -> Result<(), StorageError> {
         if self.home.identity().is_none() {
             return Ok(());
         }
@@ -59,7 +60,7 @@ impl Control {
         };
         self.open_checkpoints()?;
         let hooks = self.hooks();
-        let opened = self.home.open_log(options, hooks).map_err(|error| error.to_string())?;
+        let opened = self.home.open_log(options, hooks)?;
         if let Some(cut) = &opened.cut {
             tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
         }
@@ -126,23 +127,18 @@ impl Control {
     }
 
     /// A replica that ran here before.
-    fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), String> {
+    fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), StorageError> {
         if let Some(removed) = replay.removed {
             self.residents.note_removed(group, removed);
         }
         let Some((me, birth)) = replay.created.take() else { return Ok(()) };
-        let birth: Birth = postcard::from_bytes(&birth).map_err(|_| format!("{group}: its birth record is unknown"))?;
+        let birth: Birth = postcard::from_bytes(&birth).map_err(|_| StorageError::Birth(group))?;
         let loaded = self.load_checkpoint(group)?;
         let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
         match self.residents.restart(own, (group, me), birth, loaded, replay) {
             Ok(Some(start)) => self.start(start),
             Ok(None) => self.report_healing(group),
-            Err(StateLost(trimmed)) => {
-                return Err(format!(
-                    "{group}: the log is trimmed up to {trimmed}, no good checkpoint reaches that far, and there is no \
-                     other replica to take its state from"
-                ));
-            }
+            Err(StateLost(trimmed)) => return Err(StorageError::StateLost { group, trimmed }),
         }
         Ok(())
     }

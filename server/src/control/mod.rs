@@ -35,6 +35,7 @@ use crate::machine::directory::DirectoryState;
 use crate::mailbox::Lane;
 use crate::metrics::Warning;
 use crate::net::rpc::{Answer, Question};
+use crate::node::StartError;
 use crate::residents::Residents;
 use crate::shard::{Shard, ToShard};
 use crate::shared::Shared;
@@ -162,24 +163,25 @@ pub fn run(
     mut control: Control,
     listeners: Listeners,
     messages: mpsc::UnboundedReceiver<ToControl>,
-    opened: oneshot::Sender<Result<(), String>>,
+    opened: oneshot::Sender<Result<(), StartError>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            _ = opened.send(Err(format!("the system gives no event loop: {error}")));
+            _ = opened.send(Err(StartError::Thread(error)));
             return;
         }
     };
     let tasks = tokio::task::LocalSet::new();
     tasks.block_on(&runtime, async move {
-        if let Err(text) = control.open_log() {
-            _ = opened.send(Err(text));
+        if let Err(error) = control.open_log() {
+            let node = control.home.identity().map(|identity| identity.node);
+            _ = opened.send(Err(StartError::Storage { node, error }));
             return;
         }
         let shared = Arc::clone(&control.shared);
         if let Err(error) = listeners.serve(&shared) {
-            _ = opened.send(Err(format!("the listening sockets cannot be used: {error}")));
+            _ = opened.send(Err(StartError::Thread(error)));
             return;
         }
         _ = opened.send(Ok(()));

@@ -45,15 +45,17 @@ const MANIFEST: u8 = 3;
 
 impl Control {
     /// Opens the checkpoints of the data directory and starts the thread that writes them.
-    pub(super) fn open_checkpoints(&mut self) -> Result<(), String> {
+    pub(super) fn open_checkpoints(&mut self) -> Result<(), CheckpointError> {
         let config = &self.shared.config;
         let options = CheckpointOptions {
             rate_bytes: config.checkpoint.rate,
             cache_bytes: config.checkpoint.cache,
             space_floor_bytes: config.log.disk_reserve / 2,
         };
-        let checkpoints = Checkpoints::open(&self.home.checkpoints(), options).map_err(|error| error.to_string())?;
-        let writer = Checkpointer::start(checkpoints.clone()).map_err(|error| error.to_string())?;
+        let path = self.home.checkpoints();
+        let at = |error| CheckpointError::Io { path: path.clone(), error };
+        let checkpoints = Checkpoints::open(&path, options).map_err(at)?;
+        let writer = Checkpointer::start(checkpoints.clone()).map_err(at)?;
         self.checkpoints = Some((checkpoints, Arc::new(writer)));
         Ok(())
     }
@@ -93,13 +95,13 @@ impl Control {
     }
 
     /// The newest good checkpoint of a group, if there is any.
-    pub(super) fn load_checkpoint(&self, group: PartitionId) -> Result<Option<Loaded>, String> {
+    pub(super) fn load_checkpoint(&self, group: PartitionId) -> Result<Option<Loaded>, CheckpointError> {
         let Some((checkpoints, _)) = &self.checkpoints else { return Ok(None) };
-        let loaded = checkpoints.load(group).map_err(|error| error.to_string())?;
+        let loaded = checkpoints.load(group)?;
         for bad in &loaded.bad {
             tracing::warn!(partition = %group, %bad, "a checkpoint is damaged; an older one or a peer's replaces it");
         }
-        loaded.checkpoint.as_ref().map(machine_of).transpose().map_err(|error| error.to_string())
+        loaded.checkpoint.as_ref().map(machine_of).transpose()
     }
 
     /// Fetches a snapshot for a replica that can go on in no other way, and installs it.
