@@ -62,6 +62,44 @@ enum Attempt<T> {
     Blank,
 }
 
+/// Until when one endpoint is waited for.
+#[derive(Clone, Copy)]
+struct Until {
+    /// For its greeting.
+    greeted: Instant,
+    /// For its answer.
+    answered: Instant,
+}
+
+impl Until {
+    /// All the time that there is, and the connect timeout for the greeting: others are asked meanwhile.
+    fn last(deadline: Instant, config: &Config) -> Until {
+        Until { greeted: deadline.min(Instant::now() + config.connect_timeout), answered: deadline }
+    }
+
+    /// Of the time that is left for `left` endpoints, asked one after the other, the share of the first: one that hangs
+    /// leaves time for the others. `least` is what the answer itself may take.
+    fn share(deadline: Instant, left: usize, config: &Config, least: Duration) -> Until {
+        let last = Until::last(deadline, config);
+        let Ok(others @ 1..) = u32::try_from(left.saturating_sub(1)) else { return last };
+        let now = Instant::now();
+        let time = deadline.saturating_duration_since(now);
+        let answered = deadline.min(now + least.max(time / 2));
+        Until { greeted: last.greeted.min(now + time / (others + 1)), answered }
+    }
+}
+
+/// How long a healthy node may take for an answer, beside what all of them may.
+fn least_patience(request: &AdminRequest) -> Duration {
+    match request {
+        // The pause at most, and a moment for the way there and back.
+        AdminRequest::TransferLeader { deadline_ms, .. } => {
+            Duration::from_millis(u64::from(*deadline_ms)) + Duration::from_secs(1)
+        }
+        _ => Duration::ZERO,
+    }
+}
+
 /// Who may answer a question.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whom {
@@ -103,8 +141,9 @@ impl Admin {
     pub async fn hello(&self) -> Result<HelloOk, Error> {
         let mut troubles = Vec::new();
         let deadline = Instant::now() + self.config.timeout;
-        for address in &self.endpoints {
-            match connect(address, &self.config, deadline).await {
+        for (at, address) in self.endpoints.iter().enumerate() {
+            let until = Until::share(deadline, self.endpoints.len() - at, &self.config, Duration::ZERO);
+            match connect(address, &self.config, until.greeted).await {
                 Ok((_, hello)) => return Ok(hello),
                 Err(Attempt::Refused(refusal)) => return Err(Error::Refused(refusal)),
                 Err(Attempt::Silent(trouble)) => troubles.push(trouble_of(address, trouble)),
@@ -183,7 +222,8 @@ impl Admin {
     }
 
     /// Any verb. Verbs are idempotent, so one that was sent without an answer is sent to the next node too; but never
-    /// to two at a time.
+    /// to two at a time. An endpoint that hangs costs half of the time that is left, and less if it does not even
+    /// greet.
     ///
     /// # Errors
     /// See [`Error`].
@@ -194,9 +234,10 @@ impl Admin {
         // Only a node without a cluster can form one.
         let mut whom = if matches!(request, AdminRequest::Init(_)) { Whom::Anybody } else { Whom::Members };
         loop {
-            for address in &addresses {
+            for (at, address) in addresses.iter().enumerate() {
                 let question = (Kind::Admin, &request);
-                let asked = ask(address, &self.config, deadline, whom, question, Kind::AdminReply, "admin reply");
+                let until = Until::share(deadline, addresses.len() - at, &self.config, least_patience(&request));
+                let asked = ask(address, &self.config, until, whom, question, Kind::AdminReply, "admin reply");
                 match asked.await {
                     Attempt::Answered(AdminReply::Failed(error)) => return Err(Error::Failed(error)),
                     Attempt::Answered(reply) => return Ok(reply),
@@ -232,7 +273,8 @@ impl Admin {
         let spawn = |asked: &mut JoinSet<_>, address: String, whom: Whom| {
             let (config, question) = (self.config.clone(), question.clone());
             asked.spawn(async move {
-                let attempt = ask(&address, &config, deadline, whom, (kind, &question), answer, what).await;
+                let until = Until::last(deadline, &config);
+                let attempt = ask(&address, &config, until, whom, (kind, &question), answer, what).await;
                 (address, attempt)
             });
         };
@@ -269,13 +311,13 @@ fn trouble_of(address: &str, trouble: String) -> NodeTrouble {
 async fn ask<Q: Serialize, A: DeserializeOwned>(
     address: &str,
     config: &Config,
-    deadline: Instant,
+    until: Until,
     whom: Whom,
     (kind, question): (Kind, &Q),
     answer: Kind,
     what: &'static str,
 ) -> Attempt<A> {
-    let mut line = match connect(address, config, deadline).await {
+    let mut line = match connect(address, config, until.greeted).await {
         Ok((_, hello)) if whom == Whom::Members && hello.cluster.is_none() => return Attempt::Blank,
         Ok((line, _)) => line,
         Err(Attempt::Refused(refusal)) => return Attempt::Refused(refusal),
@@ -284,7 +326,7 @@ async fn ask<Q: Serialize, A: DeserializeOwned>(
     };
     let mut out = BytesMut::new();
     encode_control(&mut out, kind, 1, question);
-    match timeout_at(deadline, line.exchange(out)).await {
+    match timeout_at(until.answered, line.exchange(out)).await {
         Err(_) => silent("timed out"),
         Ok(Err(trouble)) => Attempt::Silent(trouble),
         Ok(Ok(frame)) => match Kind::from_u8(frame.kind) {
@@ -327,9 +369,8 @@ impl Line {
     }
 }
 
-/// Connects and greets, within the connect timeout.
-async fn connect(address: &str, config: &Config, deadline: Instant) -> Result<(Line, HelloOk), Attempt<()>> {
-    let until = deadline.min(Instant::now() + config.connect_timeout);
+/// Connects and greets.
+async fn connect(address: &str, config: &Config, until: Instant) -> Result<(Line, HelloOk), Attempt<()>> {
     let greeting = async {
         let stream = TcpStream::connect(address).await.map_err(|error| describe(&error))?;
         stream.set_nodelay(true).map_err(|error| describe(&error))?;

@@ -459,6 +459,25 @@ async fn verbs_are_carried_out_or_say_why_not() {
     assert_eq!(admin.map().await.unwrap().map.unwrap().partitions.len(), 1);
 }
 
+/// The first node of the list was stopped: a verb waited for it until its time was up, and no other node was asked.
+#[tokio::test]
+async fn a_verb_goes_on_to_the_next_endpoint_when_one_hangs() {
+    for manner in [Manner::Silent, Manner::NeverAnswers] {
+        let (hangs, good) = (Server::start(&[]).await, Server::start(&[]).await);
+        hangs.behave(manner, u64::MAX);
+        let mut deadlines = DEADLINES.into_iter();
+        loop {
+            let timeout = deadlines.next().expect("nobody else was asked in time");
+            // Only the deadline of the whole verb bounds anything.
+            let config = Config { timeout, connect_timeout: Duration::from_secs(3_600), ..Config::default() };
+            let admin = Admin::new([hangs.address.clone(), good.address.clone()], config);
+            if ends(admin.set_config("replicas", "3")).await == Ok(()) && ends(admin.hello()).await.is_ok() {
+                break;
+            }
+        }
+    }
+}
+
 /// The first node of the list had lost its disk; its answer was taken for the cluster's: no cluster was formed yet, no
 /// partition differs, nobody leads the directory.
 #[tokio::test]

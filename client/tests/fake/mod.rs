@@ -209,7 +209,7 @@ async fn serve(state: &State, mut stream: TcpStream, manner: Manner) -> std::io:
                     answer(state, frame.stream, request, &mut ranges, &mut out);
                     return Ok(());
                 }
-                (Manner::NeverAnswers, Request::Commands(_)) => {
+                (Manner::NeverAnswers, Request::Commands(_) | Request::Admin(_)) => {
                     answer(state, frame.stream, request, &mut ranges, &mut out);
                     continue;
                 }
