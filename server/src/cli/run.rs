@@ -1,9 +1,10 @@
 //! From a command line to an exit status.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::builder::StyledStr;
 
 use super::args::{Cli, ConfigVerb, Verb};
 use super::autopilot::{self, AutopilotVerb};
@@ -135,8 +136,14 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
 fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {
     let (mut data, mut notes) = (io::stdout(), io::stderr());
     match refusal(error, line) {
-        Refusal::Asked(text) => write!(data, "{text}").map(|()| Exit::Done),
-        Refusal::Nothing(text) => write!(notes, "{text}").map(|()| Exit::Usage),
+        Refusal::Asked(text) => {
+            let text = drawn(&text, data.is_terminal());
+            write!(data, "{text}").map(|()| Exit::Done)
+        }
+        Refusal::Nothing(text) => {
+            let text = drawn(&text, notes.is_terminal());
+            write!(notes, "{text}").map(|()| Exit::Usage)
+        }
         Refusal::Mistake(failure) => {
             if wants_json(line) {
                 writeln!(notes, "{}", failure.to_json())?;
@@ -146,6 +153,12 @@ fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {
             Ok(failure.exit)
         }
     }
+}
+
+/// Help as it is printed: bold and underlined only for people, and only if they have not asked for plain text.
+fn drawn(text: &StyledStr, terminal: bool) -> String {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if terminal && !plain { text.ansi().to_string() } else { text.to_string() }
 }
 
 /// Whether errors shall be objects, where the line as a whole cannot be understood.

@@ -1,5 +1,6 @@
 //! Mistakes on the command line, from the parser's words into our four lines.
 
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
@@ -9,9 +10,9 @@ use super::failure::Failure;
 /// What a parser's refusal comes to.
 pub enum Refusal {
     /// Help or version was asked for: text for stdout.
-    Asked(String),
+    Asked(StyledStr),
     /// Nothing was said: help, on stderr, as a usage error.
-    Nothing(String),
+    Nothing(StyledStr),
     /// A mistake.
     Mistake(Failure),
 }
@@ -20,8 +21,8 @@ pub enum Refusal {
 #[must_use]
 pub fn refusal(error: &clap::Error, line: &[String]) -> Refusal {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Asked(error.render().ansi().to_string()),
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Refusal::Nothing(error.render().ansi().to_string()),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Asked(error.render()),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Refusal::Nothing(error.render()),
         _ => Refusal::Mistake(mistake(error, line)),
     }
 }

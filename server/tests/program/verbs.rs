@@ -51,6 +51,16 @@ fn json(cluster: &Cluster, line: &str) -> Value {
 }
 
 #[test]
+fn help_is_plain_text_where_nobody_reads_it_on_a_terminal() {
+    for (words, code) in [(&["--help"][..], 0), (&["put", "--help"], 0), (&[], 2)] {
+        let said = crate::support::run(words);
+        assert_eq!(said.code, code, "{said:?}");
+        assert!(said.out.contains("Usage: ") || said.err.contains("Usage: "), "{said:?}");
+        assert!(!said.out.contains('\u{1b}') && !said.err.contains('\u{1b}'), "{said:?}");
+    }
+}
+
+#[test]
 fn writes_tell_what_was_there() {
     let cluster = &*cluster();
     expect(cluster, "put apple red", 0, "ok  p1#.\n", "");
