@@ -32,10 +32,18 @@ struct Fault {
     over: bool,
 }
 
+impl Fault {
+    fn strikes(at: Duration) -> Fault {
+        Fault { at, longest_silence: Duration::ZERO, longest_wait: Duration::ZERO, over: false }
+    }
+}
+
 /// Everything that the pulse has seen.
 #[derive(Debug, Default)]
 pub struct Measure {
     tracks: BTreeMap<(u32, Kind), Track>,
+    /// When the last fault struck.
+    fault: Option<Duration>,
     /// When each recent answer came, and how long it took.
     recent: VecDeque<(Duration, Duration)>,
 }
@@ -59,8 +67,11 @@ impl Measure {
         while self.recent.front().is_some_and(|(at, _)| *at + RECENT < given) {
             self.recent.pop_front();
         }
-        let track = self.tracks.entry((partition, kind)).or_default();
-        let silence = track.answered.map_or(Duration::ZERO, |before| given.saturating_sub(before));
+        // A fault may strike before the first answer.
+        let fault = self.fault.map(Fault::strikes);
+        let track = self.tracks.entry((partition, kind)).or_insert(Track { answered: None, fault });
+        let since = track.answered.or(track.fault.map(|fault| fault.at)).unwrap_or(given);
+        let silence = given.saturating_sub(since);
         track.answered = Some(given);
         if let Some(fault) = &mut track.fault
             && !fault.over
@@ -74,10 +85,8 @@ impl Measure {
 
     /// A fault strikes now: silences are measured from here on, in every partition.
     pub fn fault(&mut self, now: Duration) {
-        for track in self.tracks.values_mut() {
-            track.fault =
-                Some(Fault { at: now, longest_silence: Duration::ZERO, longest_wait: Duration::ZERO, over: false });
-        }
+        self.fault = Some(now);
+        self.tracks.values_mut().for_each(|track| track.fault = Some(Fault::strikes(now)));
     }
 
     /// True when all of `partitions` have answered, writes and reads, questions asked after the fault.
@@ -159,6 +168,21 @@ mod tests {
         assert_eq!(measure.silence(&[1], Kind::Read), Some(ms(328)));
         assert_eq!(measure.wait(&[1], Kind::Write), Some(ms(295)));
         assert_eq!(measure.silence(&[1, 2], Kind::Write), None);
+    }
+
+    /// A node that was killed in the first moments of a demo: the partitions were called silent for ever.
+    #[test]
+    fn a_fault_before_the_first_answer_ends_with_that_answer() {
+        let mut measure = Measure::default();
+        measure.fault(ms(50));
+        assert!(!measure.is_over(&[1]));
+        for kind in [Kind::Write, Kind::Read] {
+            measure.answer(1, kind, ms(10), ms(60));
+            measure.answer(1, kind, ms(61), ms(350));
+        }
+        assert!(measure.is_over(&[1]));
+        assert_eq!(measure.silence(&[1], Kind::Write), Some(ms(290)));
+        assert_eq!(measure.silence(&[1], Kind::Read), Some(ms(290)));
     }
 
     #[test]
