@@ -65,6 +65,14 @@ fn nothing_is_lost_invented_or_doubled_when_nodes_are_killed() {
 }
 
 #[test]
+fn each_kill_of_the_leader_of_everything_is_measured() {
+    let place = Place::new("gaps");
+    let (code, said) = run(place.command(&["--nemesis", "gap", "--count", "2", "--rate", "500", "--seed", "13"]));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("service after each of 2 kills of the leader of everything: p50 "), "{said}");
+}
+
+#[test]
 fn cuts_pauses_and_splits_leave_the_history_linearizable() {
     let place = Place::new("mixed");
     let words = ["--nemesis", "cut,pause,map,power", "--time", "8s", "--rate", "500", "--seed", "12"];

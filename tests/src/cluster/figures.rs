@@ -37,6 +37,9 @@ pub struct Figures {
     /// The longest time that a partition answered nobody, nanoseconds, by the kind of a fault that was on meanwhile;
     /// none: outside of all faults.
     pub gaps: BTreeMap<Option<Kind>, Gap>,
+    /// How long some partition answered nobody after each kill of the leader of everything, nanoseconds, ascending; 0:
+    /// less than 20 ms.
+    pub takeovers: Vec<u64>,
     /// Faults, by kind: as often as they were made.
     pub faults: BTreeMap<Kind, u64>,
 }
@@ -210,6 +213,25 @@ impl Gaps {
     }
 }
 
+impl Gaps {
+    /// The longest silence of any partition over each of these moments or right behind it, nanoseconds, ascending.
+    pub fn after(&self, moments: &[u64]) -> Vec<u64> {
+        let silence = |moment: u64| {
+            // The last answer of the dead may have been read a moment after its death was noted.
+            let over = self.found.iter().filter(|(_, from, to)| *from < moment + GAP_MIN && moment < *to);
+            over.map(|(_, from, to)| to - from).max().unwrap_or(0)
+        };
+        let mut silences: Vec<u64> = moments.iter().map(|moment| silence(*moment)).collect();
+        silences.sort_unstable();
+        silences
+    }
+}
+
+/// That of `sorted`, of which so many percent are not longer; none if there are none.
+pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
+}
+
 /// How much of a time no fault was on, nanoseconds.
 fn undisturbed(from: u64, to: u64, spans: &[Span]) -> u64 {
     let mut faults: Vec<(u64, u64)> =
@@ -240,6 +262,8 @@ impl Figures {
         self.ranges += other.ranges;
         self.crossing += other.crossing;
         other.gaps.iter().for_each(|(kind, gap)| keep(&mut self.gaps, *kind, *gap));
+        self.takeovers.extend(&other.takeovers);
+        self.takeovers.sort_unstable();
         other.faults.iter().for_each(|(kind, count)| *self.faults.entry(*kind).or_default() += count);
     }
 
@@ -257,6 +281,21 @@ mod tests {
         let positions = vec![Position { partition, instance: 1, index: 0 }];
         let output = crate::check::event::Output::Value(None);
         Return { id: 1, at, status: Status::Ok, output, positions, ticket: None }
+    }
+
+    #[test]
+    fn each_kill_has_the_longest_silence_over_it() {
+        const MS: u64 = 1_000_000;
+        let asked = Asked { at: 0, write: true, stale: false, range: false };
+        let mut gaps = Gaps::default();
+        for (partition, moments) in [(1, [10, 400, 410, 1_000]), (2, [12, 500, 510, 900])] {
+            moments.iter().for_each(|at| gaps.answered(asked, &answer(at * MS, partition)));
+        }
+        // The last answer of the one that was killed at 505 came at 510.
+        assert_eq!(gaps.after(&[15 * MS, 505 * MS, 2_000 * MS]), [0, 488 * MS, 590 * MS]);
+        let hundred: Vec<u64> = (1..=100).collect();
+        assert_eq!([50, 99, 100].map(|percent| percentile(&hundred, percent)), [Some(50), Some(99), Some(100)]);
+        assert_eq!((percentile(&[7], 99), percentile(&[7, 9], 99), percentile(&[], 99)), (Some(7), Some(9), None));
     }
 
     #[test]

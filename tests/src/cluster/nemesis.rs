@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use coppice_client::wire::NodeId;
 
 use super::nodes::{Clock, Nodes, libfaketime};
 use super::power::Disks;
@@ -36,6 +37,9 @@ pub enum Kind {
     Clock,
     /// Partitions are split and merged, leaderships handed over, replicas moved.
     Map,
+    /// One node is given every leadership and gets a SIGKILL: how long does each partition serve nobody? To be asked
+    /// for alone; no part of `all`.
+    Gap,
     /// Every kind that this machine allows.
     All,
 }
@@ -45,6 +49,10 @@ impl fmt::Display for Kind {
         out.pad(self.to_possible_value().as_ref().map_or("?", |value| value.get_name()))
     }
 }
+
+/// A killed leader of everything is down for so long: the others have to serve without it, for which the goal is a
+/// second (reliability.md G17).
+const DOWN: Duration = Duration::from_millis(1_500);
 
 /// A fault that was made: from when to when, nanoseconds of the history.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +105,8 @@ pub struct Nemesis<'a> {
     pub kinds: Vec<Kind>,
     /// What was made.
     pub spans: Vec<Span>,
+    /// When a leader of everything was killed, nanoseconds of the history.
+    pub kills: Vec<u64>,
     /// Faults so far: every node that is killed counts one.
     pub count: u64,
 }
@@ -163,6 +173,7 @@ impl Nemesis<'_> {
             Kind::Power => self.power(),
             Kind::Wipe => self.wipe(),
             Kind::Clock => self.clock(),
+            Kind::Gap => self.gap(),
             Kind::Map | Kind::All => Ok(()),
         }
     }
@@ -218,6 +229,23 @@ impl Nemesis<'_> {
             self.nodes.relaunch(again)?;
         }
         self.back(&victims)
+    }
+
+    /// The leader of everything dies, and stays down until the others have taken over.
+    fn gap(&mut self) -> Result<(), Broken> {
+        let victim = self.random.below(self.nodes.count());
+        self.operator.gather(NodeId(victim as u32 + 1)).map_err(Broken::Node)?;
+        // Longer than any heartbeat: the kill meets a leader that is at rest, at any time between two of them.
+        std::thread::sleep(Duration::from_millis(200 + self.random.below(100) as u64));
+        self.note("kill", &names(&[victim]))?;
+        let at = self.workload.recorder.now();
+        self.nodes.kill(victim);
+        self.count += 1;
+        self.kills.push(at);
+        std::thread::sleep(DOWN);
+        self.look()?;
+        self.nodes.relaunch(victim)?;
+        self.back(&[victim])
     }
 
     /// Waits until these serve again.
@@ -358,9 +386,10 @@ fn trace(pid: u32, delay: Duration) -> io::Result<Child> {
 /// The kinds of these that can be made here, and why others cannot.
 pub fn possible(wanted: &[Kind], own_processes: bool, root: bool) -> (Vec<Kind>, Vec<(Kind, &'static str)>) {
     let every = [Kind::Kill, Kind::Pause, Kind::Cut, Kind::SlowDisk, Kind::Power, Kind::Wipe, Kind::Clock, Kind::Map];
+    let every = every.into_iter().chain([Kind::Gap]);
     let all = wanted.contains(&Kind::All);
     let (mut kinds, mut skipped): (Vec<Kind>, Vec<_>) = (Vec::new(), Vec::new());
-    for kind in every.into_iter().filter(|kind| all || wanted.contains(kind)) {
+    for kind in every.filter(|kind| (all && *kind != Kind::Gap) || wanted.contains(kind)) {
         match obstacle(kind, own_processes, root) {
             // A mounted directory cannot be set aside.
             None if kind == Kind::Wipe && kinds.contains(&Kind::Power) => skipped.push((kind, "not beside power")),
@@ -375,7 +404,7 @@ fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str>
     match kind {
         Kind::Map => None,
         _ if !own_processes => Some("needs nodes that this program started (no --endpoints)"),
-        Kind::Kill | Kind::Pause | Kind::Cut | Kind::Wipe | Kind::All => None,
+        Kind::Kill | Kind::Pause | Kind::Cut | Kind::Wipe | Kind::Gap | Kind::All => None,
         Kind::SlowDisk if !runs("strace") => Some("needs strace"),
         Kind::SlowDisk => None,
         Kind::Power if !(root && rustix::process::geteuid().is_root()) => Some("needs root, and --root"),

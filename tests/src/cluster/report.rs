@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::figures::{Figures, Gap};
+use super::figures::{Figures, Gap, percentile};
 use super::nemesis::Kind;
 use super::round::Ended;
 use crate::check::cli::Line;
@@ -94,6 +94,13 @@ impl Report {
             let gap = self.figures.gaps.get(&Some(*kind)).copied().unwrap_or_default();
             println!("{kind}: {count} times, {}", in_words(gap));
         }
+        if let Some([p50, p90, p99, longest]) = self.takeovers() {
+            println!(
+                "service after each of {} kills of the leader of everything: p50 {p50} ms, p90 {p90} ms, p99 {p99} ms, \
+                 longest {longest} ms",
+                self.figures.takeovers.len()
+            );
+        }
         if self.changes != (0, 0) {
             println!("changes of the map: {} done, {} refused or left", self.changes.0, self.changes.1);
         }
@@ -102,6 +109,13 @@ impl Report {
         println!("seed {}, {rounds}, {:.0} s\n", self.seed, elapsed.as_secs_f64());
         self.wrong.iter().for_each(|line| println!("{line}"));
         println!("{}", self.verdict());
+    }
+
+    /// How long the kill of the leader of everything stops service: p50, p90, p99 and the longest, milliseconds.
+    fn takeovers(&self) -> Option<[u64; 4]> {
+        let [p50, p90, p99, longest] =
+            [50, 90, 99, 100].map(|percent| percentile(&self.figures.takeovers, percent).map(milliseconds));
+        Some([p50?, p90?, p99?, longest?])
     }
 
     fn verdict(&self) -> String {
@@ -146,6 +160,9 @@ impl Report {
             "operations": self.figures.operations, "answered": self.figures.answered, "refused": self.figures.refused,
             "unknown": self.figures.unknown, "ranges": self.figures.ranges, "crossing": self.figures.crossing,
             "fault_count": self.count, "faults": faults.collect::<Vec<_>>(),
+            "takeover_ms": self.takeovers().map(|[p50, p90, p99, longest]| {
+                json!({ "kills": self.figures.takeovers.len(), "p50": p50, "p90": p90, "p99": p99, "longest": longest })
+            }),
             "skipped": skipped.collect::<Vec<_>>(), "checks": checks.collect::<Vec<_>>(),
             "longest_gap_ms": milliseconds(self.figures.longest()), "wrong": self.wrong,
             "history": self.out.display().to_string(), "timeline": self.timeline, "data": self.kept,

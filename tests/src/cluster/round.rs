@@ -83,6 +83,8 @@ pub struct Ended {
     pub figures: Figures,
     /// Faults; every node killed counts one.
     pub count: u64,
+    /// When a leader of everything was killed, nanoseconds of the history.
+    pub kills: Vec<u64>,
     /// Changes of the map that were done, and not.
     pub changes: (u64, u64),
     /// What was checked, and the outcome.
@@ -353,10 +355,12 @@ impl Load<'_> {
             random: Random::of(setup.seed, 0xfa17),
             kinds: setup.kinds.iter().copied().filter(|kind| *kind != Kind::Map).collect(),
             spans: Vec::new(),
+            kills: Vec::new(),
             count: 0,
         };
         let outcome = nemesis.run(enough);
         let (spans, count) = (nemesis.spans, nemesis.count);
+        ended.kills = nemesis.kills;
         own.links.heal();
         ended.count += count;
         match outcome {
@@ -448,6 +452,7 @@ fn judge_round(
     let (mut figures, gaps) =
         settle(&raw, &history, dumped.as_ref(), numbered).map_err(|error| format!("{}: {error}", raw.display()))?;
     figures.gaps = gaps.longest(spans);
+    figures.takeovers = gaps.after(&ended.kills);
     spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
     ended.figures = figures;
     let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;

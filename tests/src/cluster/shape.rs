@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coppice_client::admin::Error;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::wire::{AdminError, ChangeId, MapReply, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_client::{Admin, Config};
 use tokio::runtime::Runtime;
 
@@ -74,6 +74,32 @@ pub struct Operator<'a> {
 }
 
 impl Operator<'_> {
+    /// Hands every leadership, the directory's too, to one node, and comes back when it has them all.
+    ///
+    /// # Errors
+    /// Who leads, if it is not so within [`RECOVERY_MAX`].
+    pub fn gather(&self, node: NodeId) -> Result<(), String> {
+        let deadline = Instant::now() + RECOVERY_MAX;
+        self.runtime.block_on(async {
+            loop {
+                let MapReply { map, leaders } = self.admin.map().await.unwrap_or_default();
+                let groups = map.iter().flat_map(PartitionMap::groups).map(|entry| entry.partition);
+                let elsewhere: Vec<PartitionId> = groups.filter(|group| !leaders.contains(&(*group, node))).collect();
+                if map.is_some() && elsewhere.is_empty() {
+                    return Ok(());
+                }
+                if Instant::now() > deadline {
+                    return Err(format!("{node} was not given {elsewhere:?}; leaders are {leaders:?}"));
+                }
+                for group in elsewhere {
+                    // Refused, or not in time: asked again in the next round.
+                    let _ = self.admin.transfer_leader(group, node, Duration::from_secs(1)).await;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+    }
+
     /// The process that listens for other nodes at `address`, and has lost all that it knew, takes the place of the
     /// node that is known there: asks until that is done, whatever else goes on.
     ///
