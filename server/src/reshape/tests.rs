@@ -324,6 +324,8 @@ fn what_would_lose_a_quorum_is_refused_with_the_reason() {
     because(model.why(relocation(1, &[1, 2])), "--force");
     because(model.why(relocation(7, &[1, 2, 3])), "no partition p7");
     because(model.why(relocation(1, &[1, 2, 9])), "no node n9");
+    because(model.why(relocation(1, &[9])), "no node n9");
+    because(model.why(relocation(1, &[2])), "would have 1 replica instead of 3");
     model.down.insert(NodeId(4));
     because(model.why(relocation(1, &[1, 2, 4])), "n4 does not answer");
     model.down.extend([NodeId(2), NodeId(3)]);

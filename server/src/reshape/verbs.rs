@@ -143,7 +143,7 @@ impl Judge<'_> {
                     None => refused(format!("{old} was removed before")),
                 }
             }
-            (_, Some(new)) => self.progress(false, left.max(1), format!("{left} replicas are still to move to {new}")),
+            (_, Some(new)) => self.progress(false, left.max(1), format!("{} still to move to {new}", replicas(left))),
             (NodeState::Leaving, None) => refused(format!("{old} is being removed already")),
             _ => {
                 self.quorums_without(old)?;
@@ -311,11 +311,15 @@ impl Judge<'_> {
         if target.is_empty() {
             return refused(format!("{partition} would have no replica left: its data would be lost"));
         }
+        // A node that does not exist is what is wrong, whatever else is.
+        for &node in target.difference(now) {
+            self.known(node)?;
+        }
         if target.len() < self.replicas.min(now.len()) && !self.request.force {
             return refused(format!(
-                "{partition} would have {} replicas instead of {}, and survive fewer failures: give it as many nodes, set \
+                "{partition} would have {} instead of {}, and survive fewer failures: give it as many nodes, set \
                  `replicas`, or accept it with --force",
-                target.len(),
+                replicas(target.len()),
                 now.len()
             ));
         }
@@ -494,8 +498,12 @@ impl Judge<'_> {
 fn moving(held: &[PartitionId]) -> String {
     match held.len() {
         0 => "nothing is left on it".into(),
-        count => format!("{count} replicas are still to be moved: {}", list(held)),
+        count => format!("{} still to be moved: {}", replicas(count), list(held)),
     }
+}
+
+fn replicas(count: usize) -> String {
+    if count == 1 { "1 replica".into() } else { format!("{count} replicas") }
 }
 
 fn list(partitions: &[PartitionId]) -> String {
