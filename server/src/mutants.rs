@@ -28,3 +28,15 @@ pub fn activate(name: &str) -> Result<(), String> {
 pub fn active(name: &str) -> bool {
     ACTIVE.get_or_init(|| std::env::var("COPPICE_MUTANT").unwrap_or_default()) == name
 }
+
+/// Runs `test` of this crate's unit tests, by its whole path, under a planted bug, in a process of its own, since a bug
+/// is on for a whole process: it must fail (reliability.md 6).
+#[cfg(all(test, feature = "mutants"))]
+#[track_caller]
+pub(crate) fn assert_caught(mutant: &str, test: &str) {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("running 1 test"), "no test {test}");
+    assert!(!output.status.success(), "{mutant} is not caught by {test}: {said}");
+}

@@ -84,19 +84,7 @@ fn config(at: usize, seed: u64) -> Config {
 
 /// All pairs, from any replica.
 fn everything(stale: bool) -> RangeRequest {
-    RangeRequest {
-        partition: GROUP,
-        low: Bytes::new(),
-        high: None,
-        reverse: false,
-        keys_only: false,
-        count_only: false,
-        stale,
-        anywhere: true,
-        pairs_max: 0,
-        bytes_max: 0,
-        credit: u32::MAX,
-    }
+    RangeRequest { stale, anywhere: true, credit: u32::MAX, ..RangeRequest::whole(GROUP) }
 }
 
 fn pairs(cursor: &Cursor) -> Vec<(Vec<u8>, Vec<u8>)> {

@@ -299,6 +299,24 @@ pub struct RangeRequest {
 }
 
 impl RangeRequest {
+    /// All pairs of a partition in ascending order, read afresh by its leader, which sends nothing without credit.
+    #[must_use]
+    pub fn whole(partition: PartitionId) -> RangeRequest {
+        RangeRequest {
+            partition,
+            low: Bytes::new(),
+            high: None,
+            reverse: false,
+            keys_only: false,
+            count_only: false,
+            stale: false,
+            anywhere: false,
+            pairs_max: 0,
+            bytes_max: 0,
+            credit: 0,
+        }
+    }
+
     /// Appends a `Range` frame.
     pub fn encode(&self, out: &mut BytesMut, stream: u32) {
         let start = begin_frame(out, Kind::Range, stream);

@@ -74,19 +74,7 @@ impl Follower {
 
     /// A client reads everything here; the leader is asked for a position.
     fn is_asked(&mut self) -> u64 {
-        let range = RangeRequest {
-            partition: GROUP,
-            low: Bytes::new(),
-            high: None,
-            reverse: false,
-            keys_only: false,
-            count_only: false,
-            stale: false,
-            anywhere: true,
-            pairs_max: 0,
-            bytes_max: 0,
-            credit: 0,
-        };
+        let range = RangeRequest { anywhere: true, ..RangeRequest::whole(GROUP) };
         let request = Request::Range(Box::new(range));
         let mut effects = self.step(Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
         effects.extend(self.step(Input::TurnEnd));
@@ -186,10 +174,6 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("follower_gate_at_told", "rd10_a_follower_waits_for_the_tickets_before_what_it_read"),
     ] {
-        let program = std::env::current_exe().expect("this test");
-        let mut command = std::process::Command::new(program);
-        let test = format!("replica::tests::{test}");
-        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
-        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+        crate::mutants::assert_caught(mutant, &format!("replica::tests::{test}"));
     }
 }

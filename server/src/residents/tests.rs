@@ -193,10 +193,6 @@ fn planted_bugs_of_residents_are_caught() {
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
         ("snapshot_skips_fork", "a_replica_of_a_later_map_begins_with_a_snapshot"),
     ] {
-        let program = std::env::current_exe().expect("this test");
-        let test = format!("residents::tests::{test}");
-        let mut command = std::process::Command::new(program);
-        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
-        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+        crate::mutants::assert_caught(mutant, &format!("residents::tests::{test}"));
     }
 }

@@ -297,9 +297,5 @@ fn undo_takes_everything_back() {
 #[test]
 fn a_step_that_is_done_twice_is_caught() {
     let test = "machine::directory::tests::mv8_a_repeated_step_changes_nothing";
-    let program = std::env::current_exe().expect("this test");
-    let mut command = std::process::Command::new(program);
-    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "change_not_idempotent").output();
-    let output = output.expect("it runs");
-    assert!(!output.status.success(), "the mutant survived: {}", String::from_utf8_lossy(&output.stdout));
+    crate::mutants::assert_caught("change_not_idempotent", test);
 }

@@ -232,10 +232,6 @@ fn planted_bugs_of_splits_are_caught() {
         ("acked_executes", "se3_an_acknowledged_number_that_returns_changes_nothing"),
         ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
     ] {
-        let program = std::env::current_exe().expect("this test");
-        let mut command = std::process::Command::new(program);
-        let test = format!("machine::shard::tests::{test}");
-        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
-        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+        crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::{test}"));
     }
 }

@@ -40,19 +40,7 @@ fn join(n: u64) -> Bytes {
 }
 
 fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
-    RangeRequest {
-        partition: LOWER,
-        low: Bytes::from(low),
-        high: high.map(Bytes::from),
-        reverse: false,
-        keys_only: false,
-        count_only: false,
-        stale: false,
-        anywhere: false,
-        pairs_max: 0,
-        bytes_max: 0,
-        credit: 0,
-    }
+    RangeRequest { low: Bytes::from(low), high: high.map(Bytes::from), ..RangeRequest::whole(LOWER) }
 }
 
 /// A partition that was cut at "k", and its child: number 1 to 4 put "a", "g", "k", "t" before that.
@@ -320,10 +308,6 @@ fn planted_bugs_of_merges_are_caught() {
         ("snap_newest_conf", "a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
     ] {
-        let program = std::env::current_exe().expect("this test");
-        let mut command = std::process::Command::new(program);
-        let test = format!("machine::shard::tests::merges::{test}");
-        let output = command.args([&test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
-        assert!(!output.status.success(), "{mutant} survived: {}", String::from_utf8_lossy(&output.stdout));
+        crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
     }
 }
