@@ -157,7 +157,14 @@ pub fn table(status: &Status, coding: Coding, to: &mut dyn Write) -> io::Result<
     let leader = leader.map_or_else(|| "no leader".to_owned(), |node| format!("leader {node}"));
     let warnings = if status.warnings.is_empty() { "none".to_owned() } else { status.warnings.join("; ") };
     let (version, level) = (status.map_version, status.feature_level);
-    writeln!(to, "directory   {leader}, map version {version}, feature level {level}; warnings: {warnings}")
+    let tickets = match status.tickets_in_flight {
+        1 => "1 ticket".to_owned(),
+        count => format!("{count} tickets"),
+    };
+    writeln!(
+        to,
+        "directory   {leader}, map version {version}, {tickets} in flight, feature level {level}; warnings: {warnings}"
+    )
 }
 
 fn row(partition: &PartitionStatus, coding: Coding) -> [String; 11] {

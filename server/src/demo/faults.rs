@@ -220,9 +220,16 @@ impl Faults {
     /// The same of several nodes, called `who`.
     pub(super) async fn report_of(&self, what: &str, led: &[u32], who: &str) -> Vec<String> {
         let hit: Vec<u32> = led.iter().copied().filter(|group| *group != 0).collect();
-        let recovered = self.pulse.recovered(&self.partitions, GAP_PATIENCE).await;
+        let queries = led.contains(&0) && self.partitions.len() > 1;
+        let recovered = self.pulse.recovered(&self.partitions, queries, GAP_PATIENCE).await;
         let ledger = if led.is_empty() { format!("{who} led nothing") } else { format!("{who} led {}", names(led)) };
-        let gap = self.gap(&hit, recovered);
+        let mut gap = self.gap(&hit, recovered);
+        if queries {
+            match self.pulse.query_silence() {
+                Some(silence) => _ = write!(gap, "; no queries across partitions for {} ms", silence.as_millis()),
+                None => _ = write!(gap, "; no query across partitions for {} s", GAP_PATIENCE.as_secs()),
+            }
+        }
         vec![format!("{what}; {ledger}. {gap}"), self.health().await]
     }
 
@@ -237,7 +244,9 @@ impl Faults {
                     self.pulse.silence(&[*p], Kind::Write).is_none() || self.pulse.silence(&[*p], Kind::Read).is_none()
                 })
                 .collect();
-            return format!("{}: still silent after {seconds} s", names(&silent));
+            if !silent.is_empty() {
+                return format!("{}: still silent after {seconds} s", names(&silent));
+            }
         }
         let ms = |time: Option<Duration>| time.unwrap_or_default().as_millis();
         if hit.is_empty() {

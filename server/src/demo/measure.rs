@@ -23,6 +23,22 @@ struct Track {
     fault: Option<Fault>,
 }
 
+impl Track {
+    /// Notes an answer. Silence begins with the answer before it, or with the fault if that was first.
+    fn answer(&mut self, asked: Duration, given: Duration) {
+        let since = self.answered.or(self.fault.map(|fault| fault.at)).unwrap_or(given);
+        self.answered = Some(given);
+        if let Some(fault) = &mut self.fault
+            && !fault.over
+        {
+            fault.longest_silence = fault.longest_silence.max(given.saturating_sub(since));
+            fault.longest_wait = fault.longest_wait.max(given.saturating_sub(asked));
+            // An answer to an older question may have been under way when the fault struck; it proves nothing.
+            fault.over = asked >= fault.at;
+        }
+    }
+}
+
 /// What one kind of operation in one partition saw of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fault {
@@ -42,6 +58,8 @@ impl Fault {
 #[derive(Debug, Default)]
 pub struct Measure {
     tracks: BTreeMap<(u32, Kind), Track>,
+    /// Ranges over several partitions, asked only while a fault is measured.
+    queries: Track,
     /// When the last fault struck.
     fault: Option<Duration>,
     /// When each recent answer came, and how long it took.
@@ -62,30 +80,21 @@ pub struct Recent {
 impl Measure {
     /// Notes an answer: asked and given at these times.
     pub fn answer(&mut self, partition: u32, kind: Kind, asked: Duration, given: Duration) {
-        let wait = given.saturating_sub(asked);
-        self.recent.push_back((given, wait));
+        self.recent.push_back((given, given.saturating_sub(asked)));
         while self.recent.front().is_some_and(|(at, _)| *at + RECENT < given) {
             self.recent.pop_front();
         }
         // A fault may strike before the first answer.
         let fault = self.fault.map(Fault::strikes);
         let track = self.tracks.entry((partition, kind)).or_insert(Track { answered: None, fault });
-        let since = track.answered.or(track.fault.map(|fault| fault.at)).unwrap_or(given);
-        let silence = given.saturating_sub(since);
-        track.answered = Some(given);
-        if let Some(fault) = &mut track.fault
-            && !fault.over
-        {
-            fault.longest_silence = fault.longest_silence.max(silence);
-            fault.longest_wait = fault.longest_wait.max(wait);
-            // An answer to an older question may have been under way when the fault struck; it proves nothing.
-            fault.over = asked >= fault.at;
-        }
+        track.answer(asked, given);
     }
 
     /// A fault strikes now: silences are measured from here on, in every partition.
     pub fn fault(&mut self, now: Duration) {
         self.fault = Some(now);
+        // Nobody asked before.
+        self.queries = Track { answered: None, fault: Some(Fault::strikes(now)) };
         self.tracks.values_mut().for_each(|track| track.fault = Some(Fault::strikes(now)));
     }
 
@@ -93,6 +102,17 @@ impl Measure {
     #[must_use]
     pub fn is_over(&self, partitions: &[u32]) -> bool {
         self.faults(partitions, None).all(|fault| fault.is_some_and(|fault| fault.over))
+    }
+
+    /// How long no query was answered behind the fault; none: none is.
+    #[must_use]
+    pub fn query_silence(&self) -> Option<Duration> {
+        self.queries.fault.filter(|fault| fault.over).map(|fault| fault.longest_silence)
+    }
+
+    /// Notes the answer to a query.
+    pub fn query(&mut self, asked: Duration, given: Duration) {
+        self.queries.answer(asked, given);
     }
 
     /// The longest silence around the fault, over all of `partitions`; none: some still say nothing.
@@ -183,6 +203,20 @@ mod tests {
         assert!(measure.is_over(&[1]));
         assert_eq!(measure.silence(&[1], Kind::Write), Some(ms(290)));
         assert_eq!(measure.silence(&[1], Kind::Read), Some(ms(290)));
+    }
+
+    #[test]
+    fn queries_are_silent_from_the_fault_on() {
+        let mut measure = beating();
+        measure.fault(ms(1000));
+        assert_eq!(measure.query_silence(), None);
+        measure.query(ms(1002), ms(1380));
+        assert_eq!(measure.query_silence(), Some(ms(380)));
+        assert_eq!(measure.recent(ms(1380)).map(|recent| recent.p99), Some(ms(2)), "the live line is of the others");
+        measure.fault(ms(9000));
+        assert_eq!(measure.query_silence(), None);
+        measure.query(ms(9001), ms(9011));
+        assert_eq!(measure.query_silence(), Some(ms(11)), "nobody asked in between");
     }
 
     #[test]

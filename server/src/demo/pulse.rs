@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use coppice_client::Client;
+use coppice_client::{Client, Range};
+use tokio::sync::Notify;
 
 use super::measure::{Kind, Measure, Recent};
 
@@ -24,6 +25,8 @@ pub struct Pulse {
 struct Shared {
     measure: RefCell<Measure>,
     fast: Cell<bool>,
+    /// A fault has struck: queries are asked until it is over.
+    struck: Notify,
     began: Instant,
 }
 
@@ -31,13 +34,17 @@ impl Pulse {
     /// Begins to beat in `partitions`, each with a key of its range.
     #[must_use]
     pub fn start(client: &Client, partitions: &[(u32, Vec<u8>)]) -> Self {
-        let shared = Rc::new(Shared { measure: RefCell::default(), fast: Cell::new(false), began: Instant::now() });
+        let (measure, fast, struck) = (RefCell::default(), Cell::new(false), Notify::new());
+        let shared = Rc::new(Shared { measure, fast, struck, began: Instant::now() });
         let mut tasks = Vec::new();
         for (partition, low) in partitions {
             for kind in [Kind::Write, Kind::Read] {
                 let key = pulse_key(low);
                 tasks.push(tokio::task::spawn_local(beat(client.clone(), shared.clone(), *partition, kind, key)));
             }
+        }
+        if let Some((_, border)) = partitions.get(1) {
+            tasks.push(tokio::task::spawn_local(ask_across(client.clone(), shared.clone(), border.clone())));
         }
         Self { shared, tasks }
     }
@@ -46,12 +53,16 @@ impl Pulse {
     pub fn fault(&self) {
         self.shared.measure.borrow_mut().fault(self.shared.began.elapsed());
         self.shared.fast.set(true);
+        self.shared.struck.notify_one();
     }
 
-    /// Waits, at most `patience`, until all of `partitions` answer again; then the pulse calms down.
-    pub async fn recovered(&self, partitions: &[u32], patience: Duration) -> bool {
+    /// Waits, at most `patience`, until all of `partitions` answer again, and queries too if they are to; then the
+    /// pulse calms down.
+    pub async fn recovered(&self, partitions: &[u32], queries: bool, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
-        while !self.shared.measure.borrow().is_over(partitions) {
+        let is_over =
+            |measure: &Measure| measure.is_over(partitions) && (!queries || measure.query_silence().is_some());
+        while !is_over(&self.shared.measure.borrow()) {
             if Instant::now() >= deadline {
                 self.shared.fast.set(false);
                 return false;
@@ -66,6 +77,12 @@ impl Pulse {
     #[must_use]
     pub fn silence(&self, partitions: &[u32], kind: Kind) -> Option<Duration> {
         self.shared.measure.borrow().silence(partitions, kind)
+    }
+
+    /// How long queries across partitions were not answered behind the last fault.
+    #[must_use]
+    pub fn query_silence(&self) -> Option<Duration> {
+        self.shared.measure.borrow().query_silence()
     }
 
     /// The longest wait of a single question around the last fault.
@@ -110,5 +127,55 @@ async fn beat(client: Client, shared: Rc<Shared>, partition: u32, kind: Kind, ke
         // At least a moment, also after an answer that took longer than a beat.
         let rest = (asked + pause).saturating_sub(now).max(Duration::from_millis(1));
         tokio::time::sleep(rest).await;
+    }
+}
+
+/// Reads across the border where a partition begins with the key `border`, while a fault is measured.
+async fn ask_across(client: Client, shared: Rc<Shared>, border: Vec<u8>) {
+    let (low, high) = (below(&border), [&border[..], b"\0"].concat());
+    loop {
+        shared.struck.notified().await;
+        while shared.fast.get() {
+            let asked = shared.began.elapsed();
+            if is_answered(&client, &low, &high).await {
+                shared.measure.borrow_mut().query(asked, shared.began.elapsed());
+            }
+            tokio::time::sleep(FAST_BEAT).await;
+        }
+    }
+}
+
+async fn is_answered(client: &Client, low: &[u8], high: &[u8]) -> bool {
+    // One pair is enough: the ticket is what is measured.
+    let Ok(mut pairs) = client.range(Range::between(low, Some(high)).keys_only().limit(1)).await else { return false };
+    loop {
+        match pairs.next().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// A key before `border`, and close to it.
+fn below(border: &[u8]) -> Vec<u8> {
+    let mut key = border.to_vec();
+    if let Some(last @ 1..) = key.pop() {
+        key.push(last - 1);
+        key.extend([0xff; 8]);
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::below;
+
+    #[test]
+    fn a_key_below_a_border_is_one_of_the_partition_before() {
+        for border in [&b"g"[..], b"\0\x40", b"\x40\0\0", b"a\0", b"\x01"] {
+            assert!(*below(border) < *border, "{border:?}");
+        }
+        assert_eq!(below(b"g"), b"f\xff\xff\xff\xff\xff\xff\xff\xff");
     }
 }

@@ -96,7 +96,10 @@ fn a_script_breaks_things_and_prints_what_that_costs() {
     let line = |begin: &str| {
         text.lines().find(|line| line.starts_with(begin)).unwrap_or_else(|| panic!("no `{begin}` in\n{text}"))
     };
-    assert!(line("n1 killed; it led ").contains(" ms"), "{text}");
+    let killed = line("n1 killed; it led ");
+    assert!(killed.contains(" ms"), "{text}");
+    // The coordinator of queries is the directory's leader.
+    assert_eq!(killed.contains("led p0"), killed.contains("; no quer") && killed.contains(" across partitions for "));
     assert!(
         line("degraded: survives the loss of 0 more nodes until n1 is back").ends_with("(try: restart 1)"),
         "{text}"
