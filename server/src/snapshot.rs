@@ -171,10 +171,7 @@ mod tests {
     #[cfg(feature = "mutants")]
     #[test]
     fn an_older_checkpoint_that_counts_is_caught() {
-        let program = std::env::current_exe().expect("this test");
-        let mut command = std::process::Command::new(program);
         let test = "snapshot::tests::a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back";
-        let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "older_checkpoint_counts").output();
-        assert!(!output.expect("it runs").status.success(), "older_checkpoint_counts survived");
+        crate::mutants::assert_caught("older_checkpoint_counts", test);
     }
 }

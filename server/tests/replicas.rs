@@ -9,7 +9,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use coppice_btree::{Cursor, Direction, KeyRange, Op};
 use coppice_client::wire::{
     MapVersion, PackWriter, PartitionId, RangeRequest, Replies, RepliesWriter, SessionId, frame,

@@ -396,3 +396,10 @@ fn who_leads_a_partition_elsewhere_now_is_told_and_not_who_led_it_once() {
         assert_eq!(told, [(PartitionId(1), NodeId(leader))], "{rounds:?}");
     }
 }
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_move_that_outlives_its_target_is_caught() {
+    let test = "reshape::tests::a_move_onto_a_node_that_goes_is_called_off";
+    crate::mutants::assert_caught("move_outlives_its_target", test);
+}
