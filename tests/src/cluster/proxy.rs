@@ -128,10 +128,11 @@ async fn pump(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    async fn echo() -> SocketAddr {
+    /// A listener that says back what it hears.
+    pub(crate) async fn echo() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it is bound");
         tokio::spawn(async move {

@@ -250,24 +250,11 @@ async fn write(mut output: OwnedWriteHalf, mut from: mpsc::UnboundedReceiver<Byt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::proxy::tests::echo;
 
     /// Connects through the link from node 0 to node 1, which answers every byte.
     async fn through(relays: &Relays) -> TcpStream {
         TcpStream::connect(relays.address((0, 1))).await.expect("it listens")
-    }
-
-    async fn echo() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("it is bound");
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                tokio::spawn(async move {
-                    let (mut input, mut output) = stream.split();
-                    tokio::io::copy(&mut input, &mut output).await
-                });
-            }
-        });
-        address
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
