@@ -171,6 +171,16 @@ impl KeyRange {
         Self { low, high }
     }
 
+    /// What lies here and not in `other`: below it, and above it; empty ranges where nothing does.
+    pub fn minus(&self, other: &Self) -> [Self; 2] {
+        let below = self.intersect(&Self { low: Key::default(), high: Some(other.low.clone()) });
+        let above = match &other.high {
+            Some(high) => self.intersect(&Self { low: high.clone(), high: None }),
+            None => Self { low: Key::default(), high: Some(Key::default()) },
+        };
+        [below, above]
+    }
+
     #[inline]
     fn is_below_high(&self, key: &[u8]) -> bool {
         self.high.as_ref().is_none_or(|high| key < high.as_slice())
@@ -180,6 +190,21 @@ impl KeyRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_without_another_is_what_lies_below_and_above_it() {
+        let nothing = KeyRange::new(b"", b"");
+        let range = KeyRange::new(b"d", b"p");
+        assert_eq!(range.minus(&KeyRange::new(b"f", b"k")), [KeyRange::new(b"d", b"f"), KeyRange::new(b"k", b"p")]);
+        assert_eq!(KeyRange::all().minus(&KeyRange::from(b"m")), [KeyRange::new(b"", b"m"), nothing]);
+        for covers in [KeyRange::all(), KeyRange::new(b"d", b"p"), KeyRange::from(b"a")] {
+            assert!(range.minus(&covers).iter().all(KeyRange::is_empty), "{covers:?}");
+        }
+        let [below, above] = range.minus(&KeyRange::from(b"x"));
+        assert!(below == range && above.is_empty());
+        let [below, above] = range.minus(&KeyRange::new(b"a", b"b"));
+        assert!(below.is_empty() && above == range);
+    }
 
     #[test]
     fn a_separator_lies_between_its_neighbours() {

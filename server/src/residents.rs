@@ -8,8 +8,9 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use coppice_btree::KeyRange;
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};
@@ -75,6 +76,8 @@ pub struct Residents {
     born: BTreeMap<PartitionId, MapVersion>,
     /// Groups that a replica here is to join, while its snapshot is on its way.
     joining: BTreeMap<PartitionId, ReplicaId>,
+    /// Groups that a replica here waits for with a snapshot which skips the splits that made them: no fork comes here.
+    skipped: BTreeSet<PartitionId>,
     /// Children of splits without a checkpoint yet, with their parents. Until it has one, a child's beginning exists
     /// only as the parent's log up to the split.
     unsaved: BTreeMap<PartitionId, PartitionId>,
@@ -163,6 +166,7 @@ impl Residents {
     /// The replica runs from now on.
     pub fn runs(&mut self, start: &Start) {
         self.running.insert(start.group, start.me);
+        self.skipped.remove(&start.group);
         self.born.insert(start.group, start.birth.map_version());
     }
 
@@ -191,8 +195,10 @@ impl Residents {
     /// Whether a replica that joins is to wait while another replica here holds the group's keys: a split has yet to be
     /// executed here, and the child begins from its fork. The keys of a partition that ends are with its heir, which
     /// splits it off no more.
-    pub fn may_be_forked(map: &PartitionMap, group: PartitionId) -> bool {
-        group != PartitionId::DIRECTORY && map.ending.iter().all(|entry| entry.partition != group)
+    pub fn may_be_forked(&self, map: &PartitionMap, group: PartitionId) -> bool {
+        !self.skipped.contains(&group)
+            && group != PartitionId::DIRECTORY
+            && map.ending.iter().all(|entry| entry.partition != group)
     }
 
     /// No snapshot came; it is tried again when the map is looked at.
@@ -215,6 +221,44 @@ impl Residents {
             return None;
         }
         Some(Start::joining(group, me, Birth::of_later(entry), loaded))
+    }
+
+    /// Whether a snapshot that holds `kept`, by the map of `version`, may take the place of a replica of `group` here
+    /// that holds `held`. What it does not hold went to other partitions, by splits that this replica would not execute
+    /// any more: until those which the map names here run, each with a checkpoint of its own, this disk is one of the
+    /// majority that has their keys (reliability.md MV10). They join without waiting for a fork then.
+    pub fn may_install(
+        &mut self,
+        own: NodeId,
+        map: &PartitionMap,
+        (group, held): (PartitionId, &KeyRange),
+        (kept, version): (&KeyRange, MapVersion),
+    ) -> bool {
+        if group == PartitionId::DIRECTORY || crate::mutant!(install_before_children) {
+            return true;
+        }
+        let gone = held.minus(kept);
+        if gone.iter().all(KeyRange::is_empty) {
+            return true;
+        }
+        // Who has what went is not known here yet.
+        if map.version < version {
+            return false;
+        }
+        let has_some = |entry: &&Entry| {
+            let high = entry.high.as_deref().map(Into::into);
+            let range = KeyRange { low: (&entry.low[..]).into(), high };
+            entry.partition != group && gone.iter().any(|gone| !gone.intersect(&range).is_empty())
+        };
+        let missing = |entry: &&Entry| {
+            let info = entry.replica_on(own).filter(|info| info.role == Role::Voter);
+            let ours = self.running.get(&entry.partition).or_else(|| self.removed.get(&entry.partition));
+            info.is_some_and(|info| ours.is_none_or(|&ours| ours < translate::replica(info.replica)))
+        };
+        let owners = map.groups().filter(|entry| entry.partition != PartitionId::DIRECTORY).filter(has_some);
+        let missing: Vec<PartitionId> = owners.filter(missing).map(|entry| entry.partition).collect();
+        self.skipped.extend(&missing);
+        missing.is_empty() && !self.is_needed(group)
     }
 
     /// Replicas that wait for their state.

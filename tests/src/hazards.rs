@@ -134,7 +134,11 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("MV7", "old owner answers after move or merge", &[cargo("lease_survives_move")]),
     hazard("MV8", "step done twice after a directory leader change", &[cargo("change_not_idempotent")]),
     hazard("MV9", "split's ticket treated as voidable, its Place decided late", &[sim("split_voided")]),
-    hazard("MV10", "replica that skips the split by a snapshot has no p'", &[sim("snapshot_skips_fork")]),
+    hazard(
+        "MV10",
+        "replica that skips the split by a snapshot has no p'",
+        &[sim("snapshot_skips_fork"), cargo("install_before_children")],
+    ),
     hazard("MV11", "replayed split forks p' again: an amnesiac voter, or p' twice", &[sim("fork_again")]),
     hazard("MV12", "merge takes p's undecided tip", &[cargo("merge_undecided")]),
     hazard("MV13", "ticket of an undecided map change leaves the directory", &[cargo("change_before_decided")]),

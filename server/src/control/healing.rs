@@ -28,7 +28,7 @@ impl Control {
             let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
             let thread = std::thread::Builder::new().name(format!("heal-{group}"));
             let spawned = thread.spawn(move || {
-                let fetched = fetch(&checkpoints, &address, group, least);
+                let fetched = fetch(&checkpoints, &address, (group, least), |_| true);
                 let call = move |control: &mut Control| control.on_state(group, from, fetched);
                 shared.tell_control(ToControl::Call(Box::new(call)));
             });

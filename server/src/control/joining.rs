@@ -8,7 +8,6 @@ use coppice_client::wire::PartitionId;
 use coppice_ordering::ReplicaId;
 
 use super::{Control, ToControl};
-use crate::residents::Residents;
 use crate::snapshot::Loaded;
 
 impl Control {
@@ -25,7 +24,7 @@ impl Control {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let may_be_forked = Residents::may_be_forked(&self.shared.map(), group);
+        let may_be_forked = self.residents.may_be_forked(&self.shared.map(), group);
         let awaits_fork = self.awaits_fork(group, entry.low.clone());
         tokio::task::spawn_local(async move {
             let wait = may_be_forked && awaits_fork.await;

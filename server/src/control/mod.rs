@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use coppice_btree::KeyRange;
 use coppice_client::map::Addresses;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, Status, StatusGet};
 use coppice_ordering::Instance;
@@ -56,6 +57,8 @@ pub enum ToControl {
     NeedSnapshot {
         /// Which group.
         group: PartitionId,
+        /// The keys that the replica holds.
+        held: KeyRange,
         /// Who offers one.
         from: NodeId,
         /// At or above it.
@@ -262,7 +265,9 @@ impl Control {
             ToControl::Role { group } if group == PartitionId::DIRECTORY => self.drive(),
             ToControl::Role { .. } => {}
             ToControl::Directory(state) => self.on_directory(state),
-            ToControl::NeedSnapshot { group, from, instance } => self.fetch_snapshot(group, from, instance),
+            ToControl::NeedSnapshot { group, held, from, instance } => {
+                self.fetch_snapshot((group, held), from, instance)
+            }
             ToControl::Forked { group, led, mark } => self.on_forked(group, led, &mark),
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use coppice_btree::KeyRange;
 use coppice_client::wire::{ChangeId, Frame, FrameDecoder, NodeId, PartitionId};
 use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use super::{Control, ToControl, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::stream::Encoder;
-use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Written};
+use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Written};
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId};
 use crate::net::peer_frame;
 use crate::replica::Input;
@@ -104,8 +105,8 @@ impl Control {
         loaded.checkpoint.as_ref().map(machine_of).transpose()
     }
 
-    /// Fetches a snapshot for a replica that can go on in no other way, and installs it.
-    pub(super) fn fetch_snapshot(&mut self, group: PartitionId, from: NodeId, instance: Instance) {
+    /// Fetches a snapshot for a replica that holds `held` and can go on in no other way, and installs it.
+    pub(super) fn fetch_snapshot(&mut self, (group, held): (PartitionId, KeyRange), from: NodeId, instance: Instance) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
         let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
         let Some(address) = self.shared.peer_address(from).filter(|_| !self.shared.is_cut_off(from)) else {
@@ -120,7 +121,8 @@ impl Control {
         let fetching = std::thread::Builder::new().name(format!("snapshot-{group}"));
         let spawned = fetching.spawn(move || {
             let _inside = runtime.enter();
-            let fetched = fetch(&checkpoints, &address, group, instance);
+            let admit = |head: &Head| may_install(&shared, group, held, head);
+            let fetched = fetch(&checkpoints, &address, (group, instance), admit);
             let owner = group.0 as usize % shared.shards();
             let install = move |shard: &mut Shard| {
                 if let Some(group) = shard.groups.get_mut(&group) {
@@ -137,6 +139,7 @@ impl Control {
                         shard.step(group, input);
                         shard.leave_decided(group);
                     }
+                    Err(error @ FetchError::Early) => tracing::info!(partition = %group, %from, %error, "asking again"),
                     Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
                 }
             };
@@ -172,7 +175,7 @@ impl Control {
         let spawned = fetching.spawn(move || {
             let mut loaded = None;
             for source in &sources {
-                match fetch(&checkpoints, source, group, Instance::ZERO) {
+                match fetch(&checkpoints, source, (group, Instance::ZERO), |_| true) {
                     Ok(snapshot) => {
                         loaded = Some(snapshot);
                         break;
@@ -210,6 +213,25 @@ impl Control {
             tracing::warn!(partition = %group, %error, "no thread to delete checkpoints with");
         }
     }
+}
+
+/// Whether the snapshot that begins with `head` may take the place of a replica here that holds `held`. If what it does
+/// not hold is not durable here yet, that is fetched first.
+fn may_install(shared: &Arc<Shared>, group: PartitionId, held: KeyRange, head: &Head) -> bool {
+    let (low, high) = ((&head.low[..]).into(), head.high.as_deref().map(Into::into));
+    let (kept, version) = (KeyRange { low, high }, head.map_version);
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let ask = move |control: &mut Control| {
+        let own = control.shared.identity().map(|identity| identity.node).unwrap_or_default();
+        let map = control.shared.map();
+        let may = control.residents.may_install(own, &map, (group, &held), (&kept, version));
+        if !may {
+            control.start_missing();
+        }
+        _ = sender.send(may);
+    };
+    shared.tell_control(ToControl::Call(Box::new(ask)));
+    receiver.recv_timeout(SILENCE_MAX).unwrap_or(false)
 }
 
 fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, taken: Taken) {
@@ -333,14 +355,18 @@ pub(super) enum FetchError {
     /// Neither head nor chunk nor manifest.
     #[error("what came is no snapshot")]
     Garbage,
+    /// See [`crate::residents::Residents::may_install`].
+    #[error("it skips a split whose other partition is not on this disk yet: that is fetched first")]
+    Early,
 }
 
-/// Receives a snapshot into a checkpoint of this node, whole or not at all, and loads it.
+/// Receives a snapshot into a checkpoint of this node, whole or not at all, and loads it; or nothing, if `admit` says
+/// so of its head.
 pub(super) fn fetch(
     checkpoints: &Checkpoints,
     address: &str,
-    group: PartitionId,
-    instance: Instance,
+    (group, instance): (PartitionId, Instance),
+    admit: impl FnOnce(&Head) -> bool,
 ) -> Result<Loaded, FetchError> {
     let mut stream = StdTcpStream::connect(address)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
@@ -351,6 +377,9 @@ pub(super) fn fetch(
     let head = Manifest::decode(&head).filter(|_| tag == HEAD).ok_or(FetchError::Garbage)?.head;
     if head.partition != group {
         return Err(FetchError::Garbage);
+    }
+    if !admit(&head) {
+        return Err(FetchError::Early);
     }
     let mut writer = match checkpoints.receive(head, Box::new(|_| true)) {
         Err(CheckpointError::Present(..)) => return load(checkpoints, group),

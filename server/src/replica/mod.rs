@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use coppice_btree::KeyRange;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::{
     Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Paxos, ReadToken,
@@ -243,6 +244,11 @@ impl Replica {
     pub fn holds(&self, key: &[u8]) -> bool {
         let open = self.executor.machine().shard().filter(|shard| shard.sealed().is_none());
         open.is_some_and(|shard| shard.range().contains(key))
+    }
+
+    /// The keys of the decided state; none: the directory.
+    pub fn decided_range(&self) -> Option<KeyRange> {
+        self.executor.decided_view().shard().map(|shard| shard.range().clone())
     }
 
     /// Whether this replica leads and serves.

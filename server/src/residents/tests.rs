@@ -151,10 +151,47 @@ fn a_child_that_is_nowhere_else_waits_for_its_parent() {
 /// for a split that never came, and the merge's ticket for a quorum.
 #[test]
 fn a_replica_of_a_partition_that_ends_waits_for_no_fork() {
+    let residents = Residents::default();
     let mut named = map(4, vec![entry(PARENT, 4, &[1], Role::Voter), entry(CHILD, 4, &[1], Role::Voter)]);
-    assert!(Residents::may_be_forked(&named, CHILD) && !Residents::may_be_forked(&named, PartitionId::DIRECTORY));
+    assert!(residents.may_be_forked(&named, CHILD) && !residents.may_be_forked(&named, PartitionId::DIRECTORY));
     named.ending.extend(named.partitions.pop());
-    assert!(!Residents::may_be_forked(&named, CHILD) && Residents::may_be_forked(&named, PARENT));
+    assert!(!residents.may_be_forked(&named, CHILD) && residents.may_be_forked(&named, PARENT));
+}
+
+/// Seed 543: two of a partition's three replicas skipped its split by a snapshot, so the child was on one disk.
+#[test]
+fn mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here() {
+    let mut residents = parent(&[1, 2, 3]);
+    let child = Entry { low: b"m"[..].into(), ..entry(CHILD, 2, &[1, 2, 3], Role::Voter) };
+    let named = map(2, vec![entry(PARENT, 2, &[1, 2, 3], Role::Voter), child.clone()]);
+    let (held, kept) = (KeyRange::all(), KeyRange::new(b"", b"m"));
+    let asked = |residents: &mut Residents, kept: &KeyRange, map: &PartitionMap| {
+        residents.may_install(OWN, map, (PARENT, &held), (kept, MapVersion(2)))
+    };
+    assert!(asked(&mut residents, &held, &named), "it gives nothing away");
+    assert!(!asked(&mut residents, &kept, &map(1, vec![])), "nobody knows who has the rest");
+    assert!(residents.may_be_forked(&named, CHILD));
+    assert!(!asked(&mut residents, &kept, &named));
+    assert!(!residents.may_be_forked(&named, CHILD), "it waits for no fork any more");
+
+    // The fork comes all the same: its checkpoint is awaited.
+    let start = residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
+    residents.runs(&start);
+    assert!(!asked(&mut residents, &kept, &named));
+    residents.saved(CHILD);
+    assert!(asked(&mut residents, &kept, &named));
+
+    // Or a snapshot of the child comes.
+    let mut residents = parent(&[1, 2, 3]);
+    assert!(!asked(&mut residents, &kept, &named));
+    let start = residents.joined(OWN, &named, (CHILD, ReplicaId(1)), loaded(9)).expect("it is wanted");
+    residents.runs(&start);
+    assert!(asked(&mut residents, &kept, &named));
+
+    // Or the child is no longer to be here.
+    let mut residents = parent(&[1, 2, 3]);
+    let elsewhere = Entry { replicas: entry(CHILD, 3, &[4, 5, 6], Role::Voter).replicas, ..child };
+    assert!(asked(&mut residents, &kept, &map(3, vec![elsewhere])));
 }
 
 /// Seed 75: the log still owed a removed replica its flushes; the one that took its place had numbered its own records
@@ -191,6 +228,7 @@ fn planted_bugs_of_residents_are_caught() {
     for (mutant, test) in [
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
+        ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),
         ("snapshot_skips_fork", "a_replica_of_a_later_map_begins_with_a_snapshot"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("residents::tests::{test}"));

@@ -127,7 +127,8 @@ impl Shard {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(&node) = group.nodes.get(&from) else { return };
         if !std::mem::replace(&mut group.installing, true) {
-            self.shared.tell_control(ToControl::NeedSnapshot { group: id, from: node, instance });
+            let held = group.replica.decided_range().unwrap_or_default();
+            self.shared.tell_control(ToControl::NeedSnapshot { group: id, held, from: node, instance });
         }
     }
 

@@ -39,7 +39,7 @@ pub struct Control {
     pub driver: Driver,
 }
 
-fn own(node: usize) -> NodeId {
+pub fn own(node: usize) -> NodeId {
     NodeId(node as u32 + 1)
 }
 
@@ -68,7 +68,7 @@ impl World {
     }
 
     /// Removes replicas that the map does not name, and starts those that it names and that do not run.
-    fn start_missing(&mut self, node: usize) {
+    pub fn start_missing(&mut self, node: usize) {
         let map = Arc::clone(&self.nodes[node].control.map);
         for group in self.nodes[node].control.residents.unnamed(own(node), &map) {
             self.remove_group(node, group);
@@ -161,8 +161,9 @@ impl World {
         }
         // The child will begin from the fork, where that has yet to come.
         let forks = self.nodes[node].hosts.iter().any(|(&id, host)| id != group && host.replica.holds(&entry.low));
-        if forks && Residents::may_be_forked(&self.nodes[node].control.map, group) {
-            return self.nodes[node].control.residents.end_join(group);
+        let control = &mut self.nodes[node].control;
+        if forks && control.residents.may_be_forked(&control.map, group) {
+            return control.residents.end_join(group);
         }
         let from = sources[self.replica_random.below(sources.len())];
         self.fetch(node, group, (from, Instance::ZERO), Wish::Join(me));

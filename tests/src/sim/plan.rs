@@ -6,7 +6,7 @@ use std::time::Duration;
 use coppice_ordering::{Reads, Settings};
 use serde::{Deserialize, Serialize};
 
-use super::faults::{Fault, Kind, schedule};
+use super::faults::{Fault, schedule};
 use crate::check::random::Random;
 
 /// Nanoseconds of simulated time.
@@ -179,12 +179,7 @@ impl Plan {
         if !quiet {
             plan.faults = schedule(&plan);
         }
-        // The child of a split is on one node alone as long as the others took a snapshot of its parent instead, and
-        // have not joined it: that node stays, or comes back.
-        let stays = !plan.minority_down && !plan.faults.iter().any(|fault| matches!(fault.kind, Kind::Wipe { .. }));
-        if stays {
-            plan.settings.retain_bytes_min = retain(seed);
-        }
+        plan.settings.retain_bytes_min = retain(seed);
         plan
     }
 

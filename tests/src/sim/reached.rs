@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 32] = [
+pub const NAMES: [&str; 33] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -34,6 +34,7 @@ pub const NAMES: [&str; 32] = [
     "executor: waits for a neighbour's state",
     "border: moved",
     "snapshot: a replica needs one",
+    "snapshot: waits for what it gives away",
     "snapshot: installed",
     "ticket: placed is told",
     "query: a part leaves",
@@ -43,8 +44,14 @@ pub const NAMES: [&str; 32] = [
 ];
 
 /// How often each was met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached([u64; NAMES.len()]);
+
+impl Default for Reached {
+    fn default() -> Self {
+        Reached([0; NAMES.len()])
+    }
+}
 
 impl Reached {
     /// Notes one by name. A name that is not on the list is a bug of the caller.

@@ -7,6 +7,7 @@ use coppice_server::log::{Append, Entry};
 use coppice_server::replica::Input;
 use coppice_server::snapshot::{self, Loaded};
 
+use super::control::own;
 use super::events::Event;
 use super::plan::{MS, Nanos};
 use super::store::Saved;
@@ -131,6 +132,15 @@ impl World {
     fn install(&mut self, node: usize, group: PartitionId, saved: Saved, loaded: Loaded) {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.installing = false;
+        if let (Some(held), Some(data)) = (host.replica.decided_range(), loaded.machine.shard()) {
+            let control = &mut self.nodes[node].control;
+            let kept = (data.range(), data.map_version());
+            if !control.residents.may_install(own(node), &control.map, (group, &held), kept) {
+                self.reached.note("snapshot: waits for what it gives away");
+                return self.start_missing(node);
+            }
+        }
+        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.borders.saved(saved.instance, saved.applied.clone());
         let me = host.me;
         self.nodes[node].store.keep_checkpoint(group, saved);
