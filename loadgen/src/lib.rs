@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod figures;
 pub mod fill;
 pub mod machine;
 pub mod metrics;
 pub mod plot;
+mod processes;
 pub mod random;
 pub mod record;
 pub mod report;

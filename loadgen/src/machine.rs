@@ -82,6 +82,11 @@ pub fn cpu_time() -> Duration {
     cpu_time_in(&read("/proc/self/stat")).unwrap_or_default()
 }
 
+/// The same of another process; none: there is none of this number.
+pub fn cpu_time_of(process: u32) -> Option<Duration> {
+    cpu_time_in(&read(&format!("/proc/{process}/stat")))
+}
+
 fn cpu_time_in(stat: &str) -> Option<Duration> {
     // The name of the program stands in brackets and may hold anything; fields count from behind it.
     let (_, fields) = stat.rsplit_once(')')?;
@@ -112,6 +117,7 @@ mod tests {
     #[test]
     fn this_machine_can_be_described() {
         let machine = Machine::read();
+        assert!(cpu_time_of(std::process::id()).is_some() && cpu_time_of(u32::MAX).is_none());
         assert!(!machine.kernel.is_empty() && machine.cpu.contains(" x "));
     }
 }

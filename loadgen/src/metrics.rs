@@ -60,6 +60,20 @@ fn unchunk(mut body: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
+/// Seconds that a node's threads spent in each stage since it started, by the stage's word; empty: it does not answer.
+pub fn stages(address: &str) -> BTreeMap<String, f64> {
+    get(address, "/metrics").map(|text| stages_in(&text)).unwrap_or_default()
+}
+
+fn stages_in(text: &str) -> BTreeMap<String, f64> {
+    let stage = |line: &str| {
+        let (name, labels, value) = sample(line)?;
+        let word = labels.strip_prefix("stage=\"")?.strip_suffix('"')?;
+        (name == "coppice_stage_busy_seconds_total").then(|| (word.to_owned(), value))
+    };
+    text.lines().filter_map(stage).collect()
+}
+
 /// What one node counted at one time. Counters by partition, p0 (the directory) left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Node {
@@ -272,6 +286,14 @@ mod tests {
         assert_eq!((ordering.commands_per_second, ordering.batch_commands, ordering.window), (100.0, 100.0, 0.0));
         let silent = Sample { at: start, nodes: BTreeMap::new() };
         assert_eq!((Ordering::between(&silent, &after), silent.keys()), (None, None));
+    }
+
+    #[test]
+    fn stages_are_read_by_their_words() {
+        let text = "# TYPE x counter\ncoppice_stage_busy_seconds_total{stage=\"order\"} 1.5\n\
+                    coppice_stage_busy_seconds_total{stage=\"flush\"} 0.25\ncoppice_queue_depth{queue=\"x\"} 9\n";
+        let stages = stages_in(text);
+        assert_eq!(stages, BTreeMap::from([("order".to_owned(), 1.5), ("flush".to_owned(), 0.25)]));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod mini;
 
+use coppice_client::command::ReadMode;
 use coppice_loadgen::record::History;
 use coppice_loadgen::runner::{self, Orders, Pace, Tally, Timeline};
 use coppice_loadgen::target::native::{Native, Options, contact};
@@ -24,7 +25,7 @@ fn options(mini: &Mini) -> Options {
         connections: 1,
         pack_bytes: 8_192,
         timeout: PATIENCE,
-        stale: false,
+        reads: ReadMode::Leader,
         slots: 64,
     }
 }

@@ -57,6 +57,8 @@ pub enum Command {
     Unloaded(UnloadedArgs),
     /// Draws the pictures of one or more `run --out` directories over each other
     Plot(PlotArgs),
+    /// Measures and draws a paper's figures again, each beside what the paper says of it
+    Figures(FiguresArgs),
     /// Runs Coppice, then etcd and Redis where they are installed, one after the other, and compares them in one table
     Versus(Box<VersusArgs>),
 }
@@ -137,6 +139,9 @@ pub struct RunArgs {
     /// Reads from any replica's decided state, which may be old
     #[arg(long)]
     pub stale: bool,
+    /// Linearizable reads by replicas drawn at random, instead of by leaders alone
+    #[arg(long, conflicts_with = "stale")]
+    pub any_replica: bool,
     /// Find the highest load below a bound on latency, like p99=4ms: clients, or with --rate requests per second, are
     /// doubled, then halved in between
     #[arg(long, value_parser = Bound::parse)]
@@ -225,6 +230,56 @@ pub struct VersusArgs {
     /// Write versus.md and versus.json into this directory
     #[arg(long)]
     pub out: Option<PathBuf>,
+}
+
+/// Whose figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Paper {
+    /// Santos, Schiper: Tuning Paxos
+    Tuning,
+    /// Marandi, Primi, Pedone: High Performance State-Machine Replication
+    Smr,
+}
+
+/// `coppice-load figures`.
+#[derive(Clone, Debug, Args)]
+pub struct FiguresArgs {
+    /// Whose figures
+    #[arg(long, value_enum)]
+    pub paper: Paper,
+    /// Only these, separated by commas: fig5,fig7
+    #[arg(long, value_delimiter = ',', value_name = "FIGURE,..")]
+    pub only: Vec<String>,
+    /// Say what there is, and what of it is measured, and measure nothing
+    #[arg(long)]
+    pub list: bool,
+    /// Minutes instead of hours: fewer points, shorter measurements, fewer keys
+    #[arg(long)]
+    pub short: bool,
+    /// Pictures, tables, index.html and what was measured go here; what is there already is not measured again
+    #[arg(long, default_value = "figures", value_name = "DIR")]
+    pub out: PathBuf,
+    /// Times that every point is measured; the median counts [3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "N")]
+    pub rounds: Option<u32>,
+    /// Length of one measurement [smr: 60s, short 2s; tuning: 30s, short 4s]
+    #[arg(long, value_parser = units::duration, value_name = "TIME")]
+    pub duration: Option<Duration>,
+    /// smr: keys loaded first [12M, short 200k]
+    #[arg(long, value_parser = units::count, value_name = "N")]
+    pub entries: Option<u64>,
+    /// smr: nodes do not wait for their disks, as the paper's did not
+    #[arg(long)]
+    pub no_flush: bool,
+    /// Where the nodes' data goes, in a directory that is removed [the system's temporary one]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The program `coppice` [beside this one, else in PATH]
+    #[arg(long, value_name = "FILE")]
+    pub bin: Option<PathBuf>,
+    /// tuning: the program `coppice-lab`, whose emulated links they need [beside this one, else in PATH]
+    #[arg(long, value_name = "FILE")]
+    pub lab: Option<PathBuf>,
 }
 
 /// `coppice-load plot`.

@@ -5,7 +5,7 @@ pub mod failure;
 pub(crate) mod fill;
 mod find_max;
 mod plot;
-mod progress;
+pub(crate) mod progress;
 pub(crate) mod run;
 mod store;
 mod unloaded;
@@ -47,6 +47,7 @@ fn carry_out(cli: &Cli, line: &str) -> Result<Exit, Failure> {
         Command::Fill(args) => fill::fill(args, &cli.global),
         Command::Unloaded(args) => unloaded::unloaded(args, &cli.global),
         Command::Plot(args) => plot::plot(args),
+        Command::Figures(args) => crate::figures::figures(args, &cli.global, line),
         Command::Versus(args) => crate::versus::versus(args, &cli.global, line),
     }
 }

@@ -16,6 +16,7 @@ use crate::target::Nanos;
 use crate::units::print_count;
 use crate::workload::mix::{NAMES, Scan, Size};
 use crate::workload::{Mix, Plan, ValueForm, ycsb};
+use coppice_client::command::ReadMode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -285,7 +286,11 @@ impl Prepared<'_> {
         Wiring {
             connections: self.args.connections.max(1),
             pack_bytes: self.args.pack,
-            stale: self.args.stale,
+            reads: match (self.args.stale, self.args.any_replica) {
+                (true, _) => ReadMode::Stale,
+                (_, true) => ReadMode::AnyReplica,
+                _ => ReadMode::Leader,
+            },
             slots,
             wait_replicas: self.args.wait_replicas,
         }

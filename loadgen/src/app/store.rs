@@ -10,6 +10,7 @@ use crate::runner::{self, Orders, Tally, Watch};
 use crate::target::native::{self, Native, contact};
 use crate::target::resp::{self, Resp};
 use crate::workload::{KeySpace, Kind, Plan};
+use coppice_client::command::ReadMode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,8 +21,8 @@ pub struct Wiring {
     pub connections: u32,
     /// Bytes packed into one frame; 0: one command per frame.
     pub pack_bytes: u64,
-    /// Whether reads may be stale.
-    pub stale: bool,
+    /// Native: who serves reads.
+    pub reads: ReadMode,
     /// The most requests of a worker under way.
     pub slots: u32,
     /// RESP: replicas that must have a write.
@@ -74,7 +75,7 @@ impl Store {
                 connections: 1,
                 pack_bytes: 8 * 1024,
                 timeout: global.timeout,
-                stale: false,
+                reads: ReadMode::Leader,
                 slots: 1 << 20,
             })),
         }
@@ -107,8 +108,8 @@ impl Store {
     ) -> Result<Tally, Failure> {
         let ran = match self {
             Store::Native(options) => {
-                let Wiring { connections, pack_bytes, stale, slots, .. } = wiring;
-                let options = native::Options { connections, pack_bytes, stale, slots, ..options.clone() };
+                let Wiring { connections, pack_bytes, reads, slots, .. } = wiring;
+                let options = native::Options { connections, pack_bytes, reads, slots, ..options.clone() };
                 let workers = orders.len() as u64;
                 let connect = |worker: usize| {
                     let recorder = history.map(|history| history.recorder(worker as u64, workers));

@@ -138,7 +138,8 @@ impl Axis {
     }
 }
 
-fn escape(text: &str) -> String {
+/// Text as it stands in XML and HTML.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

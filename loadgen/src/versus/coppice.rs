@@ -1,8 +1,8 @@
 //! Coppice's side: the cluster that `coppice demo` makes, as anybody can.
 
 use super::job::Job;
-use super::processes::{self, Site, shown};
 use super::{Column, Round, generator};
+use crate::processes::{self, Site, shown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

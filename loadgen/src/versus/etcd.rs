@@ -1,10 +1,10 @@
 //! etcd's side: three processes on loopback as its manual starts them, driven by its own benchmark tool.
 
 use super::job::Job;
-use super::processes::{self, Site, free_ports, shown};
 use super::tool::{self, Printed};
 use super::{Column, Round};
 use crate::metrics;
+use crate::processes::{self, Site, free_ports, shown};
 use crate::units::{print_count, significant};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

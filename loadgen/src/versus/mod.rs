@@ -6,7 +6,6 @@ mod coppice;
 mod etcd;
 mod generator;
 mod job;
-mod processes;
 mod redis;
 mod table;
 mod tool;
@@ -14,8 +13,8 @@ mod tool;
 use crate::app::args::{Global, Output, Peers, VersusArgs};
 use crate::app::failure::{Exit, Failure};
 use crate::machine::{self, Machine};
+use crate::processes::Site;
 use job::{Job, Measured};
-use processes::Site;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -132,7 +131,7 @@ pub fn versus(args: &VersusArgs, global: &Global, command: &str) -> Result<Exit,
     let stores = stores(args)?;
     let round = Round { entries: args.entries, duration: args.duration, global };
     let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let site = Site::new(&base).map_err(|e| {
+    let site = Site::new(&base, "coppice-versus").map_err(|e| {
         let error = format!("{}: {e}", base.display());
         Failure::file("no directory for the data", error, "coppice-load versus all --dir ANOTHER")
     })?;

@@ -1,8 +1,8 @@
 //! Redis' side: one process, and one with two replicas and WAIT, driven by the same generator as Coppice.
 
 use super::job::Job;
-use super::processes::{self, Site, free_ports, shown};
 use super::{Column, Round, generator};
+use crate::processes::{self, Site, free_ports, shown};
 use crate::target::resp;
 use std::path::{Path, PathBuf};
 use std::process::Command;

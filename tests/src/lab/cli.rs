@@ -9,7 +9,7 @@ use coppice_server::config::units::{parse_bandwidth, parse_size, parse_time, sho
 
 use super::figures::{Row, heading, write_csv};
 use super::link::Shape;
-use super::scenes::{self, Scene, Setup};
+use super::scenes::{self, Also, Scene, Setup};
 use crate::cluster::command::{beside, interrupts};
 
 /// The autopilot reaches this share of the best of the grid (papers.md A13).
@@ -43,9 +43,18 @@ enum Verb {
         time: Option<Duration>,
     },
     /// Throughput of every batch size and window: minutes per link and size
-    Grid(Experiment),
+    Grid(Grid),
     /// The autopilot against the best of the grid: from a cold start, after changes of load and link, and idle
     Autopilot(Experiment),
+}
+
+#[derive(Debug, Args)]
+struct Grid {
+    #[command(flatten)]
+    experiment: Experiment,
+    /// What is measured beside the points
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "standard", value_name = "WHAT,..")]
+    also: Vec<Also>,
 }
 
 #[derive(Debug, Args)]
@@ -145,6 +154,7 @@ fn carry_out(cli: &Cli) -> Result<bool, String> {
         windows: Vec::new(),
         hold: Duration::ZERO,
         settle: Duration::ZERO,
+        also: vec![Also::Standard],
         turns: 1,
         interrupted: interrupts()?,
     };
@@ -157,7 +167,8 @@ fn carry_out(cli: &Cli) -> Result<bool, String> {
             println!("busiest node: {bytes} sent, at most {most} undelivered, congested {times} times for {long:?}");
             Ok(true)
         }
-        Verb::Grid(experiment) => {
+        Verb::Grid(Grid { experiment, also }) => {
+            let setup = Setup { also: also.clone(), ..setup };
             let (setup, mut rows) = (experiment.setup(cli, setup), Vec::new());
             let done = scenes::grid(&setup, &mut told(&mut rows));
             experiment.keep(&rows)?;

@@ -11,7 +11,8 @@ use super::load::Got;
 
 /// Columns of the table and of the CSV.
 const COLUMNS: &str = "link,size,settings,batch_bytes,window,window_bytes,commands_per_s,p50_ms,p99_ms,errors,\
-                       link_used,congestions,of_best,predicted_per_s,bottleneck";
+                       link_used,congestions,of_best,predicted_per_s,bottleneck,batch_cpu_ms,command_cpu_ms,flush_ms,\
+                       model_per_s,model_window";
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,23 @@ pub struct Row {
     pub of_best: Option<f64>,
     /// What the leader's model predicts, commands per second, and for what.
     pub predicted: Option<(f64, Bottleneck)>,
+    /// What the model makes of the link as it is and of costs as they were measured, for batches of the size in force.
+    pub modelled: Option<Modelled>,
+}
+
+/// The model of the paper with what was measured put into it (papers.md 2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Modelled {
+    /// Time of the leader's thread for a batch, in milliseconds.
+    pub batch_cpu_ms: f64,
+    /// And for each of its commands.
+    pub command_cpu_ms: f64,
+    /// A flush of the log, in milliseconds.
+    pub flush_ms: f64,
+    /// Commands per second in a window that is large enough.
+    pub throughput: f64,
+    /// Undecided instances that are enough.
+    pub window: u32,
 }
 
 impl Row {
@@ -57,24 +75,28 @@ impl Row {
     }
 
     fn csv(&self) -> String {
-        let Row { link, size, settings, in_force, got, link_used, congestions, of_best, predicted } = self;
+        let Row { link, size, settings, in_force, got, link_used, congestions, of_best, predicted, modelled } = self;
         let number = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
         let batch = number(in_force.map(|set| set.batch_bytes_max));
         let window = number(in_force.map(|set| u64::from(set.window)));
         let bytes = number(in_force.map(|set| set.window_bytes_max));
         let of_best = of_best.map(|share| format!("{share:.4}")).unwrap_or_default();
         let predicted = predicted.map(|(rate, _)| format!("{rate:.1}")).unwrap_or_default();
+        let modelled = modelled.map_or(",,,,".to_owned(), |modelled| {
+            let Modelled { batch_cpu_ms, command_cpu_ms, flush_ms, throughput, window } = modelled;
+            format!("{batch_cpu_ms:.5},{command_cpu_ms:.6},{flush_ms:.3},{throughput:.1},{window}")
+        });
         let Got { throughput, p50_ms, p99_ms, errors } = got;
         format!(
             "{link},{size},{settings},{batch},{window},{bytes},{throughput:.1},{p50_ms:.3},{p99_ms:.3},{errors},\
-             {link_used:.4},{congestions},{of_best},{predicted},{}",
+             {link_used:.4},{congestions},{of_best},{predicted},{},{modelled}",
             self.bottleneck()
         )
     }
 
     /// For people, under [`heading`].
     pub fn line(&self) -> String {
-        let Row { link, size, settings, in_force, got, link_used, congestions, of_best, predicted } = self;
+        let Row { link, size, settings, in_force, got, link_used, congestions, of_best, predicted, .. } = self;
         let show = |set: BatchAndWindow| (show_size(set.batch_bytes_max), set.window.to_string());
         let (batch, window) = in_force.map_or(("?".to_owned(), "?".to_owned()), show);
         let used = 100.0 * link_used;
@@ -131,8 +153,15 @@ mod tests {
             congestions: 2,
             of_best: Some(0.961),
             predicted: Some((1_040.0, Bottleneck::Network)),
+            modelled: Some(Modelled {
+                batch_cpu_ms: 0.05,
+                command_cpu_ms: 0.004,
+                flush_ms: 0.5,
+                throughput: 990.0,
+                window: 3,
+            }),
         };
-        let bare = Row { in_force: None, of_best: None, predicted: None, ..full.clone() };
+        let bare = Row { in_force: None, of_best: None, predicted: None, modelled: None, ..full.clone() };
         let columns = COLUMNS.split(',').count();
         for row in [&full, &bare] {
             assert_eq!(row.csv().split(',').count(), columns, "{}", row.csv());
@@ -140,6 +169,7 @@ mod tests {
         assert!(
             full.csv().starts_with("wan,128,cold,65536,16,1048576,1000.0,1.500,9.250,3,0.5000,2,0.9610,1040.0,net")
         );
+        assert!(full.csv().ends_with(",0.05000,0.004000,0.500,990.0,3"), "{}", full.csv());
         let line = full.line();
         for part in ["64 KiB x 16", "1000/s", "96.1 % of the best", "congested 2x", "3 errors", "1040/s (network)"] {
             assert!(line.contains(part), "no {part} in {line}");

@@ -9,12 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use coppice_client::wire::{BatchAndWindow, GroupTuning};
+use coppice_client::wire::{BatchAndWindow, GroupTuning, TuningAccount};
+use coppice_ordering::autopilot::{Disk, InstanceCost, Link, Model, Network};
+use coppice_server::autopilot::sizes;
 
 use super::cluster::{Cluster, NODES};
-use super::figures::Row;
+use super::figures::{Modelled, Row};
 use super::link::{Carried, Shape};
 use super::load::{Got, Load};
+
+/// What the log's device writes at most; what counts is the flush.
+const DISK_BYTES_PER_MS: f64 = 1e6;
 
 /// What a group of fixed settings is given where nothing else is said: the defaults, which the autopilot takes as leave
 /// to choose.
@@ -40,6 +45,17 @@ pub struct Scene {
     pub size: u64,
 }
 
+/// What is measured beside the points of a grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Also {
+    /// The settings of a cluster that nobody tuned
+    Standard,
+    /// The autopilot, after its time to settle
+    Autopilot,
+    /// Nothing
+    None,
+}
+
 /// How experiments are carried out.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -57,6 +73,8 @@ pub struct Setup {
     pub hold: Duration,
     /// How long the autopilot has after a cold start, or after a change.
     pub settle: Duration,
+    /// What a grid ends with.
+    pub also: Vec<Also>,
     /// Turns of the autopilot and the best of the grid.
     pub turns: u32,
     /// Set by Ctrl-C: it ends after the measurement under way.
@@ -139,6 +157,14 @@ impl<'a> Experiment<'a> {
         Ok(Row { settings: word, in_force: Some(values), predicted: None, ..row })
     }
 
+    /// The autopilot, after its time to settle.
+    fn piloted(&mut self, scene: &Scene) -> Result<Row, String> {
+        let load = Load::saturating(scene.size);
+        self.set(Settings::Autopilot)?;
+        self.run(scene, load, self.setup.settle)?;
+        Ok(Row { settings: "autopilot", ..self.run(scene, load, self.setup.hold)? })
+    }
+
     /// The autopilot, after a time to settle, and the best of the grid, in turns.
     fn against(&mut self, scene: &Scene, word: &'static str, best: BatchAndWindow) -> Result<[Row; 2], String> {
         let load = Load::saturating(scene.size);
@@ -188,8 +214,36 @@ fn row(
         congestions: after.congestions.saturating_sub(before.congestions),
         of_best: None,
         predicted: None,
+        modelled: told.and_then(|told| modelled(told.account.as_ref()?, scene, told.in_force)),
     };
     row.told(told)
+}
+
+/// The model over this link, with the costs that the leader measured: each link is one replica's alone. None: no pack
+/// holds such commands.
+fn modelled(account: &TuningAccount, scene: &Scene, in_force: BatchAndWindow) -> Option<Modelled> {
+    let link = Link {
+        network: Network::Wan,
+        bytes_per_ms: scene.shape.rate as f64 / 1e3,
+        latency_ms: 1e3 * scene.shape.delay.as_secs_f64(),
+    };
+    let cpu = InstanceCost { per_batch_ms: account.batch_cpu_ms, per_request_ms: account.command_cpu_ms };
+    let disk = Disk {
+        flush_ms: account.flush_ms,
+        batches_per_flush: account.batches_per_flush.max(1.0),
+        bytes_per_ms: DISK_BYTES_PER_MS,
+    };
+    let disk = (account.flush_ms > 0.0).then_some(disk);
+    let sizes = sizes::of_commands(scene.size as usize, 1)?;
+    let model = Model { replicas: NODES as u32, sizes, link, cpu, execute_ms: 0.0, disk, alone: None };
+    let k = (in_force.batch_bytes_max as f64 / (sizes.request + sizes.request_header)).floor().max(1.0);
+    Some(Modelled {
+        batch_cpu_ms: account.batch_cpu_ms,
+        command_cpu_ms: account.command_cpu_ms,
+        flush_ms: account.flush_ms,
+        throughput: model.throughput(k),
+        window: model.window(k),
+    })
 }
 
 /// The last of some rows, with the average of what they came to.
@@ -218,6 +272,9 @@ pub fn grid(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
     let mut experiment = Experiment::start(setup, false)?;
     for scene in &setup.scenes {
         points(&mut experiment, scene, tell)?;
+        if setup.also.contains(&Also::Autopilot) {
+            tell(experiment.piloted(scene)?);
+        }
     }
     Ok(())
 }
@@ -238,7 +295,9 @@ fn points(
         }
         tell(row);
     }
-    tell(experiment.fixed(scene, "standard", STANDARD)?);
+    if setup.also.contains(&Also::Standard) {
+        tell(experiment.fixed(scene, "standard", STANDARD)?);
+    }
     best.map(|(_, values)| values).ok_or_else(|| "a grid without a point".into())
 }
 

@@ -38,8 +38,8 @@ pub struct Options {
     pub pack_bytes: u64,
     /// When silence counts as unknown.
     pub timeout: Duration,
-    /// Whether reads may be stale.
-    pub stale: bool,
+    /// Who serves reads.
+    pub reads: ReadMode,
     /// The most requests under way: slots are below it.
     pub slots: u32,
 }
@@ -56,13 +56,9 @@ impl Options {
             // The loop bounds what is under way; the session must not refuse it.
             calls_max: self.slots as usize + 1,
             bytes_max: usize::MAX,
-            reads: self.reads(),
+            reads: self.reads,
             ..defaults
         }
-    }
-
-    fn reads(&self) -> ReadMode {
-        if self.stale { ReadMode::Stale } else { ReadMode::Leader }
     }
 
     /// A session of its own; `seed` draws its identity.
@@ -101,12 +97,13 @@ impl Native {
         Ok(Native {
             clock,
             drivers: (0..options.connections.max(1)).map(session).collect(),
-            reads: options.reads(),
+            reads: options.reads,
             timeout: options.timeout.as_nanos() as Nanos,
             told: Vec::new(),
             refused: Vec::new(),
             pairs: vec![0; options.slots as usize],
-            recording: recorder.map(|recorder| Recording::new(recorder, options.slots, options.stale)),
+            recording: recorder
+                .map(|recorder| Recording::new(recorder, options.slots, options.reads == ReadMode::Stale)),
             scratch: Vec::new(),
             first_error: None,
             runtime,

@@ -1,5 +1,5 @@
-//! The processes of a comparison and the directory that they write into. Whatever happens, an error and Ctrl-C
-//! included, both are gone at the end. It knows processes and files, and nothing of stores.
+//! The processes of a comparison or an experiment and the directory that they write into. Whatever happens, an error
+//! and Ctrl-C included, both are gone at the end. It knows processes and files, and nothing of stores.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -41,12 +41,12 @@ fn locked(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
 }
 
 impl Site {
-    /// A new directory below `base`. From here on the signals that end a program end the processes first.
+    /// A new directory `name-PID` below `base`. From here on the signals that end a program end the processes first.
     ///
     /// # Errors
     /// The directory cannot be made, or the system has no room for a thread.
-    pub fn new(base: &Path) -> io::Result<Site> {
-        let directory = std::path::absolute(base)?.join(format!("coppice-versus-{}", std::process::id()));
+    pub fn new(base: &Path, name: &str) -> io::Result<Site> {
+        let directory = std::path::absolute(base)?.join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir(&directory)?;
         let site = Site { directory, running: Arc::default() };
         site.end_on_signals()?;
@@ -165,6 +165,15 @@ impl Site {
         Ok(())
     }
 
+    /// Ends the processes of these ids; the others go on.
+    pub fn end(&self, ids: &[u32]) {
+        let mut running = locked(&self.running);
+        let all = std::mem::take(&mut running.children);
+        let (mut ending, others) = all.into_iter().partition(|child| ids.contains(&child.id()));
+        running.children = others;
+        end(&mut ending);
+    }
+
     /// Ends all processes and empties the directory, for the next store.
     pub fn clear(&self) {
         end(&mut locked(&self.running).children);
@@ -258,7 +267,7 @@ mod tests {
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let base = std::env::temp_dir().join(format!("coppice-versus-test-{}-{number}", std::process::id()));
         std::fs::create_dir(&base).unwrap();
-        Site::new(&base).unwrap()
+        Site::new(&base, "coppice-versus").unwrap()
     }
 
     fn remove(site: Site) {
