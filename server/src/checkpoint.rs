@@ -10,6 +10,7 @@
 //! are kept. A damaged one becomes `184000.bad` and goes when its successor is there.
 
 pub mod background;
+pub mod due;
 mod kinds;
 pub mod manifest;
 mod pace;
@@ -36,6 +37,9 @@ use self::stream::Encoder;
 pub use self::stream::{Blobs, CHUNK_BYTES, Chunk, StreamError};
 use crate::datadir::flush_dir;
 
+/// Checkpoints of a partition that are kept.
+const GENERATIONS: usize = 2;
+
 /// The manifest's key: after every chunk's, which are eight bytes.
 const MANIFEST_KEY: [u8; 9] = [0xff; 9];
 
@@ -53,9 +57,9 @@ pub struct Checkpoints {
 pub struct Written {
     /// What it holds.
     pub manifest: Manifest,
-    /// The instance of the generation before it, which is kept. A log trimmed up to the new checkpoint needs a peer if
-    /// that one turns out to be damaged; a log trimmed up to this instance does not.
-    pub older: Option<Instance>,
+    /// The log may be trimmed up to here: to the generation before it, which is kept, so that no peer is needed if the
+    /// new one turns out to be damaged. To the new one itself, if that is to stand alone.
+    pub trim_upto: Option<Instance>,
 }
 
 /// What [`Checkpoints::load`] found.
@@ -173,8 +177,18 @@ impl Checkpoints {
             writer.push(&chunk)?;
         }
         let manifest = encoder.finish();
-        let older = writer.finish(&manifest)?;
-        Ok(Written { manifest, older })
+        let trim_upto = writer.finish(&manifest)?;
+        Ok(Written { manifest, trim_upto })
+    }
+
+    /// Has the checkpoint at this instance stand alone: all of it is checked once more, and older ones go.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Bad`] with the damaged place, and then nothing goes; the system's.
+    pub fn keep_only(&self, partition: PartitionId, instance: Instance) -> Result<Written, CheckpointError> {
+        let checkpoint = Checkpoint::open(&self.path(partition, instance), partition, instance, &self.options)?;
+        self.prune(partition, 1)?;
+        Ok(Written { manifest: checkpoint.manifest, trim_upto: Some(instance) })
     }
 
     /// Begins a checkpoint whose chunks come from elsewhere: [`SnapshotWriter::push`] each, then
@@ -225,12 +239,12 @@ impl Checkpoints {
         self.of(partition).join(instance.0.to_string())
     }
 
-    /// Keeps the two newest generations, and names the older one.
-    fn prune(&self, partition: PartitionId) -> Result<Option<Instance>, CheckpointError> {
+    /// Keeps so many of the newest generations, and names the oldest of these, if there are as many.
+    fn prune(&self, partition: PartitionId, keep: usize) -> Result<Option<Instance>, CheckpointError> {
         let dir = self.of(partition);
         let at = |error| CheckpointError::Io { path: dir.clone(), error };
         let instances = self.instances(partition)?;
-        for instance in instances.iter().rev().skip(2) {
+        for instance in instances.iter().rev().skip(keep) {
             // Out of the way by one rename: a half-removed checkpoint must not look like a damaged one.
             let (path, aside) = (self.path(partition, *instance), dir.join(format!("{}.old.tmp", instance.0)));
             fs::rename(&path, &aside).and_then(|()| fs::remove_dir_all(&aside)).map_err(at)?;
@@ -241,7 +255,7 @@ impl Checkpoints {
                 fs::remove_dir_all(path).map_err(at)?;
             }
         }
-        Ok(instances.iter().rev().nth(1).copied())
+        Ok(instances.iter().rev().nth(keep - 1).copied())
     }
 }
 
@@ -396,7 +410,7 @@ impl SnapshotWriter {
         self.step(Step::Renamed)?;
         flush_dir(&dir).map_err(at)?;
         self.step(Step::Durable)?;
-        let older = self.checkpoints.prune(self.head.partition)?;
+        let older = self.checkpoints.prune(self.head.partition, GENERATIONS)?;
         self.step(Step::Pruned)?;
         Ok(older)
     }

@@ -102,11 +102,14 @@ fn a_checkpoint_reads_back_and_two_generations_are_kept() {
         assert_eq!(newest(&checkpoints, 3_000), Some(instance));
     }
     let written = checkpoints.write(head(40), &blobs(40), pairs(40, 3_000).iter(), never()).expect("written");
-    assert_eq!(written.older, Some(Instance(30)));
+    assert_eq!(written.trim_upto, Some(Instance(30)));
     assert_eq!(checkpoints.instances(P).expect("listed"), [Instance(30), Instance(40)]);
     assert_eq!(checkpoints.partitions().expect("listed"), [P]);
     let again = checkpoints.write(head(40), &blobs(40), pairs(40, 1).iter(), never());
     assert!(matches!(again, Err(CheckpointError::Present(P, Instance(40)))));
+    let alone = checkpoints.keep_only(P, Instance(40)).expect("it is whole");
+    assert_eq!((alone.trim_upto, alone.manifest), (Some(Instance(40)), written.manifest));
+    assert_eq!(checkpoints.instances(P).expect("listed"), [Instance(40)]);
     checkpoints.remove(P).expect("removed");
     assert!(checkpoints.load(P).expect("loads").checkpoint.is_none());
 }
@@ -122,7 +125,7 @@ fn a_tree_comes_back_with_its_digest_from_the_background_thread() {
     let (done, result) = mpsc::channel();
     let head = Head { partition: P, instance: Instance(5), ..Head::default() };
     let done = Box::new(move |written| done.send(written).expect("waiting"));
-    let job = Job { head, blobs: Blobs::default(), tree: snapshot, done };
+    let job = Job { head, blobs: Blobs::default(), tree: snapshot, alone: false, done };
     assert!(checkpointer.submit(job).is_ok());
     // Meanwhile the tree moves on.
     let digest = tree.digest();
@@ -214,6 +217,8 @@ fn every_flipped_byte_is_found_and_the_older_checkpoint_is_used() {
     }
     assert!(flips > 1_500, "{flips}");
     fs::write(newer.join("snap.ffffffffffffffff"), b"rubbish").expect("written");
+    assert!(matches!(checkpoints.keep_only(P, Instance(20)), Err(CheckpointError::Bad(_))), "it does not stand alone");
+    assert_eq!(checkpoints.instances(P).expect("listed"), [Instance(10), Instance(20)]);
     let loaded = checkpoints.load(P).expect("loads");
     assert_eq!(loaded.bad.len(), 1);
     assert_eq!(loaded.bad[0].path, newer.join("snap.ffffffffffffffff"));

@@ -20,7 +20,9 @@ pub struct Job {
     pub blobs: Blobs,
     /// The tree's pairs.
     pub tree: Snapshot,
-    /// Called from the thread when it counts, or failed. After `Ok` the log may be trimmed up to the instance.
+    /// It is to stand alone. One that is there already is as good.
+    pub alone: bool,
+    /// Called from the thread when it counts, or failed. After `Ok` the log may be trimmed as it says.
     pub done: Box<dyn FnOnce(Result<Written, CheckpointError>) + Send>,
 }
 
@@ -71,9 +73,13 @@ impl Drop for Checkpointer {
 }
 
 fn run(checkpoints: &Checkpoints, jobs: &Receiver<Job>, stop: &Arc<AtomicBool>) {
-    for Job { head, blobs, tree, done } in jobs {
+    for Job { head, blobs, tree, alone, done } in jobs {
         let stop = Arc::clone(stop);
-        let result = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
+        let (partition, instance) = (head.partition, head.instance);
+        let mut result = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
+        if alone && matches!(result, Ok(_) | Err(CheckpointError::Present(..))) {
+            result = checkpoints.keep_only(partition, instance);
+        }
         // Here, not at a shard: the last holder of a snapshot frees the nodes that the tree has replaced since.
         drop(tree);
         done(result);

@@ -101,7 +101,7 @@ impl Control {
         Hooks {
             flushed: Box::new(move |flushed| {
                 metrics.flushed(flushed.took, flushed.records as u64);
-                flush.note(flushed.took, flushed.log_bytes);
+                flush.note(&flushed);
                 // Before the completions: a vote never leaves ahead of the position that it raised.
                 shared.set_durable_lsn(flushed.durable_lsn);
                 for &(group, lsn) in flushed.completions {
@@ -212,6 +212,7 @@ impl Control {
                 logged_bytes: 0,
                 checkpoint_bytes: 0,
                 checkpointing: false,
+                alone_at: None,
                 installing: false,
                 borders,
                 closed: [0; 3],

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 
 use super::{Control, ToControl, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
+use crate::checkpoint::due::{Due, Storage, due};
 use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Written};
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId};
@@ -61,22 +62,29 @@ impl Control {
         Ok(())
     }
 
-    /// Has every group that logged enough since its last checkpoint write a new one.
+    /// Has every group for which it is time write a checkpoint.
     pub(crate) fn start_checkpoints(&mut self) {
         let Some((_, writer)) = &self.checkpoints else { return };
-        let log_bytes = self.shared.config.checkpoint.log_bytes;
+        let space = self.log.as_ref().map(|log| log.log().space());
+        let storage = Storage {
+            log_bytes_setting: self.shared.config.checkpoint.log_bytes,
+            log_bytes: self.flush.log_bytes(),
+            full: space.is_some_and(|space| space.full),
+            room: space.map_or(0, |space| space.free_bytes.saturating_sub(space.reserve_bytes / 2)),
+        };
+        let pins = self.flush.pinned_by();
         let running = self.residents.running().keys();
         let needed: BTreeSet<PartitionId> = running.copied().filter(|&group| self.residents.is_needed(group)).collect();
         for shard in 0..self.shared.shards() {
-            let (shared, writer, needed) = (Arc::clone(&self.shared), Arc::clone(writer), needed.clone());
+            let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
+            let (needed, pins) = (needed.clone(), pins.clone());
             self.on_shard_index(shard, move |shard| {
                 for (&id, group) in shard.groups.iter_mut().filter(|(id, _)| !needed.contains(id)) {
-                    // What was taken in of a neighbour is here only, until it is in a checkpoint.
-                    let due = group.logged_bytes > log_bytes.max(group.checkpoint_bytes) || group.borders.is_owed();
-                    if due && !group.checkpointing {
+                    let due = due(group.needs(pins.contains(&id)), storage).filter(|_| !group.checkpointing);
+                    if let Some(due) = due {
                         group.checkpointing = true;
                         group.logged_bytes = 0;
-                        submit(&shared, &writer, id, snapshot::take(&group.replica));
+                        submit(&shared, &writer, id, (snapshot::take(&group.replica), due));
                     }
                 }
             });
@@ -91,7 +99,7 @@ impl Control {
             let Some(hosted) = shard.groups.get_mut(&group).filter(|hosted| !hosted.checkpointing) else { return };
             hosted.checkpointing = true;
             hosted.logged_bytes = 0;
-            submit(&shared, &writer, group, snapshot::take(&hosted.replica));
+            submit(&shared, &writer, group, (snapshot::take(&hosted.replica), Due::Second));
         });
     }
 
@@ -234,7 +242,7 @@ fn may_install(shared: &Arc<Shared>, group: PartitionId, held: KeyRange, head: &
     receiver.recv_timeout(SILENCE_MAX).unwrap_or(false)
 }
 
-fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, taken: Taken) {
+fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, (taken, due): (Taken, Due)) {
     let (instance, applied) = (taken.head.instance, taken.applied);
     let done_shared = Arc::clone(shared);
     let done = move |written: Result<Written, CheckpointError>| {
@@ -247,7 +255,7 @@ fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, taken: T
         }
     };
     let Taken { head, blobs, tree, .. } = taken;
-    let job = Job { head, blobs, tree: tree.snapshot(), done: Box::new(done) };
+    let job = Job { head, blobs, tree: tree.snapshot(), alone: due == Due::Alone, done: Box::new(done) };
     if let Err(job) = writer.submit(job) {
         (job.done)(Err(CheckpointError::Busy(id)));
     }
@@ -263,12 +271,12 @@ fn checkpointed(
     let Some(group) = shard.groups.get_mut(&id) else { return };
     group.checkpointing = false;
     match written {
-        Ok(Written { manifest, older }) => {
+        Ok(Written { manifest, trim_upto }) => {
             group.checkpoint_bytes = manifest.bytes;
             group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(manifest.bytes).unwrap_or(usize::MAX));
             group.borders.saved(instance, applied);
-            // The log keeps what lies above the older generation, in case the newer one turns out to be damaged.
-            if let Some(upto) = older {
+            group.alone_at = trim_upto.filter(|upto| *upto == instance);
+            if let Some(upto) = trim_upto {
                 let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };
                 shard.append(Append { entry, lsn: None, lazy: true });
             }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::digests::Digests;
 use super::{Control, ask_shard};
+use crate::log::{Flushed, GroupId};
 use crate::net::rpc::{Answer, LocalReplica, LocalStatus, Question, ask};
 use crate::net::translate;
 use crate::shard::{Flushes, GroupStatus};
@@ -40,6 +41,7 @@ pub struct FlushTimes {
     newest: Mutex<Vec<u32>>,
     count: AtomicU64,
     log_bytes: AtomicU64,
+    pinned_by: Mutex<Vec<GroupId>>,
     took_ns: AtomicU64,
 }
 
@@ -47,8 +49,15 @@ pub struct FlushTimes {
 const FLUSHES: usize = 1_000;
 
 impl FlushTimes {
-    /// One flush took so long.
-    pub fn note(&self, took: Duration, log_bytes: u64) {
+    /// One flush.
+    pub fn note(&self, flushed: &Flushed<'_>) {
+        let Flushed { took, log_bytes, pinned_by, .. } = *flushed;
+        let mut pins = self.pinned_by.lock().unwrap_or_else(PoisonError::into_inner);
+        if *pins != pinned_by {
+            pins.clear();
+            pins.extend_from_slice(pinned_by);
+        }
+        drop(pins);
         let at = self.count.fetch_add(1, Ordering::Relaxed) as usize % FLUSHES;
         self.log_bytes.store(log_bytes, Ordering::Relaxed);
         self.took_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -69,6 +78,12 @@ impl FlushTimes {
     /// Bytes of the log's files, as of the newest flush.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Groups whose batches keep the log's oldest segment, as of the newest flush.
+    pub fn pinned_by(&self) -> Vec<PartitionId> {
+        let pins = self.pinned_by.lock().unwrap_or_else(PoisonError::into_inner);
+        pins.iter().map(|group| PartitionId(group.0)).collect()
     }
 
     fn p99_us(&self) -> u64 {

@@ -6,6 +6,7 @@ use coppice_client::wire::{ChangeId, NodeId};
 use coppice_ordering::{Instance, ReplicaId};
 
 use super::lag::Lag;
+use crate::checkpoint::due::Needs;
 use crate::metrics::{CloseReason, Partition, PartitionSample};
 use crate::net::rpc::GroupReport;
 use crate::replica::{Decided, Replica};
@@ -27,6 +28,8 @@ pub struct Group {
     pub checkpoint_bytes: u64,
     /// A checkpoint is being written.
     pub checkpointing: bool,
+    /// The instance of the last checkpoint that stands alone.
+    pub alone_at: Option<Instance>,
     /// A snapshot is being fetched.
     pub installing: bool,
     /// Changes of borders that are on the disk.
@@ -118,6 +121,18 @@ impl Group {
             lags: lags.collect(),
             report: GroupReport::of(paxos),
             saved: self.borders.changes().to_vec(),
+        }
+    }
+
+    /// What decides whether it writes a checkpoint; whether its batches keep the log's oldest segment is known elsewhere.
+    pub fn needs(&self, pins: bool) -> Needs {
+        Needs {
+            logged: self.logged_bytes,
+            checkpoint: self.checkpoint_bytes,
+            data: self.size().1,
+            pins,
+            owes: self.borders.is_owed(),
+            settled: self.alone_at == Some(self.replica.executor().decided()),
         }
     }
 

@@ -75,6 +75,33 @@ fn below_the_disk_reserve_writes_are_refused_and_freed_space_brings_them_back() 
     assert_eq!(cluster.run(&["get", "a"]).out, "4");
 }
 
+/// Nothing but the store's own data fills the disk, and nobody but its users can make room.
+#[test]
+fn deletes_make_room_on_a_full_disk() {
+    let Some(flags) = own_mounts() else { return eprintln!("skipped: this user may not mount") };
+    let settings = ["--log-disk-reserve=16MiB", "--log-segment-bytes=1MiB"];
+    let (cluster, _) = node_on_small_disk(&flags, &settings);
+    let value = format!("@{}", cluster.scratch.path("value").display());
+    std::fs::write(cluster.scratch.path("value"), vec![b'v'; 256 << 10]).expect("a file");
+    let put = |key: &str| cluster.run(&["put", key, &value, "--timeout", "1s"]);
+    let mut keys = Vec::new();
+    loop {
+        let key = format!("k{:03}", keys.len());
+        let said = put(&key);
+        if said.code != 0 {
+            break assert!(said.err.contains("takes no writes that grow it"), "{said:?}");
+        }
+        keys.push(key);
+        assert!(keys.len() < 300, "the disk is never full");
+    }
+    let client = cluster.client();
+    for key in &keys {
+        client.delete(key.as_str()).expect("deletes are how one makes room");
+    }
+    eventually("writes go on", || put("after").code == 0);
+    assert_eq!(put("again").code, 0);
+}
+
 #[test]
 fn a_disk_that_is_full_to_the_last_byte_loses_nothing_and_goes_on_when_there_is_room() {
     let Some(flags) = own_mounts() else { return eprintln!("skipped: this user may not mount") };
