@@ -1,7 +1,7 @@
-//! When a group writes a checkpoint: after so much log of its own; when it alone keeps old log of others; on a full disk.
+//! When a group writes a checkpoint: after so much log of its own; when it keeps old log of others; on a full disk.
 //!
-//! Pure. The log of a node is shared by its groups, and goes from its oldest segment on: a group that writes little, the
-//! directory above all, would keep all of it.
+//! Pure. The log of a node is shared by its groups, and goes from its oldest segment on: a group that writes little,
+//! the directory above all, would keep all of it.
 
 /// A log may hold so many times what a group logs between two checkpoints before a group that keeps the oldest segment
 /// of it writes one out of turn. Two are normal: the log is kept above the older of two generations.

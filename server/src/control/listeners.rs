@@ -4,7 +4,7 @@ use std::net::TcpListener as StdTcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::wire::{Frame, FrameDecoder, Refusal};
+use coppice_client::wire::{FRAME_BYTES_MAX, Frame, FrameDecoder, Refusal};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -67,7 +67,8 @@ pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
         let shared = Arc::clone(&shared);
         tokio::task::spawn_local(async move {
             let timeout = shared.config.handshake_timeout;
-            let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+            // Whoever has not said who it is gets no more room than a client.
+            let mut decoder = FrameDecoder::new(FRAME_BYTES_MAX);
             let frame = match tokio::time::timeout(timeout, read_frame_into(&stream, &mut decoder)).await {
                 Ok(Ok(frame)) => frame,
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {

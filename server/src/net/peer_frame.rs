@@ -24,8 +24,8 @@ pub const DURABLE: u8 = 70;
 /// Letters between the coordinator and the partitions ([`crate::multicast`]).
 pub const LETTERS: u8 = 71;
 
-/// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes know
-/// each other; a decoder still makes no more room than bytes arrive.
+/// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes that
+/// said who they are know each other; a decoder still makes no more room than bytes arrive.
 pub const FRAME_BYTES_MAX: usize = 48 << 20;
 
 /// Queues a frame of `kind` around everything in `body`.

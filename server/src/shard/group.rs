@@ -124,7 +124,7 @@ impl Group {
         }
     }
 
-    /// What decides whether it writes a checkpoint; whether its batches keep the log's oldest segment is known elsewhere.
+    /// What decides whether it writes a checkpoint; others know whether its batches keep the log's oldest segment.
     pub fn needs(&self, pins: bool) -> Needs {
         Needs {
             logged: self.logged_bytes,
