@@ -3,6 +3,9 @@
 //! It keeps the answers that clients have not acknowledged, by log order and never by a clock. Everything it does can
 //! be taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
@@ -19,11 +22,19 @@ pub struct SessionLimits {
     pub sessions_max: usize,
     /// Bytes of unacknowledged answers per session; beyond, the oldest answers are forgotten (never executed again).
     pub bytes_max: usize,
+    /// The same of all sessions together; beyond, opening one ends those that were used least recently. A client that
+    /// went without a word leaves its last answer behind, and that may hold a large value.
+    pub table_bytes_max: usize,
 }
 
 impl Default for SessionLimits {
     fn default() -> SessionLimits {
-        SessionLimits { expiry_instances: 1_000_000, sessions_max: 100_000, bytes_max: 2 << 20 }
+        SessionLimits {
+            expiry_instances: 1_000_000,
+            sessions_max: 100_000,
+            bytes_max: 2 << 20,
+            table_bytes_max: 256 << 20,
+        }
     }
 }
 
@@ -225,6 +236,8 @@ enum Taken {
 pub struct Sessions {
     rows: BTreeMap<SessionId, Row>,
     by_use: BTreeSet<(u64, SessionId)>,
+    /// Of all kept answers.
+    bytes: usize,
     /// Sum of the hashes of all kept answers and rows: equal tables have equal sums, whatever their history.
     digest: u64,
 }
@@ -259,7 +272,8 @@ impl Sessions {
                 false => oldest,
             };
             let idle = now.saturating_sub(last_used) > limits.expiry_instances;
-            if !idle && self.rows.len() < limits.sessions_max {
+            let full = self.rows.len() >= limits.sessions_max || self.bytes > limits.table_bytes_max;
+            if !idle && !full {
                 break;
             }
             self.end(oldest, undo);
@@ -293,6 +307,7 @@ impl Sessions {
     fn end(&mut self, session: SessionId, undo: &mut Vec<SessionUndo>) {
         let Some(row) = self.rows.remove(&session) else { return };
         self.by_use.remove(&(row.last_used, session));
+        self.bytes -= row.bytes;
         undo.push(SessionUndo(Taken::Ended { session, digest: self.digest, row: Box::new(row.clone()) }));
         let kept = row.kept().map(Answers::digest).fold(row_digest(session, &row), u64::wrapping_add);
         self.digest = self.digest.wrapping_sub(kept);
@@ -349,6 +364,7 @@ impl Sessions {
             self.digest = self.digest.wrapping_sub(front.digest());
             let bytes = front.bytes();
             row.bytes -= bytes;
+            self.bytes -= bytes;
             row.dropped += 1;
         }
         self.digest = self.digest.wrapping_add(row_digest(session, row));
@@ -360,6 +376,7 @@ impl Sessions {
         self.digest = self.digest.wrapping_sub(row_digest(session, row)).wrapping_add(answers.digest());
         row.highest = row.highest.max(answers.numbers.highest());
         row.bytes += answers.bytes();
+        self.bytes += answers.bytes();
         row.answers.push_back(answers);
         row.stored += 1;
         // The newest answers always stay: a client that waits for one answer at a time never meets this bound.
@@ -369,6 +386,7 @@ impl Sessions {
             self.digest = self.digest.wrapping_sub(front.digest());
             row.forgotten_upto = row.forgotten_upto.max(highest);
             row.bytes -= bytes;
+            self.bytes -= bytes;
             row.dropped += 1;
         }
         self.digest = self.digest.wrapping_add(row_digest(session, row));
@@ -380,11 +398,13 @@ impl Sessions {
             Taken::Opened { session, digest } => {
                 if let Some(row) = self.rows.remove(&session) {
                     self.by_use.remove(&(row.last_used, session));
+                    self.bytes -= row.bytes;
                 }
                 self.digest = digest;
             }
             Taken::Ended { session, row, digest } => {
                 self.by_use.insert((row.last_used, session));
+                self.bytes += row.bytes;
                 self.rows.insert(session, *row);
                 self.digest = digest;
             }
@@ -416,6 +436,7 @@ impl Sessions {
                 row.highest = highest;
                 row.forgotten_upto = forgotten_upto;
                 row.last_used = last_used;
+                self.bytes = self.bytes - row.bytes + bytes;
                 row.bytes = bytes;
                 row.dropped = dropped;
                 row.stored = stored;
@@ -471,6 +492,7 @@ impl Sessions {
                 self.digest = row.kept().map(Answers::digest).fold(self.digest, u64::wrapping_add);
                 self.digest = self.digest.wrapping_add(row_digest(session, &row));
                 self.by_use.insert((used, session));
+                self.bytes += row.bytes;
                 self.rows.insert(session, row);
                 continue;
             }
@@ -485,6 +507,7 @@ impl Sessions {
                 if !known {
                     self.digest = self.digest.wrapping_add(answers.digest());
                     row.bytes += answers.bytes();
+                    self.bytes += answers.bytes();
                     row.stored += 1;
                     row.answers.push_back(answers.clone());
                 }
@@ -530,6 +553,7 @@ impl Sessions {
             let kept = restored.kept().map(Answers::digest).fold(row_digest(row.session, &restored), u64::wrapping_add);
             sessions.digest = sessions.digest.wrapping_add(kept);
             sessions.by_use.insert((restored.last_used, row.session));
+            sessions.bytes += restored.bytes;
             sessions.rows.insert(row.session, restored);
         }
         sessions

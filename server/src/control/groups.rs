@@ -365,6 +365,7 @@ fn set_session_limits(machine: &mut Machine, settings: &ClusterSettings) {
             expiry_instances: settings.session_expiry,
             sessions_max: settings.sessions_max as usize,
             bytes_max: settings.session_bytes_max as usize,
+            ..SessionLimits::default()
         });
     }
 }

@@ -191,6 +191,8 @@ pub fn set_limits(machine: &mut Machine, plan: &Plan) {
     let limits = SessionLimits {
         expiry_instances: plan.expiry_instances,
         sessions_max: plan.sessions_max,
+        // Where sessions end early, they end for their answers too.
+        table_bytes_max: if plan.expiry_instances < 1_000_000 { 2 << 10 } else { usize::MAX },
         ..SessionLimits::default()
     };
     if let Machine::Shard(shard) = machine {
