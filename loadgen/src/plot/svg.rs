@@ -143,6 +143,9 @@ pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
+/// A line of no more points than this shows where they are: between few points a line says little.
+const MARKED_POINTS_MAX: usize = 12;
+
 /// One picture of several charts, one below the other.
 pub fn render(charts: &[Chart]) -> String {
     let heights: Vec<f64> = charts.iter().map(height).collect();
@@ -233,6 +236,11 @@ fn line(series: &Series, place_x: &impl Fn(f64) -> f64, place_y: &impl Fn(f64) -
     let mut path = String::new();
     for (x, y) in usable() {
         let _ = write!(path, "{}{:.1} {:.1}", if path.is_empty() { 'M' } else { 'L' }, place_x(*x), place_y(*y));
+    }
+    let few = series.points.len() <= MARKED_POINTS_MAX;
+    for (x, y) in usable().filter(|_| few) {
+        let (x, y) = (place_x(*x), place_y(*y));
+        let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.8\" fill=\"{colour}\"/>");
     }
     let dash = DASHES[series.dash % DASHES.len()];
     let _ = writeln!(

@@ -31,7 +31,6 @@ pub fn speculation(extent: Extent, id: &'static str, replicas: u32) -> Figure {
         };
         extent.clients.iter().map(of).collect::<Vec<_>>()
     };
-    let all = [ratios(A, name::MEAN_MS), ratios(C, name::MEAN_MS)].concat();
     Figure {
         id,
         title: match replicas {
@@ -40,12 +39,13 @@ pub fn speculation(extent: Extent, id: &'static str, replicas: u32) -> Figure {
         },
         paper: "Speculation makes responses faster in all cases, up to 16.2 %, most with batched updates, and by \
                 Little's law throughput grows with it.",
-        ours: "A response takes two message delays and a flush to be ordered; speculation hides the shorter one of \
-               ordering and execution behind the other, if there is a processor that has nothing else to do \
-               meanwhile. Here all replicas and the clients share the cores, so near saturation there is none. Queries \
-               are not ordered: they run at once with speculation or without, so nothing can be hidden for them. The \
-               last picture shows how long an instance takes to be ordered and to be executed: only where both are \
-               alike there is as much as half of them to be gained.",
+        ours: "Speculation can hide the shorter one of ordering and executing a batch behind the other. The last \
+               picture shows both: the first row of the table says how much of a response that is. What there is, is \
+               not hidden either: a batch runs ahead in the same turn of the node's one thread that proposes or \
+               accepts it, before the messages and log writes of that turn leave, so it delays the ordering that it \
+               should run beside; and all replicas and the clients share the cores of this machine. Queries are not \
+               ordered and run at once, with speculation or without: how far their rows are from 1 is how far two \
+               equal runs are apart on this machine.",
         heats: [A, C].iter().flat_map(|&w| extent.clients.iter().map(move |&n| heat(pair(w, n)))).collect(),
         panels: vec![
             Panel {
@@ -86,12 +86,20 @@ pub fn speculation(extent: Extent, id: &'static str, replicas: u32) -> Figure {
                 Goal::AtMost(0.84),
             ),
             check(
-                "both workloads: response, on / off, at the worst",
+                "batched updates: the same, at the worst",
                 "below 1",
                 "x",
-                Value::Most(all),
+                Value::Most(ratios(C, name::MEAN_MS)),
                 Goal::AtMost(1.0),
             ),
+            check(
+                "queries: response, on / off, at the best",
+                "below 1",
+                "x",
+                Value::Least(ratios(A, name::MEAN_MS)),
+                Goal::None,
+            ),
+            check("queries: the same, at the worst", "below 1", "x", Value::Most(ratios(A, name::MEAN_MS)), Goal::None),
             check(
                 "batched updates: throughput, on / off, at the best",
                 "above 1",
@@ -126,7 +134,8 @@ pub fn speculation_and_partitions(extent: Extent) -> Figure {
                 a query across is less work for each partition, and less can be hidden.",
         ours: "Queries inside a partition are not ordered here, so there is nothing to hide their execution behind; \
                of queries across, the ticket is ordered, and the part is read when it is decided, with speculation or \
-               without. What can gain is updates, in the last two rows.",
+               without: their rows say how far two equal runs are apart on this machine. Only updates can gain: the \
+               last two rows; see figure 7 for why they do not.",
         heats,
         panels: vec![
             Panel {
@@ -162,7 +171,7 @@ pub fn speculation_and_partitions(extent: Extent) -> Figure {
                 "below 1",
                 "x",
                 Value::Most(queries(name::MEAN_MS)),
-                Goal::AtMost(1.0),
+                Goal::None,
             ),
             check(
                 "batched updates: response, on / off",
