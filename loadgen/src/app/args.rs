@@ -259,10 +259,10 @@ pub struct FiguresArgs {
     /// Pictures, tables, index.html and what was measured go here; what is there already is not measured again
     #[arg(long, default_value = "figures", value_name = "DIR")]
     pub out: PathBuf,
-    /// Times that every point is measured; the median counts [3]
+    /// Times that every point is measured; the median counts [3; tuning, short: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "N")]
     pub rounds: Option<u32>,
-    /// Length of one measurement [smr: 60s, short 2s; tuning: 30s, short 4s]
+    /// Length of one measurement [smr: 60s, short 2s; tuning: 30s, short 10s]
     #[arg(long, value_parser = units::duration, value_name = "TIME")]
     pub duration: Option<Duration>,
     /// smr: keys loaded first [12M, short 200k]

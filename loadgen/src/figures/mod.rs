@@ -57,7 +57,8 @@ fn terms(args: &FiguresArgs) -> Terms {
     let seconds = |short, full| Duration::from_secs(if args.short { short } else { full });
     let hold = args.duration.unwrap_or(match args.paper {
         Paper::Smr => seconds(2, 60),
-        Paper::Tuning => seconds(4, 30),
+        // Over a slow link nothing is steady before the first of what is under way is answered.
+        Paper::Tuning => seconds(10, 30),
     });
     Terms {
         hold,
@@ -66,7 +67,10 @@ fn terms(args: &FiguresArgs) -> Terms {
         think: Think { low: Duration::ZERO, high: Duration::from_millis(10) },
         entries: args.entries.unwrap_or(if args.short { 200_000 } else { 12_000_000 }),
         flush: !args.no_flush,
-        rounds: args.rounds.unwrap_or(3),
+        rounds: args.rounds.unwrap_or(match args.paper {
+            Paper::Tuning if args.short => 1,
+            _ => 3,
+        }),
     }
 }
 
