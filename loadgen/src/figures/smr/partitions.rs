@@ -169,8 +169,9 @@ pub fn stages(extent: Extent) -> Figure {
                 executing and responding 95 % at 25 and 100 %; less than 90 % at 50 and 75 %.",
         ours: "A node has one thread for all stages of its replicas and one for its log; the shares are of the \
                busiest node, by the clock on the wall, so what a stage waits for a shared core is in them. A query is \
-               executed where its answer is written: in the stage that responds. All five processes share the cores \
-               of this machine: what is busy all the time here is the cores, not a stage.",
+               executed where its answer is written: in the stage that responds. No stage is busy all the time: with \
+               five processes on the cores of this machine a node gets a fraction of one. The busiest stage is where a \
+               machine of its own would end.",
         heats: cross_heats(extent),
         panels: vec![
             Panel {
