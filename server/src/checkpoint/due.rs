@@ -3,9 +3,9 @@
 //! Pure. The log of a node is shared by its groups, and goes from its oldest segment on: a group that writes little,
 //! the directory above all, would keep all of it.
 
-/// A log may hold so many times what a group logs between two checkpoints before a group that keeps the oldest segment
-/// of it writes one out of turn. Two are normal: the log is kept above the older of two generations.
-const MEASURES_MAX: u64 = 4;
+/// Log that no group needs for itself may stay up to so many times what a group logs between two checkpoints. Beyond, a
+/// group that keeps the oldest segment writes one out of turn.
+const SPARE_MAX: u64 = 2;
 
 /// Of the node's log and disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct Storage {
     pub log_bytes_setting: u64,
     /// Of all segments.
     pub log_bytes: u64,
+    /// What the groups need of that, each since the older of its two checkpoints.
+    pub log_needed: u64,
     /// The disk is filled to the reserve.
     pub full: bool,
     /// What checkpoints may still take of the disk.
@@ -33,8 +35,10 @@ pub struct Needs {
     pub pins: bool,
     /// It took in a neighbour, and that is in memory only.
     pub owes: bool,
-    /// Nothing was decided since a checkpoint that stands alone.
-    pub settled: bool,
+    /// Something was decided since its last checkpoint.
+    pub advanced: bool,
+    /// Its last checkpoint stands alone.
+    pub alone: bool,
 }
 
 /// What is to be written.
@@ -49,21 +53,25 @@ pub enum Due {
 /// Whether the group writes a checkpoint now.
 pub fn due(needs: Needs, storage: Storage) -> Option<Due> {
     let measure = storage.log_bytes_setting.max(needs.checkpoint);
-    let outgrown = needs.pins && storage.log_bytes > measure.saturating_mul(MEASURES_MAX);
+    let spare = storage.log_bytes.saturating_sub(storage.log_needed);
+    let keeps_spare = needs.pins && spare > measure.saturating_mul(SPARE_MAX);
     // Old log goes, or what was deleted since the last one.
     let gives_room = needs.pins || needs.data.saturating_mul(2) < needs.checkpoint;
     let makes_room = storage.full && gives_room && needs.data < storage.room;
-    if (outgrown || makes_room) && !needs.settled {
+    let settled = needs.alone && !needs.advanced;
+    // A second one of the same instance would be no other.
+    if (makes_room || keeps_spare && !needs.advanced) && !settled {
         return Some(Due::Alone);
     }
-    (needs.logged > measure || needs.owes).then_some(Due::Second)
+    (needs.logged > measure || needs.owes || keeps_spare && !settled).then_some(Due::Second)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const STORAGE: Storage = Storage { log_bytes_setting: 100, log_bytes: 300, full: false, room: 1_000 };
+    const STORAGE: Storage =
+        Storage { log_bytes_setting: 100, log_bytes: 300, log_needed: 100, full: false, room: 1_000 };
 
     #[test]
     fn a_group_writes_one_after_so_much_log_or_as_much_as_the_last_one_took() {
@@ -75,22 +83,28 @@ mod tests {
 
     #[test]
     fn a_group_that_logs_little_does_not_keep_the_log_of_others() {
-        let idle = Needs { logged: 1, pins: true, ..Needs::default() };
-        let grown = Storage { log_bytes: 401, ..STORAGE };
-        assert_eq!([due(idle, STORAGE), due(idle, grown)], [None, Some(Due::Alone)]);
-        assert_eq!(due(Needs { settled: true, ..idle }, grown), None);
-        assert_eq!(due(Needs { pins: false, ..idle }, grown), None);
+        let slow = Needs { logged: 1, pins: true, advanced: true, ..Needs::default() };
+        let grown = Storage { log_bytes: 301, ..STORAGE };
+        assert_eq!([due(slow, STORAGE), due(slow, grown)], [None, Some(Due::Second)]);
+        assert_eq!(due(Needs { pins: false, ..slow }, grown), None);
+        // What the others need stays anyway.
+        assert_eq!(due(slow, Storage { log_needed: 101, ..grown }), None);
         // What is dear to write is written more rarely.
-        assert_eq!(due(Needs { checkpoint: 101, ..idle }, grown), None);
+        assert_eq!(due(Needs { checkpoint: 101, ..slow }, grown), None);
+        // There will be no second one, so the first does without.
+        let idle = Needs { advanced: false, ..slow };
+        assert_eq!(due(idle, grown), Some(Due::Alone));
+        assert_eq!(due(Needs { alone: true, ..idle }, grown), None);
     }
 
     #[test]
     fn on_a_full_disk_deletes_make_room() {
         let full = Storage { full: true, ..STORAGE };
-        let deleted = Needs { logged: 1, checkpoint: 100, data: 49, ..Needs::default() };
+        let deleted = Needs { logged: 1, checkpoint: 100, data: 49, advanced: true, ..Needs::default() };
         assert_eq!([due(deleted, STORAGE), due(deleted, full)], [None, Some(Due::Alone)]);
         assert_eq!(due(Needs { data: 50, ..deleted }, full), None, "little would be won");
         assert_eq!(due(Needs { data: 50, pins: true, ..deleted }, full), Some(Due::Alone));
         assert_eq!(due(Needs { data: 2_000, pins: true, ..deleted }, full), None, "it would not fit");
+        assert_eq!(due(Needs { alone: true, advanced: false, ..deleted }, full), None, "it has been done");
     }
 }

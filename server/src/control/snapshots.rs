@@ -25,7 +25,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoi
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId};
 use crate::net::peer_frame;
 use crate::replica::Input;
-use crate::shard::Shard;
+use crate::shard::{Group, Shard};
 use crate::shared::Shared;
 use crate::snapshot::{self, Loaded, Taken};
 
@@ -69,6 +69,7 @@ impl Control {
         let storage = Storage {
             log_bytes_setting: self.shared.config.checkpoint.log_bytes,
             log_bytes: self.flush.log_bytes(),
+            log_needed: self.log_needed(),
             full: space.is_some_and(|space| space.full),
             room: space.map_or(0, |space| space.free_bytes.saturating_sub(space.reserve_bytes / 2)),
         };
@@ -82,9 +83,7 @@ impl Control {
                 for (&id, group) in shard.groups.iter_mut().filter(|(id, _)| !needed.contains(id)) {
                     let due = due(group.needs(pins.contains(&id)), storage).filter(|_| !group.checkpointing);
                     if let Some(due) = due {
-                        group.checkpointing = true;
-                        group.logged_bytes = 0;
-                        submit(&shared, &writer, id, (snapshot::take(&group.replica), due));
+                        submit(&shared, &writer, id, group, due);
                     }
                 }
             });
@@ -97,9 +96,7 @@ impl Control {
         let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
         self.on_shard(group, move |shard| {
             let Some(hosted) = shard.groups.get_mut(&group).filter(|hosted| !hosted.checkpointing) else { return };
-            hosted.checkpointing = true;
-            hosted.logged_bytes = 0;
-            submit(&shared, &writer, group, (snapshot::take(&hosted.replica), Due::Second));
+            submit(&shared, &writer, group, hosted, Due::Second);
         });
     }
 
@@ -242,12 +239,18 @@ fn may_install(shared: &Arc<Shared>, group: PartitionId, held: KeyRange, head: &
     receiver.recv_timeout(SILENCE_MAX).unwrap_or(false)
 }
 
-fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, (taken, due): (Taken, Due)) {
+/// Has the group's state of now written in the background.
+fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, group: &mut Group, due: Due) {
+    group.checkpointing = true;
+    // The log since the last checkpoint lies between two, once this one is there.
+    let logged = std::mem::take(&mut group.logged_bytes);
+    group.older_bytes += logged;
+    let taken = snapshot::take(&group.replica);
     let (instance, applied) = (taken.head.instance, taken.applied);
     let done_shared = Arc::clone(shared);
     let done = move |written: Result<Written, CheckpointError>| {
         let owner = id.0 as usize % done_shared.shards();
-        let finish = move |shard: &mut Shard| checkpointed(shard, id, (instance, applied), written);
+        let finish = move |shard: &mut Shard| checkpointed(shard, id, (instance, applied, logged), written);
         let mut input = crate::shard::ToShard::Call(Box::new(finish));
         while let Err(back) = done_shared.sender(owner).push(crate::mailbox::Lane::Consensus, input) {
             input = back;
@@ -265,7 +268,7 @@ fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, (taken, 
 fn checkpointed(
     shard: &mut Shard,
     id: PartitionId,
-    (instance, applied): (Instance, Vec<ChangeId>),
+    (instance, applied, logged): (Instance, Vec<ChangeId>, u64),
     written: Result<Written, CheckpointError>,
 ) {
     let Some(group) = shard.groups.get_mut(&id) else { return };
@@ -275,8 +278,10 @@ fn checkpointed(
             group.checkpoint_bytes = manifest.bytes;
             group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(manifest.bytes).unwrap_or(usize::MAX));
             group.borders.saved(instance, applied);
-            group.alone_at = trim_upto.filter(|upto| *upto == instance);
+            group.checkpoint_at = Some(instance);
+            group.alone = trim_upto == Some(instance);
             if let Some(upto) = trim_upto {
+                group.older_bytes = if group.alone { 0 } else { logged };
                 let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };
                 shard.append(Append { entry, lsn: None, lazy: true });
             }
@@ -286,6 +291,7 @@ fn checkpointed(
         // A peer's snapshot of this very instance came first: a child that began by a split while it was being fetched.
         // It is as durable as an own one, and the parent waits for it.
         Err(CheckpointError::Present(..)) => {
+            group.checkpoint_at = Some(instance);
             group.borders.saved(instance, applied);
             saved(shard, id, instance);
         }

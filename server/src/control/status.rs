@@ -33,6 +33,8 @@ pub struct Rate {
     per_second: f64,
     /// Commands per batch.
     batch: f64,
+    /// Bytes of the log that it needs.
+    log_needed: u64,
 }
 
 /// The newest flushes of the log, for a p99 without a histogram's memory.
@@ -117,7 +119,8 @@ impl Control {
                 for (&id, group) in &mut shard.groups {
                     group.publish(&metrics);
                     let status = group.status();
-                    samples.push((id, status.commands_decided, status.instances_decided));
+                    let log_needed = group.logged_bytes + group.older_bytes;
+                    samples.push((id, status.commands_decided, status.instances_decided, log_needed));
                 }
                 let call = move |control: &mut Control| control.note_rates(&samples);
                 shared.tell_control(super::ToControl::Call(Box::new(call)));
@@ -125,11 +128,17 @@ impl Control {
         }
     }
 
-    fn note_rates(&mut self, samples: &[(PartitionId, u64, u64)]) {
-        for &(id, commands, instances) in samples {
+    /// What the groups that run here need of the log, as of the last sample.
+    pub(super) fn log_needed(&self) -> u64 {
+        let running = self.rates.iter().filter(|(group, _)| self.residents.running().contains_key(group));
+        running.map(|(_, rate)| rate.log_needed).sum()
+    }
+
+    fn note_rates(&mut self, samples: &[(PartitionId, u64, u64, u64)]) {
+        for &(id, commands, instances, log_needed) in samples {
             let now = Instant::now();
             let old = self.rates.get(&id).copied();
-            let mut rate = Rate { at: now, commands, instances, per_second: 0.0, batch: 0.0 };
+            let mut rate = Rate { at: now, commands, instances, per_second: 0.0, batch: 0.0, log_needed };
             if let Some(old) = old {
                 let seconds = now.duration_since(old.at).as_secs_f64().max(1e-3);
                 let (commands, instances) =

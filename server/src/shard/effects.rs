@@ -18,8 +18,8 @@ impl Shard {
             match effect {
                 Effect::Persist { lsn, record } => {
                     let lazy = record.is_lazy();
-                    self.note_logged(id, &record);
                     let entry = Entry::Group { group: GroupId(id.0), record };
+                    self.note_logged(id, &entry);
                     self.appends.push(Append { entry, lsn: Some(lsn), lazy });
                 }
                 Effect::Send { to, message } => self.send(id, to, message),
@@ -132,15 +132,10 @@ impl Shard {
         }
     }
 
-    fn note_logged(&mut self, id: PartitionId, record: &coppice_ordering::Record) {
-        let bytes = match record {
-            coppice_ordering::Record::Accept { batch, .. } | coppice_ordering::Record::Learned { batch, .. } => {
-                batch.len_bytes() as u64
-            }
-            _ => 0,
-        };
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        group.logged_bytes += bytes;
+    fn note_logged(&mut self, id: PartitionId, entry: &Entry) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.logged_bytes += entry.bytes() as u64;
+        }
     }
 
     /// Appends something of the driver's own to the log, at the end of the turn.

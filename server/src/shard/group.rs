@@ -22,14 +22,18 @@ pub struct Group {
     pub node: NodeId,
     /// Where the group's replicas are, this one included.
     pub nodes: BTreeMap<ReplicaId, NodeId>,
-    /// Bytes of batches logged since the last checkpoint began.
+    /// Bytes logged since the last checkpoint began.
     pub logged_bytes: u64,
     /// Bytes of the last checkpoint.
     pub checkpoint_bytes: u64,
     /// A checkpoint is being written.
     pub checkpointing: bool,
-    /// The instance of the last checkpoint that stands alone.
-    pub alone_at: Option<Instance>,
+    /// Bytes logged between its two checkpoints: with those since, what it needs of the log.
+    pub older_bytes: u64,
+    /// The instance of its last checkpoint, if it wrote one since it began here.
+    pub checkpoint_at: Option<Instance>,
+    /// That one stands alone.
+    pub alone: bool,
     /// A snapshot is being fetched.
     pub installing: bool,
     /// Changes of borders that are on the disk.
@@ -132,7 +136,8 @@ impl Group {
             data: self.size().1,
             pins,
             owes: self.borders.is_owed(),
-            settled: self.alone_at == Some(self.replica.executor().decided()),
+            advanced: self.checkpoint_at != Some(self.replica.executor().decided()),
+            alone: self.alone,
         }
     }
 
