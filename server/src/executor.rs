@@ -19,13 +19,16 @@ pub const SPECULATIVE_INSTANCES_MAX: usize = 1_024;
 pub struct Executing {
     /// Batches run before they are decided.
     pub speculation: bool,
+    /// What can run ahead waits for [`Executor::run_ahead`], so that the driver sends and writes first what the batch
+    /// is ordered by.
+    pub deferred: bool,
     /// See [`SPECULATIVE_INSTANCES_MAX`].
     pub ahead_max: usize,
 }
 
 impl Default for Executing {
     fn default() -> Executing {
-        Executing { speculation: true, ahead_max: SPECULATIVE_INSTANCES_MAX }
+        Executing { speculation: true, deferred: false, ahead_max: SPECULATIVE_INSTANCES_MAX }
     }
 }
 
@@ -161,10 +164,23 @@ impl Executor {
             // again when it is decided.
             self.waiting.pop_last();
         }
-        if self.how.speculation {
+        if self.how.speculation && !self.how.deferred {
             self.run_contiguous(None, answers);
         }
         rolled_back
+    }
+
+    /// Whether [`Executor::run_ahead`] would run anything.
+    pub fn has_ahead(&self) -> bool {
+        let room = self.executed.len() < self.how.ahead_max && self.awaits.is_none();
+        self.how.speculation && room && self.waiting.contains_key(&self.tip().next())
+    }
+
+    /// Runs what can run before it is decided.
+    pub fn run_ahead(&mut self, answers: &mut Vec<Answer>) {
+        if self.how.speculation {
+            self.run_contiguous(None, answers);
+        }
     }
 
     /// Everything up to `upto` is decided, and was given to [`Executor::accepted`] with its decided value. It is

@@ -132,19 +132,11 @@ impl World {
         }
         let seed = self.random.next();
         let mut effects = Vec::new();
-        // Replica 1 executes on decision only; the others speculate.
-        let speculation = at != 1;
+        // Replica 0 speculates at once, replica 1 executes on decision only, replica 2 runs ahead when it is told to.
+        let executing = Executing { deferred: at == 2, ..Executing::speculating(at != 1) };
         let config = config(at, seed);
-        let mut replica = Replica::recover(
-            GROUP,
-            config,
-            recovered,
-            empty(),
-            Instance::ZERO,
-            Executing::speculating(speculation),
-            self.now,
-            &mut effects,
-        );
+        let mut replica =
+            Replica::recover(GROUP, config, recovered, empty(), Instance::ZERO, executing, self.now, &mut effects);
         replica.executor_mut().set_digest_interval(1);
         let mut host = Host { replica, durable, unflushed: Vec::new() };
         self.carry_out(at, &mut host, effects);
@@ -155,6 +147,9 @@ impl World {
         let mut effects = Vec::new();
         self.hosts[at].replica.step(self.now, input, &mut effects);
         self.hosts[at].replica.step(self.now, Input::TurnEnd, &mut effects);
+        if self.hosts[at].replica.executor().has_ahead() && self.random.below(2) == 0 {
+            self.hosts[at].replica.step(self.now, Input::RunAhead, &mut effects);
+        }
         let mut host = std::mem::replace(
             &mut self.hosts[at],
             Host {

@@ -199,7 +199,7 @@ impl Control {
             let Launch { group, me, node, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
             let mut effects = Vec::new();
             let now = shard.now();
-            let executing = Executing::speculating(speculation);
+            let executing = Executing { deferred: true, ..Executing::speculating(speculation) };
             let borders = SavedBorders::new(&machine, snapshot);
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);

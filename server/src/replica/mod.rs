@@ -288,6 +288,7 @@ impl Replica {
         match input {
             Input::Tick => self.order(now, Order::Tick, effects),
             Input::TurnEnd => self.on_turn_end(now, effects),
+            Input::RunAhead => self.on_run_ahead(effects),
             Input::Peer { from, message } => self.order(now, Order::Message { from, message }, effects),
             Input::Persisted(lsn) => self.order(now, Order::Persisted(lsn), effects),
             Input::Request { origin, request } => self.on_request(now, origin, request, effects),
@@ -467,6 +468,18 @@ impl Replica {
             self.redo_reads(from, effects);
             self.undo_parts(from);
         }
+        self.keep_answers();
+        self.keep_parts();
+        if crate::mutant!(part_undecided) {
+            self.give_parts(self.executor.tip(), effects);
+        }
+    }
+
+    fn on_run_ahead(&mut self, effects: &mut Vec<Effect>) {
+        let mut answers = std::mem::take(&mut self.answers);
+        self.executor.run_ahead(&mut answers);
+        self.answers = answers;
+        effects.extend(self.executor.take_moved().into_iter().map(|mark| Effect::Moved { mark }));
         self.keep_answers();
         self.keep_parts();
         if crate::mutant!(part_undecided) {

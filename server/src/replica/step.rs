@@ -17,6 +17,9 @@ pub enum Input {
     Tick,
     /// All inputs that arrived together were given: what was collected (reads to confirm) goes on now.
     TurnEnd,
+    /// What the inputs so far ask for was sent and given to the log: batches run ahead of their decision now, if
+    /// [`crate::executor::Executing::deferred`].
+    RunAhead,
     /// A peer's message.
     Peer {
         /// Who sent it.

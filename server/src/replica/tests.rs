@@ -32,6 +32,10 @@ struct Follower {
 
 impl Follower {
     fn new() -> Follower {
+        Follower::executing(Executing::speculating(true))
+    }
+
+    fn executing(how: Executing) -> Follower {
         let mut shard = Shard::new(GROUP, KeyRange::all(), MapVersion(1));
         let mut answers = Vec::new();
         shard.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
@@ -48,7 +52,7 @@ impl Follower {
         let recovered =
             RecoveredGroup::from_snapshot(BEGIN, config.configuration.clone(), Instance::ZERO, Ballot::ZERO);
         let machine = Machine::Shard(Box::new(shard));
-        let (how, now) = (Executing::speculating(true), Time::ZERO);
+        let now = Time::ZERO;
         let replica = Replica::recover(GROUP, config, recovered, machine, BEGIN, how, now, &mut Vec::new());
         Follower { replica, session, now }
     }
@@ -128,6 +132,29 @@ fn parts(effects: &[Effect]) -> usize {
 fn answers(effects: &[Effect]) -> usize {
     let answer = |effect: &&Effect| matches!(effect, Effect::Reply { reply: Reply::Range { .. }, .. });
     effects.iter().filter(answer).count()
+}
+
+#[test]
+fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
+    let mut follower = Follower::executing(Executing { deferred: true, ..Executing::speculating(true) });
+    let put = follower.put(1);
+    let effects = follower.hears(1, 2, put, 1);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Persist { .. })), "its vote waits for the disk");
+    let executor = follower.replica.executor();
+    assert_eq!((executor.tip(), executor.has_ahead()), (BEGIN, true), "the driver writes first");
+    assert_eq!(follower.step(Input::RunAhead).len(), 0);
+    let executor = follower.replica.executor();
+    assert_eq!((executor.tip(), executor.decided(), executor.has_ahead()), (Instance(2), BEGIN, false));
+    // What nobody ran ahead runs when it is decided.
+    let put = follower.put(2);
+    follower.hears(1, 3, put, 2);
+    follower.hears(1, 4, Batch::NoOp, 3);
+    assert_eq!(follower.replica.executor().decided(), Instance(3));
+    let mut without = Follower::executing(Executing { deferred: true, ..Executing::speculating(false) });
+    let put = without.put(1);
+    without.hears(1, 2, put, 1);
+    without.step(Input::RunAhead);
+    assert_eq!((without.replica.executor().tip(), without.replica.executor().has_ahead()), (BEGIN, false));
 }
 
 #[test]

@@ -395,6 +395,11 @@ impl Shard {
             }
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());
+        // What batches are ordered by is on its way: meanwhile they run ahead of their decision (papers.md D7).
+        let ahead = self.groups.iter().filter(|(_, group)| group.replica.executor().has_ahead());
+        for id in ahead.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.step(id, Input::RunAhead);
+        }
         self.look_at_lags();
         self.metrics.turn();
         self.timer.notify_one();

@@ -167,6 +167,9 @@ impl World {
         let rollbacks = host.replica.executor().counters().rollbacks;
         host.replica.step(local, input, &mut effects);
         host.replica.step(local, Input::TurnEnd, &mut effects);
+        if host.replica.executor().has_ahead() {
+            host.replica.step(local, Input::RunAhead, &mut effects);
+        }
         let rollbacks = host.replica.executor().counters().rollbacks - rollbacks;
         self.reached.add("executor: takes back what it ran ahead", rollbacks);
         effects.iter().for_each(|effect| self.reached.effect(effect));

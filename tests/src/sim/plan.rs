@@ -222,6 +222,11 @@ impl Plan {
     pub fn speculates(&self, node: usize) -> bool {
         self.speculation >> (node % 32) & 1 == 1
     }
+
+    /// Whether a node that does so sends and writes first what orders a batch.
+    pub fn defers(&self, node: usize) -> bool {
+        node % 2 == 1
+    }
 }
 
 /// From 0 up to `max`, small numbers as likely as large ones.

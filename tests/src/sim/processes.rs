@@ -141,7 +141,11 @@ impl World {
         };
         let local = self.nodes[node].clock.local(self.now);
         let mut effects = Vec::new();
-        let executing = Executing { speculation: self.plan.speculates(node), ahead_max: self.plan.ahead_max };
+        let executing = Executing {
+            speculation: self.plan.speculates(node),
+            deferred: self.plan.defers(node),
+            ahead_max: self.plan.ahead_max,
+        };
         let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         replica.executor_mut().set_digest_interval(1);
         let mut nodes: std::collections::BTreeMap<_, _> =

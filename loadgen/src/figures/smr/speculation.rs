@@ -39,11 +39,11 @@ pub fn speculation(extent: Extent, id: &'static str, replicas: u32) -> Figure {
         },
         paper: "Speculation makes responses faster in all cases, up to 16.2 %, most with batched updates, and by \
                 Little's law throughput grows with it.",
-        ours: "Speculation can hide the shorter one of ordering and executing a batch behind the other. The last \
-               picture shows both: the first row of the table says how much of a response that is. What there is, is \
-               not hidden either: a batch runs ahead in the same turn of the node's one thread that proposes or \
-               accepts it, before the messages and log writes of that turn leave, so it delays the ordering that it \
-               should run beside; and all replicas and the clients share the cores of this machine. Queries are not \
+        ours: "Speculation hides executing a batch behind ordering it: a node first sends the messages and writes the \
+               log that order a batch, then runs it ahead; so an answer needs nothing but the decision, and the node's \
+               one thread is free when that comes. The last picture shows how long both take: executing is short here, \
+               since the tree is quick and ordering waits for a flush. All replicas and the clients share the cores of \
+               this machine: what a node gains by working while it waits, another one may lose. Queries are not \
                ordered and run at once, with speculation or without: how far their rows are from 1 is how far two \
                equal runs are apart on this machine.",
         heats: [A, C].iter().flat_map(|&w| extent.clients.iter().map(move |&n| heat(pair(w, n)))).collect(),
@@ -135,7 +135,7 @@ pub fn speculation_and_partitions(extent: Extent) -> Figure {
         ours: "Queries inside a partition are not ordered here, so there is nothing to hide their execution behind; \
                of queries across, the ticket is ordered, and the part is read when it is decided, with speculation or \
                without: their rows say how far two equal runs are apart on this machine. Only updates can gain: the \
-               last two rows; see figure 7 for why they do not.",
+               last two rows.",
         heats,
         panels: vec![
             Panel {
