@@ -1,6 +1,7 @@
 //! Elections: timeouts, the pre-vote, and who is heard (ordering.md 1.1, 1.3). Liveness only: nothing here is part of
 //! the safety argument.
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::ids::{Ballot, ReplicaId, Round, Time};
@@ -35,7 +36,7 @@ pub(crate) struct PreVoting {
     pub retry_at: Time,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Election {
     /// The highest ballot whose leader was heard.
     pub leader_ballot: Ballot,
@@ -53,6 +54,14 @@ pub(crate) struct Election {
     pub attempt: u64,
     pub pre_voting: Option<PreVoting>,
     pub random: Random,
+}
+
+/// Without what is drawn and timed: an exhaustive search lets time pass as it likes (reliability.md 7).
+impl Hash for Election {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Election { leader_ballot, leader, round_seen, attempt, pre_voting, .. } = self;
+        (leader_ballot, leader, round_seen, attempt, pre_voting).hash(state);
+    }
 }
 
 impl Election {

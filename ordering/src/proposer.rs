@@ -3,6 +3,7 @@
 //! Here is its state, and the one decision of Phase 1: which value each instance gets. The composition does the rest.
 
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::batch::{Batch, Configuration};
@@ -44,7 +45,7 @@ pub(crate) struct Peer {
 }
 
 /// The shortest of the newest samples: those of the running period and of the one before it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nearest {
     since: Time,
     now: Option<Duration>,
@@ -53,6 +54,11 @@ pub(crate) struct Nearest {
 
 /// A way that got longer is believed after at most twice this.
 const NEAREST_PERIOD: Duration = Duration::from_secs(10);
+
+/// Measured, and no part of a hash (reliability.md 7, models).
+impl Hash for Nearest {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
 
 impl Nearest {
     pub fn sample(&mut self, at: Time, took: Duration) {
@@ -76,11 +82,16 @@ pub(crate) struct Handover {
 }
 
 /// Round trips of `Phase2a`, flushes included.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoundTrip {
     smoothed_ns: u64,
     deviation_ns: u64,
     measured: bool,
+}
+
+/// Measured, and no part of a hash (reliability.md 7, models).
+impl Hash for RoundTrip {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl RoundTrip {

@@ -13,6 +13,7 @@ pub mod check;
 pub mod cluster;
 pub mod hazards;
 pub mod lab;
+pub mod model;
 pub mod mutants;
 pub mod sim;
 pub mod tidy;

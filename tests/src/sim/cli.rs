@@ -17,6 +17,7 @@ use super::watch::Limits;
 use super::{exhaustive, planted, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
+use crate::model::cli as model;
 
 /// Whole clusters of the real pure code, in one thread from one seed (reliability.md 4).
 #[derive(Debug, Parser)]
@@ -130,6 +131,8 @@ enum Verb {
     },
     /// Show that planted bugs are caught: by which check, after how many seeds.
     Mutants(planted::Arguments),
+    /// Every order of every event of small worlds, over the real cores.
+    Model(model::Arguments),
 }
 
 /// Runs the program.
@@ -173,6 +176,7 @@ pub fn main() -> ExitCode {
         Verb::Rot(arguments) => exhaustive::rot(&arguments),
         Verb::Exhaustive { ops, step } => exhaustive::main(ops, step),
         Verb::Mutants(arguments) => planted::main(&arguments),
+        Verb::Model(arguments) => model::main(&arguments),
     }
 }
 

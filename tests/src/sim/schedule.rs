@@ -76,9 +76,7 @@ pub fn play_all(directory: &Path) -> ExitCode {
     files.sort();
     let failed = files.iter().filter(|path| !plays(path)).count();
     println!("{} schedules, {failed} failed", files.len());
-    println!(
-        "schedules A to F of reliability.md 6: cargo test -p coppice-ordering --test multicast --features mutants"
-    );
+    println!("schedules A to F of reliability.md 6: cargo test -p coppice-tests --test multicast --features mutants");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -73,7 +73,7 @@ fn planted(sources: &[Source]) -> BTreeMap<String, String> {
 /// The first file with a test that names the mutant, beside the lists of the simulator.
 pub fn directed_test<'a>(sources: &'a [Source], name: &str) -> Option<&'a str> {
     let quoted = format!("\"{name}\"");
-    let other = |source: &&Source| !source.path.starts_with("tests/") && !source.path.ends_with("/src/mutants.rs");
+    let other = |source: &&Source| !source.path.starts_with("tests/src/") && !source.path.ends_with("/src/mutants.rs");
     let mut sources = sources.iter().filter(|source| is_rust(source)).filter(other);
     sources.find(|source| test_part(source).contains(&quoted)).map(|source| source.path.as_str())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Chain, ChangeId, Gate, Instance, PartitionId, Reporter, Ticket, Time};
 
-use crate::history::{History, Op, Part, Status};
+use super::history::{History, Op, Part, Status};
 
 /// Between two `Placed` of the same ticket.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(20);

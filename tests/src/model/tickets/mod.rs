@@ -13,27 +13,35 @@
 //! are acknowledged at once: arriving later only answers later, and an answer that comes later binds the order less.
 //! One smaller world is not eager, and shows that.
 //!
-//! Bounds: WORLDS below. About 1 150 000 states in all, half of them in `zombie`; 30 s on one core in the test profile.
+//! Bounds: `worlds`. About 1 150 000 states in those with a name, half of them in `zombie`; 30 s on one core in the
+//! test profile.
 
-use std::collections::{BTreeSet, HashSet};
-use std::hash::{BuildHasherDefault, Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+pub mod history;
+pub mod partition;
+pub mod stage;
+pub mod world;
+mod worlds;
+
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use coppice_ordering::multicast::CoordinatorSettings;
 use coppice_ordering::{ConfirmToken, PartitionId};
 
-use crate::history::{Kind, Op, Status};
-use crate::stage::Stage;
-use crate::world::{Message, World};
+use history::{Kind, Op, Status};
+use stage::Stage;
+use world::{Message, World};
+pub use worlds::{WORLDS, worlds};
+
+use super::search::Model;
 
 /// What may happen, and how often.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     pub partitions: u8,
-    pub queries: &'static [Asked],
+    pub queries: Vec<Asked>,
     /// Keys written, each list by one client, one after the other.
-    pub writes: &'static [&'static [u8]],
+    pub writes: Vec<Vec<u8>>,
     /// Coordinators, one after the other.
     pub seats: usize,
     /// Times that a partition changes its leader.
@@ -48,8 +56,20 @@ pub struct Bounds {
     pub eager: bool,
 }
 
+impl std::fmt::Display for Bounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Bounds { partitions, queries, writes, seats, leaders, pipe, timeouts, split, eager } = self;
+        let writes: usize = writes.iter().map(Vec::len).sum();
+        write!(f, "{partitions} partitions, {} queries, {writes} writes, {seats} coordinators", queries.len())?;
+        write!(f, ", {leaders} changes of a leader, {pipe} undecided entries of a log, {timeouts} place_timeouts")?;
+        write!(f, ", {} splits", u8::from(split.is_some()))?;
+        f.write_str(if *eager { "; only a Place takes its time" } else { "; every message takes its time" })
+    }
+}
+
+/// What happens next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Action {
+pub enum Action {
     Elect,
     Ask(usize, Op),
     Write(Op),
@@ -61,8 +81,9 @@ enum Action {
     Split(u8),
 }
 
+/// A world, and what is left of its bounds.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Node {
+pub struct Node {
     world: World,
     sent: BTreeSet<Message>,
     leaders: u8,
@@ -71,73 +92,15 @@ struct Node {
     eager: bool,
 }
 
-/// What a search came to.
-#[derive(Debug, Default)]
-pub struct Found {
-    pub states: usize,
-    pub steps: usize,
-    /// States in which all that was asked has its end.
-    pub ended: usize,
-    /// The first violation, and how to get there.
-    pub violation: Option<(String, Vec<String>)>,
-}
-
-/// Folded multiplication: the states are many, and SipHash would be most of the work.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word) ^ (chunk.len() as u64) << 56);
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
-        self.0 = (product >> 64) as u64 ^ product as u64 ^ self.0.rotate_left(23);
-    }
-
-    fn write_u8(&mut self, word: u8) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-
-    fn write_isize(&mut self, word: isize) {
-        self.write_u64(word as u64);
-    }
-
-    fn finish(&self) -> u64 {
-        let mut z = self.0 ^ self.0 >> 29;
-        z = z.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z ^ z >> 32
-    }
-}
-
-fn fingerprint(node: &Node) -> u64 {
-    let mut mix = Mix::default();
-    node.hash(&mut mix);
-    mix.finish()
-}
-
 impl Node {
     fn first(bounds: &Bounds) -> Node {
         let mut stage = Stage::serving(bounds.partitions);
-        for (ranges, _) in bounds.queries {
+        for (ranges, _) in &bounds.queries {
             stage.world.history.plan(Kind::Query { ranges: ranges.to_vec() }, None);
         }
-        for keys in bounds.writes {
+        for keys in &bounds.writes {
             let mut after = None;
-            for key in *keys {
+            for key in keys {
                 after = Some(stage.world.history.plan(Kind::Write { key: *key }, after));
             }
         }
@@ -157,8 +120,9 @@ impl Node {
         for (op, operation) in world.history.ops.iter().enumerate() {
             match operation.kind {
                 Kind::Query { .. } if operation.status == Status::Planned => {
-                    let seat = bounds.queries[op].1;
-                    actions.extend((seat + 1 == world.seats()).then_some(Action::Ask(seat, op)));
+                    let newest = world.seats() - 1;
+                    let seat = bounds.queries[op].1.unwrap_or(newest);
+                    actions.extend((seat == newest).then_some(Action::Ask(seat, op)));
                 }
                 Kind::Write { key } => {
                     let owner = world.owner(key);
@@ -282,125 +246,27 @@ impl Node {
     }
 }
 
-/// Walks through every state within the bounds, depth first, until one breaks a rule.
-pub fn explore(bounds: &Bounds) -> Found {
-    let mut found = Found::default();
-    let mut visited: HashSet<u64, BuildHasherDefault<Mix>> = HashSet::default();
-    let first = Node::first(bounds);
-    visited.insert(fingerprint(&first));
-    let mut path: Vec<(Node, Vec<Action>, Option<Action>)> = vec![(first.clone(), first.actions(bounds), None)];
-    while let Some((node, actions, _)) = path.last_mut() {
-        let Some(action) = actions.pop() else {
-            found.ended += usize::from(node.has_ended());
-            path.pop();
-            continue;
-        };
-        let mut next = node.clone();
-        found.steps += 1;
-        let said = action.clone();
-        if let Err(why) = catch_unwind(AssertUnwindSafe(|| next.act(action.clone()))) {
-            let text = why.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| why.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default();
-            let mut story: Vec<String> =
-                path.iter().filter_map(|(_, _, by)| Some(format!("{:?}", by.as_ref()?))).collect();
-            story.push(format!("{said:?}"));
-            found.violation = Some((text, story));
-            break;
-        }
-        if visited.insert(fingerprint(&next)) {
-            let actions = next.actions(bounds);
-            path.push((next, actions, Some(said)));
-        }
+/// A query: the ranges that it reads, and the coordinator that is asked; none: the newest there is. Asking a deposed
+/// one is like having asked it before: nobody waits for an answer.
+type Asked = (Vec<(u8, u8)>, Option<usize>);
+
+impl Model for Bounds {
+    type State = Node;
+    type Action = Action;
+
+    fn first(&self) -> Node {
+        Node::first(self)
     }
-    found.states = visited.len();
-    found
-}
 
-/// A query: the ranges that it reads, and the coordinator that is asked. Asking a deposed one is like having asked it
-/// before: nobody waits for an answer.
-type Asked = (&'static [(u8, u8)], usize);
-
-/// All orders in which three overlapping queries of two partitions each are placed, with the writes of ordering.md 5:
-/// x, then y, by one client, and w by another.
-const TRIANGLE: Bounds = Bounds {
-    partitions: 3,
-    queries: &[(&[(20, 40)], 0), (&[(10, 30)], 0), (&[(10, 20), (30, 40)], 0)],
-    writes: &[&[11, 31], &[21]],
-    seats: 1,
-    leaders: 0,
-    pipe: 1,
-    timeouts: 0,
-    split: None,
-    eager: true,
-};
-
-/// The same, with a change of the coordinator at any moment; the third query goes to the new one.
-const ZOMBIE: Bounds =
-    Bounds { queries: &[(&[(20, 40)], 0), (&[(10, 30)], 0), (&[(10, 20), (30, 40)], 1)], seats: 2, ..TRIANGLE };
-
-/// Two partitions and every message in its own time, with a change of the coordinator.
-const LAZY: Bounds = Bounds {
-    partitions: 2,
-    queries: &[(&[(10, 30)], 0), (&[(10, 30)], 1)],
-    writes: &[&[11, 21]],
-    seats: 2,
-    eager: false,
-    ..TRIANGLE
-};
-
-/// A partition's leader changes and may lose any part of a pipe of two.
-const LEADERS: Bounds = Bounds {
-    partitions: 2,
-    queries: &[(&[(10, 30)], 0), (&[(10, 30)], 0)],
-    writes: &[&[11, 21], &[22]],
-    leaders: 1,
-    pipe: 2,
-    ..TRIANGLE
-};
-
-/// `place_timeout` passes once, at any moment.
-const TIMEOUT: Bounds = Bounds { timeouts: 1, queries: &[(&[(20, 40)], 0), (&[(10, 30)], 0)], ..TRIANGLE };
-
-/// P1 is split at any moment.
-const SPLIT: Bounds = Bounds {
-    partitions: 2,
-    queries: &[(&[(10, 30)], 0), (&[(10, 30)], 0)],
-    writes: &[&[16, 21], &[11]],
-    split: Some(15),
-    ..TRIANGLE
-};
-
-/// Every world, by name.
-pub const WORLDS: &[(&str, &Bounds)] = &[
-    ("triangle", &TRIANGLE),
-    ("zombie", &ZOMBIE),
-    ("lazy", &LAZY),
-    ("leaders", &LEADERS),
-    ("timeout", &TIMEOUT),
-    ("split", &SPLIT),
-];
-
-/// Walks through the world of this name; panics where a rule is broken, with the way there.
-pub fn search(name: &str) {
-    let (_, bounds) = WORLDS.iter().find(|(world, _)| *world == name).expect("a world of this name");
-    let since = std::time::Instant::now();
-    let found = explore(bounds);
-    let (states, steps, ended) = (found.states, found.steps, found.ended);
-    println!("{name}: {states} states, {steps} steps, {ended} with all at their end, {:?}", since.elapsed());
-    if let Some((why, story)) = &found.violation {
-        story.iter().for_each(|line| println!("  {line}"));
-        panic!("{why}");
+    fn actions(&self, state: &Node) -> Vec<Action> {
+        state.actions(self)
     }
-    assert!(ended > 0, "{name}: nothing ever ends");
-}
 
-/// The largest world has a test of its own, so that it runs beside the others.
-#[test]
-fn every_order_of_a_zombie_coordinator_is_linearizable() {
-    search("zombie");
-}
+    fn act(&self, state: &mut Node, action: Action) {
+        state.act(action);
+    }
 
-#[test]
-fn every_order_of_the_other_small_worlds_is_linearizable() {
-    WORLDS.iter().filter(|(name, _)| *name != "zombie").for_each(|(name, _)| search(name));
+    fn has_ended(&self, state: &Node) -> bool {
+        state.has_ended()
+    }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use coppice_ordering::multicast::CoordinatorSettings;
 use coppice_ordering::{PartitionId, Time};
 
-use crate::history::{Kind, Op, Status};
-use crate::partition::Entry;
-use crate::world::{Message, World};
+use super::history::{Kind, Op, Status};
+use super::partition::Entry;
+use super::world::{Message, World};
 
 /// Turns after which a world that is left alone must be at rest.
 const TURNS_MAX: usize = 1_000;

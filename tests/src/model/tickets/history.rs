@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use coppice_ordering::PartitionId;
 
-use crate::partition::{Entry, Partition};
+use super::partition::{Entry, Partition};
 
 /// An operation, by its number; at most 64 in a world, so that sets of them are one word.
 pub type Op = usize;

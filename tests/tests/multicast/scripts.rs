@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use coppice_ordering::PartitionId;
 
-use crate::history::Op;
-use crate::partition::Entry;
-use crate::stage::{Stage, place_of};
-use crate::world::Message;
+use coppice_tests::model::tickets::history::Op;
+use coppice_tests::model::tickets::partition::Entry;
+use coppice_tests::model::tickets::stage::{Stage, place_of};
+use coppice_tests::model::tickets::world::Message;
 
 /// The default `place_timeout`.
 const PLACE_TIMEOUT: Duration = Duration::from_millis(150);

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use coppice_ordering::multicast::{Change, Coordinator, CoordinatorSettings, Effect, Input, Place, Query};
 use coppice_ordering::{Ballot, ChangeId, ConfirmToken, MapVersion, PartitionId, QueryId, Ticket, Time};
 
-use crate::history::{History, Op, Status};
-use crate::partition::{Entry, Partition, Said};
+use super::history::{History, Op, Status};
+use super::partition::{Entry, Partition, Said};
 
 /// Keys of one partition at the start: p1 has 10..20, p2 20..30 and so on.
 pub const KEYS: u8 = 10;

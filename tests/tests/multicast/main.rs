@@ -3,10 +3,6 @@
 
 mod explore;
 mod fuzz;
-mod history;
 #[cfg(feature = "mutants")]
 mod mutants;
-mod partition;
 mod scripts;
-mod stage;
-mod world;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use coppice_ordering::PartitionId;
 
-use crate::history::{Kind, OPS_MAX, Op, Status};
-use crate::stage::Stage;
-use crate::world::{KEYS, Message};
+use coppice_tests::model::tickets::history::{Kind, OPS_MAX, Op, Status};
+use coppice_tests::model::tickets::stage::Stage;
+use coppice_tests::model::tickets::world::{KEYS, Message};
 
 /// Events under faults.
 const EVENTS: usize = 400;
@@ -223,7 +223,7 @@ impl Fuzz {
         match message {
             // Past a leader's filter: an older leader may have let it in.
             Message::Place { to, place } if self.random.percent(10) => {
-                self.stage.world.append(to, crate::partition::Entry::Place(place));
+                self.stage.world.append(to, coppice_tests::model::tickets::partition::Entry::Place(place));
             }
             other => self.stage.world.deliver(other),
         }
@@ -253,7 +253,7 @@ fn random_schedules_have_one_order() {
             break;
         }
     }
-    let replay = "FUZZ_SEEDS=N..N+1 cargo test -p coppice-ordering --test multicast random";
+    let replay = "FUZZ_SEEDS=N..N+1 cargo test -p coppice-tests --test multicast random";
     assert!(failed.is_empty(), "seeds {failed:?} fail; replay: {replay}");
     println!("{sum:?}");
 }

@@ -1,0 +1,16 @@
+//! Exhaustive searches of small worlds over the real cores: every order of every event within stated bounds
+//! (reliability.md 7, models). What is found here needs no luck; what lies beyond the bounds is the simulator's.
+//!
+//! | room | what |
+//! |---|---|
+//! | [`search`] | the walk through all states, whatever they are of |
+//! | [`paxos`] | one group: acceptors, proposers, crashes, a network that loses, repeats and reorders |
+//! | [`tickets`] | several partitions: coordinators, queries, writes, judged by one order |
+//! | [`cli`] | the command `coppice-sim model` |
+
+pub mod cli;
+#[expect(missing_docs, reason = "only tests of this crate look in; the names say it")]
+pub mod paxos;
+pub mod search;
+#[expect(missing_docs, reason = "only tests of this crate look in; the names say it")]
+pub mod tickets;

@@ -1,0 +1,27 @@
+//! The small worlds of the multicast, each searched whole.
+
+use coppice_tests::model::search::{Limits, explore};
+use coppice_tests::model::tickets::WORLDS;
+
+/// Walks through the world of this name; panics where a rule is broken, with the way there.
+pub fn search(name: &str) {
+    let (_, bounds) = WORLDS.iter().find(|(world, _)| *world == name).expect("a world of this name");
+    let found = explore(&bounds(), Limits::NONE);
+    println!("{name}: {found}");
+    if let Some((why, story)) = &found.violation {
+        story.iter().for_each(|line| println!("  {line}"));
+        panic!("{why}");
+    }
+    assert!(found.exhausted && found.ended > 0, "{name}: nothing ever ends");
+}
+
+/// The largest world has a test of its own, so that it runs beside the others.
+#[test]
+fn every_order_of_a_zombie_coordinator_is_linearizable() {
+    search("zombie");
+}
+
+#[test]
+fn every_order_of_the_other_small_worlds_is_linearizable() {
+    WORLDS.iter().filter(|(name, _)| *name != "zombie").for_each(|(name, _)| search(name));
+}
