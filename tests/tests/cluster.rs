@@ -82,8 +82,20 @@ fn cuts_pauses_and_splits_leave_the_history_linearizable() {
 }
 
 #[test]
+fn each_kind_of_cut_meets_each_kind_of_operation() {
+    let place = Place::new("matrix");
+    let (_, said) = run(place.command(&["--nemesis", "cut", "--matrix", "1", "--rate", "800", "--seed", "14"]));
+    // How soon the full rate is back is the machine's to say, too: no matter of this test.
+    let met = said.lines().find(|line| line.starts_with("matrix: 10 kinds of cuts, each met "));
+    assert!(met.is_some_and(|line| !line.contains("each met 0 times")), "{said}");
+    assert!(said.contains("coordinator alone") && !said.contains("VIOLATION"), "{said}");
+}
+
+#[test]
 fn mistakes_of_the_caller_exit_with_2() {
     let place = Place::new("usage");
+    let (code, said) = run(place.command(&["--nemesis", "kill", "--matrix", "1"]));
+    assert!(code == Some(2) && said.contains("--nemesis cut"), "{said}");
     let (code, said) = run(place.command(&["--nemesis", "earthquake"]));
     assert!(code == Some(2) && said.contains("earthquake"), "{said}");
     let (code, said) = run(place.command(&["--endpoints", "127.0.0.1:1", "--nemesis", "none", "--time", "1s"]));

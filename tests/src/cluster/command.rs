@@ -41,6 +41,10 @@ pub struct Arguments {
     /// Until so many faults were made; every node that is killed counts one
     #[arg(long, alias = "kills", value_parser = number, value_name = "N")]
     count: Option<u64>,
+    /// Each kind of cut until each kind of operation met it so often: prints the table, and how soon the full rate was
+    /// back. Needs `--nemesis cut`
+    #[arg(long, value_parser = number, value_name = "N", conflicts_with_all = ["ops", "count", "endpoints"])]
+    matrix: Option<u64>,
     /// Of everything that is drawn [default: another one each time; it is printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -104,6 +108,9 @@ fn number(text: &str) -> Result<u64, String> {
 /// In words: what was asked for cannot be done on this machine.
 pub fn run(arguments: &Arguments) -> Result<u8, String> {
     let wanted: Vec<Kind> = arguments.nemesis.iter().flatten().copied().collect();
+    if arguments.matrix.is_some() && (wanted != [Kind::Cut] || arguments.nodes < 3) {
+        return Err("--matrix goes with `--nemesis cut` alone, and three nodes or more".to_owned());
+    }
     let (kinds, skipped) = possible(&wanted, arguments.endpoints.is_empty(), arguments.root);
     let seed = arguments.seed.unwrap_or_else(seed_of_now);
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("check-{seed:x}")));
@@ -114,7 +121,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
     let whole = Limits {
         time: arguments
             .time
-            .or((arguments.ops.is_none() && arguments.count.is_none()).then_some(Duration::from_secs(60))),
+            .or((arguments.ops.or(arguments.count).or(arguments.matrix).is_none()).then_some(Duration::from_secs(60))),
         ops: arguments.ops,
         count: arguments.count,
     };
@@ -124,7 +131,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
             ops: whole.ops.map(|ops| ops.saturating_sub(report.figures.operations)),
             count: whole.count.map(|count| count.saturating_sub(report.count)),
         };
-        let setup = setup(arguments, kinds.clone(), seed.wrapping_add(number), &out, left, &interrupted)?;
+        let mut setup = setup(arguments, kinds.clone(), seed.wrapping_add(number), &out, left, &interrupted)?;
+        setup.matrix = arguments.matrix.map(|wanted| report.matrix.missing(wanted));
         let ended = round(&setup)?;
         if arguments.output == Output::Table {
             report::progress(number + 1, &ended, started.elapsed());
@@ -132,11 +140,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
         report.add(number + 1, ended);
         let used_up = left.time.is_some_and(|_| Some(started.elapsed()) >= whole.time)
             || whole.ops.is_some_and(|ops| report.figures.operations >= ops)
-            || whole.count.is_some_and(|count| report.count >= count);
+            || whole.count.is_some_and(|count| report.count >= count)
+            || arguments.matrix.is_some_and(|wanted| report.matrix.missing(wanted).is_empty());
         if report.is_bad() || used_up || interrupted.load(Ordering::Relaxed) {
             break;
         }
     }
+    report.judge_matrix(arguments.matrix);
     match arguments.output {
         Output::Table => report.print(started.elapsed()),
         Output::Json => println!("{}", report.json()),
@@ -175,6 +185,7 @@ fn setup(
         keys: arguments.keys as usize,
         rate: arguments.rate,
         kinds,
+        matrix: None,
         seed,
         limits: Limits { time: Some(time), ..left },
         interrupted: Arc::clone(interrupted),

@@ -7,6 +7,7 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use super::dump::{Delete, Dump, value_of};
+use super::matrix::{Answered, What};
 use super::nemesis::{Kind, Span};
 use super::workload::Numbered;
 use crate::check::event::{Call, Event, Position, Return, Status};
@@ -108,6 +109,7 @@ struct Asked {
     write: bool,
     stale: bool,
     range: bool,
+    what: What,
 }
 
 /// Writes the history of `raw` to `out`, with the logs' numbers of its writes and the whole position of its reads, and
@@ -115,10 +117,16 @@ struct Asked {
 ///
 /// # Errors
 /// Of the files.
-pub fn settle(raw: &Path, out: &Path, dump: Option<&Dump>, numbered: &[Numbered]) -> io::Result<(Figures, Gaps)> {
+pub fn settle(
+    raw: &Path,
+    out: &Path,
+    dump: Option<&Dump>,
+    numbered: &[Numbered],
+) -> io::Result<(Figures, Gaps, Vec<Answered>)> {
     let numbers = dump.map(|dump| Numbers::new(dump, numbered));
     let mut figures = Figures::default();
     let mut gaps = Gaps::default();
+    let mut answers = Vec::new();
     let mut asked: HashMap<u64, Asked> = HashMap::new();
     let mut file = BufWriter::with_capacity(1 << 20, File::create(out)?);
     let input = BufReader::with_capacity(1 << 20, File::open(raw)?);
@@ -128,7 +136,8 @@ pub fn settle(raw: &Path, out: &Path, dump: Option<&Dump>, numbered: &[Numbered]
                 let range = matches!(invoke.call, Call::Range { .. });
                 let write = !range && !matches!(invoke.call, Call::Get { .. });
                 figures.operations += 1;
-                asked.insert(invoke.id, Asked { at: invoke.at, write, stale: invoke.stale, range });
+                let what = What::of(&invoke.call);
+                asked.insert(invoke.id, Asked { at: invoke.at, write, stale: invoke.stale, range, what });
                 if let (Some(numbers), true) = (&numbers, write) {
                     invoke.number = numbers.of(invoke.client, invoke.number, &invoke.call);
                 }
@@ -138,6 +147,7 @@ pub fn settle(raw: &Path, out: &Path, dump: Option<&Dump>, numbered: &[Numbered]
                 if let Some(asked) = asked.remove(&answer.id) {
                     count(&mut figures, asked, &answer);
                     gaps.answered(asked, &answer);
+                    answers.extend(answered(asked, &answer));
                     if !asked.write && answer.ticket.is_none() {
                         answer.positions.iter_mut().for_each(|at| at.index = last_index(dump, *at));
                     }
@@ -151,7 +161,13 @@ pub fn settle(raw: &Path, out: &Path, dump: Option<&Dump>, numbered: &[Numbered]
     told.map_err(|error| io::Error::other(error.to_string()))?;
     figures.unknown = asked.values().filter(|asked| asked.write).count() as u64;
     file.flush()?;
-    Ok((figures, gaps))
+    Ok((figures, gaps, answers))
+}
+
+/// For the matrix; a stale read is answered by whoever is asked.
+fn answered(asked: Asked, answer: &Return<'_>) -> Option<Answered> {
+    let what = if asked.range && answer.ticket.is_some() { What::Crossing } else { asked.what };
+    (!asked.stale && answer.status == Status::Ok).then_some((what, asked.at, answer.at))
 }
 
 /// A read without a ticket saw all of its instance, however much that was if there are no logs to tell.
@@ -286,7 +302,7 @@ mod tests {
     #[test]
     fn each_kill_has_the_longest_silence_over_it() {
         const MS: u64 = 1_000_000;
-        let asked = Asked { at: 0, write: true, stale: false, range: false };
+        let asked = Asked { at: 0, write: true, stale: false, range: false, what: What::Put };
         let mut gaps = Gaps::default();
         for (partition, moments) in [(1, [10, 400, 410, 1_000]), (2, [12, 500, 510, 900])] {
             moments.iter().for_each(|at| gaps.answered(asked, &answer(at * MS, partition)));
@@ -301,7 +317,7 @@ mod tests {
     #[test]
     fn a_gap_belongs_to_every_fault_that_was_on_meanwhile() {
         const MS: u64 = 1_000_000;
-        let asked = Asked { at: 0, write: true, stale: false, range: false };
+        let asked = Asked { at: 0, write: true, stale: false, range: false, what: What::Put };
         let mut gaps = Gaps::default();
         for at in [10, 20, 400, 410, 500] {
             gaps.answered(asked, &answer(at * MS, 1));
@@ -309,9 +325,9 @@ mod tests {
         gaps.answered(asked, &answer(450 * MS, 2));
         gaps.answered(Asked { at: 890 * MS, ..asked }, &answer(900 * MS, 2));
         let spans = [
-            Span { kind: Kind::Kill, from: 15 * MS, to: 100 * MS },
-            Span { kind: Kind::Cut, from: 390 * MS, to: 395 * MS },
-            Span { kind: Kind::Pause, from: 600 * MS, to: 700 * MS },
+            Span { kind: Kind::Kill, cut: None, from: 15 * MS, to: 100 * MS },
+            Span { kind: Kind::Cut, cut: None, from: 390 * MS, to: 395 * MS },
+            Span { kind: Kind::Pause, cut: None, from: 600 * MS, to: 700 * MS },
         ];
         let longest = gaps.longest(&spans);
         let gap = |behind: u64| Gap { length: 380 * MS, behind: behind * MS, partition: 1, from: 20 * MS };

@@ -9,6 +9,7 @@ pub(crate) mod command;
 mod draw;
 mod dump;
 mod figures;
+mod matrix;
 mod nemesis;
 pub(crate) mod nodes;
 mod power;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use coppice_client::wire::NodeId;
 
+use super::matrix::Cut;
 use super::nodes::{Clock, Nodes, libfaketime};
 use super::power::Disks;
 use super::proxy::{Proxy, Way};
@@ -59,6 +60,8 @@ const DOWN: Duration = Duration::from_millis(1_500);
 pub struct Span {
     /// Which.
     pub kind: Kind,
+    /// Of the matrix: which cut.
+    pub cut: Option<Cut>,
     /// When it began.
     pub from: u64,
     /// When it was healed: all nodes run and hear each other.
@@ -103,6 +106,8 @@ pub struct Nemesis<'a> {
     pub random: Random,
     /// Kinds to draw from; never `Map` and `All`.
     pub kinds: Vec<Kind>,
+    /// Cuts of the matrix that are still to be made; the matrix takes the place of all other faults.
+    pub matrix: Option<Vec<Cut>>,
     /// What was made.
     pub spans: Vec<Span>,
     /// When a leader of everything was killed, nanoseconds of the history.
@@ -136,6 +141,9 @@ impl Nemesis<'_> {
     /// # Errors
     /// See [`Broken`].
     pub fn run(&mut self, mut enough: impl FnMut(u64) -> bool) -> Result<(), Broken> {
+        if let Some(cuts) = self.matrix.take() {
+            return self.cuts_of_matrix(&cuts, enough);
+        }
         while !enough(self.count) {
             self.rest()?;
             if self.kinds.is_empty() {
@@ -145,7 +153,7 @@ impl Nemesis<'_> {
             let from = self.workload.recorder.now();
             self.fault(kind)?;
             let to = self.workload.recorder.now();
-            self.spans.push(Span { kind, from, to });
+            self.spans.push(Span { kind, cut: None, from, to });
         }
         self.links.heal();
         Ok(())
@@ -371,6 +379,67 @@ impl Nemesis<'_> {
         self.back(&[node])
     }
 }
+
+impl Nemesis<'_> {
+    /// One cut after the other, each with time to come back from it before the next one.
+    fn cuts_of_matrix(&mut self, cuts: &[Cut], mut enough: impl FnMut(u64) -> bool) -> Result<(), Broken> {
+        std::thread::sleep(MATRIX_REST);
+        for cut in cuts {
+            if enough(self.count) {
+                break;
+            }
+            let from = self.workload.recorder.now();
+            self.cut_of_matrix(*cut)?;
+            let to = self.workload.recorder.now();
+            self.spans.push(Span { kind: Kind::Cut, cut: Some(*cut), from, to });
+            self.note("heal", cut.name())?;
+            std::thread::sleep(MATRIX_REST + Duration::from_millis(self.random.below(100) as u64));
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    fn cut_of_matrix(&mut self, cut: Cut) -> Result<(), Broken> {
+        let count = self.nodes.count();
+        let drawn = self.random.below(count);
+        let one = match cut {
+            Cut::Leader => self.operator.leader_of_most().unwrap_or(drawn),
+            Cut::Coordinator => self.operator.coordinator().unwrap_or(drawn),
+            _ => drawn,
+        };
+        let other = (one + 1 + self.random.below(count.max(2) - 1)) % count;
+        self.note("cut", &format!("{}: n{}", cut.name(), one + 1))?;
+        self.count += 1;
+        let set = |way: Way| {
+            for from in 0..count {
+                let hit = |to: &usize| from != *to && cut.hits(from, *to, one, other);
+                (0..count).filter(hit).for_each(|to| self.links.set(from, to, way));
+            }
+            if let Some(proxy) = self.links.clients.get(one).filter(|_| cut == Cut::Clients) {
+                proxy.set(way);
+            }
+        };
+        // From less than an election takes to several of them.
+        let length = Duration::from_millis(100 + self.random.below(1_200) as u64);
+        set(Way::Held);
+        if cut == Cut::Flapping {
+            let until = std::time::Instant::now() + length;
+            while std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(20 + self.random.below(130) as u64));
+                set(Way::Open);
+                std::thread::sleep(Duration::from_millis(20 + self.random.below(60) as u64));
+                set(Way::Held);
+            }
+        } else {
+            std::thread::sleep(length);
+        }
+        self.links.heal();
+        Ok(())
+    }
+}
+
+/// Between two cuts of the matrix: to come back, and to see how much is usual.
+const MATRIX_REST: Duration = Duration::from_millis(1_600);
 
 /// Every fdatasync of a process takes longer from now on.
 fn trace(pid: u32, delay: Duration) -> io::Result<Child> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::figures::{Figures, Gap, percentile};
+use super::matrix::Matrix;
 use super::nemesis::Kind;
 use super::round::Ended;
 use crate::check::cli::Line;
@@ -24,6 +25,12 @@ pub struct Report {
     pub figures: Figures,
     /// Faults.
     pub count: u64,
+    /// Of cuts and operations.
+    pub matrix: Matrix,
+    /// It was asked for.
+    with_matrix: bool,
+    /// What is wrong with it.
+    late: Vec<String>,
     rounds: u64,
     undecided: u64,
     changes: (u64, u64),
@@ -32,6 +39,9 @@ pub struct Report {
     timeline: Option<PathBuf>,
     kept: Option<PathBuf>,
 }
+
+/// The election timeout of a cluster that was told nothing else.
+const TIMEOUT: Duration = Duration::from_millis(300);
 
 fn milliseconds(nanoseconds: u64) -> u64 {
     nanoseconds / 1_000_000
@@ -63,15 +73,22 @@ impl Report {
         self.undecided += u64::from(ended.unknown);
         self.changes.0 += ended.changes.0;
         self.changes.1 += ended.changes.1;
+        self.matrix.merge(ended.matrix);
         self.lines = ended.lines;
         self.wrong = ended.wrong;
         self.timeline = ended.timeline;
         self.kept = ended.kept;
     }
 
+    /// What is wrong with the matrix, if it was asked for, is wrong with the run (reliability.md G11).
+    pub fn judge_matrix(&mut self, wanted: Option<u64>) {
+        self.with_matrix = wanted.is_some();
+        self.late = wanted.map(|wanted| self.matrix.complaints(wanted, 2 * TIMEOUT)).unwrap_or_default();
+    }
+
     /// Whether something is wrong.
     pub fn is_bad(&self) -> bool {
-        !self.wrong.is_empty()
+        !self.wrong.is_empty() || !self.late.is_empty()
     }
 
     /// Whether some round could not be decided.
@@ -104,10 +121,14 @@ impl Report {
         if self.changes != (0, 0) {
             println!("changes of the map: {} done, {} refused or left", self.changes.0, self.changes.1);
         }
+        if self.with_matrix {
+            println!("cuts met, and election timeouts (p99) from their end to the full rate:");
+            println!("{}\n{}", self.matrix.table(TIMEOUT), self.matrix.words(TIMEOUT));
+        }
         println!("without a fault: {}", in_words(self.figures.gaps.get(&None).copied().unwrap_or_default()));
         let rounds = if self.rounds == 1 { "1 round".to_owned() } else { format!("{} rounds", self.rounds) };
         println!("seed {}, {rounds}, {:.0} s\n", self.seed, elapsed.as_secs_f64());
-        self.wrong.iter().for_each(|line| println!("{line}"));
+        self.wrong.iter().chain(&self.late).for_each(|line| println!("{line}"));
         println!("{}", self.verdict());
     }
 
@@ -121,6 +142,7 @@ impl Report {
     fn verdict(&self) -> String {
         let Figures { operations, ranges, crossing, .. } = self.figures;
         let word = match (self.is_bad(), self.is_unknown()) {
+            (true, _) if self.wrong.is_empty() => "LATE, or not met",
             (true, _) => "VIOLATION",
             (false, true) => "UNKNOWN",
             (false, false) => "linearizable",
@@ -156,7 +178,7 @@ impl Report {
             checks.map(|line| json!({ "check": line.check, "verdict": line.verdict, "what": line.what.trim() }));
         let skipped = self.skipped.iter().map(|(kind, why)| json!({ "kind": kind.to_string(), "why": why }));
         json!({
-            "v": 1, "seed": self.seed, "rounds": self.rounds, "linearizable": !self.is_bad() && !self.is_unknown(),
+            "v": 1, "seed": self.seed, "rounds": self.rounds, "linearizable": self.wrong.is_empty() && !self.is_unknown(), "late": self.late,
             "operations": self.figures.operations, "answered": self.figures.answered, "refused": self.figures.refused,
             "unknown": self.figures.unknown, "ranges": self.figures.ranges, "crossing": self.figures.crossing,
             "fault_count": self.count, "faults": faults.collect::<Vec<_>>(),

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use super::draw::{Draw, Space};
 use super::dump::{Dump, DumpError, dump};
 use super::figures::{Figures, settle};
+use super::matrix::{Cut, Matrix};
 use super::nemesis::{Broken, Kind, Links, Nemesis, Span};
 use super::nodes::{Nodes, Plan, draw_ports, local};
 use super::power::Disks;
@@ -68,6 +69,8 @@ pub struct Setup {
     pub rate: u32,
     /// Faults that can be made here.
     pub kinds: Vec<Kind>,
+    /// Cuts of the matrix that are still to be made, in this order.
+    pub matrix: Option<Vec<Cut>>,
     /// Of all draws.
     pub seed: u64,
     /// When it ends.
@@ -85,6 +88,10 @@ pub struct Ended {
     pub count: u64,
     /// When a leader of everything was killed, nanoseconds of the history.
     pub kills: Vec<u64>,
+    /// When the faults ended, nanoseconds of the history.
+    pub ended_at: u64,
+    /// Of cuts and operations, if it was asked for.
+    pub matrix: Matrix,
     /// Changes of the map that were done, and not.
     pub changes: (u64, u64),
     /// What was checked, and the outcome.
@@ -312,6 +319,7 @@ impl Load<'_> {
                 || limits.count.is_some_and(|limit| count >= limit)
         };
         let mut spans = self.faults(setup, own, ended, enough)?;
+        ended.ended_at = self.workload.recorder.now();
         stop.store(true, Ordering::Relaxed);
         if let Some(changes) = changes {
             let changes = self.runtime.block_on(changes).map_err(text)?;
@@ -354,6 +362,7 @@ impl Load<'_> {
             workload: &self.workload,
             random: Random::of(setup.seed, 0xfa17),
             kinds: setup.kinds.iter().copied().filter(|kind| *kind != Kind::Map).collect(),
+            matrix: setup.matrix.clone(),
             spans: Vec::new(),
             kills: Vec::new(),
             count: 0,
@@ -449,8 +458,12 @@ fn judge_round(
             }
         },
     };
-    let (mut figures, gaps) =
+    let (mut figures, gaps, answers) =
         settle(&raw, &history, dumped.as_ref(), numbered).map_err(|error| format!("{}: {error}", raw.display()))?;
+    if setup.matrix.is_some() {
+        let first = answers.iter().map(|answer| answer.2).min().unwrap_or(0);
+        ended.matrix.add(&answers, spans, (first, ended.ended_at));
+    }
     figures.gaps = gaps.longest(spans);
     figures.takeovers = gaps.after(&ended.kills);
     spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);

@@ -55,7 +55,7 @@ pub async fn change(endpoints: Vec<String>, workload: Arc<Workload>, seed: u64, 
             Drawn::Transfer(partition, to) => admin.transfer_leader(*partition, *to, PATIENCE).await.map(|_| ()),
             Drawn::Reshape(shape) => reshape(&admin, shape, &mut random, &stop).await,
         };
-        changes.spans.push(Span { kind: Kind::Map, from, to: workload.recorder.now() });
+        changes.spans.push(Span { kind: Kind::Map, cut: None, from, to: workload.recorder.now() });
         match done {
             Ok(()) => changes.done += 1,
             Err(_) => changes.not_done += 1,
@@ -74,6 +74,21 @@ pub struct Operator<'a> {
 }
 
 impl Operator<'_> {
+    /// The node, counted from zero, that leads most partitions; none if nobody tells.
+    pub fn leader_of_most(&self) -> Option<usize> {
+        let MapReply { leaders, .. } = self.runtime.block_on(self.admin.map()).ok()?;
+        let led = |node: NodeId| leaders.iter().filter(|(group, leader)| group.0 != 0 && *leader == node).count();
+        let most = leaders.iter().map(|(_, leader)| *leader).max_by_key(|leader| led(*leader))?;
+        (most.0 as usize).checked_sub(1)
+    }
+
+    /// The node, counted from zero, that leads the directory; none if nobody tells.
+    pub fn coordinator(&self) -> Option<usize> {
+        let MapReply { leaders, .. } = self.runtime.block_on(self.admin.map()).ok()?;
+        let (_, leader) = leaders.iter().find(|(group, _)| group.0 == 0)?;
+        (leader.0 as usize).checked_sub(1)
+    }
+
     /// Hands every leadership, the directory's too, to one node, and comes back when it has them all.
     ///
     /// # Errors
