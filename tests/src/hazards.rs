@@ -227,6 +227,9 @@ pub const OTHERS: &[&str] = &[
     "move_outlives_its_target",
     // A snapshot below what is decided moves the executor, and the core does not hear of it (ordering.md 8).
     "install_moves_no_executor",
+    // The log of a replica that installed a snapshot is read above an older checkpoint, when that snapshot is damaged:
+    // votes that were overwritten count as decided (reliability.md ST9).
+    "install_trims_nothing",
     // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
     // is known to be on the disk (ordering.md 8).
     "older_checkpoint_counts",

@@ -235,6 +235,7 @@ impl World {
         if origin.is_own() {
             return;
         }
+        self.reached.reply(&reply);
         let hint = self.hint(node, group, &reply);
         let busy = Refused::Busy { retry_after: std::time::Duration::from_millis(5) };
         let map = Arc::clone(&self.nodes[node].control.map);

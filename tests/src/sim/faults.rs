@@ -132,6 +132,16 @@ pub enum Kind {
         /// Which.
         node: usize,
     },
+    /// A byte of the newest checkpoint that a node has of one of its groups changes, if it has an older one too; then
+    /// its process ends, and starts again.
+    Rot {
+        /// Which.
+        who: Target,
+        /// Which group, and which byte.
+        at: u64,
+        /// How long it is down.
+        down: Nanos,
+    },
     /// A node's disk has room for so many bytes more.
     FullDisk {
         /// Which.
@@ -144,7 +154,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 16] = [
+pub const KINDS: [&str; 17] = [
     "crash",
     "crash-all",
     "pause",
@@ -161,6 +171,7 @@ pub const KINDS: [&str; 16] = [
     "wipe",
     "isolate",
     "upset",
+    "rot",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -171,11 +182,15 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         if random.below(2) == 0 {
             continue;
         }
-        let rare = ["crash-all", "isolate", "upset"].contains(name);
+        let rare = ["crash-all", "isolate", "upset", "rot"].contains(name);
         let every = MS * (100 << random.below(6)) * if rare { 8 } else { 1 };
         let mut at = 0;
         if *name == "wipe" {
             faults.extend(wipe(plan, every, &mut random));
+            continue;
+        }
+        if *name == "rot" {
+            faults.extend(rot(plan, every, &mut random));
             continue;
         }
         loop {
@@ -190,8 +205,19 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
             }
         }
     }
+    // One disk of each group may be damaged, not two.
+    if faults.iter().any(|fault| matches!(fault.kind, Kind::Wipe { .. })) {
+        faults.retain(|fault| !matches!(fault.kind, Kind::Rot { .. }));
+    }
     faults.sort_by_key(|fault| fault.at);
     faults
+}
+
+/// At most one checkpoint rots: what an older one leads back to may be gone, and then the others have it.
+fn rot(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fault> {
+    let at = random.below(latest as usize) as Nanos;
+    let kind = Kind::Rot { who: target(plan, random), at: random.next(), down: length(random, 2_000 * MS) };
+    (plan.replicas >= 3).then_some(Fault { at, kind })
 }
 
 /// At most one disk is lost: of each group a majority keeps its own.

@@ -13,13 +13,14 @@
 //! | `node`, `processes`, `snapshots` | a node: its replicas, its starts and ends, its checkpoints |
 //! | `store`, `doors` | its disk, its client connections |
 //! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
-//! | `net`, `faults` | messages on their way; what goes wrong |
+//! | `net`, `damage`, `faults` | messages on their way, and damaged there; what goes wrong |
 //! | `clients` | client sessions and their workload |
 //! | `queries` | queries over several partitions: the coordinator, letters, parts |
 //! | `oracle` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
-//! | `schedule`, `reached` | runs as files, some with a planted bug; rare conditions that a sweep must meet |
+//! | `schedule` | runs as files, some with a planted bug |
+//! | `reached`, `rare` | rare conditions that a sweep must meet |
 //! | `sweep`, `shrink`, `planted` | many seeds; one seed made short; planted bugs |
 //! | `cli`, `watch` | the program; what it may take |
 
@@ -27,6 +28,7 @@ mod account;
 pub mod cli;
 mod clients;
 mod control;
+mod damage;
 mod doors;
 mod driver;
 mod events;
@@ -39,6 +41,7 @@ pub mod plan;
 pub mod planted;
 mod processes;
 mod queries;
+mod rare;
 pub mod reached;
 mod schedule;
 mod shrink;

@@ -11,6 +11,7 @@ const COPY_LATE: Nanos = 60_000 * MS;
 pub struct Net {
     rates: Network,
     random: Random,
+    damages: Random,
     /// For each node, by how many cuts it is kept from hearing each other one.
     cuts: Vec<Vec<u32>>,
 }
@@ -18,7 +19,8 @@ pub struct Net {
 impl Net {
     /// The network of a seed with `nodes` nodes.
     pub fn new(seed: u64, rates: Network, nodes: usize) -> Net {
-        Net { rates, random: random(seed, Purpose::Network, 2), cuts: vec![vec![0; nodes]; nodes] }
+        let damages = random(seed, Purpose::Damage, 1);
+        Net { rates, random: random(seed, Purpose::Network, 2), damages, cuts: vec![vec![0; nodes]; nodes] }
     }
 
     /// One more node.
@@ -44,6 +46,12 @@ impl Net {
         let shift = self.random.below(16);
         let copy = copied.then(|| first + self.random.below((COPY_LATE >> shift) as usize) as Nanos);
         [(!lost).then_some(first), copy.filter(|_| self.cuts[to][from] == 0)]
+    }
+
+    /// What draws the damage of the message that is sent now, if it is damaged.
+    pub fn damages(&mut self) -> Option<&mut Random> {
+        let damaged = self.rates.damaged > 0 && (self.damages.below(10_000) as u32) < self.rates.damaged;
+        damaged.then_some(&mut self.damages)
     }
 
     /// Whether `to` hears `from`.
@@ -82,8 +90,17 @@ impl Net {
     /// Everything works from now on.
     pub fn heal(&mut self) {
         let Network { delay_min, delay_mean, .. } = self.rates;
-        self.rates =
-            Network { delay_min, delay_mean, tail: 0, loss: 0, duplicates: 0, client_cut: 0, connect_fails: 0 };
+        let none = Network {
+            delay_min,
+            delay_mean,
+            tail: 0,
+            loss: 0,
+            duplicates: 0,
+            client_cut: 0,
+            connect_fails: 0,
+            damaged: 0,
+        };
+        self.rates = none;
         self.cuts.iter_mut().flatten().for_each(|cuts| *cuts = 0);
     }
 }

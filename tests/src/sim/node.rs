@@ -14,6 +14,7 @@ use coppice_server::replica::{Effect, Input, QueryPart, Replica};
 use coppice_server::snapshot::SavedBorders;
 
 use super::control::Control;
+use super::damage;
 use super::events::Event;
 use super::plan::{MS, Nanos, Plan};
 use super::queries::Desk;
@@ -131,7 +132,7 @@ impl Node {
             doom: None,
             cut_start: None,
             control: Control::default(),
-            desk: Desk::new(),
+            desk: Desk::new(plan.place_timeout),
             hosts: BTreeMap::new(),
             found: BTreeMap::new(),
             leaders: BTreeMap::new(),
@@ -146,7 +147,7 @@ impl Node {
         self.hosts.clear();
         self.found.clear();
         self.parked.clear();
-        (self.desk, self.control) = (Desk::new(), Control::default());
+        (self.desk, self.control) = (Desk::new(self.desk.place_timeout), Control::default());
         self.leaders.clear();
     }
 
@@ -260,6 +261,13 @@ impl World {
         let Some(&place) = host.nodes.get(&to) else { return };
         let from = host.me;
         let [first, copy] = self.net.send(node, place);
+        if let Some(random) = self.net.damages() {
+            // The connection ends there, and what was on it is lost.
+            let frame = damage::of_message(&Envelope { group: group.0, to, from, message });
+            let refused = damage::refused(&frame, random);
+            self.reached.note("frame: damaged and refused");
+            return refused.unwrap_or_else(|what| self.fail("damaged frame", what));
+        }
         for delay in [first, copy].into_iter().flatten() {
             let envelope = Envelope { group: group.0, to, from, message: message.clone() };
             self.schedule(self.now + delay, Event::Peer { from: node, to: place, envelope });
@@ -269,9 +277,10 @@ impl World {
     /// A message of another node arrives.
     pub fn receive(&mut self, node: usize, envelope: Envelope) {
         let group = PartitionId(envelope.group);
-        if self.nodes[node].hosts.get(&group).is_some_and(|host| host.me == envelope.to) {
-            self.step(node, group, Input::Peer { from: envelope.from, message: envelope.message });
-        }
+        let host = self.nodes[node].hosts.get(&group).filter(|host| host.me == envelope.to);
+        let Some(host) = host else { return self.reached.note("message: for a replica that is not here") };
+        self.reached.message(host.replica.paxos(), envelope.from, &envelope.message);
+        self.step(node, group, Input::Peer { from: envelope.from, message: envelope.message });
     }
 
     /// Puts what waits into the log's next write, if none is under way.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use coppice_ordering::{Reads, Settings};
+use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Fault, schedule};
@@ -26,6 +26,8 @@ pub(super) enum Purpose {
     Replicas,
     World,
     Retain,
+    Coordinator,
+    Damage,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -75,6 +77,9 @@ pub struct Plan {
     pub ahead_max: usize,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
+    /// The coordinator voids a ticket after so long.
+    #[serde(default = "place_timeout_usual")]
+    pub place_timeout: Nanos,
     /// The network.
     pub network: Network,
     /// The disks.
@@ -126,6 +131,9 @@ pub struct Network {
     pub client_cut: u32,
     /// Per mille of connection attempts that fail or hang.
     pub connect_fails: u32,
+    /// Of 10,000 messages between nodes, so many arrive damaged.
+    #[serde(default)]
+    pub damaged: u32,
 }
 
 /// How disks behave.
@@ -167,6 +175,7 @@ impl Plan {
             snapshot_instances: if shape.below(4) == 0 { u64::MAX } else { 10 + log_draw(&mut shape, 1_000) },
             ahead_max: if shape.below(2) == 0 { 1_024 } else { 1 + log_draw(&mut shape, 64) as usize },
             segment_bytes: 24 << (10 + shape.below(4)),
+            place_timeout: place_timeout(seed),
             network: network(seed, quiet),
             disk: disk(seed, quiet),
             clock_rates: Vec::new(),
@@ -261,6 +270,20 @@ fn settings(seed: u64) -> Settings {
     }
 }
 
+/// The coordinator's own, of a plan that names none.
+fn place_timeout_usual() -> Nanos {
+    CoordinatorSettings::default().place_timeout.as_nanos() as Nanos
+}
+
+/// In half of the seeds the usual one; else 50 ms to 2 s.
+fn place_timeout(seed: u64) -> Nanos {
+    let mut random = random(seed, Purpose::Coordinator, 0);
+    match random.below(2) {
+        0 => place_timeout_usual(),
+        _ => (50 << random.below(6)) * MS + random.below(400) as Nanos * MS,
+    }
+}
+
 /// In half of the seeds replicas keep so little of their log in memory that whoever lags needs a snapshot.
 fn retain(seed: u64) -> usize {
     let mut random = random(seed, Purpose::Retain, 0);
@@ -284,9 +307,10 @@ fn network(seed: u64, quiet: bool) -> Network {
         duplicates: sometimes(&mut random, &[10, 50, 300]),
         client_cut: sometimes(&mut random, &[2, 10, 50]),
         connect_fails: sometimes(&mut random, &[20, 200]),
+        damaged: sometimes(&mut self::random(seed, Purpose::Damage, 0), &[1, 10, 100]),
     };
     if quiet {
-        network = Network { tail: 0, loss: 0, duplicates: 0, client_cut: 0, connect_fails: 0, ..network };
+        network = Network { tail: 0, loss: 0, duplicates: 0, client_cut: 0, connect_fails: 0, damaged: 0, ..network };
     }
     network
 }

@@ -44,6 +44,7 @@ impl World {
             each.kept_maps.pop_back();
         }
         each.life += 1;
+        each.hosts.values().for_each(|host| self.reached.ends(host.replica.paxos().counters()));
         self.crashes += u64::from(!self.healed);
         each.up = false;
         (each.doom, each.tick_at, each.paused_until) = (None, None, 0);
@@ -60,6 +61,7 @@ impl World {
         let replay = match self.nodes[node].store.open(cut) {
             Ok(Some(replay)) => replay,
             Ok(None) => {
+                self.reached.note("start: cut off in recovery");
                 // Cut off on the way; the disk is as after a crash, and the next start goes on from there.
                 return self.crash(node, 10 * MS);
             }
@@ -102,6 +104,9 @@ impl World {
     fn restart(&mut self, node: usize, group: PartitionId, mut replay: GroupReplay) -> Result<Option<Start>, String> {
         let records = replay.clone().take_records().collect();
         let loaded = self.nodes[node].store.load_checkpoint(group);
+        if loaded.is_some() && self.nodes[node].store.newest_is_damaged(group) {
+            self.reached.note("snapshot: an older one is loaded");
+        }
         let residents = &mut self.nodes[node].control.residents;
         if let Some(removed) = replay.removed {
             residents.note_removed(group, removed);

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{ChangeId, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
@@ -17,12 +18,16 @@ use coppice_server::net::translate;
 use coppice_server::replica::{Input as Step, QueryPart};
 use coppice_server::request::{Origin, Refusal, Reply};
 
+use super::damage;
 use super::events::Event;
+use super::plan::Nanos;
 use super::world::World;
 
 /// A node's coordinator and whom it owes an answer.
 pub struct Desk {
     coordinator: Coordinator,
+    /// Of the coordinator.
+    pub place_timeout: Nanos,
     /// The decided map.
     map: Arc<PartitionMap>,
     asked: BTreeMap<QueryId, (Origin, Cut)>,
@@ -33,9 +38,14 @@ pub struct Desk {
 
 impl Desk {
     /// Of a process that starts.
-    pub fn new() -> Desk {
+    pub fn new(place_timeout: Nanos) -> Desk {
+        let settings = CoordinatorSettings {
+            place_timeout: Duration::from_nanos(place_timeout),
+            ..CoordinatorSettings::default()
+        };
         Desk {
-            coordinator: Coordinator::new(CoordinatorSettings::default()),
+            coordinator: Coordinator::new(settings),
+            place_timeout,
             map: Arc::default(),
             asked: BTreeMap::new(),
             next: 0,
@@ -110,6 +120,7 @@ impl World {
     }
 
     fn coordinated(&mut self, node: usize, effect: Effect) {
+        self.reached.coordinated(&effect);
         match effect {
             Effect::Place { partition, place } => {
                 self.post(node, Letter { partition: translate::partition(partition), word: Word::Place(place) });
@@ -226,6 +237,12 @@ impl World {
         };
         for to in to {
             let [first, copy] = if to == node { [Some(0), None] } else { self.net.send(node, to) };
+            if let Some(random) = self.net.damages().filter(|_| to != node) {
+                let refused = damage::refused(&damage::of_letter(&letter), random);
+                self.reached.note("frame: damaged and refused");
+                refused.unwrap_or_else(|what| self.fail("damaged frame", what));
+                continue;
+            }
             for delay in [first, copy].into_iter().flatten() {
                 self.schedule(self.now + delay, Event::Letter { from: node, to, letter: letter.clone() });
             }
@@ -237,6 +254,7 @@ impl World {
         if !self.nodes[node].up {
             return;
         }
+        self.reached.letter(&letter.word, self.nodes[node].desk.coordinator.leading());
         match letter.word {
             Word::Place(place) => self.step(node, letter.partition, Step::Place(place)),
             Word::Released(ticket) => self.step(node, letter.partition, Step::Released(ticket)),

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 33] = [
+pub const NAMES: [&str; 115] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -21,6 +21,8 @@ pub const NAMES: [&str; 33] = [
     "fault: I/O error",
     "fault: full disk",
     "fault: disk lost",
+    "fault: checkpoint rots",
+    "frame: damaged and refused",
     "operator: split",
     "operator: merge",
     "operator: move",
@@ -41,6 +43,86 @@ pub const NAMES: [&str; 33] = [
     "query: aborted",
     "query: cut by the coordinator",
     "reply: unsure",
+    "pre-vote: asked of a leader",
+    "pre-vote: asked by one behind the trim point",
+    "pre-vote: refused",
+    "pre-vote: tells of decisions",
+    "phase 1: asked in an old ballot",
+    "phase 1: asked again",
+    "phase 1: asked by an heir",
+    "phase 1: asked of a leader",
+    "phase 1: asked below the trim point",
+    "phase 1: asked by one that is behind",
+    "phase 1: answered in an old ballot",
+    "phase 1: answered after it was over",
+    "phase 1: votes of several ballots",
+    "phase 1: votes around a hole",
+    "phase 1: tells of decisions",
+    "phase 1: tells of a snapshot",
+    "phase 1: finds a configuration",
+    "phase 1: answered by no member",
+    "phase 2: proposed in an old ballot",
+    "phase 2: proposed where it is decided",
+    "phase 2: proposed what was overwritten",
+    "phase 2: proposed again",
+    "phase 2: a later ballot overwrites",
+    "phase 2: proposed above a gap",
+    "phase 2: a hole is filled",
+    "phase 2: a configuration is proposed",
+    "phase 2: proposed to a leader of an old ballot",
+    "phase 2: a vote for an old ballot",
+    "phase 2: a vote for what is decided",
+    "phase 2: a vote above a gap",
+    "phase 2: a vote of no member",
+    "preempted: by an unknown ballot",
+    "preempted: a leader is told",
+    "heartbeat: of an old leader",
+    "heartbeat: a leader hears of another one",
+    "heartbeat: tells of what is missing",
+    "heartbeat: acknowledged in an old ballot",
+    "heartbeat: acknowledged by no member",
+    "catch-up: below the trim point",
+    "catch-up: asked of one that knows no more",
+    "catch-up: asked of a removed replica",
+    "catch-up: offers a snapshot",
+    "catch-up: no news",
+    "catch-up: brings a configuration",
+    "catch-up: comes to a leader",
+    "position: asked of one that does not lead",
+    "position: above what is decided here",
+    "hand over: in an old ballot",
+    "hand over: asked to lead",
+    "ticket: the first one of a ballot",
+    "ticket: a voided one",
+    "ticket: of a change of borders",
+    "ticket: shared by queries",
+    "ticket: placed is told to none that coordinates",
+    "ticket: placed is of an old coordinator's",
+    "ticket: placed is of a later coordinator's",
+    "query: complete",
+    "query: refused by the coordinator",
+    "ticket: a change of borders is released",
+    "reply: busy",
+    "reply: another partition's",
+    "reply: the session is over",
+    "reply: the disk is full",
+    "reply: no leader is known",
+    "reply: another one leads",
+    "batch: closed because it is full",
+    "batch: closed because the pipe is idle",
+    "batch: closed because it is due",
+    "batch: the queue is full",
+    "phase 2: sent again",
+    "phase 2: too far ahead",
+    "election: a round is taken",
+    "election: phase 1 is over",
+    "leader: deaf, and resigns",
+    "read: confirmed",
+    "catch-up: asked",
+    "catch-up: learned",
+    "message: for a replica that is not here",
+    "start: cut off in recovery",
+    "snapshot: an older one is loaded",
 ];
 
 /// How often each was met.
@@ -48,7 +130,7 @@ pub const NAMES: [&str; 33] = [
 pub struct Reached([u64; NAMES.len()]);
 
 impl Default for Reached {
-    fn default() -> Self {
+    fn default() -> Reached {
         Reached([0; NAMES.len()])
     }
 }
@@ -77,6 +159,8 @@ impl Reached {
             Kind::IoError { .. } => self.note("fault: I/O error"),
             Kind::FullDisk { .. } => self.note("fault: full disk"),
             Kind::Wipe { .. } => self.note("fault: disk lost"),
+            // Noted when there is a checkpoint to rot.
+            Kind::Rot { .. } => {}
             Kind::Split { .. } => self.note("operator: split"),
             Kind::Merge { .. } => self.note("operator: merge"),
             Kind::Move { .. } => self.note("operator: move"),
@@ -109,7 +193,8 @@ impl Reached {
 
     /// So many more of one.
     pub fn add(&mut self, name: &str, count: u64) {
-        (0..count).for_each(|_| self.note(name));
+        let at = NAMES.iter().position(|known| *known == name).expect("a name of the list");
+        self.0[at] += count;
     }
 
     /// All of another run.

@@ -146,6 +146,10 @@ impl World {
         self.nodes[node].store.keep_checkpoint(group, saved);
         self.oracle.installed(group, me, loaded.instance);
         let Loaded { machine, instance, configuration, configured_at, promised } = loaded;
+        if !mutant!(install_trims_nothing) {
+            let entry = Entry::Trimmed { group, upto: instance };
+            self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
+        }
         let machine = Box::new(machine);
         self.reached.note("snapshot: installed");
         self.step(node, group, Input::Installed { machine, instance, configuration, configured_at, promised });

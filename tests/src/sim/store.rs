@@ -351,6 +351,24 @@ impl Store {
         self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load().ok())
     }
 
+    /// Whether the newest checkpoint of a group cannot be read.
+    pub fn newest_is_damaged(&self, group: GroupId) -> bool {
+        self.checkpoints.get(&group).and_then(|all| all.last()).is_some_and(|saved| saved.load().is_err())
+    }
+
+    /// Changes a byte of the newest checkpoint of a group that has an older one, which is whole. False: there is none.
+    pub fn rot_checkpoint(&mut self, at: u64) -> bool {
+        let whole = |generations: &&mut Vec<Saved>| generations.len() == 2 && generations[0].load().is_ok();
+        let mut groups: Vec<&mut Vec<Saved>> = self.checkpoints.values_mut().filter(whole).collect();
+        if groups.is_empty() {
+            return false;
+        }
+        let number = at as usize % groups.len();
+        let newest = &mut groups[number][1];
+        *newest = newest.flipped((at >> 16) as usize % newest.bytes());
+        true
+    }
+
     /// Changes every `step`th byte of the log and of the checkpoints in turn, and reads them as a start does.
     pub fn rot(&mut self, step: usize) -> Rot {
         let mut rot = Rot::default();

@@ -26,8 +26,8 @@ use super::reached::Reached;
 use super::trace::Trace;
 use crate::check::random::Random;
 
-/// Every operation ends so long after everything works again (reliability.md 4, liveness): 20 election timeouts, and
-/// the client's longest patience with a node that died without a word.
+/// Every operation ends so long after everything works again (reliability.md 4, liveness): 20 election timeouts, twice
+/// the time of a ticket, and the client's longest patience with a node that died without a word.
 const LIVENESS_TIMEOUTS: u32 = 20;
 /// See [`LIVENESS_TIMEOUTS`].
 const CLIENT_PATIENCE: Duration = Duration::from_secs(8);
@@ -190,7 +190,8 @@ impl World {
         }
         self.advance(SAFETY_MAX, |world| world.account.open() == 0 && world.clients.iter().all(Client::is_done));
         self.heal();
-        let settled = self.plan.settings.election_timeout * LIVENESS_TIMEOUTS + CLIENT_PATIENCE;
+        let void = Duration::from_nanos(2 * self.plan.place_timeout);
+        let settled = self.plan.settings.election_timeout * LIVENESS_TIMEOUTS + CLIENT_PATIENCE + void;
         let slowest = self.plan.clock_rates.iter().min().map_or(1_000, |rate| u64::from(*rate));
         let bound = settled.as_nanos() as Nanos * 1_000 / slowest;
         self.advance(self.now + bound, |world| world.account.open() == 0);
@@ -438,6 +439,13 @@ impl World {
             }
             Kind::Split { .. } | Kind::Merge { .. } | Kind::Move { .. } => self.begin_change(number, &kind),
             Kind::Wipe { node } => self.wipe(node),
+            Kind::Rot { who, at, down } => {
+                let node = self.node_of(who);
+                if self.nodes[node].up && self.nodes[node].store.rot_checkpoint(at) {
+                    self.reached.note("fault: checkpoint rots");
+                    self.crash(node, down);
+                }
+            }
             Kind::FullDisk { who, bytes, length } => {
                 let node = self.node_of(who);
                 self.nodes[node].store.set_room(Some(bytes));

@@ -1,0 +1,191 @@
+//! Rare conditions that show in what arrives, and at whom: a message beside the state that it meets, a letter, a reply.
+//! What meets no condition worth a name is passed over.
+
+use coppice_ordering::multicast::{Effect as Coordinated, Work};
+use coppice_ordering::{Batch, Counters, Message, Paxos, ReplicaId};
+use coppice_server::multicast::Word;
+use coppice_server::request::{Refusal, Reply};
+
+use super::reached::Reached;
+
+impl Reached {
+    /// A message arrives at a replica.
+    pub fn message(&mut self, paxos: &Paxos, from: ReplicaId, message: &Message) {
+        let (ballot, decided, member) = (paxos.ballot(), paxos.decided_upto(), is_member(paxos, from));
+        let leads = paxos.is_leader();
+        match message {
+            Message::PreVote(_) if leads => self.note("pre-vote: asked of a leader"),
+            Message::PreVote(m) if m.decided_upto < paxos.trimmed_upto() => {
+                self.note("pre-vote: asked by one behind the trim point");
+            }
+            Message::PreVoteReply(m) if !m.granted => self.note("pre-vote: refused"),
+            Message::PreVoteReply(m) if m.decided_upto > decided => self.note("pre-vote: tells of decisions"),
+            Message::Phase1a(m) if m.ballot < ballot => self.note("phase 1: asked in an old ballot"),
+            Message::Phase1a(m) if m.ballot == paxos.promised() => self.note("phase 1: asked again"),
+            Message::Phase1a(m) if m.handover.is_some() => self.note("phase 1: asked by an heir"),
+            Message::Phase1a(_) if leads => self.note("phase 1: asked of a leader"),
+            Message::Phase1a(m) if m.from <= paxos.trimmed_upto() => self.note("phase 1: asked below the trim point"),
+            Message::Phase1a(m) if m.from <= decided => self.note("phase 1: asked by one that is behind"),
+            Message::Phase1b(m) => {
+                let ballots = m.accepted.windows(2).any(|pair| pair[0].ballot != pair[1].ballot);
+                let hole = m.accepted.windows(2).any(|pair| pair[0].instance.next() != pair[1].instance);
+                if m.ballot < ballot {
+                    self.note("phase 1: answered in an old ballot");
+                }
+                if leads {
+                    self.note("phase 1: answered after it was over");
+                }
+                if ballots {
+                    self.note("phase 1: votes of several ballots");
+                }
+                if hole {
+                    self.note("phase 1: votes around a hole");
+                }
+                if m.decided_upto > decided {
+                    self.note("phase 1: tells of decisions");
+                }
+                if m.trimmed_upto > decided {
+                    self.note("phase 1: tells of a snapshot");
+                }
+                if m.accepted.iter().any(|accepted| accepted.batch.as_configuration().is_some()) {
+                    self.note("phase 1: finds a configuration");
+                }
+                if !member {
+                    self.note("phase 1: answered by no member");
+                }
+            }
+            Message::Phase2a(m) => {
+                if m.ballot < ballot {
+                    self.note("phase 2: proposed in an old ballot");
+                } else if m.instance <= decided {
+                    self.note("phase 2: proposed where it is decided");
+                    if paxos.batch(m.instance).is_some_and(|batch| *batch != m.batch) {
+                        self.note("phase 2: proposed what was overwritten");
+                    }
+                } else if paxos.batch(m.instance).is_some_and(|batch| *batch == m.batch) {
+                    self.note("phase 2: proposed again");
+                } else if paxos.batch(m.instance).is_some() {
+                    self.note("phase 2: a later ballot overwrites");
+                } else if m.instance > paxos.accepted_upto().next() {
+                    self.note("phase 2: proposed above a gap");
+                }
+                match &m.batch {
+                    Batch::NoOp => self.note("phase 2: a hole is filled"),
+                    Batch::Configuration(_) => self.note("phase 2: a configuration is proposed"),
+                    Batch::Commands(_) => {}
+                }
+                if m.ballot > ballot && leads {
+                    self.note("phase 2: proposed to a leader of an old ballot");
+                }
+            }
+            Message::Phase2b(m) => {
+                if m.ballot < ballot {
+                    self.note("phase 2: a vote for an old ballot");
+                } else if m.instance <= decided {
+                    self.note("phase 2: a vote for what is decided");
+                } else if m.first > decided.next() {
+                    self.note("phase 2: a vote above a gap");
+                }
+                if !member {
+                    self.note("phase 2: a vote of no member");
+                }
+            }
+            Message::Preempted(m) if m.ballot > ballot => self.note("preempted: by an unknown ballot"),
+            Message::Preempted(_) if leads => self.note("preempted: a leader is told"),
+            Message::Heartbeat(m) if m.ballot < ballot => self.note("heartbeat: of an old leader"),
+            Message::Heartbeat(_) if leads => self.note("heartbeat: a leader hears of another one"),
+            Message::Heartbeat(m) if m.decided_upto > paxos.accepted_upto() => {
+                self.note("heartbeat: tells of what is missing");
+            }
+            Message::HeartbeatAck(m) if m.ballot < ballot => self.note("heartbeat: acknowledged in an old ballot"),
+            Message::HeartbeatAck(_) if !member => self.note("heartbeat: acknowledged by no member"),
+            Message::CatchUp(m) if m.from <= paxos.trimmed_upto() => self.note("catch-up: below the trim point"),
+            Message::CatchUp(m) if m.from > decided => self.note("catch-up: asked of one that knows no more"),
+            Message::CatchUp(_) if !is_member(paxos, paxos.id()) => self.note("catch-up: asked of a removed replica"),
+            Message::CatchUpReply(m) => {
+                if m.decided.is_empty() && m.trimmed_upto > decided {
+                    self.note("catch-up: offers a snapshot");
+                } else if m.decided.is_empty() {
+                    self.note("catch-up: no news");
+                }
+                if m.decided.iter().any(|decided| decided.batch.as_configuration().is_some()) {
+                    self.note("catch-up: brings a configuration");
+                }
+                if leads {
+                    self.note("catch-up: comes to a leader");
+                }
+            }
+            Message::ReadPosition(_) if !leads => self.note("position: asked of one that does not lead"),
+            Message::ReadPositionReply(m) if m.position > decided => self.note("position: above what is decided here"),
+            Message::TakeOver(m) if m.ballot < ballot => self.note("hand over: in an old ballot"),
+            Message::TakeOver(_) => self.note("hand over: asked to lead"),
+            _ => {}
+        }
+    }
+
+    /// A letter arrives at a node; `coordinates`: in which ballot, if it does.
+    pub fn letter(&mut self, word: &Word, coordinates: Option<coppice_ordering::Ballot>) {
+        match word {
+            Word::Place(place) => match (&place.work, place.prev) {
+                (Work::Nothing, None) => self.note("ticket: the first one of a ballot"),
+                (Work::Nothing, Some(_)) => self.note("ticket: a voided one"),
+                (Work::Change { .. }, _) => self.note("ticket: of a change of borders"),
+                (Work::Queries(subs), _) if subs.len() > 1 => self.note("ticket: shared by queries"),
+                (Work::Queries(_), _) => {}
+            },
+            Word::Placed(ticket) => match coordinates {
+                None => self.note("ticket: placed is told to none that coordinates"),
+                Some(ballot) if ballot > ticket.ballot => self.note("ticket: placed is of an old coordinator's"),
+                Some(ballot) if ballot < ticket.ballot => self.note("ticket: placed is of a later coordinator's"),
+                Some(_) => {}
+            },
+            Word::Released(_) => {}
+        }
+    }
+
+    /// A coordinator asks for this.
+    pub fn coordinated(&mut self, effect: &Coordinated) {
+        match effect {
+            Coordinated::Complete { .. } => self.note("query: complete"),
+            Coordinated::Refused { .. } => self.note("query: refused by the coordinator"),
+            Coordinated::Changed { .. } => self.note("ticket: a change of borders is released"),
+            _ => {}
+        }
+    }
+
+    /// A client is told this.
+    pub fn reply(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Refused(Refusal::Busy) => self.note("reply: busy"),
+            Reply::Refused(Refusal::WrongPartition) => self.note("reply: another partition's"),
+            Reply::Refused(Refusal::SessionExpired) => self.note("reply: the session is over"),
+            Reply::Refused(Refusal::Full) => self.note("reply: the disk is full"),
+            Reply::Refused(Refusal::NotLeader { hint: None }) => self.note("reply: no leader is known"),
+            Reply::Refused(Refusal::NotLeader { .. }) => self.note("reply: another one leads"),
+            _ => {}
+        }
+    }
+
+    /// A replica ends: what it counted.
+    pub fn ends(&mut self, counters: &Counters) {
+        let counted = [
+            ("batch: closed because it is full", counters.batches_closed_full),
+            ("batch: closed because the pipe is idle", counters.batches_closed_idle),
+            ("batch: closed because it is due", counters.batches_closed_due),
+            ("batch: the queue is full", counters.submissions_refused),
+            ("phase 2: sent again", counters.retransmissions),
+            ("phase 2: too far ahead", counters.accepts_ahead_ignored),
+            ("election: a round is taken", counters.rounds_taken),
+            ("election: phase 1 is over", counters.phases1_completed),
+            ("leader: deaf, and resigns", counters.resignations),
+            ("read: confirmed", counters.confirmations),
+            ("catch-up: asked", counters.catch_ups),
+            ("catch-up: learned", counters.batches_learned),
+        ];
+        counted.into_iter().for_each(|(name, count)| self.add(name, count));
+    }
+}
+
+fn is_member(paxos: &Paxos, replica: ReplicaId) -> bool {
+    paxos.configuration().0.is_member(replica)
+}
