@@ -51,6 +51,7 @@ mod mutants {
     ];
 
     /// Runs in the child process; prints what was found.
+    #[cfg(feature = "mutants")]
     #[test]
     fn how_a_mutant_is_caught() {
         let Ok(mutant) = std::env::var("COPPICE_MUTANT") else { return };
@@ -61,6 +62,7 @@ mod mutants {
         }
     }
 
+    #[cfg(feature = "mutants")]
     #[test]
     fn every_mutant_is_caught_by_the_search() {
         if std::env::var("COPPICE_MUTANT").is_ok() {
