@@ -139,8 +139,8 @@ impl Control {
                         if let (Some(group), Some(data)) = (shard.groups.get_mut(&group), machine.shard()) {
                             group.borders.saved(instance, data.applied().to_vec());
                         }
-                        // Below it the log has gaps, and votes that were overwritten: an older checkpoint is no way back.
-                        // What says more of the log than this stands behind it there.
+                        // Below it the log has gaps, and votes that were overwritten: an older checkpoint is no way
+                        // back. What says more of the log than this stands behind it there.
                         if !crate::mutant!(install_trims_nothing) {
                             let entry = LogEntry::Trimmed { group: GroupId(group.0), upto: instance };
                             shard.append(Append { entry, lsn: None, lazy: true });
