@@ -1,5 +1,5 @@
 //! `coppice-load figures`: the figures of two papers, measured again on real node processes through the client library,
-//! each drawn beside what the paper says of it (papers.md 4). What is measured is data ([`plan`], [`smr`], [`tuning`]);
+//! each drawn beside what the paper says of it (papers.md 4). What is measured is data (`plan`, `smr`, `tuning`);
 //! what was measured stands in a file, so that no point is measured twice.
 
 mod cluster;

@@ -192,6 +192,11 @@ impl Control {
         if start.is_new && !self.note_birth(&start) {
             return;
         }
+        if let (Some(upto), Some(log)) = (start.trim_upto, &self.log) {
+            let entry = LogEntry::Trimmed { group: GroupId(start.group.0), upto };
+            // A log that has stopped ends the process.
+            _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
+        }
         self.residents.runs(&start);
         let launch = self.launch(start);
         let metrics = self.shared.metrics.partition(launch.group);

@@ -70,6 +70,17 @@ impl GroupReplay {
         (1..).map(Lsn).zip(promise.into_iter().chain(std::mem::take(&mut self.records)))
     }
 
+    /// How far the log says that it holds what was decided.
+    pub fn decided(&self) -> Instance {
+        let said = self.records.iter().map(|record| match record {
+            Record::Decided { upto } => *upto,
+            Record::Accept { decided_upto, .. } => *decided_upto,
+            Record::Learned { instance, .. } => *instance,
+            Record::Promise { .. } | Record::Lease { .. } => Instance::ZERO,
+        });
+        said.max().max(self.trimmed).unwrap_or_default()
+    }
+
     fn apply(&mut self, record: Record) {
         if let Record::Promise { ballot } | Record::Accept { ballot, .. } = &record {
             self.promised = self.promised.max(*ballot);

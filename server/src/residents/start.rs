@@ -117,6 +117,10 @@ pub struct Start {
     pub machine: Machine,
     /// The instance of that state.
     pub snapshot: Instance,
+    /// The log is to be trimmed up to here, before anything else is written of the replica: its state is of a snapshot
+    /// from elsewhere, and a crash came before that was said. What the log holds below is no way to it from an older
+    /// checkpoint.
+    pub trim_upto: Option<Instance>,
     /// Nobody leads yet, and it is the one to try first.
     pub campaign_first: bool,
 }
@@ -136,7 +140,7 @@ impl Start {
     pub(super) fn founding(group: PartitionId, me: ReplicaId, birth: Birth, campaign_first: bool) -> Start {
         let machine = birth.machine(group);
         let (recovered, snapshot) = (RecoveredGroup::new(), Instance::ZERO);
-        Start { group, me, birth, is_new: true, recovered, machine, snapshot, campaign_first }
+        Start { group, me, birth, is_new: true, recovered, machine, snapshot, trim_upto: None, campaign_first }
     }
 
     /// Of a replica that ran here before, from its state and what the log holds above that.
@@ -152,6 +156,9 @@ impl Start {
             None => Start::founding(group, me, birth, false),
         };
         start.is_new = false;
+        if !crate::mutant!(install_trims_nothing) {
+            start.trim_upto = Some(start.snapshot).filter(|snapshot| *snapshot > replay.decided());
+        }
         start.replay(replay);
         start
     }
@@ -161,7 +168,17 @@ impl Start {
         let Loaded { machine, instance, configuration, configured_at, promised } = loaded;
         let mut recovered = RecoveredGroup::from_snapshot(instance, configuration, configured_at, promised);
         recovered.number_above(first_lsn(me));
-        Start { group, me, birth, is_new: true, recovered, machine, snapshot: instance, campaign_first: false }
+        Start {
+            group,
+            me,
+            birth,
+            is_new: true,
+            recovered,
+            machine,
+            snapshot: instance,
+            trim_upto: None,
+            campaign_first: false,
+        }
     }
 
     /// Of a split's child; whoever leads the parent leads the child soonest.
@@ -179,6 +196,7 @@ impl Start {
             recovered,
             machine: Machine::Shard(Box::new(fork.shard.copy())),
             snapshot: fork.instance,
+            trim_upto: None,
             campaign_first: parent_is_led,
         }
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::ReplicaInfo;
 use coppice_client::wire::ReplicaId as WireReplica;
-use coppice_ordering::{Ballot, Config, Configuration, Effect, Input, Paxos, Settings, Time};
+use coppice_ordering::{Ballot, Config, Configuration, Effect, Input, Paxos, Record, Settings, Time};
 
 use super::*;
 use crate::log::{Entry as LogEntry, Replay};
@@ -125,6 +125,21 @@ fn a_replica_without_its_state_waits_for_one_that_reaches_its_votes() {
     assert!(!start.is_new && start.snapshot == Instance(20) && residents.healing().is_empty());
 }
 
+/// A crash came between a snapshot from a peer and what the log says of it.
+#[test]
+fn a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first() {
+    let birth = || Birth::of(&entry(CHILD, 1, &[1, 2, 3], Role::Voter));
+    let start = |decided: u64| {
+        let mut replay = Replay::default();
+        let record = Record::Decided { upto: Instance(decided) };
+        replay.apply(false, LogEntry::Group { group: CHILD, record });
+        let replay = replay.groups.remove(&CHILD).expect("it was told of");
+        let start = Residents::default().restart(OWN, (CHILD, ReplicaId(1)), birth(), Some(loaded(12)), replay);
+        start.expect("its state is there").expect("it goes on").trim_upto
+    };
+    assert_eq!([start(11), start(12), start(20)], [Some(Instance(12)), None, None]);
+}
+
 #[test]
 fn a_child_that_lost_its_beginning_goes_on_from_the_split_executed_again() {
     let mut residents = Residents::default();
@@ -229,6 +244,7 @@ fn planted_bugs_of_residents_are_caught() {
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
         ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),
+        ("install_trims_nothing", "a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first"),
         ("snapshot_skips_fork", "a_replica_of_a_later_map_begins_with_a_snapshot"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("residents::tests::{test}"));

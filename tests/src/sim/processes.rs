@@ -128,6 +128,10 @@ impl World {
             let entry = Entry::Created { group: start.group, replica: start.me, birth };
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: false });
         }
+        if let Some(upto) = start.trim_upto {
+            let entry = Entry::Trimmed { group: start.group, upto };
+            self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
+        }
         self.nodes[node].control.residents.runs(&start);
         let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
         let records = self.nodes[node].found.remove(&(group, me)).unwrap_or_default();
