@@ -310,10 +310,11 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A put each 10 ms, but for the time from `from` to `to`.
+    /// A put each 10 ms, but for one that waits from `from` to `to`.
     fn puts(from: u64, to: u64) -> Vec<Answered> {
         let moments = (0..1_000).map(|at| at * 10).filter(|at| !(from..to).contains(at));
-        moments.map(|at| (What::Put, (at * MS).saturating_sub(MS), at * MS)).collect()
+        let asked = |at: u64| if at == to { from * MS } else { (at * MS).saturating_sub(MS) };
+        moments.map(|at| (What::Put, asked(at), at * MS)).collect()
     }
 
     #[test]
@@ -322,7 +323,7 @@ mod tests {
         let mut matrix = Matrix::default();
         matrix.add(&puts(3_000, 4_250), &[cut(3_000, 4_000)], (0, 10_000 * MS));
         let cell = matrix.0[&(Cut::Alone, What::Put)].clone();
-        assert_eq!((cell.met, cell.back.len()), (1, 1), "the call that was answered at 3000 was under way");
+        assert_eq!((cell.met, cell.back.len()), (1, 1), "the call that waited was under way");
         // Twenty answers a window are usual; the first window with twelve of them begins with the first answer.
         assert_eq!(cell.back, [250 * MS]);
         matrix.add(&puts(3_000, 3_900), &[cut(3_000, 4_000)], (0, 10_000 * MS));
