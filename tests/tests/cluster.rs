@@ -2,8 +2,12 @@
 //! for hours (reliability.md 5, 9). Nodes run the server that is built into `coppice-check`.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A directory of its own, gone at the end.
 struct Place(PathBuf);
@@ -91,11 +95,99 @@ fn each_kind_of_cut_meets_each_kind_of_operation() {
     assert!(said.contains("coordinator alone") && !said.contains("VIOLATION"), "{said}");
 }
 
+/// Whether this machine lets us make networks.
+fn may_make_networks() -> bool {
+    let at = format!("coppice-test-{}", std::process::id());
+    let made = |words: &[&str]| Command::new("ip").args(words).output().is_ok_and(|output| output.status.success());
+    let has_nft = Command::new("nft").arg("--version").output().is_ok_and(|output| output.status.success());
+    let may = has_nft && made(&["netns", "add", &at]);
+    may && made(&["netns", "del", &at])
+}
+
+/// Names of networks of a process.
+fn networks_of(pid: u32) -> Vec<String> {
+    let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(&format!("coppice-check-{pid}-"))).collect()
+}
+
+#[test]
+fn the_kernel_cuts_links_and_leaves_nothing_behind_even_after_an_interrupt() {
+    if !may_make_networks() {
+        return eprintln!("skipped: needs root, ip and nft");
+    }
+    let place = Place::new("kernel");
+    let words = ["--root", "--nemesis", "cut", "--time", "120s", "--rate", "500", "--seed", "15", "-o", "json"];
+    let mut command = place.command(&words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    let pid = child.id();
+    let history = place.0.join("out/raw.jsonl");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let heals = || fs::read_to_string(&history).unwrap_or_default().matches("\"heal\"").count();
+    while heals() < 3 {
+        assert!(Instant::now() < deadline && child.try_wait().expect("it is ours").is_none(), "three cuts in a minute");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(networks_of(pid).len(), 4, "one for each node, and one between them");
+    let number = Pid::from_raw(i32::try_from(pid).expect("a number")).expect("not zero");
+    kill_process(number, Signal::INT).expect("it is ours");
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(figure(&said, "fault_count") >= 3 && figure(&said, "answered") > 100, "{said}");
+    assert_eq!(networks_of(pid), Vec::<String>::new());
+    assert!(!fs::exists(format!("/sys/class/net/coppice{pid}")).expect("it can be asked"));
+    assert_eq!(fs::read_dir(place.0.join("data")).expect("it is there").count(), 0);
+}
+
+#[test]
+fn a_node_whose_flush_fails_ends_and_one_whose_disk_is_full_waits() {
+    let place = Place::new("flush");
+    let (code, said) =
+        run(place.command(&["--nemesis", "flush,full-disk", "--count", "6", "--rate", "500", "--seed", "16"]));
+    if said.contains("needs strace") {
+        return eprintln!("skipped: needs strace");
+    }
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("\nflush: ") && said.contains("\nfull-disk: "), "{said}");
+}
+
+/// The nodes run with a bug.
+#[cfg(feature = "mutants")]
+#[test]
+fn retry_flush_is_caught_on_real_nodes() {
+    let place = Place::new("retry");
+    let mut command = place.command(&["--nemesis", "flush", "--count", "3", "--rate", "500", "--seed", "17"]);
+    command.env("COPPICE_MUTANT", "retry_flush");
+    let (code, said) = run(command);
+    if said.contains("needs strace") {
+        return eprintln!("skipped: needs strace");
+    }
+    assert!(code == Some(1) && said.contains("goes on 5s after a flush of its log failed"), "{said}");
+}
+
+#[test]
+fn without_root_what_needs_it_is_refused() {
+    let place = Place::new("unprivileged");
+    let mut command = place.command(&["--root", "--nemesis", "cut", "--time", "1s"]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    let Ok(Output { status, stderr, .. }) = command.output() else {
+        return eprintln!("skipped: another user may not run the program");
+    };
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(status.code() == Some(2) && said.contains("not root"), "{said}");
+}
+
 #[test]
 fn mistakes_of_the_caller_exit_with_2() {
     let place = Place::new("usage");
     let (code, said) = run(place.command(&["--nemesis", "kill", "--matrix", "1"]));
     assert!(code == Some(2) && said.contains("--nemesis cut"), "{said}");
+    let (code, said) = run(place.command(&["--nemesis", "power"]));
+    assert!(code == Some(2) && said.contains("power needs root, and --root"), "{said}");
     let (code, said) = run(place.command(&["--nemesis", "earthquake"]));
     assert!(code == Some(2) && said.contains("earthquake"), "{said}");
     let (code, said) = run(place.command(&["--endpoints", "127.0.0.1:1", "--nemesis", "none", "--time", "1s"]));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::{Args, ValueEnum};
 use coppice_server::config::units::parse_time;
 
-use super::nemesis::{Kind, possible};
+use super::kinds::{Kind, kernel_obstacle, possible};
 use super::report::{self, Report};
 use super::round::{Ended, Limits, Setup, round};
 
@@ -78,7 +78,7 @@ pub struct Arguments {
     /// Where the nodes' data goes, removed unless something is wrong [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Allow what needs root: power loss on loop-mounted file systems
+    /// Allow what needs root: power loss on loop-mounted file systems; `cut` by the kernel, each node a host of its own
     #[arg(long)]
     root: bool,
     /// What was skipped or could not be decided is a failure
@@ -111,7 +111,18 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
     if arguments.matrix.is_some() && (wanted != [Kind::Cut] || arguments.nodes < 3) {
         return Err("--matrix goes with `--nemesis cut` alone, and three nodes or more".to_owned());
     }
-    let (kinds, skipped) = possible(&wanted, arguments.endpoints.is_empty(), arguments.root);
+    if arguments.root && !rustix::process::geteuid().is_root() {
+        return Err("--root: this user is not root; without it, what needs root is skipped".to_owned());
+    }
+    let (kinds, mut skipped) = possible(&wanted, arguments.endpoints.is_empty(), arguments.root);
+    if kinds.is_empty() && !skipped.is_empty() {
+        let reasons: Vec<String> = skipped.iter().map(|(kind, why)| format!("{kind} {why}")).collect();
+        return Err(format!("nothing of `--nemesis` can be done here: {}", reasons.join("; ")));
+    }
+    let by_kernel = kernel_obstacle(arguments.root);
+    if let (true, true, Some(why)) = (arguments.root, kinds.contains(&Kind::Cut), by_kernel) {
+        skipped.push((Kind::Cut, why));
+    }
     let seed = arguments.seed.unwrap_or_else(seed_of_now);
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("check-{seed:x}")));
     std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
@@ -132,6 +143,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
             count: whole.count.map(|count| count.saturating_sub(report.count)),
         };
         let mut setup = setup(arguments, kinds.clone(), seed.wrapping_add(number), &out, left, &interrupted)?;
+        setup.kernel = by_kernel.is_none();
         setup.matrix = arguments.matrix.map(|wanted| report.matrix.missing(wanted));
         let ended = round(&setup)?;
         if arguments.output == Output::Table {
@@ -185,6 +197,7 @@ fn setup(
         keys: arguments.keys as usize,
         rate: arguments.rate,
         kinds,
+        kernel: false,
         matrix: None,
         seed,
         limits: Limits { time: Some(time), ..left },

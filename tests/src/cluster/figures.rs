@@ -7,8 +7,9 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use super::dump::{Delete, Dump, value_of};
+use super::kinds::Kind;
 use super::matrix::{Answered, What};
-use super::nemesis::{Kind, Span};
+use super::nemesis::Span;
 use super::workload::Numbered;
 use crate::check::event::{Call, Event, Position, Return, Status};
 use crate::check::read::read;

@@ -305,7 +305,7 @@ impl Matrix {
 
 #[cfg(test)]
 mod tests {
-    use super::super::nemesis::Kind;
+    use super::super::kinds::Kind;
     use super::*;
 
     const MS: u64 = 1_000_000;

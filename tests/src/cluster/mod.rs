@@ -6,9 +6,13 @@
 //! checkers judge. So neither memory nor disk grows with the length of a run.
 
 pub(crate) mod command;
+mod disk_faults;
 mod draw;
 mod dump;
 mod figures;
+mod kernel;
+mod kinds;
+mod links;
 mod matrix;
 mod nemesis;
 pub(crate) mod nodes;
@@ -17,6 +21,8 @@ pub mod proxy;
 mod report;
 mod round;
 mod shape;
+mod strace;
+mod tools;
 mod workload;
 
 pub use command::{Arguments, run};

@@ -1,55 +1,20 @@
 //! Faults on real processes, drawn from a seed, one after the other: made, held for a while, healed (reliability.md 5).
 //! Every fault is written into the history. Changes of the map are made beside them by `shape.rs`.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use coppice_client::wire::NodeId;
 
+use super::kinds::Kind;
+use super::links::{End, Harm, Links};
 use super::matrix::Cut;
-use super::nodes::{Clock, Nodes, libfaketime};
+use super::nodes::{Clock, Nodes};
 use super::power::Disks;
-use super::proxy::{Proxy, Way};
 use super::shape::Operator;
 use super::workload::Workload;
 use crate::check::random::Random;
-
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
-pub enum Kind {
-    /// SIGKILL of one node, of several, of all at once; restarted, sometimes killed again while it recovers.
-    Kill,
-    /// SIGSTOP, later SIGCONT.
-    Pause,
-    /// Links between nodes, and from clients to nodes, are held: both ways or one.
-    Cut,
-    /// Every flush of a node takes longer (strace).
-    SlowDisk,
-    /// The file system of a node loses what was not flushed, and the node is killed (root, loop device).
-    Power,
-    /// The disk of a node is lost with everything on it; it comes back as another node (`coppice node replace`).
-    Wipe,
-    /// A node is restarted with another clock: up to an hour off, at half to twice the rate (libfaketime).
-    Clock,
-    /// Partitions are split and merged, leaderships handed over, replicas moved.
-    Map,
-    /// One node is given every leadership and gets a SIGKILL: how long does each partition serve nobody? To be asked
-    /// for alone; no part of `all`.
-    Gap,
-    /// Every kind that this machine allows.
-    All,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.to_possible_value().as_ref().map_or("?", |value| value.get_name()))
-    }
-}
 
 /// A killed leader of everything is down for so long: the others have to serve without it, for which the goal is a
 /// second (reliability.md G17).
@@ -66,28 +31,6 @@ pub struct Span {
     pub from: u64,
     /// When it was healed: all nodes run and hear each other.
     pub to: u64,
-}
-
-/// All links of a cluster, each with a proxy.
-#[derive(Debug, Default)]
-pub struct Links {
-    /// From one node to another.
-    pub peers: BTreeMap<(usize, usize), Proxy>,
-    /// From all clients to a node.
-    pub clients: Vec<Proxy>,
-}
-
-impl Links {
-    fn set(&self, from: usize, to: usize, way: Way) {
-        if let Some(proxy) = self.peers.get(&(from, to)) {
-            proxy.set(way);
-        }
-    }
-
-    /// Opens everything.
-    pub fn heal(&self) {
-        self.peers.values().chain(&self.clients).for_each(|proxy| proxy.set(Way::Open));
-    }
 }
 
 /// Makes the faults.
@@ -131,8 +74,17 @@ impl From<io::Error> for Broken {
     }
 }
 
-fn names(victims: &[usize]) -> String {
+pub(super) fn names(victims: &[usize]) -> String {
     victims.iter().map(|node| format!("n{}", node + 1)).collect::<Vec<_>>().join(" ")
+}
+
+/// The directed links between so many nodes that are hit, and both directions between one of them and its clients.
+fn links(count: usize, hit: impl Fn(usize, usize) -> bool, clients: Option<usize>) -> Vec<(End, End)> {
+    let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    let between = all.filter(|(from, to)| from != to && hit(*from, *to));
+    let between = between.map(|(from, to)| (End::Node(from), End::Node(to)));
+    let outside = clients.into_iter().map(End::Node).flat_map(|node| [(node, End::Clients), (End::Clients, node)]);
+    between.chain(outside).collect()
 }
 
 impl Nemesis<'_> {
@@ -155,8 +107,7 @@ impl Nemesis<'_> {
             let to = self.workload.recorder.now();
             self.spans.push(Span { kind, cut: None, from, to });
         }
-        self.links.heal();
-        Ok(())
+        Ok(self.links.heal()?)
     }
 
     /// A while without a new fault: short ones, so that faults hit recoveries, and some that let all catch up.
@@ -168,7 +119,7 @@ impl Nemesis<'_> {
     }
 
     /// A node that ended unasked is a bug.
-    fn look(&mut self) -> Result<(), Broken> {
+    pub(super) fn look(&mut self) -> Result<(), Broken> {
         self.nodes.fallen().map_or(Ok(()), |how| Err(Broken::Node(how)))
     }
 
@@ -178,6 +129,8 @@ impl Nemesis<'_> {
             Kind::Pause => self.pause(),
             Kind::Cut => self.cut(),
             Kind::SlowDisk => self.slow_disk(),
+            Kind::Flush => self.flush(),
+            Kind::FullDisk => self.full_disk(),
             Kind::Power => self.power(),
             Kind::Wipe => self.wipe(),
             Kind::Clock => self.clock(),
@@ -187,7 +140,7 @@ impl Nemesis<'_> {
     }
 
     /// One node, a majority, or all.
-    fn victims(&mut self) -> Vec<usize> {
+    pub(super) fn victims(&mut self) -> Vec<usize> {
         let count = self.nodes.count();
         let wanted = match self.random.below(10) {
             0..6 => 1,
@@ -204,13 +157,13 @@ impl Nemesis<'_> {
     }
 
     /// From `low` to `high` milliseconds, each order of magnitude alike.
-    fn span(&mut self, low: u64, high: u64) -> Duration {
+    pub(super) fn span(&mut self, low: u64, high: u64) -> Duration {
         let doublings = (high / low).ilog2() as usize;
         let base = low << self.random.below(doublings + 1);
         Duration::from_millis((base + self.random.below(base as usize + 1) as u64).min(high))
     }
 
-    fn note(&self, action: &str, who: &str) -> io::Result<()> {
+    pub(super) fn note(&self, action: &str, who: &str) -> io::Result<()> {
         self.workload.recorder.fault(action, who)
     }
 
@@ -257,7 +210,7 @@ impl Nemesis<'_> {
     }
 
     /// Waits until these serve again.
-    fn back(&mut self, victims: &[usize]) -> Result<(), Broken> {
+    pub(super) fn back(&mut self, victims: &[usize]) -> Result<(), Broken> {
         for &node in victims {
             self.nodes.ready(node).map_err(|error| Broken::Node(error.to_string()))?;
         }
@@ -290,82 +243,31 @@ impl Nemesis<'_> {
             _ => true,
         };
         let clients = self.random.chance(300);
-        let slow = self.random.chance(150);
-        let way = match slow {
-            true => Way::Slow(self.span(5, 200)),
-            false => Way::Held,
+        let harm = match (self.random.chance(150), self.links.are_real()) {
+            (false, _) => Harm::Cut,
+            (true, false) => Harm::Slow(self.span(5, 200)),
+            (true, true) if self.random.chance(500) => Harm::Lossy,
+            (true, true) => Harm::Reset,
         };
-        let word = if slow { "slow" } else { "cut" };
+        let word = match harm {
+            Harm::Cut => "cut",
+            Harm::Slow(_) => "slow",
+            Harm::Lossy => "lossy",
+            Harm::Reset => "reset",
+        };
         let more = if clients { ", and its clients" } else { "" };
         self.note(word, &format!("{shape} n{}{more}", alone + 1))?;
-        for from in 0..count {
-            (0..count).filter(|to| from != *to && hit(from, *to)).for_each(|to| self.links.set(from, to, way));
-        }
-        if let Some(proxy) = self.links.clients.get(alone).filter(|_| clients) {
-            proxy.set(way);
-        }
+        self.links.harm(&links(count, hit, clients.then_some(alone)), harm)?;
         self.count += 1;
         let span = self.span(50, 4_000);
         std::thread::sleep(span);
-        self.links.heal();
+        self.links.heal()?;
         self.note("heal", &format!("n{}", alone + 1))?;
         self.look()
-    }
-
-    fn slow_disk(&mut self) -> Result<(), Broken> {
-        let node = self.random.below(self.nodes.count());
-        let Some(pid) = self.nodes.pid(node) else { return Ok(()) };
-        let delay = self.span(5, 500);
-        let mut tracer = trace(pid, delay)?;
-        self.note("slow-disk", &format!("n{}: {} ms a flush", node + 1, delay.as_millis()))?;
-        self.count += 1;
-        let span = self.span(300, 4_000);
-        std::thread::sleep(span);
-        // Told to end, strace lets its process go; killed, the kernel does.
-        let _ = tracer.kill();
-        tracer.wait()?;
-        self.note("heal", &format!("n{}", node + 1))?;
-        self.look()
-    }
-
-    fn power(&mut self) -> Result<(), Broken> {
-        let victims = self.victims();
-        self.note("power", &names(&victims))?;
-        for &node in &victims {
-            // First the file system, then the process: nothing reaches the disk in between.
-            self.disks.shut_down(node)?;
-            self.nodes.kill(node);
-        }
-        self.count += victims.len() as u64;
-        let down = self.random.below(300) as u64;
-        std::thread::sleep(Duration::from_millis(down));
-        for &node in &victims {
-            self.disks.mount_again(node)?;
-            self.nodes.relaunch(node)?;
-        }
-        self.back(&victims)
     }
 }
 
 impl Nemesis<'_> {
-    /// One node at a time: another one is lost only when a majority of each partition has everything again.
-    fn wipe(&mut self) -> Result<(), Broken> {
-        let node = self.random.below(self.nodes.count());
-        self.note("wipe", &names(&[node]))?;
-        self.nodes.kill(node);
-        self.nodes.lose_disk(node)?;
-        self.count += 1;
-        let down = self.random.below(300) as u64;
-        std::thread::sleep(Duration::from_millis(down));
-        self.nodes.relaunch(node)?;
-        self.nodes.waits(node).map_err(|error| Broken::Node(error.to_string()))?;
-        let change = self.random.next();
-        let replaced = self.operator.replace(self.nodes.peer(node), change);
-        self.look()?;
-        replaced.map_err(|why| Broken::Node(format!("n{} lost its disk and was not replaced: {why}", node + 1)))?;
-        Ok(self.note("replaced", &names(&[node]))?)
-    }
-
     /// Clocks stay as they are until the node's next turn.
     fn clock(&mut self) -> Result<(), Broken> {
         let node = self.random.below(self.nodes.count());
@@ -410,85 +312,25 @@ impl Nemesis<'_> {
         let other = (one + 1 + self.random.below(count.max(2) - 1)) % count;
         self.note("cut", &format!("{}: n{}", cut.name(), one + 1))?;
         self.count += 1;
-        let set = |way: Way| {
-            for from in 0..count {
-                let hit = |to: &usize| from != *to && cut.hits(from, *to, one, other);
-                (0..count).filter(hit).for_each(|to| self.links.set(from, to, way));
-            }
-            if let Some(proxy) = self.links.clients.get(one).filter(|_| cut == Cut::Clients) {
-                proxy.set(way);
-            }
-        };
+        let clients = (cut == Cut::Clients).then_some(one);
+        let pairs = links(count, |from, to| cut.hits(from, to, one, other), clients);
         // From less than an election takes to several of them.
         let length = Duration::from_millis(100 + self.random.below(1_200) as u64);
-        set(Way::Held);
+        self.links.harm(&pairs, Harm::Cut)?;
         if cut == Cut::Flapping {
             let until = std::time::Instant::now() + length;
             while std::time::Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(20 + self.random.below(130) as u64));
-                set(Way::Open);
+                self.links.heal()?;
                 std::thread::sleep(Duration::from_millis(20 + self.random.below(60) as u64));
-                set(Way::Held);
+                self.links.harm(&pairs, Harm::Cut)?;
             }
         } else {
             std::thread::sleep(length);
         }
-        self.links.heal();
-        Ok(())
+        Ok(self.links.heal()?)
     }
 }
 
 /// Between two cuts of the matrix: to come back, and to see how much is usual.
 const MATRIX_REST: Duration = Duration::from_millis(1_600);
-
-/// Every fdatasync of a process takes longer from now on.
-fn trace(pid: u32, delay: Duration) -> io::Result<Child> {
-    Command::new("strace")
-        .args(["-f", "-qq", "-p", &pid.to_string(), "-e", "trace=fdatasync"])
-        .args(["-e", &format!("inject=fdatasync:delay_enter={}", delay.as_micros())])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-}
-
-/// The kinds of these that can be made here, and why others cannot.
-pub fn possible(wanted: &[Kind], own_processes: bool, root: bool) -> (Vec<Kind>, Vec<(Kind, &'static str)>) {
-    let every = [Kind::Kill, Kind::Pause, Kind::Cut, Kind::SlowDisk, Kind::Power, Kind::Wipe, Kind::Clock, Kind::Map];
-    let every = every.into_iter().chain([Kind::Gap]);
-    let all = wanted.contains(&Kind::All);
-    let (mut kinds, mut skipped): (Vec<Kind>, Vec<_>) = (Vec::new(), Vec::new());
-    for kind in every.filter(|kind| (all && *kind != Kind::Gap) || wanted.contains(kind)) {
-        match obstacle(kind, own_processes, root) {
-            // A mounted directory cannot be set aside.
-            None if kind == Kind::Wipe && kinds.contains(&Kind::Power) => skipped.push((kind, "not beside power")),
-            None => kinds.push(kind),
-            Some(why) => skipped.push((kind, why)),
-        }
-    }
-    (kinds, skipped)
-}
-
-fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str> {
-    match kind {
-        Kind::Map => None,
-        _ if !own_processes => Some("needs nodes that this program started (no --endpoints)"),
-        Kind::Kill | Kind::Pause | Kind::Cut | Kind::Wipe | Kind::Gap | Kind::All => None,
-        Kind::SlowDisk if !runs("strace") => Some("needs strace"),
-        Kind::SlowDisk => None,
-        Kind::Power if !(root && rustix::process::geteuid().is_root()) => Some("needs root, and --root"),
-        Kind::Power if !(runs("losetup") && runs("mkfs.ext4") && runs("perl")) => {
-            Some("needs losetup, mkfs.ext4 and perl")
-        }
-        Kind::Power => None,
-        Kind::Clock if libfaketime().is_none() => Some("needs libfaketime (Debian: apt install faketime)"),
-        Kind::Clock => None,
-    }
-}
-
-/// Whether a program of this name is there.
-fn runs(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    places.any(|place| place.join(program).is_file())
-}

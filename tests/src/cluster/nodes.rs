@@ -56,10 +56,27 @@ pub struct Plan {
     pub ports: Vec<Ports>,
     /// What keeps these ports from others.
     pub _held: HeldPorts,
+    /// A host of its own for each node; empty: all are on this one.
+    pub hosts: Vec<Host>,
     /// What each dials instead of the others' peer ports: `n2=127.0.0.1:9002,..`.
     pub overrides: Vec<String>,
     /// Further flags of `coppice serve`.
     pub flags: Vec<String>,
+}
+
+/// A network namespace with an address.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its name.
+    pub namespace: String,
+    /// Its address, which this program reaches too.
+    pub address: Ipv4Addr,
+}
+
+impl Plan {
+    fn at(&self, node: usize, port: u16) -> SocketAddr {
+        self.hosts.get(node).map_or_else(|| local(port), |host| (host.address, port).into())
+    }
 }
 
 /// How a process sees the time: beside the others' by some seconds, and faster or slower. All of its clocks, the one
@@ -133,7 +150,7 @@ impl Nodes {
 
     /// Where other nodes reach a node.
     pub fn peer(&self, node: usize) -> SocketAddr {
-        local(self.plan.ports[node].peer)
+        self.plan.at(node, self.plan.ports[node].peer)
     }
 
     /// From its next start on a node sees the time like this.
@@ -164,7 +181,12 @@ impl Nodes {
 
     /// Where clients reach a node.
     pub fn native(&self, node: usize) -> SocketAddr {
-        local(self.plan.ports[node].native)
+        self.plan.at(node, self.plan.ports[node].native)
+    }
+
+    /// Where a tracer of a node writes.
+    pub fn traced(&self, node: usize) -> PathBuf {
+        self.plan.directory.join(format!("n{}.strace", node + 1))
     }
 
     /// Where a node's own messages go.
@@ -235,21 +257,21 @@ impl Nodes {
         (0..self.count()).for_each(|node| self.kill(node));
     }
 
-    /// A node that ended by itself, and how: always a bug.
+    /// A node that ended by itself, and how: a bug, unless its disk failed.
     pub fn fallen(&mut self) -> Option<String> {
-        for node in 0..self.count() {
-            let Some(process) = &mut self.running[node] else { continue };
-            if let Ok(Some(status)) = process.child.try_wait() {
-                let how = match (status.code(), status.signal()) {
-                    (Some(code), _) => format!("with exit status {code}"),
-                    (None, Some(signal)) => format!("by signal {signal}"),
-                    (None, None) => "in an unknown way".to_owned(),
-                };
-                let words = last_line(&self.log(node));
-                return Some(format!("n{} ended by itself {how}; its last words: {words}", node + 1));
-            }
-        }
-        None
+        (0..self.count()).find_map(|node| self.ended(node)).map(|(_, how)| how)
+    }
+
+    /// Whether a node ended by itself: its exit status, and how in words.
+    pub fn ended(&mut self, node: usize) -> Option<(Option<i32>, String)> {
+        let status = self.running[node].as_mut()?.child.try_wait().ok()??;
+        let how = match (status.code(), status.signal()) {
+            (Some(code), _) => format!("with exit status {code}"),
+            (None, Some(signal)) => format!("by signal {signal}"),
+            (None, None) => "in an unknown way".to_owned(),
+        };
+        let words = last_line(&self.log(node));
+        Some((status.code(), format!("n{} ended by itself {how}; its last words: {words}", node + 1)))
     }
 
     fn signal(&self, node: usize, signal: Signal) {
@@ -266,18 +288,27 @@ impl Nodes {
         if !data.exists() {
             DirBuilder::new().mode(0o700).create(&data)?;
         }
-        let mut command = Command::new(&self.plan.program);
-        let ports = self.plan.ports[node];
-        let seeds: Vec<String> = self.plan.ports.iter().map(|ports| local(ports.peer).to_string()).collect();
+        let mut command = match self.plan.hosts.get(node) {
+            None => Command::new(&self.plan.program),
+            Some(host) => {
+                let mut command = Command::new("nsenter");
+                command.arg(super::kernel::enter(&host.namespace)).arg(&self.plan.program);
+                command
+            }
+        };
+        let seeds: Vec<String> = (0..self.count()).map(|node| self.peer(node).to_string()).collect();
         command
             .args(["serve", "--config", "/dev/null", "--end-with", &std::process::id().to_string()])
             .args(["--name", &format!("n{}", node + 1), "--log-format", "pretty"])
             .arg("--data-dir")
             .arg(&data)
-            .args(["--listen-native", &local(ports.native).to_string()])
-            .args(["--listen-peer", &local(ports.peer).to_string()])
+            .args(["--listen-native", &self.native(node).to_string()])
+            .args(["--listen-peer", &self.peer(node).to_string()])
             .args(["--listen-admin", "off", "--seeds", &seeds.join(","), "--drain-timeout", "1s"])
             .args(&self.plan.flags);
+        if !self.plan.hosts.is_empty() {
+            command.arg("--insecure=true");
+        }
         if !self.plan.overrides[node].is_empty() {
             command.args(["--allow-faults=true", "--dial-override", &self.plan.overrides[node]]);
         }

@@ -3,8 +3,9 @@
 //! flushed too, and what was flushed stays (reliability.md 5).
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
+
+use super::tools::tool;
 
 /// Bytes of each node's file system; the file is sparse.
 const IMAGE_BYTES: u64 = 2 << 30;
@@ -53,6 +54,11 @@ impl Disks {
         Ok(disks)
     }
 
+    /// Whether a node's disk can lose its power.
+    pub fn can_fail(&self) -> bool {
+        !self.mounts.is_empty()
+    }
+
     /// Leaves the images behind.
     pub fn keep(&mut self) {
         self.kept = true;
@@ -93,14 +99,4 @@ impl Mount {
     fn mount(&self) -> io::Result<()> {
         tool("mount", &["-o", "loop"], &[&self.image, &self.at])
     }
-}
-
-fn tool(program: &str, words: &[&str], paths: &[&Path]) -> io::Result<()> {
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    let output = Command::new(program).args(words).args(paths).env("PATH", path).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("{program}: {}", said.trim())))
 }

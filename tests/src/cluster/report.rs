@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::figures::{Figures, Gap, percentile};
+use super::kinds::Kind;
 use super::matrix::Matrix;
-use super::nemesis::Kind;
 use super::round::Ended;
 use crate::check::cli::Line;
 

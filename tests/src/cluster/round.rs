@@ -1,5 +1,6 @@
 //! One round: a cluster of its own, clients, faults, and the judgement of what the clients were told.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +16,12 @@ use tokio::task::JoinHandle;
 use super::draw::{Draw, Space};
 use super::dump::{Dump, DumpError, dump};
 use super::figures::{Figures, settle};
+use super::kernel::Network;
+use super::kinds::Kind;
+use super::links::Links;
 use super::matrix::{Cut, Matrix};
-use super::nemesis::{Broken, Kind, Links, Nemesis, Span};
-use super::nodes::{Nodes, Plan, draw_ports, local};
+use super::nemesis::{Broken, Nemesis, Span};
+use super::nodes::{Host, Nodes, Plan, draw_ports, local};
 use super::power::Disks;
 use super::proxy::Proxy;
 use super::shape::{Changes, Operator, change};
@@ -69,6 +73,8 @@ pub struct Setup {
     pub rate: u32,
     /// Faults that can be made here.
     pub kinds: Vec<Kind>,
+    /// Links are cut by the kernel, not by proxies.
+    pub kernel: bool,
     /// Cuts of the matrix that are still to be made, in this order.
     pub matrix: Option<Vec<Cut>>,
     /// Of all draws.
@@ -198,7 +204,8 @@ fn head(setup: &Setup) -> Head<'static> {
 
 fn client_config(own: Option<&Own>) -> Config {
     let dial_override = own.map_or_else(Vec::new, |own| {
-        let proxies = own.links.clients.iter().enumerate();
+        let Links::Proxies { clients, .. } = &own.links else { return Vec::new() };
+        let proxies = clients.iter().enumerate();
         proxies.map(|(node, proxy)| (NodeId(node as u32 + 1), proxy.address().to_string())).collect()
     });
     // A number is kept until the end of the round: its write is repeated as long.
@@ -247,22 +254,32 @@ impl Own {
 
     fn launch(setup: &Setup, runtime: &Runtime) -> io::Result<Own> {
         let (ports, held) = draw_ports(setup.nodes)?;
-        let mut links = Links::default();
-        if setup.kinds.contains(&Kind::Cut) {
-            runtime.block_on(async {
+        let links = match (setup.kinds.contains(&Kind::Cut), setup.kernel) {
+            (false, _) => Links::Direct,
+            (true, true) => Links::Kernel(Network::start(setup.nodes)?),
+            (true, false) => runtime.block_on(async {
+                let (mut peers, mut clients) = (BTreeMap::new(), Vec::new());
                 for (from, to) in (0..setup.nodes).flat_map(|from| (0..setup.nodes).map(move |to| (from, to))) {
                     if from != to {
-                        links.peers.insert((from, to), Proxy::start(local(ports[to].peer)).await?);
+                        peers.insert((from, to), Proxy::start(local(ports[to].peer)).await?);
                     }
                 }
                 for ports in &ports {
-                    links.clients.push(Proxy::start(local(ports.native)).await?);
+                    clients.push(Proxy::start(local(ports.native)).await?);
                 }
-                io::Result::Ok(())
-            })?;
-        }
+                io::Result::Ok(Links::Proxies { peers, clients })
+            })?,
+        };
+        let hosts = match &links {
+            Links::Kernel(network) => (0..setup.nodes)
+                .map(|node| Host { namespace: network.namespace(node), address: network.node(node) })
+                .collect(),
+            _ => Vec::new(),
+        };
+        let no_peers = BTreeMap::new();
+        let peers = if let Links::Proxies { peers, .. } = &links { peers } else { &no_peers };
         let overrides = (0..setup.nodes).map(|from| {
-            let dialled = links.peers.iter().filter(|((of, _), _)| *of == from);
+            let dialled = peers.iter().filter(|((of, _), _)| *of == from);
             dialled.map(|((_, to), proxy)| format!("n{}={}", to + 1, proxy.address())).collect::<Vec<_>>().join(",")
         });
         let directories: Vec<PathBuf> =
@@ -278,6 +295,7 @@ impl Own {
             program: setup.program.clone(),
             directory: setup.directory.clone(),
             overrides: overrides.collect(),
+            hosts,
             flags: flags.iter().flatten().map(|word| (*word).to_owned()).collect(),
             ports,
             _held: held,
@@ -286,9 +304,9 @@ impl Own {
     }
 
     fn endpoints(&self, setup: &Setup) -> Vec<String> {
-        match self.links.clients.is_empty() {
-            true => (0..setup.nodes).map(|node| self.nodes.native(node).to_string()).collect(),
-            false => self.links.clients.iter().map(|proxy| proxy.address().to_string()).collect(),
+        match &self.links {
+            Links::Proxies { clients, .. } => clients.iter().map(|proxy| proxy.address().to_string()).collect(),
+            _ => (0..setup.nodes).map(|node| self.nodes.native(node).to_string()).collect(),
         }
     }
 }
@@ -370,9 +388,9 @@ impl Load<'_> {
         let outcome = nemesis.run(enough);
         let (spans, count) = (nemesis.spans, nemesis.count);
         ended.kills = nemesis.kills;
-        own.links.heal();
+        let healed = own.links.heal();
         ended.count += count;
-        match outcome {
+        match outcome.and(healed.map_err(Broken::Machine)) {
             Ok(()) => {}
             Err(Broken::Node(how)) => ended.wrong.push(how),
             Err(Broken::Machine(error)) => return Err(format!("a fault could not be made: {error}")),

@@ -13,7 +13,8 @@ use coppice_client::wire::{AdminError, ChangeId, MapReply, NodeId, PartitionId, 
 use coppice_client::{Admin, Config};
 use tokio::runtime::Runtime;
 
-use super::nemesis::{Kind, Span};
+use super::kinds::Kind;
+use super::nemesis::Span;
 use super::round::RECOVERY_MAX;
 use super::workload::Workload;
 use crate::check::random::Random;

@@ -158,6 +158,7 @@ fn launch(program: &Path, directory: &Path, shape: Shape) -> io::Result<Cluster>
         program: program.to_owned(),
         directory: directory.to_owned(),
         overrides: overrides.collect(),
+        hosts: Vec::new(),
         flags: Vec::new(),
         ports,
         _held: held,
