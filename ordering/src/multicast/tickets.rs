@@ -74,9 +74,10 @@ struct Queue {
     resend_at: Time,
     /// Doubles with every repetition, until something is placed.
     resend_after: Duration,
-    /// Something was sent again since all was placed: what is not placed yet may have come before what it follows, and
-    /// not counted (ordering.md 4, step 3).
-    repeated: bool,
+    /// How many of the oldest go out with the next repetition, 0 if nothing was repeated since all was placed. What
+    /// comes before the one that it follows does not count (ordering.md 4, step 3) and takes room at a full leader: a
+    /// repetition by time is the oldest alone, and each `Placed` after it doubles the number.
+    burst: usize,
 }
 
 impl Queue {
@@ -210,7 +211,6 @@ impl Tickets {
             return None;
         }
         queue.late = queue.late.filter(|late| *late > n);
-        let repeated = queue.repeated;
         (queue.resend_at, queue.resend_after) = (now + resend, resend);
         let mut completed = Vec::new();
         while let Some(sent) = queue.unplaced.pop_front_if(|sent| sent.n <= n) {
@@ -222,12 +222,11 @@ impl Tickets {
                 completed.push(sent.n);
             }
         }
-        queue.repeated &= !queue.unplaced.is_empty();
+        queue.burst = if queue.unplaced.is_empty() { 0 } else { (2 * queue.burst).min(RESEND_PLACES_MAX) };
+        let burst = queue.burst;
         let slowest = self.complete_placing((now, resend), completed, effects);
-        if repeated {
-            // Its turn may have come just now: it does not wait for the next repetition.
-            self.resend(partition, effects);
-        }
+        // The turn of the next may have come just now: it does not wait for the next repetition.
+        self.send_again(partition, burst, effects);
         slowest
     }
 
@@ -408,16 +407,21 @@ impl Tickets {
             if let Some(queue) = self.queues.get_mut(&partition) {
                 queue.resend_after = (2 * queue.resend_after).min(longest).max(queue.resend_after);
                 queue.resend_at = now + queue.resend_after;
-                queue.repeated = true;
+                queue.burst = 1;
             }
-            self.resend(partition, effects);
+            self.send_again(partition, 1, effects);
         }
     }
 
-    /// Sends everything again that this partition has not placed.
+    /// Sends everything again that this partition has not placed: its leader may never have seen it.
     pub fn resend(&self, partition: PartitionId, effects: &mut Vec<Effect>) {
+        self.send_again(partition, RESEND_PLACES_MAX, effects);
+    }
+
+    /// Sends the `count` oldest again of what this partition has not placed.
+    fn send_again(&self, partition: PartitionId, count: usize, effects: &mut Vec<Effect>) {
         let Some(queue) = self.queues.get(&partition) else { return };
-        for sent in queue.unplaced.iter().take(RESEND_PLACES_MAX) {
+        for sent in queue.unplaced.iter().take(count) {
             let open = self.open.get(&sent.n);
             // A ticket that was voided and unlinked by mistake has nothing left to say.
             let work = open.and_then(|open| open.unplaced.get(&partition)?.clone()).unwrap_or_default();
