@@ -131,8 +131,8 @@ impl Coordinator {
             Input::Placed { partition, ticket } => self.on_placed(partition, ticket, effects),
             Input::Confirmed(token) => self.on_confirmed(token),
             Input::Resend(partition) => {
-                if let Some(reign) = &self.reign {
-                    reign.tickets.resend(partition, effects);
+                if let Some(reign) = &mut self.reign {
+                    reign.tickets.resend(self.now, partition, effects);
                 }
             }
         }
@@ -305,8 +305,8 @@ impl Coordinator {
         let ballot = reign.tickets.ballot;
         if ticket.ballot == ballot {
             if let Some(took) = reign.tickets.placed(self.now, (partition, ticket.n), resend, effects) {
-                // A partition that was dead for a minute must not stretch everything by that. A quarter of the weight
-                // goes to the newest: a few rounds suffice to follow a change of load.
+                // A single slow round must not stretch everything by itself. A quarter of the weight goes to the newest:
+                // a few rounds suffice to follow a change of load.
                 let took = took.min(timeout);
                 self.round = if self.round.is_zero() { took } else { (3 * self.round + took) / 4 };
             }

@@ -31,6 +31,8 @@ struct Sent {
     n: u64,
     /// The ticket before it in the partition's chain.
     prev: Option<u64>,
+    /// When it was last sent.
+    at: Time,
 }
 
 /// A ticket that is not released, or voided and not placed everywhere.
@@ -74,10 +76,13 @@ struct Queue {
     resend_at: Time,
     /// Doubles with every repetition, until something is placed.
     resend_after: Duration,
-    /// How many of the oldest go out with the next repetition, 0 if nothing was repeated since all was placed. What
-    /// comes before the one that it follows does not count (ordering.md 4, step 3) and takes room at a full leader: a
-    /// repetition by time is the oldest alone, and each `Placed` after it doubles the number.
+    /// How many of the oldest the last repetition sent, 0 if nothing was repeated since all was placed. What comes
+    /// before the one that it follows does not count (ordering.md 4, step 3) and takes room at a full leader: a
+    /// repetition by time is the oldest alone, and once all that a repetition sent is placed, the next sends twice as
+    /// many.
     burst: usize,
+    /// The newest ticket that the last repetition sent.
+    burst_upto: u64,
 }
 
 impl Queue {
@@ -170,7 +175,7 @@ impl Tickets {
         let n = self.last;
         for (partition, work) in &works {
             let queue = self.queues.entry(*partition).or_default();
-            let sent = Sent { n, prev: queue.last };
+            let sent = Sent { n, prev: queue.last, at: now };
             if queue.unplaced.is_empty() {
                 (queue.resend_at, queue.resend_after) = (now + resend, resend);
             }
@@ -198,7 +203,8 @@ impl Tickets {
         self.asked
     }
 
-    /// The partition has everything up to `n`. Returns how long the slowest of the tickets that this completes took.
+    /// The partition has everything up to `n`. Returns how long the slowest of the tickets that this completes took,
+    /// since they were last sent: how long they waited for a partition that was away is not the length of a round.
     pub fn placed(
         &mut self,
         now: Time,
@@ -219,29 +225,34 @@ impl Tickets {
             // A split is released when the child serves too (ordering.md 8, reliability.md MV6).
             let early = mutant!(split_released_early) && matches!(open.purpose, Purpose::Change(_));
             if open.is_placed() || early {
-                completed.push(sent.n);
+                completed.push(sent);
             }
         }
-        queue.burst = if queue.unplaced.is_empty() { 0 } else { (2 * queue.burst).min(RESEND_PLACES_MAX) };
+        queue.burst = match queue.burst {
+            0 => 0,
+            _ if queue.unplaced.is_empty() => 0,
+            all if n >= queue.burst_upto => (2 * all).min(RESEND_PLACES_MAX),
+            _ => 1,
+        };
         let burst = queue.burst;
         let slowest = self.complete_placing((now, resend), completed, effects);
         // The turn of the next may have come just now: it does not wait for the next repetition.
-        self.send_again(partition, burst, effects);
+        self.send_again(now, partition, burst, effects);
         slowest
     }
 
     fn complete_placing(
         &mut self,
         (now, resend): (Time, Duration),
-        placed: Vec<u64>,
+        placed: Vec<Sent>,
         effects: &mut Vec<Effect>,
     ) -> Option<Duration> {
         let (mut slowest, mut unasked) = (None, Vec::new());
-        for n in placed {
+        for Sent { n, at, .. } in placed {
             let Some(open) = self.open.get_mut(&n) else { continue };
             // A change waits for more than its order: a child must be born.
             if !matches!(open.purpose, Purpose::Change(_)) {
-                slowest = slowest.max(Some(now - open.sent_at));
+                slowest = slowest.max(Some(now - at));
             }
             if open.voided {
                 // Too late, for good (reliability.md TK11).
@@ -409,23 +420,25 @@ impl Tickets {
                 queue.resend_at = now + queue.resend_after;
                 queue.burst = 1;
             }
-            self.send_again(partition, 1, effects);
+            self.send_again(now, partition, 1, effects);
         }
     }
 
     /// Sends everything again that this partition has not placed: its leader may never have seen it.
-    pub fn resend(&self, partition: PartitionId, effects: &mut Vec<Effect>) {
-        self.send_again(partition, RESEND_PLACES_MAX, effects);
+    pub fn resend(&mut self, now: Time, partition: PartitionId, effects: &mut Vec<Effect>) {
+        self.send_again(now, partition, RESEND_PLACES_MAX, effects);
     }
 
     /// Sends the `count` oldest again of what this partition has not placed.
-    fn send_again(&self, partition: PartitionId, count: usize, effects: &mut Vec<Effect>) {
-        let Some(queue) = self.queues.get(&partition) else { return };
-        for sent in queue.unplaced.iter().take(count) {
+    fn send_again(&mut self, now: Time, partition: PartitionId, count: usize, effects: &mut Vec<Effect>) {
+        let ballot = self.ballot;
+        let Some(queue) = self.queues.get_mut(&partition) else { return };
+        for sent in queue.unplaced.iter_mut().take(count) {
+            (sent.at, queue.burst_upto) = (now, sent.n);
             let open = self.open.get(&sent.n);
             // A ticket that was voided and unlinked by mistake has nothing left to say.
             let work = open.and_then(|open| open.unplaced.get(&partition)?.clone()).unwrap_or_default();
-            let (ticket, prev) = (self.ticket(sent.n), sent.prev.map(|n| self.ticket(n)));
+            let (ticket, prev) = (Ticket { ballot, n: sent.n }, sent.prev.map(|n| Ticket { ballot, n }));
             effects.push(Effect::Place { partition, place: Place { ticket, prev, work } });
         }
     }
