@@ -153,6 +153,14 @@ impl Residents {
         if known.is_some_and(|&known| known >= me) && !crate::mutant!(fork_again) {
             return None;
         }
+        // One that waits for its state here, and whose log was trimmed above the fork, has no votes left from there on:
+        // from the fork it would go on without them. So would a replica that a newer one has taken the place of.
+        let waits = self.healing.get(&group);
+        if waits.is_some_and(|waits| waits.me > me || (waits.me == me && waits.trimmed > fork.instance))
+            && !crate::mutant!(fork_below_trimmed)
+        {
+            return None;
+        }
         self.joining.remove(&group);
         let mut start = Start::forked(fork, me, led);
         if let Some(mut healing) = self.healing.remove(&group).filter(|healing| healing.me == me) {

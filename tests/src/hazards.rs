@@ -139,7 +139,11 @@ pub const HAZARDS: &[Hazard] = &[
         "replica that skips the split by a snapshot has no p'",
         &[sim("snapshot_skips_fork"), cargo("install_before_children")],
     ),
-    hazard("MV11", "replayed split forks p' again: an amnesiac voter, or p' twice", &[sim("fork_again")]),
+    hazard(
+        "MV11",
+        "replayed split forks p' again: an amnesiac voter, or p' twice",
+        &[sim("fork_again"), cargo("fork_below_trimmed")],
+    ),
     hazard("MV12", "merge takes p's undecided tip", &[cargo("merge_undecided")]),
     hazard("MV13", "ticket of an undecided map change leaves the directory", &[cargo("change_before_decided")]),
     // Storage.

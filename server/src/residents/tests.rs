@@ -150,6 +150,32 @@ fn a_child_that_lost_its_beginning_goes_on_from_the_split_executed_again() {
     assert!(!start.is_new && start.snapshot == Instance(7) && residents.healing().is_empty());
 }
 
+/// Seed 534: a checkpoint that had been fetched rotted, the older one was the fork's own, and a parent that was as far
+/// back executed the split again: the child began from its fork, and reported holes where it had voted.
+#[test]
+fn mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there() {
+    let mut residents = Residents::default();
+    let birth = || Birth::of_fork(&fork(&[1, 2, 3]));
+    let replay = |upto| {
+        let mut replay = Replay::default();
+        replay.apply(false, LogEntry::Trimmed { group: CHILD, upto: Instance(upto) });
+        replay.groups.remove(&CHILD).expect("it was told of")
+    };
+    let waits = residents.restart(OWN, (CHILD, ReplicaId(1)), birth(), Some(loaded(7)), replay(9));
+    assert!(matches!(waits, Ok(None)));
+    assert!(residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
+    assert_eq!(residents.unasked(), [CHILD], "it still waits for a state that reaches its votes");
+    // A replica that took the place of the one which the split began.
+    let waits = residents.restart(OWN, (CHILD, ReplicaId(4)), birth(), None, GroupReplay::default());
+    assert!(matches!(waits, Ok(None)));
+    assert!(residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
+    assert_eq!(residents.unasked(), [CHILD]);
+    // Trimmed up to the fork it has all its votes.
+    let waits = residents.restart(OWN, (CHILD, ReplicaId(1)), birth(), None, replay(7));
+    assert!(matches!(waits, Ok(None)));
+    assert!(residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_some());
+}
+
 /// Seed 128: a node that alone held a partition was killed behind a split, before the child's first checkpoint, and
 /// refused to start ever after.
 #[test]
@@ -243,6 +269,7 @@ fn planted_bugs_of_residents_are_caught() {
     for (mutant, test) in [
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
+        ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),
         ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),
         ("install_trims_nothing", "a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first"),
         ("snapshot_skips_fork", "a_replica_of_a_later_map_begins_with_a_snapshot"),
