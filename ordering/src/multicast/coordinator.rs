@@ -305,8 +305,8 @@ impl Coordinator {
         let ballot = reign.tickets.ballot;
         if ticket.ballot == ballot {
             if let Some(took) = reign.tickets.placed(self.now, (partition, ticket.n), resend, effects) {
-                // A single slow round must not stretch everything by itself. A quarter of the weight goes to the newest:
-                // a few rounds suffice to follow a change of load.
+                // A single slow round must not stretch everything by itself. A quarter of the weight goes to the
+                // newest: a few rounds suffice to follow a change of load.
                 let took = took.min(timeout);
                 self.round = if self.round.is_zero() { took } else { (3 * self.round + took) / 4 };
             }

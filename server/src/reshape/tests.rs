@@ -397,9 +397,39 @@ fn who_leads_a_partition_elsewhere_now_is_told_and_not_who_led_it_once() {
     }
 }
 
+/// Seed 1140: a deposed leader of the directory, two moves behind, asked for a replica that had been removed since; the
+/// move that was under way found a learner that it did not know, and never ended.
+#[test]
+fn a_directory_that_is_whole_moves_behind_changes_nothing() {
+    let mut model = Model::new(5, 1);
+    model.begin(relocation(1, &[1, 2, 4]));
+    let stale = model.directory.clone();
+    model.settle();
+    let second = Reshape::Move { change: ChangeId(2), partition: PartitionId(1), to: [1, 2, 5].map(NodeId).to_vec() };
+    execute(&mut model.directory, &DirectoryCommand::Reshape(second));
+    while model.groups[&PartitionId(1)].1.voters.contains(&ReplicaId(4)) {
+        assert_ne!(model.turn(&[]), 0);
+    }
+    let now = std::mem::replace(&mut model.directory, stale);
+    assert_eq!(steps(model.state(), &model.view(), 3, &BTreeSet::new()), []);
+    model.directory = now;
+    // Should it have come to that all the same, the move sends that one away.
+    model.groups.get_mut(&PartitionId(1)).expect("known").1.learners.push(ReplicaId(4));
+    model.settle();
+    assert_eq!(model.groups[&PartitionId(1)].1.learners, []);
+    assert_eq!((model.nodes_of(1), model.state().changes.len()), (vec![1, 2, 5], 0));
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn a_move_that_outlives_its_target_is_caught() {
     let test = "reshape::tests::a_move_onto_a_node_that_goes_is_called_off";
     crate::mutants::assert_caught("move_outlives_its_target", test);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn moves_of_another_time_are_caught() {
+    let test = "reshape::tests::a_directory_that_is_whole_moves_behind_changes_nothing";
+    crate::mutants::assert_caught("moves_of_another_time", test);
 }
