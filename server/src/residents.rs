@@ -80,7 +80,17 @@ pub struct Residents {
     skipped: BTreeSet<PartitionId>,
     /// Children of splits without a checkpoint yet, with their parents. Until it has one, a child's beginning exists
     /// only as the parent's log up to the split.
-    unsaved: BTreeMap<PartitionId, PartitionId>,
+    unsaved: BTreeMap<PartitionId, Unsaved>,
+    /// Replicas whose birth is on its way to the log: a crash may leave a checkpoint of a replica that nobody knows.
+    unborn: BTreeSet<PartitionId>,
+}
+
+/// A child that needs its parent.
+#[derive(Debug)]
+struct Unsaved {
+    parent: PartitionId,
+    /// It has a checkpoint, and waits for its birth to be durable.
+    has_checkpoint: bool,
 }
 
 /// Starting.
@@ -167,15 +177,28 @@ impl Residents {
             (start.birth, start.is_new) = (healing.birth, false);
             start.replay(&mut healing.replay);
         }
-        self.unsaved.insert(group, parent);
+        self.unsaved.insert(group, Unsaved { parent, has_checkpoint: false });
         Some(start)
     }
 
     /// The replica runs from now on.
     pub fn runs(&mut self, start: &Start) {
         self.running.insert(start.group, start.me);
+        if start.is_new && !crate::mutant!(birth_unflushed) {
+            self.unborn.insert(start.group);
+        }
         self.skipped.remove(&start.group);
         self.born.insert(start.group, start.birth.map_version());
+    }
+
+    /// The birth of a replica that runs is durable.
+    pub fn birth_is_durable(&mut self, group: PartitionId, me: ReplicaId) {
+        if self.running.get(&group) == Some(&me) {
+            self.unborn.remove(&group);
+            if self.unsaved.get(&group).is_some_and(|child| child.has_checkpoint) {
+                self.unsaved.remove(&group);
+            }
+        }
     }
 
     /// Replicas that run here.
@@ -234,7 +257,8 @@ impl Residents {
     /// Whether a snapshot that holds `kept`, by the map of `version`, may take the place of a replica of `group` here
     /// that holds `held`. What it does not hold went to other partitions, by splits that this replica would not execute
     /// any more: until those which the map names here run, each with a checkpoint of its own, this disk is one of the
-    /// majority that has their keys (reliability.md MV10). They join without waiting for a fork then.
+    /// majority that has their keys (reliability.md MV10). They join without waiting for a fork then. The snapshot may
+    /// skip a merge too, and then what it gives away is with the partition that ends.
     pub fn may_install(
         &mut self,
         own: NodeId,
@@ -245,22 +269,23 @@ impl Residents {
         if group == PartitionId::DIRECTORY || crate::mutant!(install_before_children) {
             return true;
         }
-        let gone = held.minus(kept);
-        if gone.iter().all(KeyRange::is_empty) {
-            return true;
-        }
-        // Who has what went is not known here yet.
+        // Who has what went, and what ended, is not known here yet.
         if map.version < version {
             return false;
         }
+        let range =
+            |entry: &Entry| KeyRange { low: (&entry.low[..]).into(), high: entry.high.as_deref().map(Into::into) };
+        let ending = map.ending.iter().filter(|entry| self.running.contains_key(&entry.partition)).map(range);
+        let ending = ending.filter(|_| !crate::mutant!(merge_skipped));
+        let gone: Vec<KeyRange> = ending.chain([held.clone()]).flat_map(|had| had.minus(kept)).collect();
         let has_some = |entry: &&Entry| {
-            let high = entry.high.as_deref().map(Into::into);
-            let range = KeyRange { low: (&entry.low[..]).into(), high };
+            let range = range(entry);
             entry.partition != group && gone.iter().any(|gone| !gone.intersect(&range).is_empty())
         };
         let missing = |entry: &&Entry| {
             let info = entry.replica_on(own).filter(|info| info.role == Role::Voter);
-            let ours = self.running.get(&entry.partition).or_else(|| self.removed.get(&entry.partition));
+            let durable = self.running.get(&entry.partition).filter(|_| !self.unborn.contains(&entry.partition));
+            let ours = durable.or_else(|| self.removed.get(&entry.partition));
             info.is_some_and(|info| ours.is_none_or(|&ours| ours < translate::replica(info.replica)))
         };
         let owners = map.groups().filter(|entry| entry.partition != PartitionId::DIRECTORY).filter(has_some);
@@ -315,19 +340,23 @@ impl Residents {
 impl Residents {
     /// Children of splits that have no checkpoint yet, and are to write one now.
     pub fn unsaved(&self) -> Vec<PartitionId> {
-        self.unsaved.keys().copied().collect()
+        self.unsaved.iter().filter(|(_, child)| !child.has_checkpoint).map(|(&group, _)| group).collect()
     }
 
     /// A checkpoint of a group is durable here.
     pub fn saved(&mut self, group: PartitionId) {
-        self.unsaved.remove(&group);
+        if !self.unborn.contains(&group) {
+            self.unsaved.remove(&group);
+        } else if let Some(child) = self.unsaved.get_mut(&group) {
+            child.has_checkpoint = true;
+        }
     }
 
     /// Whether a child on this node still needs the group's log: it takes no checkpoint and is not removed until the
     /// child has a checkpoint of its own. After a crash it executes the split again, and the child, whose birth and
     /// votes stand in the log, goes on from the same fork.
     pub fn is_needed(&self, group: PartitionId) -> bool {
-        self.unsaved.values().any(|&parent| parent == group)
+        self.unsaved.values().any(|child| child.parent == group)
     }
 
     /// Replicas here that the map does not name any more. The directory takes a replica off the map only when a quorum
@@ -354,6 +383,7 @@ impl Residents {
         }
         let replica = self.running.remove(&group)?;
         self.unsaved.remove(&group);
+        self.unborn.remove(&group);
         self.removed.insert(group, replica);
         self.born.remove(&group);
         Some(replica)

@@ -137,7 +137,12 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "MV10",
         "replica that skips the split by a snapshot has no p'",
-        &[sim("snapshot_skips_fork"), cargo("install_before_children")],
+        &[
+            sim("snapshot_skips_fork"),
+            cargo("install_before_children"),
+            cargo("birth_unflushed"),
+            cargo("merge_skipped"),
+        ],
     ),
     hazard(
         "MV11",

@@ -9,10 +9,10 @@ use coppice_client::map::{Entry, NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
-use super::Control;
+use super::{Control, ToControl};
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
 use crate::executor::Executing;
-use crate::log::{Append, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
+use crate::log::{Append, Awaited, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
 use crate::mailbox::Lane;
 use crate::net::link::Link;
@@ -153,13 +153,30 @@ impl Control {
         }
     }
 
-    /// Writes down that this replica exists, before it does anything. Nobody waits for it: whatever the replica writes
-    /// later is durable only together with it.
-    fn note_birth(&self, start: &Start) -> bool {
-        let Some(log) = &self.log else { return false };
+    /// Writes down that this replica exists, before it does anything. It does not wait for that: whatever it writes
+    /// later is durable only together with its birth. Others may have to wait, for what is to outlive a crash beside it.
+    fn note_birth(&self, start: &Start) -> Option<Awaited> {
+        let log = self.log.as_ref()?;
         let body = Bytes::from(postcard::to_stdvec(&start.birth).expect("a birth is plain data"));
         let created = LogEntry::Created { group: GroupId(start.group.0), replica: start.me, birth: body };
-        log.log().append(vec![Append { entry: created, lsn: None, lazy: false }]).is_ok()
+        log.log().append_awaited(vec![Append { entry: created, lsn: None, lazy: false }]).ok()
+    }
+
+    /// Tells the residents when the birth is durable.
+    fn await_birth(&self, (group, me): (PartitionId, ReplicaId), logged: Awaited) {
+        let shared = Arc::clone(&self.shared);
+        let waiting = std::thread::Builder::new().name(format!("birth-{group}"));
+        let spawned = waiting.spawn(move || {
+            // A log that has stopped ends the process.
+            if logged.wait().is_ok() {
+                let durable = move |control: &mut Control| control.residents.birth_is_durable(group, me);
+                shared.tell_control(ToControl::Call(Box::new(durable)));
+            }
+        });
+        if let Err(error) = spawned {
+            // It counts as not durable until the next start, and snapshots that need it wait.
+            tracing::warn!(partition = %group, %error, "no thread to wait for the log with");
+        }
     }
 
     fn launch(&self, start: Start) -> Launch {
@@ -189,7 +206,8 @@ impl Control {
     }
 
     pub(super) fn start(&mut self, start: Start) {
-        if start.is_new && !self.note_birth(&start) {
+        let birth = if start.is_new { self.note_birth(&start) } else { None };
+        if start.is_new && birth.is_none() {
             return;
         }
         if let (Some(upto), Some(log)) = (start.trim_upto, &self.log) {
@@ -198,6 +216,9 @@ impl Control {
             _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
         }
         self.residents.runs(&start);
+        if let Some(logged) = birth {
+            self.await_birth((start.group, start.me), logged);
+        }
         let launch = self.launch(start);
         let metrics = self.shared.metrics.partition(launch.group);
         self.on_shard(launch.group, move |shard| {

@@ -87,6 +87,7 @@ fn a_parent_is_needed_until_its_child_has_a_checkpoint() {
     let mut residents = parent(&[1, 2, 3]);
     let start = residents.fork(OWN, PARENT, true, &fork(&[1, 2, 3])).expect("it begins");
     residents.runs(&start);
+    residents.birth_is_durable(CHILD, start.me);
     assert!(residents.is_needed(PARENT) && !residents.is_needed(CHILD));
     let moved = map(5, vec![entry(CHILD, 2, &[1, 2, 3], Role::Voter)]);
     assert_eq!((residents.unnamed(OWN, &moved), residents.remove(PARENT)), (vec![], None));
@@ -219,6 +220,8 @@ fn mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here() {
     let start = residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
     residents.runs(&start);
     assert!(!asked(&mut residents, &kept, &named));
+    residents.birth_is_durable(CHILD, start.me);
+    assert!(!asked(&mut residents, &kept, &named));
     residents.saved(CHILD);
     assert!(asked(&mut residents, &kept, &named));
 
@@ -227,12 +230,61 @@ fn mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here() {
     assert!(!asked(&mut residents, &kept, &named));
     let start = residents.joined(OWN, &named, (CHILD, ReplicaId(1)), loaded(9)).expect("it is wanted");
     residents.runs(&start);
+    assert!(!asked(&mut residents, &kept, &named), "the log does not know of it yet");
+    residents.birth_is_durable(CHILD, start.me);
     assert!(asked(&mut residents, &kept, &named));
 
     // Or the child is no longer to be here.
     let mut residents = parent(&[1, 2, 3]);
     let elsewhere = Entry { replicas: entry(CHILD, 3, &[4, 5, 6], Role::Voter).replicas, ..child };
     assert!(asked(&mut residents, &kept, &map(3, vec![elsewhere])));
+}
+
+/// Seed 2949: a replica skipped by one snapshot a merge, which had brought it keys, and the split that gave them away
+/// again. The replica of the partition that had ended was the last here that had them.
+#[test]
+fn mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too() {
+    const ENDED: PartitionId = PartitionId(3);
+    let mut residents = parent(&[1, 2, 3]);
+    let high = Some(Bytes::from("m"));
+    let own = Entry { high: high.clone(), ..entry(PARENT, 4, &[1, 2, 3], Role::Voter) };
+    let child = Entry { low: b"m"[..].into(), ..entry(CHILD, 4, &[1, 2, 3], Role::Voter) };
+    let ended = Entry { low: b"m"[..].into(), ..entry(ENDED, 3, &[1, 2, 3], Role::Voter) };
+    let named = PartitionMap { ending: vec![ended.clone()], ..map(4, vec![own, child]) };
+    let held = KeyRange::new(b"", b"m");
+    let asked = |residents: &mut Residents, map: &PartitionMap| {
+        residents.may_install(OWN, map, (PARENT, &held), (&held, MapVersion(4)))
+    };
+    assert!(asked(&mut residents, &named), "the partition that ends is not here");
+    let Wanted::Begin(start) = residents.wanted(OWN, &Entry { version: FIRST_MAP, ..ended }) else { panic!("new") };
+    residents.runs(&start);
+    residents.birth_is_durable(ENDED, start.me);
+    assert!(!asked(&mut residents, &map(3, vec![])), "nobody knows what ended");
+    assert!(!asked(&mut residents, &named));
+    assert!(!residents.may_be_forked(&named, CHILD), "it waits for no fork");
+    let start = residents.joined(OWN, &named, (CHILD, ReplicaId(1)), loaded(9)).expect("it is wanted");
+    residents.runs(&start);
+    residents.birth_is_durable(CHILD, start.me);
+    assert!(asked(&mut residents, &named));
+}
+
+/// A crash may leave a checkpoint of a child that the log does not know, and the parent's behind the split.
+#[test]
+fn mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are() {
+    for birth_first in [true, false] {
+        let mut residents = parent(&[1, 2, 3]);
+        let start = residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
+        residents.runs(&start);
+        let birth = |residents: &mut Residents| residents.birth_is_durable(CHILD, start.me);
+        if birth_first {
+            birth(&mut residents);
+            assert_eq!((residents.unsaved(), residents.is_needed(PARENT)), (vec![CHILD], true));
+        }
+        residents.saved(CHILD);
+        assert_eq!((residents.unsaved(), residents.is_needed(PARENT)), (vec![], !birth_first));
+        birth(&mut residents);
+        assert!(!residents.is_needed(PARENT));
+    }
 }
 
 /// Seed 75: the log still owed a removed replica its flushes; the one that took its place had numbered its own records
@@ -267,8 +319,10 @@ fn px1_no_flush_of_a_removed_replica_is_its_successors() {
 #[test]
 fn planted_bugs_of_residents_are_caught() {
     for (mutant, test) in [
+        ("merge_skipped", "mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too"),
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
+        ("birth_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
         ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),
         ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),
         ("install_trims_nothing", "a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first"),

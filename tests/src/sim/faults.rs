@@ -213,11 +213,17 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
     faults
 }
 
-/// At most one checkpoint rots: what an older one leads back to may be gone, and then the others have it.
-fn rot(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fault> {
-    let at = random.below(latest as usize) as Nanos;
-    let kind = Kind::Rot { who: target(plan, random), at: random.next(), down: length(random, 2_000 * MS) };
-    (plan.replicas >= 3).then_some(Fault { at, kind })
+/// Checkpoints of one node rot, again and again: what the older ones lead back to may be gone, and then the others have
+/// it.
+fn rot(plan: &Plan, every: Nanos, random: &mut Random) -> Vec<Fault> {
+    let who = Target::Node(random.below(plan.nodes as usize));
+    let (mut faults, mut at) = (Vec::new(), random.below(every as usize) as Nanos);
+    while at < SAFETY_MAX && plan.replicas >= 3 {
+        let kind = Kind::Rot { who, at: random.next(), down: length(random, 2_000 * MS) };
+        faults.push(Fault { at, kind });
+        at += every / 4 + random.below(every as usize * 3 / 2) as Nanos;
+    }
+    faults
 }
 
 /// At most one disk is lost: of each group a majority keeps its own.

@@ -89,6 +89,8 @@ pub struct Node {
     pub up: bool,
     /// Its disk is gone for good.
     pub is_lost: bool,
+    /// A checkpoint on its disk was damaged.
+    pub is_rotten: bool,
     /// It is a process that waits to be told which node it is.
     pub is_new: bool,
     /// Its clock.
@@ -127,6 +129,7 @@ impl Node {
             life: 0,
             up: false,
             is_lost: false,
+            is_rotten: false,
             clock,
             paused_until: 0,
             doom: None,
@@ -303,8 +306,12 @@ impl World {
                 let mut groups: BTreeMap<PartitionId, coppice_ordering::Lsn> = BTreeMap::new();
                 for append in &appends {
                     self.oracle.durable(node, &append.entry);
-                    if let Entry::Removed { group, .. } = append.entry {
-                        self.on_removal_logged(node, PartitionId(group.0));
+                    match append.entry {
+                        Entry::Removed { group, .. } => self.on_removal_logged(node, PartitionId(group.0)),
+                        Entry::Created { group, replica, .. } => {
+                            self.nodes[node].control.residents.birth_is_durable(group, replica);
+                        }
+                        _ => {}
                     }
                     if let (Some(group), Some(lsn)) = (append.entry.group(), append.lsn) {
                         groups.insert(group, lsn);

@@ -114,6 +114,10 @@ impl World {
         let Some((me, birth)) = replay.created.take() else { return Ok(None) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|error| error.to_string())?;
         let start = residents.restart(NodeId(node as u32 + 1), (group, me), birth, loaded, replay);
+        if let Ok(None) = &start {
+            let now = self.now;
+            self.trace.step(now, &(node, group), |line| *line += &format!("n{node}.{group} waits for its state"));
+        }
         self.oracle.lives(node, group, me);
         self.nodes[node].found.insert((group, me), records);
         let start = start.map_err(|lost| format!("trimmed up to {}, and no checkpoint reaches that far", lost.0))?;
@@ -123,6 +127,10 @@ impl World {
 
     /// A replica begins, or goes on.
     pub fn start_replica(&mut self, node: usize, start: Start) {
+        let (now, group, snapshot) = (self.now, start.group, start.snapshot);
+        self.trace.step(now, &(node, group, snapshot.0), |line| {
+            *line += &format!("n{node}.{group} starts as {} from {snapshot}", start.me);
+        });
         if start.is_new {
             let birth = postcard::to_stdvec(&start.birth).expect("a birth is plain data").into();
             let entry = Entry::Created { group: start.group, replica: start.me, birth };

@@ -443,6 +443,7 @@ impl World {
                 let node = self.node_of(who);
                 if self.nodes[node].up && self.nodes[node].store.rot_checkpoint(at) {
                     self.reached.note("fault: checkpoint rots");
+                    self.nodes[node].is_rotten = true;
                     self.crash(node, down);
                 }
             }
@@ -459,8 +460,8 @@ impl World {
         self.healed = true;
         self.net.heal();
         if self.plan.minority_down {
-            // A disk that was lost is as good as a node that stays down.
-            let lost = usize::from(self.nodes.iter().any(|node| node.is_lost));
+            // A disk that was lost is as good as a node that stays down, and so is one with damage.
+            let lost = usize::from(self.nodes.iter().any(|node| node.is_lost || node.is_rotten));
             let minority = ((self.plan.replicas as usize - 1) / 2).saturating_sub(lost);
             for _ in 0..minority {
                 self.stays_down |= 1 << self.random.below(self.nodes.len());
