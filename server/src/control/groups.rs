@@ -154,7 +154,7 @@ impl Control {
     }
 
     /// Writes down that this replica exists, before it does anything. It does not wait for that: whatever it writes
-    /// later is durable only together with its birth. Others may have to wait, for what is to outlive a crash beside it.
+    /// later is durable only together with its birth. Others may have to, for what is to outlive a crash beside it.
     fn note_birth(&self, start: &Start) -> Option<Awaited> {
         let log = self.log.as_ref()?;
         let body = Bytes::from(postcard::to_stdvec(&start.birth).expect("a birth is plain data"));
