@@ -33,7 +33,11 @@ const CALM: Chaos = Chaos {
 
 /// Three partitions with 600 keys, a reader that takes everything at once.
 fn start(seed: u64, chaos: Chaos, queries: QueryChaos, range_credit: u32) -> Run {
-    let mut world = World::new(seed, chaos, &["g", "n"]);
+    start_with(seed, chaos, queries, range_credit, &["g", "n"])
+}
+
+fn start_with(seed: u64, chaos: Chaos, queries: QueryChaos, range_credit: u32, borders: &[&'static str]) -> Run {
+    let mut world = World::new(seed, chaos, borders);
     world.queries.chaos = queries;
     world.queries.read_pause = Some(Duration::ZERO);
     for n in 0..600 {
@@ -90,6 +94,24 @@ fn parts_that_come_before_the_cut_are_kept() {
         run.run_for(Duration::from_secs(1));
         assert_whole(&run, 2);
         assert_eq!(run.world.queries.tickets.len(), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_query_over_many_partitions_is_whole_whenever_its_cut_comes() {
+    let borders: Vec<&str> = "b c d e f g h i j k l m n o p q r s t u v w x y z".split(' ').collect();
+    for (seed, late_cut) in (0..20).zip([0, 300, 1000].into_iter().cycle()) {
+        let queries = QueryChaos { late_cut, ..QueryChaos::default() };
+        let mut run = start_with(seed, CALM, queries, 1 << 20, &borders);
+        ask(&mut run, 1, "", None);
+        run.run_for(Duration::from_secs(1));
+        for (token, reverse) in [(2, false), (3, true)] {
+            let range = range_call(Bytes::from("ab"), Some(Bytes::from("y")), reverse);
+            run.submit(token, Duration::from_secs(5), Request::Range(range)).unwrap();
+            run.run_for(Duration::from_secs(1));
+            assert_whole(&run, token);
+        }
+        assert_eq!(run.world.queries.tickets.len(), 3, "seed {seed}");
     }
 }
 

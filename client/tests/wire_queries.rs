@@ -149,6 +149,13 @@ fn a_cut_whose_parts_do_not_ascend_or_that_names_a_partition_twice_is_refused() 
     wrong = cut(&[b"a".to_vec(), b"c".to_vec(), b"m".to_vec()], true);
     wrong.parts[2].partition = PartitionId(1);
     assert!(matches!(Cut::decode(&body(&wrong)), Err(WireError::Limit { what: "parts of one partition", .. })));
+    // Among many, too: the first again as the last, and two of the last.
+    for (first, again) in [(0, 39), (38, 39), (17, 20)] {
+        wrong = cut(&(0..40).map(|at| vec![at]).collect::<Vec<_>>(), true);
+        assert_eq!(Cut::decode(&body(&wrong)), Ok(wrong.clone()));
+        wrong.parts[again].partition = wrong.parts[first].partition;
+        assert!(matches!(Cut::decode(&body(&wrong)), Err(WireError::Limit { what: "parts of one partition", .. })));
+    }
     let mut none = BytesMut::new();
     none.put_slice(&[0, 3, 1, 57, 8, 0, 0]);
     assert_eq!(Cut::decode(&none.freeze()), Err(WireError::Empty("parts")));

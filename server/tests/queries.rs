@@ -196,6 +196,23 @@ fn a_query_reads_all_partitions_at_one_ticket_while_they_change() {
 }
 
 #[test]
+fn a_query_counts_as_one_request_however_many_messages_answer_it() {
+    let directory = Scratch::new("queries-counted");
+    let cluster = formed(&LocalOptions { partitions: 4, ..LocalOptions::new(&directory.0) });
+    let mut asker = Asker::connect(&cluster);
+    for _ in 0..5 {
+        asker.query(&everything());
+    }
+    let counted = |text: String| -> f64 {
+        let of_ranges = |line: &&str| line.starts_with("coppice_requests_total{op=\"range\",result=\"ok\"}");
+        let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+        text.lines().filter(of_ranges).filter_map(value).sum()
+    };
+    let sum: f64 = (0..3).map(|at| counted(cluster.node(at).expect("runs").metrics())).sum();
+    assert_eq!(sum, 5.0);
+}
+
+#[test]
 fn a_query_survives_the_coordinator_and_a_partitions_leader() {
     let directory = Scratch::new("queries-failover");
     let mut cluster = formed(&LocalOptions { partitions: 4, ..LocalOptions::new(&directory.0) });

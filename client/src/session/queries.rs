@@ -25,7 +25,7 @@ use super::{Effect, Session};
 pub(super) struct Queries {
     /// Number of the last attempt. None is used twice: what is late of an old attempt finds nobody.
     last: u32,
-    under_way: BTreeMap<u32, Attempt>,
+    under_way: BTreeMap<u32, Box<Attempt>>,
     /// When a call whose attempt came to nothing is asked again.
     resting: BTreeSet<(Time, CallKey)>,
     /// No attempt's `until` is before it.
@@ -100,7 +100,7 @@ impl Session {
         let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode: _ } = range;
         let bounds = (low.clone(), high.clone(), reverse);
         let query = Query::new(key, (peer, stream), bounds, (credit, credit_max));
-        self.queries.under_way.insert(number, Attempt { query, until: Time::NEVER });
+        self.queries.under_way.insert(number, Box::new(Attempt { query, until: Time::NEVER }));
         let request = QueryRequest {
             query: number,
             low,
@@ -228,7 +228,8 @@ impl Session {
 
     /// Grants credit, and sets the deadline of a call that streams: it runs while a node owes something.
     fn grant(&mut self, now: Time, number: u32, effects: &mut Vec<Effect>) {
-        let Some(Attempt { query, .. }) = self.queries.under_way.get_mut(&number) else { return };
+        let Some(attempt) = self.queries.under_way.get_mut(&number) else { return };
+        let query = &mut attempt.query;
         let (grant, key) = (query.grant(), query.call);
         let owed = query.is_owed();
         if let Some(grant) = grant {
@@ -261,8 +262,9 @@ impl Session {
     /// others for the next one.
     fn connect_parts(&mut self, now: Time, number: u32, effects: &mut Vec<Effect>) {
         let Some(attempt) = self.queries.under_way.get(&number) else { return };
-        let nodes: BTreeSet<NodeId> =
-            attempt.query.missing().filter_map(|(peer, node)| if peer.is_none() { node } else { None }).collect();
+        let unknown = attempt.query.missing().filter_map(|(peer, node)| if peer.is_none() { node } else { None });
+        let is_ready = |node: NodeId| self.peers.iter().any(|peer| peer.node == Some(node) && peer.is_ready());
+        let nodes: BTreeSet<NodeId> = unknown.filter(|&node| !is_ready(node)).collect();
         let mut all = true;
         for node in nodes {
             let Some(at) = self.peer_of(node) else {
@@ -352,7 +354,7 @@ impl Session {
 
     /// Forgets an attempt and calls off what may still come of it. Returns its call.
     pub(super) fn drop_attempt(&mut self, number: u32, effects: &mut Vec<Effect>) -> Option<CallKey> {
-        let Attempt { query, .. } = self.queries.under_way.remove(&number)?;
+        let query = self.queries.under_way.remove(&number)?.query;
         self.queries.unconnected.remove(&number);
         let (at, stream) = query.asked;
         let is_it = |sent: &mut Sent| matches!(sent.flight, Flight::Query { number: of, .. } if of == number);

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use coppice_btree::Value;
 
 use crate::wire::{Cut, NodeId, Part, PartEnd, PartitionId, Position, Ticket};
 
@@ -16,6 +17,9 @@ use super::calls::CallKey;
 
 /// Partitions of which chunks are kept before a `Cut` says whether they are wanted.
 const EARLY_PARTS_MAX: usize = 65_536;
+
+/// Up to so many parts are looked through one by one.
+const FEW_PARTS: usize = 16;
 
 /// Least credit that a part is given at first, of however many: a page or two of small pairs.
 const PART_CREDIT_MIN: u32 = 16 * 1024;
@@ -34,10 +38,12 @@ pub(super) enum Taken {
 }
 
 /// What has come of one part.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Arriving {
-    /// Its bounds and the node that serves it, once the cut is known.
-    cut: Option<(Bytes, Option<Bytes>, NodeId)>,
+    partition: PartitionId,
+    /// Its bounds and the node that serves it, once the cut is known. Copied: a query waits for its parts much longer
+    /// than its cut should keep the buffer that it came in.
+    cut: Option<(Value, Option<Value>, NodeId)>,
     /// The connection's peer that it comes from, once something came.
     peer: Option<usize>,
     /// Instance and index that it is read at.
@@ -80,11 +86,13 @@ pub(super) struct Query {
     reverse: bool,
     /// Of the cut, or of the chunk that came first.
     ticket: Option<Ticket>,
-    /// The parts in the order in which they are read; empty before the cut.
-    order: Vec<PartitionId>,
-    parts: BTreeMap<PartitionId, Arriving>,
+    /// Once the cut is known, the parts in the order in which they are read; before, those of which something came.
+    parts: Vec<Arriving>,
+    /// Where each is in `parts`, if they are many.
+    places: BTreeMap<PartitionId, usize>,
+    is_cut: bool,
     completed: bool,
-    /// Place in `order` of the part that is being read.
+    /// Place in `parts` of the one that is being read.
     turn: usize,
     /// Pairs of the parts before it.
     pairs: u64,
@@ -114,8 +122,9 @@ impl Query {
             high,
             reverse,
             ticket: None,
-            order: Vec::new(),
-            parts: BTreeMap::new(),
+            parts: Vec::new(),
+            places: BTreeMap::new(),
+            is_cut: false,
             completed: false,
             turn: 0,
             pairs: 0,
@@ -133,7 +142,7 @@ impl Query {
 
     /// The coordinator's announcement.
     pub fn on_cut(&mut self, cut: Cut) -> Taken {
-        if !self.order.is_empty() {
+        if self.is_cut {
             return Taken::Nonsense("two cuts of one query");
         }
         let ends = cut.parts.first().zip(cut.parts.last());
@@ -143,18 +152,38 @@ impl Query {
         if !self.is_of(cut.ticket) {
             return Taken::Void;
         }
-        self.order = cut.parts.iter().map(|part| part.partition).collect();
-        if self.reverse {
-            self.order.reverse();
-        }
-        let credit = i64::from(self.credit_first);
+        let early = std::mem::replace(&mut self.parts, Vec::with_capacity(cut.parts.len()));
         for part in cut.parts {
-            let fresh = || Arriving { credit, ..Arriving::default() };
-            let arriving = self.parts.entry(part.partition).or_insert_with(fresh);
-            arriving.cut = Some((part.low, part.high, part.node));
+            let mut announced = Arriving::new(part.partition, self.credit_first);
+            announced.cut = Some((Value::from(&*part.low), part.high.map(|high| Value::from(&*high)), part.node));
+            self.parts.push(announced);
         }
-        let announced = self.parts.values().all(|part| part.cut.is_some() && part.is_inside());
-        if announced { Taken::Yes } else { Taken::Void }
+        if self.reverse {
+            self.parts.reverse();
+        }
+        self.is_cut = true;
+        self.places.clear();
+        self.note_places();
+        // What came early takes the place that was announced for it.
+        let early = early.into_iter().all(|part| match self.place_of(part.partition) {
+            Some(place) => self.parts[place].adopt(part),
+            None => false,
+        });
+        if early { Taken::Yes } else { Taken::Void }
+    }
+
+    fn place_of(&self, partition: PartitionId) -> Option<usize> {
+        if self.parts.len() > FEW_PARTS {
+            return self.places.get(&partition).copied();
+        }
+        self.parts.iter().position(|part| part.partition == partition)
+    }
+
+    fn note_places(&mut self) {
+        if self.parts.len() > FEW_PARTS {
+            let noted = self.places.len();
+            self.places.extend(self.parts.iter().map(|part| part.partition).zip(0..).skip(noted));
+        }
     }
 
     /// A chunk, with its body, from this peer.
@@ -164,19 +193,22 @@ impl Query {
             return Taken::Void;
         }
         let partition = part.position.partition;
-        let known = self.parts.contains_key(&partition);
-        if !known && (!self.order.is_empty() || self.parts.len() >= EARLY_PARTS_MAX) {
-            return Taken::Void;
-        }
-        let credit = i64::from(self.credit_first);
-        let arriving = self.parts.entry(partition).or_insert_with(|| Arriving { credit, ..Arriving::default() });
-        arriving.take(peer, part, body)
+        let place = match self.place_of(partition) {
+            Some(place) => place,
+            None if self.is_cut || self.parts.len() >= EARLY_PARTS_MAX => return Taken::Void,
+            None => {
+                self.parts.push(Arriving::new(partition, self.credit_first));
+                self.note_places();
+                self.parts.len() - 1
+            }
+        };
+        self.parts[place].take(peer, part, body)
     }
 
     /// The coordinator's last word: the parts of this ticket are the result.
     pub fn on_completed(&mut self, ticket: Ticket) -> Taken {
         // Without a cut nobody knows what is missing.
-        if self.order.is_empty() || !self.is_of(ticket) {
+        if !self.is_cut || !self.is_of(ticket) {
             return Taken::Void;
         }
         self.completed = true;
@@ -186,8 +218,8 @@ impl Query {
     /// Whether the result may leave: it counts, and each of its parts has begun. A replica that was removed before it
     /// came to the ticket gives no part; while nothing was given out, the query is simply asked again.
     fn may_leave(&self) -> bool {
-        let begun = self.order.iter().all(|id| self.parts.get(id).is_some_and(|part| part.position.is_some()));
-        begun && self.completed || mutant!(client_no_complete)
+        let begun = || self.parts.iter().all(|part| part.position.is_some());
+        self.completed && begun() || mutant!(client_no_complete)
     }
 
     /// Takes out what may be given to the reader now, in key order; the end, if that was all.
@@ -195,16 +227,15 @@ impl Query {
         if !self.may_leave() {
             return None;
         }
-        while let Some(&partition) = self.order.get(self.turn) {
-            let part = self.parts.get_mut(&partition)?;
+        while let Some(part) = self.parts.get_mut(self.turn).filter(|_| self.is_cut) {
             self.unread += part.held.iter().map(|chunk| chunk.len() as i64).sum::<i64>();
             chunks.extend(part.held.drain(..));
             let end = part.end?;
             self.turn += 1;
             self.pairs += part.pairs;
             // What is behind a part that a limit ended is not next to it: nothing of it may follow.
-            if end == PartEnd::Limited || self.turn == self.order.len() {
-                let (instance, index) = part.position.unwrap_or_default();
+            let (partition, (instance, index)) = (part.partition, part.position.unwrap_or_default());
+            if end == PartEnd::Limited || self.turn == self.parts.len() {
                 return Some(Ended { pairs: self.pairs, position: Position { partition, instance, index } });
             }
         }
@@ -217,10 +248,8 @@ impl Query {
     }
 
     /// The part that is read now, if it has not come whole.
-    fn current(&mut self) -> Option<(PartitionId, &mut Arriving)> {
-        let &partition = self.order.get(self.turn)?;
-        let part = self.parts.get_mut(&partition).filter(|part| part.end.is_none())?;
-        Some((partition, part))
+    fn current(&mut self) -> Option<&mut Arriving> {
+        self.parts.get_mut(self.turn).filter(|part| self.is_cut && part.end.is_none())
     }
 
     /// Credit for the part that is being read: what the reader has room for, once half of what the part had at first is
@@ -231,8 +260,8 @@ impl Query {
         }
         let (max, unread) = (i64::from(self.credit_max), self.unread.max(0));
         let first = i64::from(self.credit_first);
-        let (partition, part) = self.current()?;
-        let peer = part.peer?;
+        let part = self.current()?;
+        let (partition, peer) = (part.partition, part.peer?);
         let room = max - unread - part.credit.max(0);
         if room <= 0 || part.credit > first / 2 || (part.credit > 0 && room < max / 4) {
             return None;
@@ -245,18 +274,39 @@ impl Query {
 
     /// Whether the nodes owe the reader something; else it is the reader who lets them wait.
     pub fn is_owed(&mut self) -> bool {
-        let all_begun = self.parts.values().all(|part| part.position.is_some());
-        !all_begun || self.current().is_some_and(|(_, part)| part.credit > 0)
+        let all_begun = self.parts.iter().all(|part| part.position.is_some());
+        !all_begun || self.current().is_some_and(|part| part.credit > 0)
     }
 
     /// The node and, once something came, the peer of each part that has not come whole.
     pub fn missing(&self) -> impl Iterator<Item = (Option<usize>, Option<NodeId>)> {
-        let missing = self.parts.values().filter(|part| part.end.is_none());
+        let missing = self.parts.iter().filter(|part| part.end.is_none());
         missing.map(|part| (part.peer, part.cut.as_ref().map(|(_, _, node)| *node)))
     }
 }
 
 impl Arriving {
+    fn new(partition: PartitionId, credit: u32) -> Arriving {
+        Arriving {
+            partition,
+            cut: None,
+            peer: None,
+            position: None,
+            next: 0,
+            pairs: 0,
+            credit: i64::from(credit),
+            held: VecDeque::new(),
+            end: None,
+        }
+    }
+
+    /// Takes over what came before the cut; `false` if that is not what was announced.
+    fn adopt(&mut self, early: Arriving) -> bool {
+        let cut = self.cut.take();
+        *self = Arriving { cut, ..early };
+        self.is_inside()
+    }
+
     /// Whether the keys of what is held lie inside the part's bounds. The reader checks that they ascend.
     fn is_inside(&self) -> bool {
         self.held.iter().all(|body| Part::decode(body).is_ok_and(|part| self.holds(&part)))
@@ -264,7 +314,7 @@ impl Arriving {
 
     fn holds(&self, part: &Part<'_>) -> bool {
         let Some((low, high, _)) = &self.cut else { return true };
-        let inside = |key: &[u8]| key >= &low[..] && high.as_ref().is_none_or(|high| key < &high[..]);
+        let inside = |key: &[u8]| key >= low.as_slice() && high.as_ref().is_none_or(|high| key < high.as_slice());
         part.ends().is_none_or(|(first, last)| inside(first) && inside(last))
     }
 
@@ -291,6 +341,9 @@ impl Arriving {
         self.pairs = part.pairs_so_far;
         self.credit -= body.len() as i64;
         self.end = part.end;
+        if self.held.capacity() == 0 && part.end.is_some() {
+            self.held.reserve_exact(1);
+        }
         self.held.push_back(body.clone());
         Taken::Yes
     }

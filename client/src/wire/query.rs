@@ -31,6 +31,9 @@ const QUERY_LEADERS: u8 = 16;
 const QUERY_FLAGS: u8 = QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH | QUERY_LEADERS;
 const CUT_HIGH: u8 = 1;
 
+/// Up to so many parts are looked through one by one.
+const FEW_PARTS: usize = 16;
+
 pub(super) fn put_ticket(out: &mut BytesMut, ticket: Ticket) {
     put_varint(out, ticket.round);
     put_varint(out, u64::from(ticket.replica.0));
@@ -203,11 +206,19 @@ impl Cut {
         }
         let mut low = read_bound(&mut reader, body)?;
         // Grows with what is there, not with what is announced.
-        let mut parts = Vec::new();
+        let mut parts: Vec<CutPart> = Vec::new();
         let mut partitions = BTreeSet::new();
         for at in 0..count {
             let (partition, node) = (PartitionId(reader.varint_u32()?), NodeId(reader.varint_u32()?));
-            if !partitions.insert(partition) {
+            let again = if parts.len() < FEW_PARTS {
+                parts.iter().any(|part| part.partition == partition)
+            } else {
+                if partitions.is_empty() {
+                    partitions.extend(parts.iter().map(|part| part.partition));
+                }
+                !partitions.insert(partition)
+            };
+            if again {
                 return Err(WireError::Limit { what: "parts of one partition", value: 2, max: 1 });
             }
             let open = at + 1 == count && flags & CUT_HIGH == 0;

@@ -64,6 +64,9 @@ impl Packs {
 
     /// Takes the oldest packs that are `ready`, for one ticket of at most `bytes_max`.
     pub fn take(&mut self, bytes_max: usize, ready: impl Fn(&Pack) -> bool) -> Option<Pack> {
+        if !self.packs.iter().any(&ready) {
+            return None;
+        }
         let mut taken: Option<Pack> = None;
         for pack in std::mem::take(&mut self.packs) {
             let bytes = taken.as_ref().map_or(0, |taken| taken.bytes);

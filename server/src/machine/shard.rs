@@ -242,23 +242,25 @@ impl Shard {
     /// A walk over `range` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it is
     /// sealed.
     pub fn cursor(&self, range: &RangeRequest) -> Option<Cursor> {
-        if self.is_closed() { None } else { self.part(range) }
+        if self.is_closed() {
+            return None;
+        }
+        self.part(&range.low, range.high.as_deref(), range.reverse)
     }
 
     /// The same for a part of a query: a sealed partition gives it too.
-    fn part(&self, range: &RangeRequest) -> Option<Cursor> {
-        let low = range.low.as_ref();
-        let below_high = match (&range.high, &self.range.high) {
+    fn part(&self, low: &[u8], high: Option<&[u8]>, reverse: bool) -> Option<Cursor> {
+        let below_high = match (high, &self.range.high) {
             (_, None) => true,
             (None, Some(_)) => false,
-            (Some(high), Some(own)) => high.as_ref() <= own.as_slice(),
+            (Some(high), Some(own)) => high <= own.as_slice(),
         };
         let inside = low >= self.range.low.as_slice() && below_high;
         if !inside && !crate::mutant!(read_ignores_split) {
             return None;
         }
-        let wanted = KeyRange { low: low.into(), high: range.high.as_deref().map(Into::into) };
-        let direction = if range.reverse { Direction::Reverse } else { Direction::Forward };
+        let wanted = KeyRange { low: low.into(), high: high.map(Into::into) };
+        let direction = if reverse { Direction::Reverse } else { Direction::Forward };
         Some(self.tree.cursor(wanted, direction))
     }
 
@@ -370,7 +372,7 @@ impl Shard {
                 }
                 let Ok(share) = Share::decode(&sub.bytes) else { continue };
                 // Outside the bounds: cut by another map, which the order of tickets excludes. No part, no result.
-                if let Some(cursor) = self.part(&share.range(self.partition)) {
+                if let Some(cursor) = self.part(&share.low, share.high.as_deref(), share.reverse) {
                     shares.push((share, cursor));
                 }
             }

@@ -16,6 +16,9 @@ const HIGH: u8 = 8;
 /// A bound of a range: the longest key and one byte, which makes it the first key behind.
 const BOUND_BYTES_MAX: usize = coppice_client::wire::KEY_BYTES_MAX + 1;
 
+/// A buffer that shares gather in: a few hundred of them with short bounds. The last of them that is kept keeps it all.
+const GATHERED_BYTES: usize = 16 << 10;
+
 /// One partition's share of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -74,10 +77,28 @@ impl Share {
         (share, part)
     }
 
-    /// As bytes.
+    /// As bytes, in a buffer of their own.
     pub fn encode(&self) -> Bytes {
-        let high = self.high.as_ref().map_or(0, Bytes::len);
-        let mut out = BytesMut::with_capacity(48 + self.low.len() + high);
+        let mut out = BytesMut::with_capacity(self.len_max());
+        self.append_to(&mut out);
+        out.freeze()
+    }
+
+    /// As bytes, in a buffer that shares gather in: they live and go together.
+    pub fn encode_in(&self, gathered: &mut BytesMut) -> Bytes {
+        if gathered.capacity() - gathered.len() < self.len_max() {
+            *gathered = BytesMut::with_capacity(GATHERED_BYTES.max(self.len_max()));
+        }
+        self.append_to(gathered);
+        gathered.split().freeze()
+    }
+
+    /// More than it takes as bytes.
+    fn len_max(&self) -> usize {
+        48 + self.low.len() + self.high.as_ref().map_or(0, Bytes::len)
+    }
+
+    fn append_to(&self, out: &mut BytesMut) {
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
         out.put_u8(
             flag(self.reverse, REVERSE)
@@ -86,16 +107,15 @@ impl Share {
                 | flag(self.high.is_some(), HIGH),
         );
         out.put_u64_le(self.client.0);
-        put_varint(&mut out, u64::from(self.query));
-        put_varint(&mut out, u64::from(self.replica.0));
+        put_varint(out, u64::from(self.query));
+        put_varint(out, u64::from(self.replica.0));
         for bound in std::iter::once(&self.low).chain(&self.high) {
-            put_varint(&mut out, bound.len() as u64);
+            put_varint(out, bound.len() as u64);
             out.extend_from_slice(bound);
         }
-        put_varint(&mut out, self.pairs_max);
-        put_varint(&mut out, self.bytes_max);
-        put_varint(&mut out, u64::from(self.credit));
-        out.freeze()
+        put_varint(out, self.pairs_max);
+        put_varint(out, self.bytes_max);
+        put_varint(out, u64::from(self.credit));
     }
 
     /// Whether `replica` answers the share that `bytes` hold: all replicas of a partition are given all shares, and
@@ -109,11 +129,11 @@ impl Share {
         named().is_ok_and(|named| named == replica.0)
     }
 
-    /// Reads what [`Share::encode`] wrote.
+    /// Reads what [`Share::encode`] wrote; the bounds share its memory.
     ///
     /// # Errors
     /// The first thing that is not what it should be.
-    pub fn decode(bytes: &[u8]) -> Result<Share, WireError> {
+    pub fn decode(bytes: &Bytes) -> Result<Share, WireError> {
         let mut reader = Reader::new(bytes);
         let flags = reader.u8()?;
         if flags & !(REVERSE | KEYS_ONLY | COUNT_ONLY | HIGH) != 0 {
@@ -122,10 +142,10 @@ impl Share {
         let client = ClientId(reader.u64()?);
         let query = reader.varint_u32()?;
         let replica = ReplicaId(reader.varint_u32()?);
-        let low = Bytes::copy_from_slice(reader.bytes("low bound", BOUND_BYTES_MAX)?);
+        let low = bytes.slice_ref(reader.bytes("low bound", BOUND_BYTES_MAX)?);
         let high = match flags & HIGH {
             0 => None,
-            _ => Some(Bytes::copy_from_slice(reader.bytes("high bound", BOUND_BYTES_MAX)?)),
+            _ => Some(bytes.slice_ref(reader.bytes("high bound", BOUND_BYTES_MAX)?)),
         };
         let (pairs_max, bytes_max) = (reader.varint()?, reader.varint()?);
         let credit = reader.varint_u32()?;
@@ -181,7 +201,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_a_share_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            if let Ok(share) = Share::decode(&bytes) {
+            if let Ok(share) = Share::decode(&Bytes::from(bytes)) {
                 prop_assert_eq!(Share::decode(&share.encode()), Ok(share));
             }
         }
@@ -189,7 +209,20 @@ mod tests {
         #[test]
         fn a_cut_share_is_an_error(share in any_share(), cut in any::<proptest::sample::Index>()) {
             let bytes = share.encode();
-            prop_assert!(Share::decode(&bytes[..cut.index(bytes.len())]).is_err());
+            prop_assert!(Share::decode(&bytes.slice(..cut.index(bytes.len()))).is_err());
+        }
+
+        #[test]
+        fn shares_that_gather_in_one_buffer_stay_apart(
+            shares in proptest::collection::vec(any_share(), 0..8),
+            capacity in 0..400_usize,
+        ) {
+            let mut gathered = BytesMut::with_capacity(capacity);
+            let bytes: Vec<Bytes> = shares.iter().map(|share| share.encode_in(&mut gathered)).collect();
+            for (share, bytes) in shares.into_iter().zip(bytes) {
+                prop_assert_eq!(&bytes, &share.encode());
+                prop_assert_eq!(Share::decode(&bytes), Ok(share));
+            }
         }
     }
 }

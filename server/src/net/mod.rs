@@ -4,6 +4,7 @@ pub mod codec;
 pub mod fault;
 pub mod link;
 pub mod outbox;
+pub mod parts;
 pub mod peer;
 pub mod peer_frame;
 pub mod peer_in;

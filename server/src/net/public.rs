@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::outbox::Outbox;
+use super::parts::Parts;
 use super::translate;
 use crate::metrics::{Op, Outcome, Queue};
 use crate::request::{Origin, Refusal, Reply, Request};
@@ -32,9 +33,6 @@ const OUTBOX_BYTES_MAX: usize = 8 << 20;
 
 /// Range chunks are made while less than this waits to be written.
 const RANGES_BYTES_MAX: usize = 1 << 20;
-
-/// Parts of queries that stream on one connection at a time; each pins a snapshot.
-const PARTS_MAX: usize = 4_096;
 
 /// Of the requests that may wait on a connection, this many may be ranges that stream: each pins a snapshot, and a
 /// connection full of them would not be read any more, their credit included. Beyond: `Busy`.
@@ -79,8 +77,7 @@ struct State {
     waiting: BTreeMap<u32, Waiting>,
     waiting_bytes: usize,
     ranges: BTreeMap<u32, RangeJob>,
-    /// Parts of queries, by the client's number of the attempt.
-    parts: BTreeMap<(u32, PartitionId), RangeJob>,
+    parts: Parts,
     /// Bytes of range chunks in `outbox` at most, counted in the node's `limits.scan_bytes`.
     scan_bytes: usize,
     /// No more is read; what is queued is still written.
@@ -98,7 +95,7 @@ impl Connection {
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             ranges: BTreeMap::new(),
-            parts: BTreeMap::new(),
+            parts: Parts::default(),
             scan_bytes: 0,
             closing: false,
             shared,
@@ -128,6 +125,10 @@ impl Connection {
         let stream = origin.stream;
         let Some(waiting) = state.waiting.get(&stream) else { return };
         let (op, since) = (waiting.op, waiting.since);
+        if let Reply::Cut(cut) = &reply {
+            // A query over more partitions than a frame can name gets no `Cut`, and times out at its client.
+            return state.outbox.append(|out| _ = cut.encode(out, stream));
+        }
         let outcome = translate::outcome(&reply);
         let took = since.elapsed();
         shard.metrics.request(op, outcome, took);
@@ -159,16 +160,11 @@ impl Connection {
                     return;
                 }
             }
-            Reply::Cut(cut) => {
-                // A query over more partitions than a frame can name gets no `Cut`, and times out at its client.
-                state.outbox.append(|out| _ = cut.encode(out, stream));
-                return;
-            }
             Reply::Completed { ticket } => {
                 state.outbox.append(|out| Completed { ticket }.encode(out, stream));
             }
             Reply::Aborted { text } => state.refuse(stream, &Refused::Aborted { text }),
-            Reply::Directory(_) => {}
+            Reply::Cut(_) | Reply::Directory(_) => {}
             Reply::Refused(refusal) => {
                 let refusal = translate::refusal(shard, group, refusal);
                 state.refuse(stream, &refusal);
@@ -216,16 +212,13 @@ impl Connection {
 
     /// Streams this part of a query; beyond the bound it is dropped, and its client asks again.
     pub fn add_part(&self, query: u32, partition: PartitionId, job: RangeJob) {
-        let mut state = self.state.borrow_mut();
-        if state.parts.len() < PARTS_MAX {
-            state.parts.insert((query, partition), job);
-        }
+        self.state.borrow_mut().parts.add((query, partition), job);
     }
 
     /// Ends ranges whose snapshot was pinned for too long by a slow reader; `true` if there were any.
     fn expire_ranges(&self, pin: Duration) -> bool {
         let mut state = self.state.borrow_mut();
-        state.parts.retain(|_, job| job.age() <= pin);
+        state.parts.expire(pin);
         let old: Vec<u32> = state.ranges.iter().filter(|(_, job)| job.age() > pin).map(|(&id, _)| id).collect();
         for &stream in &old {
             state.ranges.remove(&stream);
@@ -315,20 +308,7 @@ impl State {
         }
         let before = self.outbox.bytes();
         let State { parts, outbox, .. } = self;
-        let mut more = false;
-        parts.retain(|(query, _), job| {
-            if !job.may_send() {
-                return true;
-            }
-            if outbox.bytes() >= RANGES_BYTES_MAX {
-                more = true;
-                return true;
-            }
-            let mut last = false;
-            outbox.append(|out| last = job.send(*query, out));
-            more |= !last && job.may_send();
-            !last
-        });
+        let more = parts.pump(outbox, RANGES_BYTES_MAX);
         let made = outbox.bytes() - before;
         self.scan_bytes += made;
         self.shared.add_scan_bytes(made as i64);
@@ -351,8 +331,8 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
         let (pending, finished, greeted) = {
             let state = connection.state.borrow();
             let idle = state.waiting.is_empty() && state.answers.is_empty();
-            let mut jobs = state.ranges.values().chain(state.parts.values());
-            let pending = !state.outbox.is_empty() || (jobs.any(RangeJob::may_send) && draining.may_scan());
+            let sends = state.ranges.values().any(RangeJob::may_send) || state.parts.may_send();
+            let pending = !state.outbox.is_empty() || (sends && draining.may_scan());
             let finished = state.outbox.is_empty() && (state.closing || (draining.is_draining() && idle));
             (pending, finished, state.client.is_some())
         };
@@ -462,14 +442,11 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             return;
         }
         Asked::PartCredit { query, partition, bytes } => {
-            let part = (query, partition);
-            if let Some(job) = connection.state.borrow_mut().parts.get_mut(&part) {
-                job.add_credit(bytes);
-            }
+            connection.state.borrow_mut().parts.add_credit((query, partition), bytes);
             return shard.borrow_mut().touch_connection(connection);
         }
         Asked::PartCancel { query } => {
-            return connection.state.borrow_mut().parts.retain(|(of, _), _| *of != query);
+            return connection.state.borrow_mut().parts.drop_query(query);
         }
         Asked::MapGet(get) => {
             let reply = translate::map_reply(&shard.borrow().shared, get);

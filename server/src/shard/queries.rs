@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
+use bytes::BytesMut;
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{ChangeId, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::multicast::{
@@ -50,6 +51,8 @@ pub(super) struct Queries {
     /// The decided map.
     map: Arc<PartitionMap>,
     asked: BTreeMap<QueryId, Asked>,
+    /// Where the next shares are written.
+    shares: BytesMut,
     next: QueryId,
     /// Counts drawn replicas, so that they are drawn in turn.
     drawn: usize,
@@ -68,6 +71,7 @@ impl Queries {
             effects: Vec::new(),
             map: Arc::default(),
             asked: BTreeMap::new(),
+            shares: BytesMut::new(),
             next: QueryId(0),
             drawn: 0,
             letters: VecDeque::new(),
@@ -78,10 +82,6 @@ impl Queries {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         self.coordinator.deadline()
-    }
-
-    fn cover(&self, request: &QueryRequest) -> Vec<Entry> {
-        self.map.cover(&request.low, request.high.as_deref()).to_vec()
     }
 }
 
@@ -106,12 +106,15 @@ impl Shard {
         }
         let id = QueryId(self.queries.next.0 + 1);
         self.queries.next = id;
-        let (mut shares, mut parts) = (BTreeMap::new(), Vec::new());
         let silent = self.silent_nodes();
-        for entry in self.queries.cover(&request) {
-            let drawn = self.draw(&entry, request.from_leaders, &silent);
-            let (share, part) = Share::cut(&entry, client, &request, drawn);
-            shares.insert(translate::core_partition(entry.partition), share.encode());
+        let map = Arc::clone(&self.queries.map);
+        let covered = map.cover(&request.low, request.high.as_deref());
+        let (mut shares, mut parts) = (BTreeMap::new(), Vec::with_capacity(covered.len()));
+        for entry in covered {
+            let drawn = self.draw(entry, request.from_leaders, &silent);
+            let (share, part) = Share::cut(entry, client, &request, drawn);
+            let share = share.encode_in(&mut self.queries.shares);
+            shares.insert(translate::core_partition(entry.partition), share);
             parts.push(part);
         }
         let version = MapVersion(self.queries.map.version.0);
@@ -130,13 +133,16 @@ impl Shard {
             Some(node) == own || (connected && !silent.contains(&node))
         };
         let leader = self.shared.leader(entry.partition).filter(|_| from_leader);
-        let voters: Vec<_> = entry.replicas.iter().filter(|info| info.role == Role::Voter).collect();
-        if let Some(info) = voters.iter().find(|info| Some(info.node) == leader) {
+        let voters = || entry.replicas.iter().filter(|info| info.role == Role::Voter);
+        if let Some(info) = voters().find(|info| Some(info.node) == leader) {
             return (translate::replica(info.replica), info.node);
         }
-        let reachable: Vec<_> = voters.iter().copied().filter(|info| up(info.node)).collect();
-        let from = if reachable.is_empty() { &voters } else { &reachable };
-        match from.get(drawn % from.len().max(1)) {
+        let reachable = || voters().filter(|info| up(info.node));
+        let info = match (reachable().count(), voters().count()) {
+            (0, voting) => voters().nth(drawn % voting.max(1)),
+            (reached, _) => reachable().nth(drawn % reached),
+        };
+        match info {
             Some(info) => (translate::replica(info.replica), info.node),
             // A partition without voters: nobody answers, and the query is asked again by another map.
             None => (coppice_ordering::ReplicaId(0), NodeId(0)),
@@ -298,19 +304,21 @@ impl Shard {
             Word::Placed(_) => PartitionId::DIRECTORY,
         };
         let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
-        let to = |shard: &mut Shard, node: NodeId, letter: &Letter| {
-            if Some(node) == own {
-                shard.queries.letters.push_back(letter.clone());
-            } else if let Some(link) = shard.links.get(&node) {
+        let send = |shard: &Shard, node: NodeId, letter: &Letter| {
+            if let Some(link) = shard.links.get(&node) {
                 link.send_letter(letter);
             }
         };
         match self.shared.leader(receiver) {
-            Some(node) => to(self, node, &letter),
+            Some(node) if Some(node) == own => self.queries.letters.push_back(letter),
+            Some(node) => send(self, node, &letter),
             None => {
                 let map = Arc::clone(&self.map);
                 let replicas = map.group(receiver).map_or(&[][..], |entry| &entry.replicas);
-                replicas.iter().for_each(|info| to(self, info.node, &letter));
+                replicas.iter().filter(|info| Some(info.node) != own).for_each(|info| send(self, info.node, &letter));
+                if replicas.iter().any(|info| Some(info.node) == own) {
+                    self.queries.letters.push_back(letter);
+                }
             }
         }
         self.turn.notify_one();
@@ -369,8 +377,7 @@ impl Shard {
         let Some(connection) = self.connections.get(&id).cloned() else { return self.park(part) };
         let (query, partition) = (part.share.query, part.position.partition);
         let QueryPart { ticket, position, share, cursor } = *part;
-        let range = Box::new(share.range(partition));
-        let job = RangeJob::of_query(position, translate::ticket(ticket), cursor, range);
+        let job = RangeJob::of_query(position, translate::ticket(ticket), cursor, &share);
         connection.add_part(query, partition, job);
         self.touch_connection(&connection);
     }

@@ -9,13 +9,47 @@ use coppice_client::wire::part::PartHead;
 use coppice_client::wire::{PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket};
 use coppice_ordering::Instance;
 
+use crate::multicast::Share;
+
 /// Pairs counted without sending, per turn: about a millisecond of walking.
 const COUNT_PAIRS: u64 = 65_536;
+
+/// What is sent of a range, and how much of it unasked.
+#[derive(Clone, Copy)]
+pub struct Terms {
+    keys_only: bool,
+    count_only: bool,
+    /// 0: no limit.
+    pairs_max: u64,
+    /// 0: no limit.
+    bytes_max: u64,
+    credit: u32,
+}
+
+impl Terms {
+    fn is_reached(self, pairs: u64, bytes: u64) -> bool {
+        (self.pairs_max > 0 && pairs >= self.pairs_max) || (self.bytes_max > 0 && bytes >= self.bytes_max)
+    }
+}
+
+impl From<Box<RangeRequest>> for Terms {
+    fn from(range: Box<RangeRequest>) -> Terms {
+        let RangeRequest { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *range;
+        Terms { keys_only, count_only, pairs_max, bytes_max, credit }
+    }
+}
+
+impl From<&Share> for Terms {
+    fn from(share: &Share) -> Terms {
+        let Share { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *share;
+        Terms { keys_only, count_only, pairs_max, bytes_max, credit }
+    }
+}
 
 /// One range being streamed.
 pub struct RangeJob {
     cursor: Box<Cursor>,
-    range: Box<RangeRequest>,
+    terms: Terms,
     position: Position,
     /// Of the query that it is a part of.
     ticket: Option<Ticket>,
@@ -32,24 +66,23 @@ pub struct RangeJob {
 
 impl RangeJob {
     /// A range of `partition`, read at `instance`.
-    pub fn new(partition: PartitionId, instance: Instance, cursor: Box<Cursor>, range: Box<RangeRequest>) -> RangeJob {
+    pub fn new(partition: PartitionId, instance: Instance, cursor: Box<Cursor>, terms: impl Into<Terms>) -> RangeJob {
         let position = Position { partition, instance: instance.0, index: 0 };
-        RangeJob::at(position, None, cursor, range)
+        RangeJob::at(position, None, cursor, terms.into())
     }
 
     /// A part of the query with this ticket, as of `position`.
-    pub fn of_query(position: Position, ticket: Ticket, cursor: Box<Cursor>, range: Box<RangeRequest>) -> RangeJob {
-        RangeJob::at(position, Some(ticket), cursor, range)
+    pub fn of_query(position: Position, ticket: Ticket, cursor: Box<Cursor>, terms: impl Into<Terms>) -> RangeJob {
+        RangeJob::at(position, Some(ticket), cursor, terms.into())
     }
 
-    fn at(position: Position, ticket: Option<Ticket>, cursor: Box<Cursor>, range: Box<RangeRequest>) -> RangeJob {
-        let credit = i64::from(range.credit);
+    fn at(position: Position, ticket: Option<Ticket>, cursor: Box<Cursor>, terms: Terms) -> RangeJob {
         RangeJob {
             cursor,
-            range,
+            terms,
             position,
             ticket,
-            credit,
+            credit: i64::from(terms.credit),
             number: 0,
             pairs: 0,
             bytes: 0,
@@ -77,10 +110,10 @@ impl RangeJob {
 
     /// Appends the next chunk as a frame; `true`: it was the last one.
     pub fn send(&mut self, stream: u32, out: &mut BytesMut) -> bool {
-        if self.range.count_only {
+        if self.terms.count_only {
             return self.count(stream, out);
         }
-        let head = PartHead { stream, position: self.position, ticket: self.ticket, keys_only: self.range.keys_only };
+        let head = self.head(stream);
         let start = out.len();
         let mut part = PartWriter::new(out, &head, self.number, self.eight);
         let before = self.pairs;
@@ -109,7 +142,7 @@ impl RangeJob {
         if self.limited {
             return;
         }
-        let RangeJob { cursor, range, pairs, bytes, carried, limited, .. } = self;
+        let RangeJob { cursor, terms, pairs, bytes, carried, limited, .. } = self;
         cursor.walk(|key, value| {
             if !part.push(&key, value) {
                 *carried = Some((key.to_vec(), value.to_vec()));
@@ -117,41 +150,39 @@ impl RangeJob {
             }
             *pairs += 1;
             *bytes += (key.len() + value.len()) as u64;
-            *limited = reached(range, *pairs, *bytes);
+            *limited = terms.is_reached(*pairs, *bytes);
             !*limited
         });
         if self.carried.is_some() && part.is_eight() && part.count() > 0 {
             let (key, value) = self.carried.as_ref().map_or((8, 8), |(key, value)| (key.len(), value.len()));
-            self.eight = key == 8 && (value == 8 || self.range.keys_only);
+            self.eight = key == 8 && (value == 8 || self.terms.keys_only);
         }
     }
 
     fn note(&mut self, key: &[u8], value: &[u8]) {
         self.pairs += 1;
         self.bytes += (key.len() + value.len()) as u64;
-        self.limited = reached(&self.range, self.pairs, self.bytes);
+        self.limited = self.terms.is_reached(self.pairs, self.bytes);
+    }
+
+    fn head(&self, stream: u32) -> PartHead {
+        PartHead { stream, position: self.position, ticket: self.ticket, keys_only: self.terms.keys_only }
     }
 
     fn count(&mut self, stream: u32, out: &mut BytesMut) -> bool {
         let until = self.pairs + COUNT_PAIRS;
-        let RangeJob { cursor, range, pairs, bytes, limited, .. } = self;
+        let RangeJob { cursor, terms, pairs, bytes, limited, .. } = self;
         cursor.walk(|key, value| {
             *pairs += 1;
             *bytes += (key.len() + value.len()) as u64;
-            *limited = reached(range, *pairs, *bytes);
+            *limited = terms.is_reached(*pairs, *bytes);
             !*limited && *pairs < until
         });
         let done = self.limited || self.cursor.is_done();
         if done {
-            let head =
-                PartHead { stream, position: self.position, ticket: self.ticket, keys_only: self.range.keys_only };
-            let part = PartWriter::new(out, &head, 0, true);
+            let part = PartWriter::new(out, &self.head(stream), 0, true);
             part.finish(self.pairs, Some(if self.limited { PartEnd::Limited } else { PartEnd::Complete }));
         }
         done
     }
-}
-
-fn reached(range: &RangeRequest, pairs: u64, bytes: u64) -> bool {
-    (range.pairs_max > 0 && pairs >= range.pairs_max) || (range.bytes_max > 0 && bytes >= range.bytes_max)
 }
