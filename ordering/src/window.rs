@@ -29,11 +29,19 @@ pub(crate) struct Window {
     ring: VecDeque<InFlight>,
     /// Sum of the ring's bytes.
     bytes: usize,
+    /// The newest decided instance, and when the last one was decided, whichever it was.
+    progress: (Instance, Time),
+}
+
+impl InFlight {
+    fn waited_for_since(&self, instance: Instance, (newest, at): (Instance, Time)) -> Time {
+        if instance < newest { self.sent_at } else { self.sent_at.max(at) }
+    }
 }
 
 impl Window {
     pub fn starting_at(first: Instance) -> Window {
-        Window { first, ring: VecDeque::new(), bytes: 0 }
+        Window { first, ..Window::default() }
     }
 
     /// The instance that is proposed next.
@@ -84,6 +92,7 @@ impl Window {
         quorum: &Quorum,
         position: usize,
         (first, last): (Instance, Instance),
+        now: Time,
         mut decided: impl FnMut(Instance, &InFlight),
     ) {
         let low = first.0.max(self.first.0);
@@ -93,6 +102,7 @@ impl Window {
             flight.votes.insert(position);
             if !flight.decided && quorum.is_reached_by(flight.votes) {
                 flight.decided = true;
+                self.progress = (self.progress.0.max(Instance(instance)), now);
                 decided(Instance(instance), flight);
             }
         }
@@ -107,16 +117,19 @@ impl Window {
         Some(instance)
     }
 
-    /// The oldest undecided instance.
-    pub fn oldest(&self) -> Option<&InFlight> {
-        self.ring.front()
+    /// Undecided instances, oldest first, with the time since when each is waited for. While something behind which it
+    /// was sent is decided, an instance only waits for its turn on the link (RFC 6298, 5.3); one that was overtaken by
+    /// a later one may be lost.
+    pub fn undecided_mut(&mut self) -> impl Iterator<Item = (Instance, Time, &mut InFlight)> {
+        let (first, progress) = (self.first.0, self.progress);
+        let numbered = self.ring.iter_mut().enumerate().map(move |(k, flight)| (Instance(first + k as u64), flight));
+        let undecided = numbered.filter(|(_, flight)| !flight.decided);
+        undecided.map(move |(instance, flight)| (instance, flight.waited_for_since(instance, progress), flight))
     }
 
-    /// Undecided instances, oldest first, to be sent again.
-    pub fn undecided_mut(&mut self) -> impl Iterator<Item = (Instance, &mut InFlight)> {
-        let first = self.first.0;
-        let numbered = self.ring.iter_mut().enumerate().map(move |(k, flight)| (Instance(first + k as u64), flight));
-        numbered.filter(|(_, flight)| !flight.decided)
+    /// Since when the oldest undecided instance is waited for.
+    pub fn oldest_since(&self) -> Option<Time> {
+        Some(self.ring.front()?.waited_for_since(self.first, self.progress))
     }
 
     pub fn assert_invariants(&self) {
@@ -143,10 +156,10 @@ mod tests {
             window.push(bytes, 1, Time::ZERO);
         }
         let mut seen = Vec::new();
-        window.vote(&quorum, 0, (Instance(1), Instance(9)), |i, _| seen.push(i.0));
-        window.vote(&quorum, 1, (Instance(6), Instance(7)), |i, _| seen.push(i.0));
+        window.vote(&quorum, 0, (Instance(1), Instance(9)), Time::ZERO, |i, _| seen.push(i.0));
+        window.vote(&quorum, 1, (Instance(6), Instance(7)), Time::ZERO, |i, _| seen.push(i.0));
         assert_eq!((seen.as_slice(), window.pop_decided()), ([6, 7].as_slice(), None));
-        window.vote(&quorum, 2, (Instance(5), Instance(5)), |i, _| seen.push(i.0));
+        window.vote(&quorum, 2, (Instance(5), Instance(5)), Time::ZERO, |i, _| seen.push(i.0));
         let popped: Vec<u64> = std::iter::from_fn(|| window.pop_decided()).map(|i| i.0).collect();
         assert_eq!((popped.as_slice(), window.bytes(), window.next()), ([5, 6, 7].as_slice(), 0, Instance(8)));
     }

@@ -68,8 +68,8 @@ impl Paxos {
     /// When the oldest undecided instance is sent again.
     fn retransmit_at(&self) -> Option<Time> {
         let proposer = self.proposer.as_deref()?;
-        let oldest = proposer.window.oldest()?;
-        (self.learner.quorum.voters().len() > 1).then(|| oldest.sent_at + self.retransmit_timeout(proposer))
+        let since = proposer.window.oldest_since()?;
+        (self.learner.quorum.voters().len() > 1).then(|| since + self.retransmit_timeout(proposer))
     }
 
     /// Sends to every voter but this replica.
