@@ -252,7 +252,9 @@ impl World {
                 each.waiting.insert(token, waiting);
             }
             // By the client's map, a border lies between the keys.
-            Err(SubmitError::Refused(_)) if matches!(call, Call::Many(_)) || stale => {}
+            Err(SubmitError::Refused(_)) if matches!(call, Call::Many(_)) || stale => {
+                self.reached.note("client: a border lies between the keys of one call");
+            }
             Err(SubmitError::Full(_)) => {}
             Err(SubmitError::Refused(error)) => self.fail("client", format!("a good call is refused: {error}")),
         }
@@ -303,6 +305,8 @@ impl World {
                 if ok || self.net.either() {
                     let at = self.now + self.net.delay();
                     self.schedule(at, Event::Opened { line, ok });
+                } else {
+                    self.reached.note("client: an attempt to connect hangs");
                 }
             }
             Effect::Send { connection, bytes } => {
@@ -354,13 +358,17 @@ impl World {
                 None => return self.fail("client", format!("a call got the answer of another: {:?}", answer.output)),
             },
             Err(Error::Failed(_)) if waiting.resumed => End::Unknown,
-            Err(Error::Failed(_)) => End::Refused,
+            Err(Error::Failed(_)) => {
+                self.reached.note("client: a call surely had no effect");
+                End::Refused
+            }
             Err(error) => match (error.resume_token().copied(), waiting.command.clone()) {
                 // Repeated under its number until it is known (reliability.md E4).
                 (Some(resume), Some(command)) if self.clients[client].random.below(4) > 0 => {
                     let request = Request::Resume(command, resume);
                     let each = &mut self.clients[client];
                     if let Ok(key) = each.session.submit(token, Time(now + FOREVER), request) {
+                        self.reached.note("client: a write is repeated after an unknown end");
                         each.waiting.insert(token, Waiting { key, resumed: true, ..waiting });
                         return self.turn_later(client);
                     }
@@ -414,6 +422,9 @@ impl World {
     pub fn on_lost(&mut self, number: u64) {
         let Some(line) = self.lines.remove(&number) else { return };
         if line.client_open {
+            if self.busy(line.client) > 0 {
+                self.reached.note("client: a connection is lost under a call");
+            }
             let trouble = "lost the connection".to_owned();
             self.client_step(line.client, Input::Disconnected { connection: line.id, trouble });
         }

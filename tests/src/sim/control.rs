@@ -110,13 +110,16 @@ impl World {
         self.start_missing(node);
         self.keep_driving(node);
         let old = self.now.saturating_sub(super::doors::PART_WAIT);
+        let parked = self.nodes[node].parked.len();
         self.nodes[node].parked.retain(|(since, _)| *since >= old);
+        self.reached.add("query: nobody comes for a part", (parked - self.nodes[node].parked.len()) as u64);
         let each = &self.nodes[node];
         let directory = PartitionId::DIRECTORY;
         let lacks = !each.hosts.contains_key(&directory) || !each.leaders.contains_key(&directory);
         if each.life == life && lacks {
             let from = self.random.below(self.nodes.len());
             let at = self.now + self.net.delay();
+            self.reached.note("map: asked of another node");
             self.schedule(at, Event::MapAsked { from, node, life });
         }
     }
@@ -163,6 +166,8 @@ impl World {
         let forks = self.nodes[node].hosts.iter().any(|(&id, host)| id != group && host.replica.holds(&entry.low));
         let control = &mut self.nodes[node].control;
         if forks && control.residents.may_be_forked(&control.map, group) {
+            self.reached.note("join: waits for a split to be executed here");
+            let control = &mut self.nodes[node].control;
             return control.residents.end_join(group);
         }
         let from = sources[self.replica_random.below(sources.len())];
@@ -174,6 +179,7 @@ impl World {
         let map = Arc::clone(&self.nodes[node].control.map);
         let start = self.nodes[node].control.residents.joined(own(node), &map, (group, me), loaded);
         if let Some(start) = start {
+            self.reached.note("join: begins with a snapshot");
             self.start_replica(node, start);
         }
     }
@@ -191,6 +197,7 @@ impl World {
     /// The replica here was removed from its group, and nobody needs it any more.
     pub fn remove_group(&mut self, node: usize, group: PartitionId) {
         let Some(replica) = self.nodes[node].control.residents.remove(group) else { return };
+        self.reached.note("replica: removed from a node");
         let each = &mut self.nodes[node];
         each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
         each.hosts.remove(&group);
@@ -228,9 +235,13 @@ impl World {
         host.borders.joined(Machine::joins(mark));
         let led = host.replica.is_leading();
         for fork in Machine::forks(mark) {
-            if let Some(start) = self.nodes[node].control.residents.fork(own(node), group, led, fork) {
-                self.start_replica(node, start);
-                self.save_children(node);
+            match self.nodes[node].control.residents.fork(own(node), group, led, fork) {
+                Some(start) => {
+                    self.reached.note("split: a child begins");
+                    self.start_replica(node, start);
+                    self.save_children(node);
+                }
+                None => self.reached.note("split: executed again, and its child is known"),
             }
         }
     }

@@ -134,7 +134,7 @@ impl World {
                 let Some(line) = self.lines.get_mut(&number) else { return };
                 line.ranges.remove(&stream);
                 line.waiting.remove(&stream);
-                return;
+                return self.reached.note("client: wants an answer no more");
             }
             Asked::Commands(commands) => {
                 let grows = commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| grows(&command)));
@@ -154,7 +154,8 @@ impl World {
             }
             Asked::PartCancel { query } => {
                 let Some(line) = self.lines.get_mut(&number) else { return };
-                return line.parts.retain(|(of, _), _| *of != query);
+                line.parts.retain(|(of, _), _| *of != query);
+                return self.reached.note("query: its client wants no more parts");
             }
             Asked::Status(_) | Asked::Admin(_) => return self.fail("wire", "nobody asks for that".into()),
         };
@@ -185,7 +186,10 @@ impl World {
         let refusal = match here {
             false => match self.nodes[node].control.map.group(group) {
                 // It is about to start.
-                Some(entry) if entry.replica_on(own).is_some() => Some(Refusal::NotLeader { hint: None }),
+                Some(entry) if entry.replica_on(own).is_some() => {
+                    self.reached.note("request: of a replica that has yet to start");
+                    Some(Refusal::NotLeader { hint: None })
+                }
                 _ => Some(Refusal::WrongPartition),
             },
             true if self.nodes[node].store.is_full() && request.grows() => Some(Refusal::Full),

@@ -121,6 +121,10 @@ impl World {
         let (now, drives) = (self.now, self.drives(node));
         let driver = &mut self.nodes[node].control.driver;
         driver.looking = false;
+        if !drives {
+            self.reached.note("change: who looked leads no more");
+        }
+        let driver = &mut self.nodes[node].control.driver;
         let Some(state) = driver.state.clone().filter(|_| drives) else { return };
         driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY);
         let open = |id: &ChangeId| state.changes.values().filter_map(Change::border).any(|border| border.id == *id);
@@ -173,6 +177,7 @@ impl World {
             Step::Decide(command) => self.decide(node, command),
             Step::Configure { leader, partition, expected, configuration } => {
                 let to = leader.0 as usize - 1;
+                self.reached.note("change: a configuration is asked for");
                 let delay = if to == node { Some(0) } else { self.net.send(node, to)[0] };
                 if let Some(delay) = delay {
                     let event = Event::Configure { node: to, partition, expected, configuration };
@@ -185,6 +190,7 @@ impl World {
                     return;
                 }
                 driver.asked.insert(partition, now);
+                self.reached.note("change: a leader is asked to hand over first");
                 let leader = leader.0 as usize - 1;
                 let delay = if leader == node { Some(0) } else { self.net.send(node, leader)[0] };
                 if let Some(delay) = delay {
@@ -318,7 +324,8 @@ impl World {
                     let register = Reshape::Register { name, addresses, replaces };
                     self.decide(leader, DirectoryCommand::Reshape(register));
                 }
-                Ok(Verdict::Progress(_)) | Err(_) => {}
+                Ok(Verdict::Progress(_)) => self.reached.note("operator: asks for what is under way, or done"),
+                Err(_) => self.reached.note("operator: is refused"),
             }
             self.drive(leader);
         }

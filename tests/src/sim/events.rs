@@ -76,6 +76,8 @@ pub enum Event {
     Fault { number: usize },
     /// A cut ends.
     Mend { side: u32, one_way: bool },
+    /// One node hears another one again.
+    MendPair { to: usize, from: usize },
     /// A slow or full disk is well again.
     DiskWell { node: usize },
 }

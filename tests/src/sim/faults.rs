@@ -142,6 +142,40 @@ pub enum Kind {
         /// How long it is down.
         down: Nanos,
     },
+    /// A part of a node's log changes that it has flushed, and that a later mark proves: a flipped bit, a sector of
+    /// zeros, or a block of it at another place. The node finds it when it starts.
+    RotLog {
+        /// Which.
+        who: Target,
+        /// Draws what, and where.
+        at: u64,
+        /// Its process ends at once, and is down for so long; else it goes on.
+        down: Option<Nanos>,
+    },
+    /// The leader of a partition does not hear the coordinator, or is not heard by it: tickets are placed elsewhere and
+    /// not there.
+    Hold {
+        /// Which partition.
+        group: u32,
+        /// The coordinator does not hear the leader, rather than the leader the coordinator.
+        mute: bool,
+        /// How long.
+        length: Nanos,
+    },
+    /// The leader of a group and its other replicas do not hear each other; everybody else does.
+    Sever {
+        /// The node that leads it.
+        who: Target,
+        /// Only the leader does not hear.
+        one_way: bool,
+        /// How long.
+        length: Nanos,
+    },
+    /// All connections of clients to a node break.
+    HangUp {
+        /// Which.
+        who: Target,
+    },
     /// A node's disk has room for so many bytes more.
     FullDisk {
         /// Which.
@@ -154,7 +188,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 17] = [
+pub const KINDS: [&str; 21] = [
     "crash",
     "crash-all",
     "pause",
@@ -172,6 +206,10 @@ pub const KINDS: [&str; 17] = [
     "isolate",
     "upset",
     "rot",
+    "rot-log",
+    "hold",
+    "hang-up",
+    "sever",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -182,7 +220,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         if random.below(2) == 0 {
             continue;
         }
-        let rare = ["crash-all", "isolate", "upset", "rot"].contains(name);
+        let rare = ["crash-all", "isolate", "upset", "rot", "sever"].contains(name);
         let every = MS * (100 << random.below(6)) * if rare { 8 } else { 1 };
         let mut at = 0;
         if *name == "wipe" {
@@ -193,6 +231,10 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
             faults.extend(rot(plan, every, &mut random));
             continue;
         }
+        if *name == "rot-log" {
+            faults.extend(rot_log(plan, every, &mut random));
+            continue;
+        }
         loop {
             at += every / 4 + random.below(every as usize * 3 / 2) as Nanos;
             if at > SAFETY_MAX {
@@ -201,13 +243,20 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
             match *name {
                 "isolate" => faults.extend(isolate(plan, at, &mut random)),
                 "upset" => faults.extend(upset(plan, at, &mut random)),
+                "hold" => faults.extend(hold(plan, at, &mut random)),
+                "sever" => faults.extend(sever(plan, at, &mut random)),
                 _ => faults.push(Fault { at, kind: draw(plan, number, &mut random) }),
             }
         }
     }
     // One disk of each group may be damaged, not two.
-    if faults.iter().any(|fault| matches!(fault.kind, Kind::Wipe { .. })) {
-        faults.retain(|fault| !matches!(fault.kind, Kind::Rot { .. }));
+    let damage: [fn(&Kind) -> bool; 3] = [
+        |kind| matches!(kind, Kind::Wipe { .. }),
+        |kind| matches!(kind, Kind::RotLog { .. }),
+        |kind| matches!(kind, Kind::Rot { .. }),
+    ];
+    if let Some(first) = damage.iter().position(|is| faults.iter().any(|fault| is(&fault.kind))) {
+        faults.retain(|fault| !damage[first + 1..].iter().any(|is| is(&fault.kind)));
     }
     faults.sort_by_key(|fault| fault.at);
     faults
@@ -222,6 +271,42 @@ fn rot(plan: &Plan, every: Nanos, random: &mut Random) -> Vec<Fault> {
         let kind = Kind::Rot { who, at: random.next(), down: length(random, 2_000 * MS) };
         faults.push(Fault { at, kind });
         at += every / 4 + random.below(every as usize * 3 / 2) as Nanos;
+    }
+    faults
+}
+
+/// At most one log rots. Half as often as others, so that checkpoints and whole disks have their turn.
+fn rot_log(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fault> {
+    let at = random.below(latest as usize) as Nanos;
+    let down = (random.below(2) == 0).then(|| length(random, 2_000 * MS));
+    let kind = Kind::RotLog { who: target(plan, random), at: random.next(), down };
+    (plan.replicas >= 3 && random.below(2) == 0).then_some(Fault { at, kind })
+}
+
+/// The directory's leader executes a change of the map that it cannot decide, while everybody else hears it; or another
+/// group's leader does so with whatever comes (reliability.md SP1, MV13).
+fn sever(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
+    let group = if random.below(2) == 0 { 0 } else { random.below(plan.partitions as usize + 1) as u32 };
+    let (who, one_way) = (Target::Leader(group), random.below(4) == 0);
+    let length = 2 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
+    let mut faults = vec![Fault { at, kind: Kind::Sever { who, one_way, length } }];
+    if group == 0 {
+        let kind = change(plan, 10 + random.below(3), random);
+        faults.push(Fault { at: at + MS * random.below(20) as Nanos, kind });
+    }
+    faults
+}
+
+/// Tickets hang between two partitions, while clients of the one where they are placed repeat what waits there, and ask
+/// in the other one (reliability.md TK1, TK3, TK8, TK11).
+fn hold(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
+    let group = 1 + random.below(plan.partitions as usize) as u32;
+    let usual = plan.place_timeout * [1, 1, 1, 3][random.below(4)];
+    let length = MS + random.below(usual as usize) as Nanos;
+    let mut faults = vec![Fault { at, kind: Kind::Hold { group, mute: random.below(4) == 0, length } }];
+    for _ in 0..random.below(6) {
+        let who = Target::Leader(1 + random.below(plan.partitions as usize) as u32);
+        faults.push(Fault { at: at + random.below(length as usize) as Nanos, kind: Kind::HangUp { who } });
     }
     faults
 }
@@ -252,8 +337,9 @@ fn upset(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
     };
     let after = at + MS + ((random.below(400) as Nanos * MS) >> random.below(7));
     let (who, effects, down) = (Target::Holder(key), random.below(30) as u32, length(random, 2_000 * MS));
-    let loss = match random.below(3) {
+    let loss = match random.below(4) {
         0 => Kind::Pause { who, length: down },
+        1 => Kind::Sever { who, one_way: false, length: 2 * plan.settings.election_timeout.as_nanos() as Nanos + down },
         _ => Kind::Crash { who, effects, down, again: None },
     };
     [Fault { at, kind }, Fault { at: after, kind: loss }]
@@ -296,6 +382,7 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
         7 => Kind::FailFlush { who },
         8 => Kind::IoError { who, after: random.below(20) as u64 },
         10..=12 => change(plan, number, random),
+        19 => Kind::HangUp { who },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
     }
 }

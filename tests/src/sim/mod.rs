@@ -25,6 +25,7 @@
 //! | `cli`, `watch` | the program; what it may take |
 
 mod account;
+mod ailments;
 pub mod cli;
 mod clients;
 mod control;

@@ -87,6 +87,11 @@ impl Net {
         }
     }
 
+    /// Keeps one node from hearing another one, or (with `by` -1) lets it hear again.
+    pub fn cut_pair(&mut self, to: usize, from: usize, by: i32) {
+        self.cuts[to][from] = self.cuts[to][from].saturating_add_signed(by);
+    }
+
     /// Everything works from now on.
     pub fn heal(&mut self) {
         let Network { delay_min, delay_mean, .. } = self.rates;

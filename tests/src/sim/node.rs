@@ -91,6 +91,8 @@ pub struct Node {
     pub is_lost: bool,
     /// A checkpoint on its disk was damaged.
     pub is_rotten: bool,
+    /// Its log is damaged, and it may not have found out yet.
+    pub has_rotten_log: bool,
     /// It is a process that waits to be told which node it is.
     pub is_new: bool,
     /// Its clock.
@@ -130,6 +132,7 @@ impl Node {
             up: false,
             is_lost: false,
             is_rotten: false,
+            has_rotten_log: false,
             clock,
             paused_until: 0,
             doom: None,
@@ -210,6 +213,7 @@ impl World {
             if let Some((left, down)) = &mut self.nodes[node].doom {
                 if *left == 0 {
                     let down = *down;
+                    self.reached.note("crash: between two effects of a step");
                     self.crash(node, down);
                     continue;
                 }
@@ -327,9 +331,15 @@ impl World {
                     self.schedule(self.now + IDLE, Event::Idle { node, life });
                 }
             }
-            Written::Full => self.schedule(self.now + FULL_RETRY, Event::Flushed { node, life }),
+            Written::Full => {
+                self.reached.note("log: finds no room, and waits");
+                self.schedule(self.now + FULL_RETRY, Event::Flushed { node, life });
+            }
             // Poisoned: the process stops, and is started again.
-            Written::Failed => self.crash_process(node, 100 * MS),
+            Written::Failed => {
+                self.reached.note("log: a write failed, and the process ends");
+                self.crash_process(node, 100 * MS);
+            }
         }
     }
 

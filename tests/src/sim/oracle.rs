@@ -206,6 +206,11 @@ impl Oracle {
                     now.promised = now.promised.max(*ballot);
                     now.accepted.insert(*instance, *ballot);
                     now.slots.insert(*instance, batch.clone());
+                    let proposed = self.groups.get(&group).and_then(|state| state.proposals.get(&(*instance, *ballot)));
+                    if proposed.is_some_and(|proposed| proposed != batch) {
+                        let what = format!("n{node}.{group} finds another batch at {instance} than that of {ballot}");
+                        return broken("I2 vote changed", what);
+                    }
                     self.vote(group, replica, *instance, *ballot);
                 }
                 Record::Learned { instance, batch, .. } => _ = now.slots.insert(*instance, batch.clone()),

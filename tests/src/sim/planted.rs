@@ -101,6 +101,11 @@ pub const CAUGHT: &[Planted] = &[
     planted("merge_no_end", 400),
     planted("merge_drops_sessions", 400),
     planted("refusal_stored", 400),
+    planted("old_ballot_counts", 400),
+    planted("cut_by_other_map", 400),
+    planted("cut_at_first_bad", 400),
+    planted("round_reused", 400),
+    planted("read_before_takeover", 600),
     planted("amnesiac_votes", 200),
     planted("catch_panic", 200),
 ];

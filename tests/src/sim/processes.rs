@@ -36,11 +36,18 @@ impl World {
     fn end_process(&mut self, node: usize, power: bool, down: Nanos) {
         let now = self.now;
         self.trace.step(now, &(node, power, down), |line| *line += &format!("n{node} ends, power {power}, for {down}"));
+        if self.nodes[node].store.is_writing() {
+            self.reached.note("crash: a write is under way");
+        }
+        if power {
+            self.reached.note("crash: what was not flushed may be lost");
+        }
         let random = &mut self.disk_random;
         let each = &mut self.nodes[node];
         each.store.crash(power, random);
         // The newest map may not have reached the disk; the one before it has.
         if power && each.kept_maps.len() > 1 && random.below(4) == 0 {
+            self.reached.note("crash: the newest map is lost");
             each.kept_maps.pop_back();
         }
         each.life += 1;
@@ -65,6 +72,7 @@ impl World {
                 // Cut off on the way; the disk is as after a crash, and the next start goes on from there.
                 return self.crash(node, 10 * MS);
             }
+            Err(_) if self.nodes[node].has_rotten_log => return self.refuse_rot(node),
             Err(error) => return self.fail("recovery", format!("n{node} does not start: {error}")),
         };
         let now = self.now;
@@ -121,6 +129,9 @@ impl World {
         self.oracle.lives(node, group, me);
         self.nodes[node].found.insert((group, me), records);
         let start = start.map_err(|lost| format!("trimmed up to {}, and no checkpoint reaches that far", lost.0))?;
+        if start.is_none() {
+            self.reached.note("start: a replica waits for a state from elsewhere");
+        }
         start.iter().for_each(|start| self.nodes[node].control.residents.runs(start));
         Ok(start)
     }
@@ -137,6 +148,7 @@ impl World {
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: false });
         }
         if let Some(upto) = start.trim_upto {
+            self.reached.note("start: the log knows nothing of a snapshot");
             let entry = Entry::Trimmed { group: start.group, upto };
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }

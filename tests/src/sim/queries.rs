@@ -65,6 +65,7 @@ impl World {
         if self.nodes[node].desk.coordinator.leading().is_none() {
             let host = self.nodes[node].hosts.get(&PartitionId::DIRECTORY);
             let hint = host.and_then(|host| host.replica.leader());
+            self.reached.note("query: asked of one that does not coordinate");
             let refusal = Reply::Refused(Refusal::NotLeader { hint });
             return self.reply(node, PartitionId::DIRECTORY, origin, refusal);
         }
@@ -256,6 +257,9 @@ impl World {
         }
         self.reached.letter(&letter.word, self.nodes[node].desk.coordinator.leading());
         match letter.word {
+            Word::Place(_) if !self.nodes[node].hosts.contains_key(&letter.partition) => {
+                self.reached.note("ticket: for a partition that is not here");
+            }
             Word::Place(place) => self.step(node, letter.partition, Step::Place(place)),
             Word::Released(ticket) => self.step(node, letter.partition, Step::Released(ticket)),
             Word::Placed(ticket) => {
@@ -271,6 +275,7 @@ impl World {
             Some(line) => self.stream_part(line, *part),
             None => {
                 let now = self.now;
+                self.reached.note("query: a part waits for its client to connect");
                 self.nodes[node].parked.push_back((now, part));
             }
         }
@@ -281,6 +286,7 @@ impl World {
         let parked = std::mem::take(&mut self.nodes[node].parked).into_iter();
         let (found, rest): (VecDeque<_>, _) = parked.partition(|(_, part)| part.share.client == client);
         self.nodes[node].parked = rest;
+        self.reached.add("query: a part finds its client", found.len() as u64);
         found.into_iter().for_each(|(_, part)| self.give_part(node, part));
     }
 }

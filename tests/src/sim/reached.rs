@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 115] = [
+pub const NAMES: [&str; 156] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -22,6 +22,11 @@ pub const NAMES: [&str; 115] = [
     "fault: full disk",
     "fault: disk lost",
     "fault: checkpoint rots",
+    "fault: log rots",
+    "fault: coordinator and leader do not hear each other",
+    "fault: clients are hung up on",
+    "fault: leader and its group do not hear each other",
+    "start: a rotten log is refused",
     "frame: damaged and refused",
     "operator: split",
     "operator: merge",
@@ -123,6 +128,42 @@ pub const NAMES: [&str; 115] = [
     "message: for a replica that is not here",
     "start: cut off in recovery",
     "snapshot: an older one is loaded",
+    "log: finds no room, and waits",
+    "log: a write failed, and the process ends",
+    "crash: between two effects of a step",
+    "crash: a write is under way",
+    "crash: what was not flushed may be lost",
+    "crash: the newest map is lost",
+    "start: a replica waits for a state from elsewhere",
+    "start: the log knows nothing of a snapshot",
+    "join: waits for a split to be executed here",
+    "join: begins with a snapshot",
+    "split: a child begins",
+    "split: executed again, and its child is known",
+    "replica: removed from a node",
+    "map: asked of another node",
+    "query: nobody comes for a part",
+    "snapshot: asked of one that is behind",
+    "start: goes on with a state from elsewhere",
+    "snapshot: does not come in time",
+    "client: a border lies between the keys of one call",
+    "client: a call surely had no effect",
+    "client: a write is repeated after an unknown end",
+    "client: an attempt to connect hangs",
+    "client: a connection is lost under a call",
+    "client: wants an answer no more",
+    "query: its client wants no more parts",
+    "request: of a replica that has yet to start",
+    "query: asked of one that does not coordinate",
+    "query: a part waits for its client to connect",
+    "ticket: for a partition that is not here",
+    "query: a part finds its client",
+    "operator: asks for what is under way, or done",
+    "operator: is refused",
+    "change: a leader is asked to hand over first",
+    "change: a configuration is asked for",
+    "change: who looked leads no more",
+    "liveness: a node stays down",
 ];
 
 /// How often each was met.
@@ -159,8 +200,10 @@ impl Reached {
             Kind::IoError { .. } => self.note("fault: I/O error"),
             Kind::FullDisk { .. } => self.note("fault: full disk"),
             Kind::Wipe { .. } => self.note("fault: disk lost"),
-            // Noted when there is a checkpoint to rot.
-            Kind::Rot { .. } => {}
+            Kind::HangUp { .. } => self.note("fault: clients are hung up on"),
+            Kind::Sever { .. } => self.note("fault: leader and its group do not hear each other"),
+            // Noted where there is something that rots, and who does not hear whom.
+            Kind::Rot { .. } | Kind::RotLog { .. } | Kind::Hold { .. } => {}
             Kind::Split { .. } => self.note("operator: split"),
             Kind::Merge { .. } => self.note("operator: merge"),
             Kind::Move { .. } => self.note("operator: move"),

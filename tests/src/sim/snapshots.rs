@@ -96,6 +96,7 @@ impl World {
         }
         let Some(host) = self.nodes[from].hosts.get(&group) else { return };
         if host.replica.executor().decided() < least {
+            self.reached.note("snapshot: asked of one that is behind");
             return;
         }
         let saved = Saved::of(snapshot::take(&host.replica));
@@ -123,6 +124,7 @@ impl World {
             Wish::Heal => {
                 self.nodes[node].store.keep_checkpoint(group, saved);
                 if let Some(start) = self.nodes[node].control.residents.healed(group, Some(loaded)) {
+                    self.reached.note("start: goes on with a state from elsewhere");
                     self.start_replica(node, start);
                 }
             }
@@ -162,6 +164,9 @@ impl World {
         match wish {
             Wish::Install => {
                 if let Some(host) = each.hosts.get_mut(&group) {
+                    if host.installing {
+                        self.reached.note("snapshot: does not come in time");
+                    }
                     host.installing = false;
                 }
             }

@@ -143,9 +143,20 @@ pub struct Store {
     writing: Option<Vec<Append>>,
     /// Entries of the newest write.
     last_write: usize,
+    /// Of the one before.
+    write_before: usize,
     /// Newest last; two generations.
     checkpoints: BTreeMap<GroupId, Vec<Saved>>,
 }
+
+/// Places that are tried for one that matters.
+const ROT_TRIES: usize = 8;
+
+/// What a disk writes at once.
+const SECTOR_BYTES: usize = 512;
+
+/// What a file system writes at once.
+const BLOCK_BYTES: usize = 4_096;
 
 /// What changed bytes of a disk did.
 #[derive(Debug, Default)]
@@ -185,6 +196,7 @@ impl Store {
             waiting: Vec::new(),
             writing: None,
             last_write: 0,
+            write_before: 0,
             checkpoints: BTreeMap::new(),
         }
     }
@@ -222,6 +234,11 @@ impl Store {
         Ok(Some(replay))
     }
 
+    /// Whether a write is under way.
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
     /// Queues entries.
     pub fn append(&mut self, append: Append) {
         self.waiting.push(append);
@@ -237,7 +254,7 @@ impl Store {
         if due {
             let batch = std::mem::take(&mut self.waiting);
             engine.write(batch.iter().map(|append| &append.entry));
-            self.last_write = batch.len();
+            self.write_before = std::mem::replace(&mut self.last_write, batch.len());
             self.writing = Some(batch);
             return true;
         }
@@ -367,6 +384,53 @@ impl Store {
         let newest = &mut groups[number][1];
         *newest = newest.flipped((at >> 16) as usize % newest.bytes());
         true
+    }
+
+    /// Damages a part of the log that was flushed, and that a later mark proves, so that a start finds it. False: there
+    /// was nothing of the kind where it was looked for.
+    pub fn rot_log(&mut self, at: u64) -> bool {
+        let mut random = Random::of(at, 0x107);
+        let (identity, disk) = (self.identity, self.disk.clone());
+        let read = |entries: &mut Vec<(bool, Entry)>| {
+            Found::read(&mut disk.clone(), identity, &mut |carried, entry| entries.push((carried, entry))).map(|_| ())
+        };
+        let mut whole = Vec::new();
+        if read(&mut whole).is_err() {
+            return false;
+        }
+        let names = self.disk.0.borrow().file_names();
+        for _ in 0..ROT_TRIES {
+            let name = names[random.below(names.len())];
+            let before = self.disk.0.borrow().bytes(name).to_vec();
+            if before.is_empty() {
+                continue;
+            }
+            let mut after = before.clone();
+            let place = random.below(before.len());
+            let block = |at: usize, bytes: usize| at - at % bytes..(at - at % bytes + bytes).min(before.len());
+            match random.below(3) {
+                0 => after[place] ^= 1 << random.below(8),
+                1 => after[block(place, SECTOR_BYTES)].fill(0),
+                _ => {
+                    // A write that went to another place, and is missing in its own.
+                    let (to, from) = (block(place, BLOCK_BYTES), block(random.below(before.len()), BLOCK_BYTES));
+                    let bytes = to.len().min(from.len());
+                    after[to.start..to.start + bytes].copy_from_slice(&before[from.start..from.start + bytes]);
+                }
+            }
+            self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&after));
+            let mut found = Vec::new();
+            let end = read(&mut found);
+            // A last write that is damaged may have been torn: nothing tells, and the atlas spares it. So it is with
+            // the one before, if the last one did not reach the disk.
+            let unproven = self.last_write + self.write_before;
+            let torn = || whole.starts_with(&found) && whole.len() - found.len() <= unproven;
+            if end.is_err() || !torn() {
+                return true;
+            }
+            self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&before));
+        }
+        false
     }
 
     /// Changes every `step`th byte of the log and of the checkpoints in turn, and reads them as a start does.

@@ -363,6 +363,7 @@ impl World {
                 self.make(number, kind);
             }
             Event::Mend { side, one_way } if !self.healed => self.net.cut(side, one_way, -1),
+            Event::MendPair { to, from } if !self.healed => self.net.cut_pair(to, from, -1),
             Event::DiskWell { node } => {
                 self.nodes[node].flush_extra = 0;
                 self.nodes[node].store.set_room(None);
@@ -371,14 +372,22 @@ impl World {
         }
     }
 
-    fn node_of(&self, target: Target) -> usize {
+    pub(super) fn node_of(&self, target: Target) -> usize {
         let group = match target {
             Target::Node(node) => return node,
-            Target::Leader(group) => PartitionId(group),
-            Target::Holder(at) => self.map.route(&key(at)).map_or(PartitionId::DIRECTORY, |entry| entry.partition),
+            target => self.group_of(target),
         };
         let leads = |node: &Node| node.hosts.get(&group).is_some_and(|host| host.replica.is_leading());
         self.nodes.iter().position(leads).unwrap_or(0)
+    }
+
+    /// The group whose leader is meant; the directory, if a node is.
+    pub(super) fn group_of(&self, target: Target) -> PartitionId {
+        match target {
+            Target::Node(_) => PartitionId::DIRECTORY,
+            Target::Leader(group) => PartitionId(group),
+            Target::Holder(at) => self.map.route(&key(at)).map_or(PartitionId::DIRECTORY, |entry| entry.partition),
+        }
     }
 
     fn make(&mut self, number: usize, kind: Kind) {
@@ -447,6 +456,10 @@ impl World {
                     self.crash(node, down);
                 }
             }
+            Kind::RotLog { who, at, down } => self.rot_log(self.node_of(who), at, down),
+            Kind::Hold { group, mute, length } => self.hold(PartitionId(group), mute, length),
+            Kind::Sever { who, one_way, length } => self.sever(who, one_way, length),
+            Kind::HangUp { who } => self.hang_up(self.node_of(who)),
             Kind::FullDisk { who, bytes, length } => {
                 let node = self.node_of(who);
                 self.nodes[node].store.set_room(Some(bytes));
@@ -461,9 +474,10 @@ impl World {
         self.net.heal();
         if self.plan.minority_down {
             // A disk that was lost is as good as a node that stays down, and so is one with damage.
-            let lost = usize::from(self.nodes.iter().any(|node| node.is_lost || node.is_rotten));
+            let lost = usize::from(self.nodes.iter().any(|node| node.is_lost || node.is_rotten || node.has_rotten_log));
             let minority = ((self.plan.replicas as usize - 1) / 2).saturating_sub(lost);
             for _ in 0..minority {
+                self.reached.note("liveness: a node stays down");
                 self.stays_down |= 1 << self.random.below(self.nodes.len());
             }
         }
