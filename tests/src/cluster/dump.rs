@@ -89,6 +89,37 @@ type Vote = (usize, Batch);
 struct Reading {
     slots: BTreeMap<u64, (Ballot, Batch)>,
     decided_upto: u64,
+    /// Votes that a snapshot from a peer skipped: a later ballot may have decided something else there.
+    skipped: Vec<(u64, Ballot, Batch)>,
+}
+
+impl Reading {
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Accept { instance, ballot, decided_upto, batch } => {
+                self.decided_upto = self.decided_upto.max(decided_upto.0);
+                self.slots.insert(instance.0, (ballot, batch));
+            }
+            Record::Learned { instance, ballot, batch } => {
+                self.decided_upto = self.decided_upto.max(instance.0);
+                self.slots.insert(instance.0, (ballot, batch));
+            }
+            Record::Decided { upto } => self.decided_upto = self.decided_upto.max(upto.0),
+            Record::Promise { .. } | Record::Lease { .. } => {}
+        }
+    }
+
+    /// The log is trimmed up to here: by a checkpoint of what it says to be decided, or by a snapshot that says more.
+    fn trim(&mut self, upto: u64) {
+        if upto <= self.decided_upto {
+            return;
+        }
+        let mut above = self.slots.split_off(&(self.decided_upto + 1));
+        let later = above.split_off(&(upto + 1));
+        self.skipped.extend(above.into_iter().map(|(instance, (ballot, batch))| (instance, ballot, batch)));
+        self.slots.extend(later);
+        self.decided_upto = upto;
+    }
 }
 
 impl Logs {
@@ -98,25 +129,14 @@ impl Logs {
         let mut ended: Vec<(PartitionId, Reading)> = Vec::new();
         coppice_server::log::reader::read(&directory.join("log"), |line| match line.entry {
             Line::Group { group, record } => {
-                let reading = readings.entry(PartitionId(group.0)).or_default();
-                match record {
-                    Record::Accept { instance, ballot, decided_upto, batch } => {
-                        reading.decided_upto = reading.decided_upto.max(decided_upto.0);
-                        reading.slots.insert(instance.0, (ballot, batch));
-                    }
-                    Record::Learned { instance, ballot, batch } => {
-                        reading.decided_upto = reading.decided_upto.max(instance.0);
-                        reading.slots.insert(instance.0, (ballot, batch));
-                    }
-                    Record::Decided { upto } => reading.decided_upto = reading.decided_upto.max(upto.0),
-                    Record::Promise { .. } | Record::Lease { .. } => {}
-                }
+                readings.entry(PartitionId(group.0)).or_default().apply(record);
             }
             Line::Created { group, .. } | Line::Removed { group, .. } => {
                 // Another replica of the group begins here; what the last one knew stays true.
                 ended.extend(readings.remove_entry(&PartitionId(group.0)));
             }
-            Line::Trimmed { .. } | Line::Kept { .. } => {}
+            Line::Trimmed { group, upto } => readings.entry(PartitionId(group.0)).or_default().trim(upto.0),
+            Line::Kept { .. } => {}
         })
         .map_err(|error| DumpError::Unreadable(format!("{name}: {error}")))?;
         self.names.push(name);
@@ -127,6 +147,9 @@ impl Logs {
     }
 
     fn merge(&mut self, node: usize, group: PartitionId, reading: Reading) -> Result<(), DumpError> {
+        for (instance, ballot, batch) in reading.skipped {
+            self.votes.entry(group).or_default().entry((instance, ballot)).or_default().push((node, batch));
+        }
         for (instance, (ballot, batch)) in reading.slots {
             if instance > reading.decided_upto {
                 let votes = self.votes.entry(group).or_default();
@@ -454,4 +477,42 @@ pub fn value_of<'a>(call: &'a Call<'_>) -> Option<&'a [u8]> {
 fn change_of(place: &Place) -> Option<BorderChange> {
     let Work::Change { payload, .. } = &place.work else { return None };
     postcard::from_bytes(payload).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_ordering::Commands;
+
+    use super::*;
+
+    fn vote(instance: u64, round: u64, decided_upto: u64, what: &'static str) -> Record {
+        let batch = Batch::Commands(Commands::new(1, what.as_bytes().into()));
+        let ballot = Ballot::new(round, 1);
+        Record::Accept { instance: Instance(instance), ballot, decided_upto: Instance(decided_upto), batch }
+    }
+
+    /// A kill storm: a node that had led was behind, skipped by a snapshot what others decided instead of its last
+    /// proposals, and those were taken for decided.
+    #[test]
+    fn votes_that_a_snapshot_skips_are_not_decided() {
+        let mut logs = Logs { names: vec!["n1".to_owned(), "n2".to_owned()], ..Logs::default() };
+        let mut other = Reading::default();
+        [vote(4, 1, 3, "a"), vote(5, 2, 4, "b"), vote(6, 2, 5, "c"), vote(7, 2, 6, "d")].map(|vote| other.apply(vote));
+        logs.merge(1, PartitionId(1), other).expect("the first");
+        let mut behind = Reading::default();
+        [vote(4, 1, 3, "a"), vote(5, 1, 4, "overwritten"), vote(7, 2, 4, "d")].map(|vote| behind.apply(vote));
+        // A checkpoint of its own takes nothing back.
+        behind.trim(3);
+        behind.trim(6);
+        behind.apply(Record::Decided { upto: Instance(7) });
+        logs.merge(0, PartitionId(1), behind).expect("nothing that is decided differs");
+        logs.count_votes(2).expect("one vote is no quorum");
+        assert_eq!(logs.groups[&PartitionId(1)].keys().copied().collect::<Vec<_>>(), [4, 5, 6, 7]);
+
+        let mut wrong = Reading::default();
+        [vote(5, 1, 4, "overwritten"), vote(6, 2, 5, "c")].map(|vote| wrong.apply(vote));
+        wrong.trim(6);
+        let found = logs.merge(0, PartitionId(1), wrong);
+        assert!(matches!(found, Err(DumpError::Disagree(_))), "its own log says that it is decided: {found:?}");
+    }
 }
