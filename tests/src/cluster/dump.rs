@@ -497,10 +497,14 @@ mod tests {
     fn votes_that_a_snapshot_skips_are_not_decided() {
         let mut logs = Logs { names: vec!["n1".to_owned(), "n2".to_owned()], ..Logs::default() };
         let mut other = Reading::default();
-        [vote(4, 1, 3, "a"), vote(5, 2, 4, "b"), vote(6, 2, 5, "c"), vote(7, 2, 6, "d")].map(|vote| other.apply(vote));
+        for vote in [vote(4, 1, 3, "a"), vote(5, 2, 4, "b"), vote(6, 2, 5, "c"), vote(7, 2, 6, "d")] {
+            other.apply(vote);
+        }
         logs.merge(1, PartitionId(1), other).expect("the first");
         let mut behind = Reading::default();
-        [vote(4, 1, 3, "a"), vote(5, 1, 4, "overwritten"), vote(7, 2, 4, "d")].map(|vote| behind.apply(vote));
+        for vote in [vote(4, 1, 3, "a"), vote(5, 1, 4, "overwritten"), vote(7, 2, 4, "d")] {
+            behind.apply(vote);
+        }
         // A checkpoint of its own takes nothing back.
         behind.trim(3);
         behind.trim(6);
@@ -510,7 +514,8 @@ mod tests {
         assert_eq!(logs.groups[&PartitionId(1)].keys().copied().collect::<Vec<_>>(), [4, 5, 6, 7]);
 
         let mut wrong = Reading::default();
-        [vote(5, 1, 4, "overwritten"), vote(6, 2, 5, "c")].map(|vote| wrong.apply(vote));
+        wrong.apply(vote(5, 1, 4, "overwritten"));
+        wrong.apply(vote(6, 2, 5, "c"));
         wrong.trim(6);
         let found = logs.merge(0, PartitionId(1), wrong);
         assert!(matches!(found, Err(DumpError::Disagree(_))), "its own log says that it is decided: {found:?}");
