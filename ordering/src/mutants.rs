@@ -80,4 +80,4 @@ pub const MULTICAST: &[&str] = &[
 ];
 
 /// Every mutant of the autopilot.
-pub const AUTOPILOT: &[&str] = &["tuner_unbounded"];
+pub const AUTOPILOT: &[&str] = &["tuner_unbounded", "tuner_keeps_worse"];

@@ -53,7 +53,7 @@ pub(crate) struct Nearest {
 }
 
 /// A way that got longer is believed after at most twice this.
-const NEAREST_PERIOD: Duration = Duration::from_secs(10);
+const NEAREST_PERIOD: Duration = Duration::from_secs(2);
 
 /// Measured, and no part of a hash (reliability.md 7, models).
 impl Hash for Nearest {

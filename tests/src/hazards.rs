@@ -62,7 +62,11 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("PX14", "apply depends on map order, time or free memory", &[sim("hash_order")]),
     hazard("PX15", "vote for a batch id without its payload (ordering.md 10)", &[sim("vote_no_payload")]),
     hazard("PX16", "silent relay stops the stream", &[sim("no_bypass")]),
-    hazard("PX17", "self-tuning leaves its caps, or ends at window 0 (ordering.md 9)", &[cargo("tuner_unbounded")]),
+    hazard(
+        "PX17",
+        "self-tuning leaves its caps, or ends at window 0 (ordering.md 9)",
+        &[cargo("tuner_unbounded"), cargo("tuner_keeps_worse")],
+    ),
     hazard("PX18", "configuration adopted by a new leader, no second Phase 1 under it", &[cargo("conf_one_phase1")]),
     hazard("PX19", "removed replicas deleted before the new quorum holds the log", &[sim("removed_deleted_early")]),
     hazard(

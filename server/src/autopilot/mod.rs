@@ -2,4 +2,5 @@
 //!
 //! The model and what follows from it are `coppice_ordering::autopilot`: pure, without units of anybody's wire.
 
+pub mod machine;
 pub mod sizes;

@@ -1,14 +1,16 @@
-//! The autopilot at work (ordering.md 9): what this thread measures of the groups that it leads, once a second, and
-//! what their controllers make of it. The thread is the stage whose cost counts: it receives, orders, executes and
-//! answers; the log's device is the other one.
+//! The autopilot at work (ordering.md 9): what this thread measures of the groups that it leads, twice a second, and
+//! what their controllers make of it. The stage whose cost counts is this thread, which receives, orders, executes and
+//! answers, or all cores of the machine together, if these are busier: other nodes and clients may be on them as well.
+//! The log's device is the other one.
 
 use std::time::Duration;
 
 use coppice_client::wire::{BatchAndWindow, Bottleneck, GroupTuning, PartitionId, TuningAccount};
-use coppice_ordering::autopilot::{Account, Controller, Fit, Limits, Measured, Resource, StageCost, Tuning};
+use coppice_ordering::autopilot::{Account, Controller, Costs, Limits, Measured, Resource, StageCost, Tuning};
 use coppice_ordering::{Counters, Time};
 
 use super::{Group, Shard};
+use crate::autopilot::machine::Cores;
 use crate::autopilot::sizes;
 use crate::config::ClusterSettings;
 use crate::metrics::{Partition, Tuned as Value};
@@ -20,11 +22,12 @@ pub(super) struct Pilot {
     on: bool,
     /// Within which its groups are tuned.
     limits: Limits,
-    /// Time of the thread against batches, commands and bytes of led groups, and steps for everything else.
-    fit: Fit<4>,
-    cost: [f64; 4],
-    /// How much slower than the guess all of it is together, smoothed.
-    slower: Option<f64>,
+    /// What the thread spends, and what all cores spend, each counted as long as if it were one.
+    thread: Costs,
+    machine: Costs,
+    cores: Cores,
+    /// How busy both were, smoothed.
+    busy: (f64, f64),
     /// Where the last interval ended, how busy the thread had been until then, and the log.
     last: Option<(Time, Duration, Flushes)>,
     /// Steps of followed groups, and reads, since then.
@@ -48,50 +51,49 @@ pub struct Flushes {
     pub took: Duration,
 }
 
-/// A guess at costs, in milliseconds, for as long as nothing is measured: of a batch, a command, a byte, another step.
-const COST_GUESS: [f64; 4] = [0.06, 0.004, 1e-6, 0.01];
-/// Half-life of what is known of costs, in intervals.
-const COST_HALF_LIFE: f64 = 60.0;
-/// What an interval counts for in how much slower than the guess everything is.
-const SLOWER_SMOOTHING: f64 = 0.1;
-/// A thread that was less busy than this share of an interval did too little to tell what anything costs.
+/// What an interval counts for in which stage is the busier one.
+const BUSY_SMOOTHING: f64 = 0.2;
+/// A thread that is busier has its part in what all cores do.
+const SHARED_MIN: f64 = 0.15;
+/// A stage that was less busy than this share of an interval did too little to tell what anything costs.
 const BUSY_MIN: f64 = 0.01;
 
 impl Pilot {
     pub(super) fn new() -> Pilot {
         let batch_header_bytes = sizes::of_commands(16, 1).map_or(0.0, |sizes| sizes.batch_header);
-        let fit = Fit::new(COST_HALF_LIFE);
         let limits = limits(&ClusterSettings::default());
-        Pilot { on: false, limits, fit, cost: COST_GUESS, slower: None, last: None, others: 0, batch_header_bytes }
+        Pilot {
+            on: false,
+            limits,
+            thread: Costs::default(),
+            machine: Costs::default(),
+            cores: Cores::default(),
+            busy: (0.0, 0.0),
+            last: None,
+            others: 0,
+            batch_header_bytes,
+        }
+    }
+
+    /// Takes an interval in: what the busier stage spends, and how busy it was.
+    fn learn(&mut self, done: [f64; 4], interval: Duration, thread: f64) -> (StageCost, f64) {
+        let machine = self.cores.busy().unwrap_or(0.0);
+        for (costs, busy) in [(&mut self.thread, thread), (&mut self.machine, machine)] {
+            if busy >= BUSY_MIN {
+                costs.learn(done, interval.mul_f64(busy));
+            }
+        }
+        let smooth = |old: &mut f64, new: f64| *old += BUSY_SMOOTHING * (new - *old);
+        smooth(&mut self.busy.0, thread);
+        smooth(&mut self.busy.1, machine);
+        // Where this thread has next to nothing to do, it is others that keep the cores busy.
+        let shared = self.busy.1 > self.busy.0 && self.busy.0 >= SHARED_MIN;
+        if shared { (self.machine.stage(), machine) } else { (self.thread.stage(), thread) }
     }
 
     /// A step that is not for a batch of a led group.
     pub(super) fn other(&mut self) {
         self.others += 1;
-    }
-
-    /// Takes an interval into the cost functions.
-    fn learn(&mut self, done: [f64; 4], busy: Duration) {
-        let busy_ms = busy.as_secs_f64() * 1e3;
-        let expected = |cost: [f64; 4]| done.iter().zip(cost).map(|(done, cost)| done * cost).sum::<f64>();
-        let guessed = expected(COST_GUESS);
-        if guessed <= 0.0 || busy_ms <= 0.0 {
-            return;
-        }
-        let slower = busy_ms / guessed;
-        let slower = self.slower.map_or(slower, |known| known + SLOWER_SMOOTHING * (slower - known));
-        self.slower = Some(slower);
-        // Divided by what it should have been, so that quiet intervals count as much as busy ones.
-        let about = Some(expected(self.cost)).filter(|about| *about > 0.0).unwrap_or(busy_ms);
-        self.fit.add(done.map(|done| done / about), busy_ms / about);
-        // Intervals of a steady load are all alike: they tell the sum and no more, and the parts keep the proportions
-        // of the guess. Had they to keep those found last, they would wander with the noise until one takes all.
-        self.cost = self.fit.solve(COST_GUESS.map(|guess| guess * slower));
-    }
-
-    fn stage_cost(&self) -> StageCost {
-        let [per_batch_ms, per_command_ms, per_byte_ms, _] = self.cost;
-        StageCost { per_batch_ms, per_command_ms, per_byte_ms }
     }
 }
 
@@ -127,13 +129,14 @@ impl Shard {
         for group in self.groups.values_mut() {
             let Some(tuned) = &mut group.tuned else { continue };
             tuned.controller.set_limits(self.pilot.limits);
-            if let Some(tuning) = tuned.controller.tuning().filter(|_| self.pilot.on) {
+            if self.pilot.on {
+                let tuning = tuned.controller.tuning().unwrap_or(Tuning::first(&self.pilot.limits));
                 apply(group, &tuning);
             }
         }
     }
 
-    /// Once a second: what the interval came to, for every group that this thread leads. `all`: flushes so far.
+    /// Twice a second: what the interval came to, for every group that this thread leads. `all`: flushes so far.
     pub(crate) fn fly(&mut self, all: Flushes) {
         let limits = self.pilot.limits;
         let now = self.now();
@@ -149,16 +152,18 @@ impl Shard {
         for (&id, group) in &mut self.groups {
             if let Some(of_group) = measure(group, limits, interval) {
                 measured.push((id, of_group));
+            } else if self.pilot.on && group.tuned.is_some() {
+                // It has just begun to lead.
+                apply(group, &Tuning::first(&limits));
             }
         }
         let total = |of: fn(&Measured) -> u64| measured.iter().map(|(_, measured)| of(measured)).sum::<u64>();
         let (batches, commands, bytes) = (total(|m| m.batches), total(|m| m.commands), total(|m| m.bytes));
         let others = std::mem::take(&mut self.pilot.others);
         let share_busy = busy.as_secs_f64() / interval.as_secs_f64();
-        if share_busy >= BUSY_MIN {
-            self.pilot.learn([batches as f64, commands as f64, bytes as f64, others as f64], busy);
-        }
-        let (cost, header) = (self.pilot.stage_cost(), self.pilot.batch_header_bytes);
+        let done = [batches as f64, commands as f64, bytes as f64, others as f64];
+        let (cost, cpu_busy) = self.pilot.learn(done, interval, share_busy);
+        let header = self.pilot.batch_header_bytes;
         let flush = (flushes.count > 0).then(|| flushes.took / u32::try_from(flushes.count).unwrap_or(u32::MAX));
         for (id, of_group) in &mut measured {
             let measured = Measured {
@@ -166,7 +171,7 @@ impl Shard {
                 flush,
                 batches_per_flush: batches as f64 / flushes.count.max(1) as f64,
                 cost: Some(cost),
-                cpu_busy: share_busy,
+                cpu_busy,
                 disk_busy: flushes.took.as_secs_f64() / interval.as_secs_f64(),
                 share: of_group.commands as f64 / commands.max(1) as f64,
                 ..*of_group
@@ -291,49 +296,4 @@ fn measure(group: &mut Group, limits: Limits, interval: Duration) -> Option<Meas
         in_force: Some(Tuning::of(paxos.settings())),
         ..Measured::default()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Teaches a fresh pilot `intervals` of one second; `done` of an interval, and noise of up to a tenth.
-    fn taught(cost: [f64; 4], intervals: u32, done: impl Fn(u32) -> [f64; 4]) -> Pilot {
-        let mut pilot = Pilot::new();
-        for interval in 0..intervals {
-            let done = done(interval);
-            let busy_ms: f64 = done.iter().zip(cost).map(|(done, cost)| done * cost).sum();
-            let noise = 0.9 + 0.2 * f64::from(interval * 7_919 % 101) / 100.0;
-            pilot.learn(done, Duration::from_secs_f64(busy_ms * noise / 1e3));
-        }
-        pilot
-    }
-
-    #[test]
-    fn a_steady_load_leaves_every_part_its_share_however_long_it_lasts() {
-        // Twice as slow as guessed. Batches, commands, bytes and other steps grow and shrink together, but for noise:
-        // seen on a cluster, where other steps were found to cost everything and batches nothing.
-        let cost = COST_GUESS.map(|guess| 2.0 * guess);
-        let jitter = |interval: u32, step: u32| 1.0 + 0.02 * f64::from(interval * step % 13) / 13.0;
-        let done = |i: u32| {
-            let batches = 600.0 * jitter(i, 5);
-            [batches, 100.0 * batches * jitter(i, 3), 1_800.0 * batches * jitter(i, 7), 4.0 * batches * jitter(i, 11)]
-        };
-        let pilot = taught(cost, 600, done);
-        for (part, (found, cost)) in pilot.cost.into_iter().zip(cost).enumerate() {
-            assert!((0.5..2.0).contains(&(found / cost)), "part {part}: {:?}, not {cost:?}", pilot.cost);
-        }
-    }
-
-    #[test]
-    fn loads_of_several_shapes_tell_the_parts_apart() {
-        // Batches cost five times the guess, commands half of it.
-        let cost = [0.3, 0.002, 1e-6, 0.01];
-        let shapes = [[900.0, 1_800.0, 36e3, 50.0], [200.0, 60e3, 1.2e6, 900.0], [400.0, 8e3, 8e6, 3e3]];
-        let pilot = taught(cost, 600, |interval| shapes[interval as usize % 3]);
-        for part in 0..2 {
-            let ratio = pilot.cost[part] / cost[part];
-            assert!((0.8..1.25).contains(&ratio), "part {part}: {:?}, not {cost:?}", pilot.cost);
-        }
-    }
 }

@@ -1,0 +1,240 @@
+//! What no model knows is found out by trying: a saturated group tries other batches and windows, one after another,
+//! and keeps what brings more (papers.md A13). What turns out to bring less is taken back, whoever advised it.
+
+/// Where a group is: bytes of a batch, and instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub batch_bytes: usize,
+    pub window: u32,
+}
+
+/// What a saturated group saw in an interval.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// Commands per millisecond, and the batches that they came in.
+    pub rate: f64,
+    pub batches: f64,
+    /// Bytes of a batch and instances under way, on average.
+    pub batch_bytes: f64,
+    pub window: f64,
+    /// The link is what everything waits for, it seems: then less under way brings nothing. That more brings nothing is
+    /// tried all the same: it costs nothing if that is true.
+    pub link_is_full: bool,
+}
+
+/// Doublings of batch and window. Large steps first: what is far off is to be left quickly.
+const MOVES: [(i32, i32); 8] = [(0, 2), (2, 0), (0, -2), (1, -1), (-1, 1), (-2, 0), (0, 1), (0, -1)];
+/// A setting is better if it brings so many times as much.
+const BETTER: f64 = 1.04;
+/// By this factor an interval that brings less lowers what the kept setting is believed to bring, at most.
+const FADES: f64 = 0.97;
+/// What the model advises need not be better, if it lets more be under way. Nor may it be worse.
+const AS_GOOD: f64 = 0.97;
+/// A setting with less of what the kept one brings is not looked at for long.
+const HOPELESS: f64 = 0.8;
+/// Intervals that a trial is measured for, at least and at most, after one in which what was under way is done; enough
+/// are those with so many batches: of a few large ones one more or less is a lot.
+const MEASURED: (u32, u32) = (2, 6);
+const BATCHES: f64 = 24.0;
+/// Intervals that a round of moves may take: what is tried costs, until it is given up.
+const ROUND: u32 = 32;
+/// Intervals without trials after a round; doubles up to the largest.
+const REST: (u32, u32) = (120, 2_400);
+
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    point: Point,
+    /// Worth keeping with so many times what the kept setting brings.
+    worth: f64,
+    /// The move that it is; none: it was advised.
+    by: Option<usize>,
+    seen: u32,
+    batches: f64,
+    sum: f64,
+}
+
+/// The climb of one group.
+#[derive(Clone, Debug)]
+pub(super) struct Climb {
+    kept: Point,
+    /// Commands per millisecond with `kept`.
+    brings: Option<f64>,
+    trial: Option<Trial>,
+    advised: Option<Point>,
+    /// Advice that was tried: it is not tried again, nor anything within this factor of it.
+    heard: Option<(Point, f64)>,
+    /// Intervals that tell nothing, since the setting has just changed.
+    unsettled: u32,
+    next: usize,
+    fruitless: usize,
+    /// Intervals left of this round.
+    left: u32,
+    rest: u32,
+    rest_next: u32,
+}
+
+impl Climb {
+    pub fn new(kept: Point) -> Climb {
+        let (advised, heard, trial, brings) = (None, None, None, None);
+        let (unsettled, next, fruitless, left, rest, rest_next) = (0, 0, 0, ROUND, 0, REST.0);
+        Climb { kept, brings, trial, advised, heard, unsettled, next, fruitless, left, rest, rest_next }
+    }
+
+    /// What is in force.
+    pub fn point(&self) -> Point {
+        self.trial.map_or(self.kept, |trial| trial.point)
+    }
+
+    /// The world is another one: what was found out holds no longer.
+    pub fn forget(&mut self) {
+        *self = Climb::new(self.point());
+        self.unsettled = 1;
+    }
+
+    /// The model advises this from now on. Tried as soon as that can be told; `at_once`: nothing could be told.
+    pub fn advise(&mut self, point: Point, at_once: bool) {
+        if at_once && self.trial.is_none() {
+            *self = Climb::new(point);
+        } else {
+            self.advised = Some(point);
+        }
+    }
+
+    /// There is too little to do: nothing can be told, and nothing is tried. In a trial that may be the trial's fault,
+    /// so what was kept is in force again.
+    pub fn idle(&mut self) {
+        if self.trial.take().is_none() {
+            self.brings = None;
+        }
+        self.unsettled = 1;
+    }
+
+    /// The last interval was another one than it seems: it tells nothing, nor does the next one.
+    pub fn disturbed(&mut self) {
+        self.unsettled = 2;
+    }
+
+    /// Whether something is tried out.
+    pub fn tries(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// Takes an interval of a saturated group in. `within` makes a setting that can be.
+    pub fn step(&mut self, seen: &Seen, within: impl Fn(Point) -> Point) {
+        self.left = self.left.saturating_sub(1);
+        if self.unsettled > 0 {
+            self.unsettled -= 1;
+            return;
+        }
+        match self.trial {
+            None => self.look(seen, within),
+            Some(trial) => self.judge(trial, seen, within),
+        }
+    }
+
+    /// With the kept setting in force: how much that brings, and what to try next.
+    fn look(&mut self, seen: &Seen, within: impl Fn(Point) -> Point) {
+        let part = (seen.batches / BATCHES).min(0.5);
+        self.brings = Some(self.brings.map_or(seen.rate, |brings| match seen.rate - brings {
+            more if more > 0.0 => brings + part * more,
+            // A disk or a scheduler that stalls for a moment must not make the next trial look good.
+            _ => seen.rate.max(FADES * brings),
+        }));
+        let near = |a: Point, b: Point, factor: f64| {
+            let close = |a: f64, b: f64| a.max(b) <= factor * a.min(b);
+            close(a.batch_bytes as f64, b.batch_bytes as f64) && close(f64::from(a.window), f64::from(b.window))
+        };
+        if let Some(point) = self.advised.take().map(&within)
+            && !near(point, self.kept, 1.2)
+            && self.heard.is_none_or(|(heard, factor)| !near(point, heard, factor))
+        {
+            // Who lets less be under way takes a risk.
+            let volume = |point: Point| point.batch_bytes as f64 * f64::from(point.window);
+            let worth = if volume(point) < volume(self.kept) { 1.0 } else { AS_GOOD };
+            return self.begin(point, worth, None);
+        }
+        if self.rest > 0 {
+            self.rest -= 1;
+            self.left = ROUND;
+            return;
+        }
+        while self.fruitless < MOVES.len() && self.left > 0 {
+            let by = self.next;
+            if let Some(point) = self.moved(by, seen, &within) {
+                return self.begin(point, BETTER, Some(by));
+            }
+            self.give_up();
+        }
+        (self.fruitless, self.rest, self.heard) = (0, self.rest_next, None);
+        self.rest_next = (2 * self.rest_next).min(REST.1);
+    }
+
+    fn judge(&mut self, mut trial: Trial, seen: &Seen, within: impl Fn(Point) -> Point) {
+        let brings = self.brings.unwrap_or(0.0);
+        trial.seen += 1;
+        trial.batches += seen.batches;
+        trial.sum += seen.rate;
+        self.trial = Some(trial);
+        let mean = trial.sum / f64::from(trial.seen);
+        let enough = trial.seen >= MEASURED.0 && trial.batches >= BATCHES || trial.seen >= MEASURED.1;
+        let hopeless = trial.batches >= BATCHES && mean < HOPELESS * brings;
+        if !enough && !hopeless {
+            return;
+        }
+        self.trial = None;
+        if mean < trial.worth * brings && !mutant!(tuner_keeps_worse) {
+            self.unsettled = 1;
+            match trial.by {
+                Some(_) => self.give_up(),
+                None => self.heard = Some((trial.point, 4.0)),
+            }
+            return;
+        }
+        (self.kept, self.brings, self.fruitless) = (trial.point, Some(mean), 0);
+        if trial.by.is_none() {
+            self.heard = Some((trial.point, 1.2));
+        }
+        if let Some(by) = trial.by {
+            // Once more the same way.
+            if let Some(point) = self.moved(by, seen, within) {
+                return self.begin(point, BETTER, Some(by));
+            }
+            self.give_up();
+        }
+    }
+
+    fn begin(&mut self, point: Point, worth: f64, by: Option<usize>) {
+        self.trial = Some(Trial { point, worth, by, seen: 0, batches: 0.0, sum: 0.0 });
+        self.unsettled = 1;
+    }
+
+    fn give_up(&mut self) {
+        self.next = (self.next + 1) % MOVES.len();
+        self.fruitless += 1;
+    }
+
+    /// The kept setting, moved; none: that would change nothing.
+    fn moved(&self, by: usize, seen: &Seen, within: impl Fn(Point) -> Point) -> Option<Point> {
+        let (batch, window) = MOVES[by];
+        if seen.link_is_full && (batch < 0 || window < 0) {
+            return None;
+        }
+        let Point { batch_bytes, window: kept } = self.kept;
+        let shift = |value: f64, by: i32| (value * 2_f64.powi(by)).max(1.0);
+        let point = Point {
+            batch_bytes: shift(batch_bytes as f64, batch) as usize,
+            window: shift(f64::from(kept), window) as u32,
+        };
+        let point = within(point);
+        // A larger batch counts if batches fill, a smaller one if it cuts; the same with windows.
+        let batches = match point.batch_bytes as f64 {
+            bytes if bytes > batch_bytes as f64 => seen.batch_bytes >= 0.6 * batch_bytes as f64,
+            bytes => bytes < batch_bytes as f64 && bytes < 1.2 * seen.batch_bytes,
+        };
+        let windows = match f64::from(point.window) {
+            wider if wider > f64::from(kept) => seen.window >= 0.6 * f64::from(kept),
+            narrower => narrower < f64::from(kept) && narrower < 1.2 * seen.window,
+        };
+        (batches || windows).then_some(point)
+    }
+}
