@@ -341,17 +341,23 @@ fn px17_no_measurement_drives_a_setting_out_of_its_caps() {
 #[test]
 fn px17_advice_that_brings_less_is_taken_back() {
     // Seen over a link of 10 Mbit/s: a way measured before the link changed, one batch at a time for ever.
-    for command_bytes in [128.0, 1_024.0, 8_192.0] {
-        let world = wan(command_bytes);
+    // Over one as long but quick, batches that are tried and found too small cost most.
+    let quick = World { link: 1e6, cost: lan().cost, ..wan(128.0) };
+    for world in [wan(128.0), wan(1_024.0), wan(8_192.0), quick] {
+        let command_bytes = world.command_bytes;
         let (mut controller, mut tuning) = (Controller::new(Limits::default()), fixed());
-        for interval in 0..40 {
+        // Twenty intervals to find it; what is tried after that may cost, but not for long.
+        let (settle, length) = (20, 200);
+        let mut sum = 0.0;
+        for interval in 0..length {
             let stale = Some(Duration::from_micros(100));
             let measured = Measured { round_trip: stale, in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
             let instance = measured.instance.filter(|_| interval > 0);
             tuning = controller.step(&Measured { instance, ..measured }).unwrap_or(tuning);
+            sum += if interval < settle { 0.0 } else { reached(&world, &tuning) };
         }
-        let (reached, best) = (reached(&world, &tuning), best(&world));
-        assert!(reached >= 0.5 * best, "{command_bytes}: {reached} of {best} with {tuning:?}");
+        let (mean, best) = (sum / f64::from(length - settle), best(&world));
+        assert!(mean >= 0.8 * best, "{command_bytes}: {mean} of {best} with {tuning:?}");
     }
 }
 
