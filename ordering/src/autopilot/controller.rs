@@ -2,7 +2,7 @@
 //!
 //! It hears of one interval after another and answers with a new setting when the measured world is another one: an
 //! input that has moved by a fifth since the setting was chosen. What is less is noise, and moves nothing. Under
-//! saturation what the model advises must prove itself, and other settings are tried ([`super::climb`]). Settings never
+//! saturation what the model advises must prove itself, and other settings are tried (`climb.rs`). Settings never
 //! leave their [`Limits`], whatever was measured.
 
 use std::time::Duration;
