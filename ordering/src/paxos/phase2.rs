@@ -11,11 +11,11 @@ use crate::paxos::Paxos;
 use crate::proposer::Proposer;
 use crate::step::Effect;
 
-/// Leader.
 /// 4 MB/s: a full window of 1 MiB is repeated a quarter of a second later, and what 10 Mbit/s take a second for is
 /// repeated once, not five times.
 const SENT_BYTES_PER_US: usize = 4;
 
+/// Leader.
 impl Paxos {
     /// Proposes as much as the pipe takes.
     pub(super) fn pump(&mut self, effects: &mut Vec<Effect>) {
