@@ -248,6 +248,9 @@ pub const OTHERS: &[&str] = &[
     // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
     // is known to be on the disk (ordering.md 8).
     "older_checkpoint_counts",
+    // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
+    // (ordering.md 7, reliability.md RD7).
+    "read_survives_install",
     // The checkpoints of a removed replica go before its removal is durable (reliability.md ST4).
     "removal_unflushed",
     // Memory lets go of batches before they are flushed, and says that they are held (ordering.md 1.3, 1.6).

@@ -301,7 +301,12 @@ impl Replica {
                 let mut machine = *machine;
                 machine.set_me(self.me);
                 self.reporter.installed(instance, machine.last_ticket());
+                let undecided = self.executor.decided().next();
                 self.executor.install(machine, instance);
+                if !crate::mutant!(read_survives_install) {
+                    // What was executed ahead is gone, and the snapshot may hold something else there.
+                    self.redo_reads(undecided, effects);
+                }
                 self.parts.retain(|(at, _)| *at > instance);
                 self.gate.decided(instance);
                 self.work = self.work.split_off(&instance.next());

@@ -177,6 +177,29 @@ fn rd7_a_read_of_what_is_taken_back_is_not_answered() {
     assert_eq!(answers(&later), 0, "the answer holds what was never decided");
 }
 
+/// Seed 13248: a leader that its group did not hear answered a read under its lease once a snapshot had replaced what
+/// the read saw: a write that was never decided there.
+#[test]
+fn rd7_a_read_of_what_a_snapshot_replaces_is_not_answered() {
+    let mut follower = Follower::new();
+    let put = follower.put(1);
+    follower.hears(1, 2, put, 1);
+    let ask = follower.is_asked();
+    assert_eq!(answers(&follower.is_told(ask, 1)), 0, "it read at the tip, which is not decided");
+    let snapshot = Input::Installed {
+        machine: Box::new(Machine::Shard(Box::new(Shard::new(GROUP, KeyRange::all(), MapVersion(1))))),
+        instance: Instance(5),
+        configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
+        configured_at: Instance::ZERO,
+        promised: Ballot::new(2, 3),
+    };
+    let effects = follower.step(snapshot);
+    assert_eq!(follower.replica.executor().decided(), Instance(5), "something else is decided there");
+    assert_eq!(answers(&effects), 0, "the answer holds what was never decided");
+    let refused = |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(_), .. });
+    assert!(effects.iter().any(refused), "its client asks again");
+}
+
 #[test]
 fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
     let mut follower = Follower::new();
@@ -199,6 +222,7 @@ fn planted_bugs_of_a_replica_are_caught() {
     for (mutant, test) in [
         ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
+        ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),
         ("follower_gate_at_told", "rd10_a_follower_waits_for_the_tickets_before_what_it_read"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("replica::tests::{test}"));
