@@ -303,10 +303,7 @@ impl Replica {
                 self.reporter.installed(instance, machine.last_ticket());
                 let undecided = self.executor.decided().next();
                 self.executor.install(machine, instance);
-                if !crate::mutant!(read_survives_install) {
-                    // What was executed ahead is gone, and the snapshot may hold something else there.
-                    self.redo_reads(undecided, effects);
-                }
+                self.redo_replaced_reads(undecided, effects);
                 self.parts.retain(|(at, _)| *at > instance);
                 self.gate.decided(instance);
                 self.work = self.work.split_off(&instance.next());

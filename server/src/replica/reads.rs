@@ -84,6 +84,13 @@ impl Replica {
         }
     }
 
+    /// A snapshot takes the place of what was executed ahead from here on, and may hold something else there.
+    pub(super) fn redo_replaced_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        if !crate::mutant!(read_survives_install) {
+            self.redo_reads(from, effects);
+        }
+    }
+
     pub(super) fn on_confirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
         self.confirm_coordinator(upto, effects);
         while self.reads.front().is_some_and(|read| read.token <= upto) {
