@@ -79,5 +79,8 @@ pub const MULTICAST: &[&str] = &[
     "split_voided",
 ];
 
+/// Every mutant of the coordinator's repetitions.
+pub const REPEATS: &[&str] = &["place_wait_fixed"];
+
 /// Every mutant of the autopilot.
 pub const AUTOPILOT: &[&str] = &["tuner_unbounded", "tuner_keeps_worse"];

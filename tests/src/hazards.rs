@@ -248,6 +248,9 @@ pub const OTHERS: &[&str] = &[
     // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
     // is known to be on the disk (ordering.md 8).
     "older_checkpoint_counts",
+    // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
+    // none is released in time (ordering.md 4.1).
+    "place_wait_fixed",
     // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
     // (ordering.md 7, reliability.md RD7).
     "read_survives_install",

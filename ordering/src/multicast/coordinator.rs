@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::ids::{Ballot, ConfirmToken, MapVersion, PartitionId, QueryId, Ticket, Time};
 use crate::multicast::packs::{Load, Pack, Packs, len_bytes};
+use crate::multicast::repeats::Pace;
 use crate::multicast::step::{Abort, Change, Effect, Input, Query, Refusal, Work};
 use crate::multicast::tickets::{Issue, Purpose, Tickets};
 
@@ -182,8 +183,10 @@ impl Coordinator {
         set.max(4 * self.round).min(set.saturating_mul(TIMEOUT_GROWTH_MAX))
     }
 
-    fn place_resend(&self) -> Duration {
-        self.settings.place_resend.max(2 * self.round).min(self.place_timeout())
+    fn pace(&self) -> Pace {
+        let longest = self.place_timeout();
+        let first_max = self.settings.place_timeout.saturating_mul(TIMEOUT_GROWTH_MAX);
+        Pace { first: self.settings.place_resend.max(2 * self.round).min(longest), longest, first_max }
     }
 
     fn on_lead(
@@ -231,8 +234,8 @@ impl Coordinator {
     }
 
     fn issue(&mut self, issue: Issue, effects: &mut Vec<Effect>) -> Option<Ticket> {
-        let (now, resend) = (self.now, self.place_resend());
-        Some(self.reign.as_mut()?.tickets.issue(now, issue, resend, effects))
+        let (now, pace) = (self.now, self.pace());
+        Some(self.reign.as_mut()?.tickets.issue(now, issue, pace, effects))
     }
 
     fn on_map(&mut self, version: MapVersion, partitions: BTreeSet<PartitionId>, effects: &mut Vec<Effect>) {
@@ -300,11 +303,11 @@ impl Coordinator {
     }
 
     fn on_placed(&mut self, partition: PartitionId, ticket: Ticket, effects: &mut Vec<Effect>) {
-        let (resend, timeout) = (self.place_resend(), self.place_timeout());
+        let (pace, timeout) = (self.pace(), self.place_timeout());
         let Some(reign) = &mut self.reign else { return };
         let ballot = reign.tickets.ballot;
         if ticket.ballot == ballot {
-            if let Some(took) = reign.tickets.placed(self.now, (partition, ticket.n), resend, effects) {
+            if let Some(took) = reign.tickets.placed(self.now, (partition, ticket.n), pace, effects) {
                 // A single slow round must not stretch everything by itself. A quarter of the weight goes to the
                 // newest: a few rounds suffice to follow a change of load.
                 let took = took.min(timeout);
@@ -347,9 +350,9 @@ impl Coordinator {
             }
             reign.unload(ended);
         }
-        let resend = self.place_resend();
+        let pace = self.pace();
         let Some(reign) = &mut self.reign else { return };
-        reign.tickets.resend_due(now, (resend, timeout), effects);
+        reign.tickets.resend_due(now, pace, effects);
     }
 
     /// What follows from the state as it is now. Every step ends here.

@@ -49,6 +49,7 @@ mod chain;
 mod coordinator;
 pub mod gate;
 mod packs;
+mod repeats;
 mod step;
 mod tickets;
 

@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use crate::ids::{Ballot, ChangeId, ConfirmToken, PartitionId, QueryId, Ticket, Time};
 use crate::multicast::packs::Load;
+use crate::multicast::repeats::{Pace, REPEATS_MAX, Repeats};
 use crate::multicast::step::{Abort, Effect, Place, Work};
-
-/// Places sent again to one partition at a time, oldest first: it needs them in this order anyway.
-const RESEND_PLACES_MAX: usize = 64;
 
 /// What a ticket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,16 +71,7 @@ struct Queue {
     late: Option<u64>,
     /// The last watermark told.
     told: Option<u64>,
-    resend_at: Time,
-    /// Doubles with every repetition, until something is placed.
-    resend_after: Duration,
-    /// How many of the oldest the last repetition sent, 0 if nothing was repeated since all was placed. What comes
-    /// before the one that it follows does not count (ordering.md 4, step 3) and takes room at a full leader: a
-    /// repetition by time is the oldest alone, and once all that a repetition sent is placed, the next sends twice as
-    /// many.
-    burst: usize,
-    /// The newest ticket that the last repetition sent.
-    burst_upto: u64,
+    repeats: Repeats,
 }
 
 impl Queue {
@@ -169,7 +158,7 @@ impl Tickets {
     }
 
     /// Gives out the next ticket and sends it to all its partitions.
-    pub fn issue(&mut self, now: Time, issue: Issue, resend: Duration, effects: &mut Vec<Effect>) -> Ticket {
+    pub fn issue(&mut self, now: Time, issue: Issue, pace: Pace, effects: &mut Vec<Effect>) -> Ticket {
         let Issue { purpose, works, queries, bytes } = issue;
         self.last += 1;
         let n = self.last;
@@ -177,7 +166,7 @@ impl Tickets {
             let queue = self.queues.entry(*partition).or_default();
             let sent = Sent { n, prev: queue.last, at: now };
             if queue.unplaced.is_empty() {
-                (queue.resend_at, queue.resend_after) = (now + resend, resend);
+                queue.repeats.restart(now, pace);
             }
             queue.last = Some(n);
             queue.queue.push_back(sent);
@@ -190,7 +179,7 @@ impl Tickets {
         let unplaced = works.into_iter().map(|(partition, work)| (partition, Some(work))).collect();
         let mut open = Open { purpose, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
         if mutant!(confirm_before_placed) {
-            open.confirmed_by = Some(self.ask(now + resend, effects));
+            open.confirmed_by = Some(self.ask(now + pace.first, effects));
         }
         self.open.insert(n, open);
         self.ticket(n)
@@ -203,13 +192,13 @@ impl Tickets {
         self.asked
     }
 
-    /// The partition has everything up to `n`. Returns how long the slowest of the tickets that this completes took,
-    /// since they were last sent: how long they waited for a partition that was away is not the length of a round.
+    /// The partition has everything up to `n`. Returns how long the slowest of the tickets took that this completes and
+    /// that were sent here once: how long others waited for a partition that was away is not the length of a round.
     pub fn placed(
         &mut self,
         now: Time,
         (partition, n): (PartitionId, u64),
-        resend: Duration,
+        pace: Pace,
         effects: &mut Vec<Effect>,
     ) -> Option<Duration> {
         let queue = self.queues.get_mut(&partition)?;
@@ -217,10 +206,10 @@ impl Tickets {
             return None;
         }
         queue.late = queue.late.filter(|late| *late > n);
-        (queue.resend_at, queue.resend_after) = (now + resend, resend);
         let mut completed = Vec::new();
         while let Some(sent) = queue.unplaced.pop_front_if(|sent| sent.n <= n) {
             let Some(open) = self.open.get_mut(&sent.n) else { continue };
+            queue.repeats.learn(sent.n, sent.at > open.sent_at, self.last, pace);
             open.unplaced.insert(partition, None);
             // A split is released when the child serves too (ordering.md 8, reliability.md MV6).
             let early = mutant!(split_released_early) && matches!(open.purpose, Purpose::Change(_));
@@ -228,16 +217,11 @@ impl Tickets {
                 completed.push(sent);
             }
         }
-        queue.burst = match queue.burst {
-            0 => 0,
-            _ if queue.unplaced.is_empty() => 0,
-            all if n >= queue.burst_upto => (2 * all).min(RESEND_PLACES_MAX),
-            _ => 1,
-        };
-        let burst = queue.burst;
-        let slowest = self.complete_placing((now, resend), completed, effects);
+        queue.repeats.restart(now, pace);
+        let again = queue.repeats.placed(n, queue.unplaced.len());
+        let slowest = self.complete_placing((now, pace.first), completed, effects);
         // The turn of the next may have come just now: it does not wait for the next repetition.
-        self.send_again(now, partition, burst, effects);
+        self.send_again(now, partition, again, effects);
         slowest
     }
 
@@ -251,7 +235,7 @@ impl Tickets {
         for Sent { n, at, .. } in placed {
             let Some(open) = self.open.get_mut(&n) else { continue };
             // A change waits for more than its order: a child must be born.
-            if !matches!(open.purpose, Purpose::Change(_)) {
+            if !matches!(open.purpose, Purpose::Change(_)) && at == open.sent_at {
                 slowest = slowest.max(Some(now - at));
             }
             if open.voided {
@@ -408,25 +392,21 @@ impl Tickets {
     }
 
     /// Sends again, and asks again, what is due.
-    pub fn resend_due(&mut self, now: Time, (resend, longest): (Duration, Duration), effects: &mut Vec<Effect>) {
+    pub fn resend_due(&mut self, now: Time, pace: Pace, effects: &mut Vec<Effect>) {
         if self.ask_again_at <= now && self.is_unconfirmed() {
-            self.ask(now + resend, effects);
+            self.ask(now + pace.first, effects);
         }
-        let due = |queue: &Queue| !queue.unplaced.is_empty() && queue.resend_at <= now;
+        let due = |queue: &Queue| !queue.unplaced.is_empty() && queue.repeats.at <= now;
         let due: Vec<PartitionId> = self.queues.iter().filter(|(_, queue)| due(queue)).map(|(id, _)| *id).collect();
         for partition in due {
-            if let Some(queue) = self.queues.get_mut(&partition) {
-                queue.resend_after = (2 * queue.resend_after).min(longest).max(queue.resend_after);
-                queue.resend_at = now + queue.resend_after;
-                queue.burst = 1;
-            }
-            self.send_again(now, partition, 1, effects);
+            let count = self.queues.get_mut(&partition).map_or(0, |queue| queue.repeats.by_time(now, pace));
+            self.send_again(now, partition, count, effects);
         }
     }
 
     /// Sends everything again that this partition has not placed: its leader may never have seen it.
     pub fn resend(&mut self, now: Time, partition: PartitionId, effects: &mut Vec<Effect>) {
-        self.send_again(now, partition, RESEND_PLACES_MAX, effects);
+        self.send_again(now, partition, REPEATS_MAX, effects);
     }
 
     /// Sends the `count` oldest again of what this partition has not placed.
@@ -434,7 +414,8 @@ impl Tickets {
         let ballot = self.ballot;
         let Some(queue) = self.queues.get_mut(&partition) else { return };
         for sent in queue.unplaced.iter_mut().take(count) {
-            (sent.at, queue.burst_upto) = (now, sent.n);
+            sent.at = now;
+            queue.repeats.sent(sent.n);
             let open = self.open.get(&sent.n);
             // A ticket that was voided and unlinked by mistake has nothing left to say.
             let work = open.and_then(|open| open.unplaced.get(&partition)?.clone()).unwrap_or_default();
@@ -447,7 +428,7 @@ impl Tickets {
     pub fn resend_at(&self) -> Option<Time> {
         let waiting = self.queues.values().filter(|queue| !queue.unplaced.is_empty());
         let unconfirmed = self.is_unconfirmed().then_some(self.ask_again_at);
-        waiting.map(|queue| queue.resend_at).chain(unconfirmed).min()
+        waiting.map(|queue| queue.repeats.at).chain(unconfirmed).min()
     }
 
     /// Whether the partition ever had a ticket of this ballot.
