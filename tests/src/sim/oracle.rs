@@ -293,7 +293,8 @@ impl Oracle {
                 for instance in m.first.0..=m.instance.0 {
                     let votes = state.votes.get(&(Instance(instance), m.ballot)).copied().unwrap_or(0);
                     // What is decided may be voted for in any higher ballot: its value can be no other.
-                    if votes >> replica.0 & 1 == 0 && instance > state.decided_upto() {
+                    let decided = instance <= state.decided_upto() || state.is_chosen(Instance(instance), m.ballot);
+                    if votes >> replica.0 & 1 == 0 && !decided {
                         let what = format!("n{node}.{group} says that it voted for #{instance} in {}", m.ballot);
                         return broken("I2 vote not durable", what);
                     }
@@ -395,6 +396,22 @@ impl Group {
         self.decided.get(instance.checked_sub(self.born.instance + 1)? as usize)
     }
 
+    /// The ballots in which a quorum of its configuration has voted for an instance.
+    fn quorums(&self, instance: Instance) -> impl Iterator<Item = Ballot> {
+        let governing = self.configurations.iter().rev().find(|(from, _)| *from <= instance);
+        let voters = governing.map(|(_, configuration)| &configuration.voters).expect("the first one begins at 1");
+        let mask = voters.iter().fold(0_u64, |mask, voter| mask | 1 << voter.0);
+        let votes = self.votes.range((instance, Ballot::ZERO)..(instance.next(), Ballot::ZERO));
+        let enough = move |votes: u64| (votes & mask).count_ones() as usize > voters.len() / 2;
+        votes.filter(move |(_, votes)| enough(**votes)).map(|((_, ballot), _)| *ballot)
+    }
+
+    /// Whether a quorum has voted for an instance in a ballot up to this one. It may wait to be executed: a merge waits
+    /// for the state that it takes in.
+    fn is_chosen(&self, instance: Instance, upto: Ballot) -> bool {
+        self.quorums(instance).any(|ballot| ballot <= upto)
+    }
+
     /// An instance is decided for the first time: a quorum must have voted for exactly this.
     fn decide(
         &mut self,
@@ -406,15 +423,7 @@ impl Group {
         if instance.0 != self.decided_upto() + 1 {
             return broken("I3 decided with a gap", format!("{group} {instance}"));
         }
-        let governing = self.configurations.iter().rev().find(|(from, _)| *from <= instance);
-        let voters = governing.map(|(_, configuration)| &configuration.voters).expect("the first one begins at 1");
-        let mask = voters.iter().fold(0_u64, |mask, voter| mask | 1 << voter.0);
-        let votes = self.votes.range((instance, Ballot::ZERO)..(instance.next(), Ballot::ZERO));
-        let mut chosen = votes.filter(|(at, votes)| {
-            let enough = (**votes & mask).count_ones() as usize > voters.len() / 2;
-            enough && self.proposals.get(at) == Some(&batch)
-        });
-        if chosen.next().is_none() {
+        if !self.quorums(instance).any(|ballot| self.proposals.get(&(instance, ballot)) == Some(&batch)) {
             return broken("I1 decided without a quorum", format!("{group} {instance} {batch}"));
         }
         if let Some(configuration) = batch.as_configuration() {
