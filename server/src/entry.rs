@@ -4,16 +4,20 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::wire::entry::{self as wire, Open, TAG_OPEN, TAG_PACK};
 use coppice_client::wire::{ClientId, Pack};
 use coppice_ordering::multicast::Place;
+use serde::Serialize;
 
 use crate::machine::directory::DirectoryCommand;
 use crate::multicast::letter;
 use crate::net::codec::{Body, BodyReader};
+use crate::sessions::SessionLimits;
 
 // The server's own tags. Never used twice (style.md 21).
 /// A directory command.
 const TAG_DIRECTORY: u8 = 16;
 /// A ticket of the multicast.
 const TAG_PLACE: u8 = 17;
+/// Other bounds of the session table.
+const TAG_LIMITS: u8 = 18;
 
 /// One entry, decoded.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub enum Entry<'a> {
     Directory(DirectoryCommand),
     /// A ticket, and what it is for.
     Place(Place),
+    /// Other bounds of the session table.
+    Limits(SessionLimits),
     /// Written by a newer version, or damaged in a way that no checksum sees: every replica ignores it alike.
     Unknown,
 }
@@ -40,6 +46,7 @@ fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
         // The leader checked all of it before it was proposed.
         TAG_PACK => Pack::decode_header(entry.bytes).ok().map(Entry::Pack),
         TAG_OPEN => Open::decode(entry.bytes).ok().map(Entry::Open),
+        TAG_LIMITS => postcard::from_bytes(entry.bytes).ok().map(Entry::Limits),
         TAG_DIRECTORY => postcard::from_bytes(entry.bytes).ok().map(Entry::Directory),
         TAG_PLACE => {
             let bytes = Bytes::copy_from_slice(entry.bytes);
@@ -68,8 +75,16 @@ pub fn place(place: &Place) -> Bytes {
 
 /// An entry that changes the directory.
 pub fn directory(command: &DirectoryCommand) -> Bytes {
+    plain(TAG_DIRECTORY, command)
+}
+
+/// An entry that gives the session table other bounds.
+pub fn limits(limits: &SessionLimits) -> Bytes {
+    plain(TAG_LIMITS, limits)
+}
+
+fn plain(tag: u8, data: &impl Serialize) -> Bytes {
     let mut out = BytesMut::new();
-    let bytes = postcard::to_stdvec(command).expect("a directory command is plain data");
-    wire::put_entry(&mut out, TAG_DIRECTORY, &bytes);
+    wire::put_entry(&mut out, tag, &postcard::to_stdvec(data).expect("an entry is plain data"));
     out.freeze()
 }

@@ -123,7 +123,8 @@ impl Executor {
         &self.machine
     }
 
-    /// The state at the tip, for what is not part of the log (limits).
+    /// The state at the tip, to plant a bug in.
+    #[cfg(feature = "mutants")]
     pub fn machine_mut(&mut self) -> &mut Machine {
         &mut self.machine
     }
@@ -325,12 +326,8 @@ impl Executor {
         state
     }
 
-    /// Goes on from a snapshot that was installed at `instance`. What is set and not logged stays as it was: a snapshot
-    /// does not hold it, and with other limits this replica would end other sessions than the rest.
-    pub fn install(&mut self, mut machine: Machine, instance: Instance) {
-        if !crate::mutant!(install_default_limits) {
-            machine.take_limits(&self.machine);
-        }
+    /// Goes on from a snapshot that was installed at `instance`.
+    pub fn install(&mut self, machine: Machine, instance: Instance) {
         self.machine = machine;
         self.decided = instance;
         self.due = self.due.max(instance);

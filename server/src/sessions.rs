@@ -13,8 +13,9 @@ use coppice_client::wire::reply::result_bytes;
 use coppice_client::wire::{PartitionId, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// Bounds of a session table. All are part of the replicated state's rules: every replica must use the same values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Bounds of a session table. Sessions end by them, so they are replicated state themselves: they change by an entry of
+/// the log (ordering.md 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionLimits {
     /// A session that ordered nothing for this many instances ends.
     pub expiry_instances: u64,
@@ -25,6 +26,14 @@ pub struct SessionLimits {
     /// The same of all sessions together; beyond, opening one ends those that were used least recently. A client that
     /// went without a word leaves its last answer behind, and that may hold a large value.
     pub table_bytes_max: usize,
+}
+
+impl SessionLimits {
+    /// A digest: equal limits have equal digests.
+    pub fn digest(&self) -> u64 {
+        let sizes = [self.sessions_max as u64, self.bytes_max as u64, self.table_bytes_max as u64];
+        sizes.into_iter().fold(self.expiry_instances, mix)
+    }
 }
 
 impl Default for SessionLimits {

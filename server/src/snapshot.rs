@@ -78,7 +78,8 @@ pub fn take(replica: &Replica) -> Taken {
             head.last_ticket = if crate::mutant!(snap_no_ticket) { None } else { data.last_ticket() };
             let sessions = if crate::mutant!(snap_no_sessions) { Vec::new() } else { data.sessions().export() };
             blobs.sessions = postcard::to_stdvec(&sessions).expect(plain).into();
-            blobs.changes = postcard::to_stdvec(&(data.applied(), data.sealed())).expect(plain).into();
+            blobs.changes =
+                postcard::to_stdvec(&(data.applied(), data.sealed(), data.session_limits())).expect(plain).into();
             applied = data.applied().to_vec();
             data.into_tree()
         }
@@ -100,8 +101,11 @@ pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Val
         let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
         let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?);
         let mut shard = Shard::restored(partition, range, map_version, tree, sessions, last_ticket);
-        let (applied, sealed) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
+        let (applied, sealed, limits) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
         shard.set_borders(applied, sealed);
+        if !crate::mutant!(install_default_limits) {
+            shard.set_session_limits(limits);
+        }
         Machine::Shard(Box::new(shard))
     };
     Ok(Loaded { machine, instance, configuration, configured_at, promised })

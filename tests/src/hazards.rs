@@ -230,8 +230,11 @@ pub const OTHERS: &[&str] = &[
     "client_unsure_is_sure",
     // Decided batches that exist in memory only are trimmed or told as durable (ordering.md 1.3).
     "decision_held_in_memory",
-    // A replica that installs a snapshot ends sessions by other limits than the rest (ordering.md 6).
+    // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
+    // it, not where the log has it; a rollback leaves what it took back (ordering.md 6).
     "install_default_limits",
+    "limits_unlogged",
+    "undo_no_limits",
     // What the executor had no room for when it was accepted is not given to it again (ordering.md 2.1).
     "executor_stands_still",
     // A proposal that a later ballot overwrote is taken for the decided one (ordering.md 1.1).

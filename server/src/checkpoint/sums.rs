@@ -18,7 +18,7 @@ pub(super) const NAME: &str = "SUMS";
 const MAGIC: [u8; 8] = *b"COPPSUMS";
 
 /// Format of the file. Version N reads N and N-1 (experience.md 5).
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Bytes under one checksum: damage is located to this.
 const BLOCK_BYTES: usize = 64 << 10;

@@ -38,6 +38,8 @@ pub(super) struct Launch {
     snapshot: Instance,
     speculation: bool,
     digest_interval: u64,
+    /// Unknown until the directory has told.
+    session_limits: Option<SessionLimits>,
 }
 
 impl Control {
@@ -72,15 +74,18 @@ impl Control {
         self.shared.set_identity(opened.identity);
         self.log = Some(opened.writer);
         self.link_to_seeds();
+        let kept = self.home.read_map().and_then(|kept| postcard::from_bytes::<Kept>(&kept).ok());
+        let kept = kept.filter(|(map, _)| map.check().is_ok());
+        if let Some((_, pairs)) = &kept {
+            self.take_settings(pairs);
+        }
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
         // What the seeds do not name is found by the map as it was before; it may be old, so others are asked all the
         // same.
-        let kept = self.home.read_map().and_then(|map| postcard::from_bytes::<PartitionMap>(&map).ok());
-        if let Some(map) = kept {
-            let pairs = self.pairs.clone();
-            self.adopt(map, pairs);
+        if let Some((map, _)) = kept {
+            self.adopt_map(map);
         }
         Ok(())
     }
@@ -181,7 +186,7 @@ impl Control {
 
     fn launch(&self, start: Start) -> Launch {
         let identity = self.shared.identity().expect("replicas start after the identity is known");
-        let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
+        let Start { group, me, birth, recovered, machine, snapshot, campaign_first, .. } = start;
         let config = Config {
             id: me,
             configuration: birth.configuration(),
@@ -190,7 +195,6 @@ impl Control {
             settings: core_settings(&self.settings),
             campaign_first,
         };
-        set_session_limits(&mut machine, &self.settings);
         Launch {
             group,
             me,
@@ -202,6 +206,7 @@ impl Control {
             snapshot,
             speculation: self.settings.speculation,
             digest_interval: self.settings.digest_interval,
+            session_limits: self.told.then(|| session_limits(&self.settings)),
         }
     }
 
@@ -230,6 +235,7 @@ impl Control {
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             replica.executor_mut().set_digest_interval(launch.digest_interval);
+            launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
             let hosted = Group {
                 replica,
                 me,
@@ -259,6 +265,10 @@ impl Control {
             return;
         }
         self.apply_settings(&settings);
+        self.adopt_map(map);
+    }
+
+    fn adopt_map(&mut self, map: PartitionMap) {
         if !self.shared.set_map(Arc::new(map)) {
             return;
         }
@@ -275,7 +285,8 @@ impl Control {
             tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
         }
         self.remove_unnamed(&map);
-        let kept = postcard::to_stdvec(&*map).expect("a map is plain data");
+        let kept: Kept = ((*map).clone(), self.pairs.clone());
+        let kept = postcard::to_stdvec(&kept).expect("a map is plain data");
         if let Err(error) = self.home.write_map(&kept) {
             tracing::warn!(%error, "the partition map was not kept for the next start");
         }
@@ -342,26 +353,37 @@ impl Control {
         tracing::info!(partition = %group, %replica, "the replica here was removed");
     }
 
-    /// Uses the cluster's settings, as the directory has them.
-    pub(super) fn apply_settings(&mut self, pairs: &BTreeMap<String, String>) {
+    /// Whether these settings differ from those in use. Those of a version that knows more are not used.
+    fn take_settings(&mut self, pairs: &BTreeMap<String, String>) -> bool {
         if *pairs == self.pairs {
-            return;
+            return false;
         }
         self.pairs = pairs.clone();
         let Ok(settings) = parse_settings(pairs) else {
             tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
-            return;
+            return false;
         };
-        if settings == self.settings {
+        let differ = settings != self.settings;
+        self.settings = settings;
+        differ
+    }
+
+    /// Uses the cluster's settings, as the directory has them.
+    pub(super) fn apply_settings(&mut self, pairs: &BTreeMap<String, String>) {
+        let told = std::mem::replace(&mut self.told, true);
+        if !self.take_settings(pairs) && told {
             return;
         }
-        self.settings = settings.clone();
+        let settings = &self.settings;
         for shard in 0..self.shared.shards() {
             let settings = settings.clone();
             self.on_shard_index(shard, move |shard| shard.apply_settings(&settings));
         }
     }
 }
+
+/// What a node keeps for its next start: the map, and the settings as the directory had them.
+type Kept = (PartitionMap, BTreeMap<String, String>);
 
 /// The cluster's settings from what the directory holds: those that differ from their defaults.
 pub(super) fn parse_settings(pairs: &BTreeMap<String, String>) -> Result<ClusterSettings, ClusterSettingError> {
@@ -387,14 +409,12 @@ pub(crate) fn core_settings(settings: &ClusterSettings) -> Settings {
     }
 }
 
-fn set_session_limits(machine: &mut Machine, settings: &ClusterSettings) {
-    if let Machine::Shard(shard) = machine {
-        shard.set_session_limits(SessionLimits {
-            expiry_instances: settings.session_expiry,
-            sessions_max: settings.sessions_max as usize,
-            bytes_max: settings.session_bytes_max as usize,
-            ..SessionLimits::default()
-        });
+fn session_limits(settings: &ClusterSettings) -> SessionLimits {
+    SessionLimits {
+        expiry_instances: settings.session_expiry,
+        sessions_max: settings.sessions_max as usize,
+        bytes_max: settings.session_bytes_max as usize,
+        ..SessionLimits::default()
     }
 }
 
@@ -413,7 +433,7 @@ impl Shard {
         for group in self.groups.values_mut() {
             group.replica.paxos_mut().set_settings(core_settings(settings));
             group.replica.executor_mut().set_speculation(settings.speculation);
-            set_session_limits(group.replica.executor_mut().machine_mut(), settings);
+            group.replica.set_session_limits(session_limits(settings));
             group.replica.executor_mut().set_digest_interval(settings.digest_interval);
         }
         self.set_autopilot(settings);

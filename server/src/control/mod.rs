@@ -119,6 +119,8 @@ pub struct Control {
     pub(super) directory: Option<Arc<DirectoryState>>,
     pub(super) driver: growth::Driver,
     pub(super) settings: ClusterSettings,
+    /// The directory, or a node that knows it, has told the settings since this process began.
+    pub(super) told: bool,
     /// The same as the directory has them: those that differ from their defaults.
     pub(super) pairs: BTreeMap<String, String>,
     pub(super) addresses: Addresses,
@@ -149,6 +151,7 @@ impl Control {
             directory: None,
             driver: growth::Driver::default(),
             settings: ClusterSettings::default(),
+            told: false,
             pairs: BTreeMap::new(),
             addresses,
             started: Instant::now(),

@@ -92,13 +92,6 @@ impl Machine {
         }
     }
 
-    /// Takes over the limits of another machine of the same group.
-    pub fn take_limits(&mut self, other: &Machine) {
-        if let (Machine::Shard(shard), Machine::Shard(other)) = (self, other) {
-            shard.set_session_limits(other.session_limits());
-        }
-    }
-
     /// Children of splits that the batch made; they begin when it is decided.
     pub fn forks(mark: &Mark) -> &[Fork] {
         match mark {

@@ -95,6 +95,7 @@ struct Scratch {
 pub struct ShardMark {
     tree: UndoMark,
     sessions: Vec<SessionUndo>,
+    limits: SessionLimits,
     chain: Chain,
     range: KeyRange,
     map_version: MapVersion,
@@ -211,7 +212,7 @@ impl Shard {
         placed.append(&mut self.placed);
     }
 
-    /// Bounds of the session table: the same on every replica.
+    /// Gives the session table the bounds that a snapshot or the log holds.
     pub fn set_session_limits(&mut self, limits: SessionLimits) {
         self.session_limits = limits;
     }
@@ -269,6 +270,7 @@ impl Shard {
         let mut mark = ShardMark {
             tree: self.undo.mark(),
             sessions: Vec::new(),
+            limits: self.session_limits,
             chain: self.chain,
             range: self.range.clone(),
             map_version: self.map_version,
@@ -349,7 +351,12 @@ impl Shard {
                 self.place(instance, index, place, mark);
                 Outcome::Nothing
             }
-            Entry::Pack(_) | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
+            // A sealed state changes no more: a neighbour takes it in as it is.
+            Entry::Limits(limits) if !self.is_closed() => {
+                self.session_limits = *limits;
+                Outcome::Nothing
+            }
+            Entry::Limits(_) | Entry::Pack(_) | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
         }
     }
 
@@ -510,6 +517,9 @@ impl Shard {
         if !crate::mutant!(undo_no_ticket) {
             self.chain = mark.chain;
         }
+        if !crate::mutant!(undo_no_limits) {
+            self.session_limits = mark.limits;
+        }
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
     }
@@ -542,6 +552,7 @@ impl Shard {
     /// Takes the newest batch back in a copy made by [`Shard::view`].
     pub fn undo_view(&mut self, mark: &ShardMark) {
         self.undo_borders(mark);
+        self.session_limits = mark.limits;
         self.chain = mark.chain;
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
@@ -560,13 +571,14 @@ impl Shard {
         self.undo.forget_all();
     }
 
-    /// A digest of everything replicated: tree, sessions, bounds, last ticket (reliability.md E6).
+    /// A digest of everything replicated: tree, sessions and their limits, bounds, last ticket (reliability.md E6).
     pub fn digest(&self) -> u64 {
         let ticket = self.chain.last_ticket().map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
         let high = self.range.high.as_ref().map_or(0, |high| crc32c::crc32c(high));
         let bounds = u64::from(crc32c::crc32c(&self.range.low)) << 32 | u64::from(high);
         let sealed = self.sealed.map_or(0, |seal| u64::from(seal.heir.0) + 1);
         let bounds = bounds ^ sealed.rotate_left(16);
-        self.tree.digest().0 ^ self.sessions.digest().rotate_left(1) ^ ticket.rotate_left(2) ^ bounds.rotate_left(3)
+        let content = self.tree.digest().0 ^ self.sessions.digest().rotate_left(1);
+        content ^ ticket.rotate_left(2) ^ bounds.rotate_left(3) ^ self.session_limits.digest().rotate_left(4)
     }
 }

@@ -5,6 +5,7 @@
 //! knows neither frames nor sockets nor files.
 
 mod inherit;
+mod limits;
 mod queries;
 mod reads;
 mod step;
@@ -23,6 +24,7 @@ use coppice_ordering::{
 };
 
 use inherit::Stall;
+use limits::Limits;
 use reads::{AskedRead, HeldRead};
 pub use step::{Effect, Input, QueryPart};
 
@@ -105,6 +107,7 @@ pub struct Replica {
     parts: VecDeque<(Instance, Box<QueryPart>)>,
     /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
     stall: Option<Stall>,
+    limits: Limits,
     /// Buffer.
     placed: Vec<Placed>,
     /// Confirmations that the coordinator waits for, ascending.
@@ -151,6 +154,7 @@ impl Replica {
             reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
             parts: VecDeque::new(),
             stall: None,
+            limits: Limits::default(),
             placed: Vec::new(),
             confirms: VecDeque::new(),
             executor: Executor::new(machine, decided, executing),
@@ -279,7 +283,8 @@ impl Replica {
     /// When `step` with `Tick` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
-        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(stall).min()
+        let limits = self.limits.again();
+        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(stall).chain(limits).min()
     }
 
     /// The only way in.
@@ -326,6 +331,7 @@ impl Replica {
             Input::Confirm(token) => self.on_confirm(token),
         }
         self.tell_placed(now, effects);
+        self.propose_limits(now, effects);
         self.note_stall(now, effects);
         self.let_out(effects);
     }

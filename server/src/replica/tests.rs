@@ -17,6 +17,8 @@ use crate::machine::shard::Shard;
 use crate::machine::{Machine, Outcome};
 use crate::multicast::Share;
 use crate::request::{Origin, Reply, Request};
+use crate::sessions::SessionLimits;
+use crate::snapshot::{self, Taken};
 
 const GROUP: PartitionId = PartitionId(1);
 const ME: ReplicaId = ReplicaId(2);
@@ -200,6 +202,46 @@ fn rd7_a_read_of_what_a_snapshot_replaces_is_not_answered() {
     assert!(effects.iter().any(refused), "its client asks again");
 }
 
+const LIMITS: SessionLimits =
+    SessionLimits { expiry_instances: 7, sessions_max: 3, bytes_max: 1 << 10, table_bytes_max: 1 << 20 };
+
+impl Follower {
+    fn limits(&self) -> SessionLimits {
+        self.replica.executor().machine().shard().expect("a partition").session_limits()
+    }
+}
+
+/// Sessions end by them: a node that used a setting when it heard of it ended other sessions than the rest.
+#[test]
+fn bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of() {
+    let mut follower = Follower::new();
+    follower.replica.set_session_limits(LIMITS);
+    follower.hears(1, 2, Batch::NoOp, 1);
+    assert_eq!(follower.limits(), SessionLimits::default());
+    follower.hears(1, 3, batch(entry::limits(&LIMITS)), 2);
+    assert_eq!(follower.limits(), LIMITS);
+}
+
+#[test]
+fn bounds_of_sessions_that_are_not_decided_are_taken_back() {
+    let mut follower = Follower::new();
+    follower.hears(1, 2, batch(entry::limits(&LIMITS)), 1);
+    assert_eq!(follower.limits(), LIMITS);
+    follower.hears(2, 2, Batch::NoOp, 1);
+    assert_eq!(follower.limits(), SessionLimits::default(), "another batch stands there");
+}
+
+#[test]
+fn a_snapshot_holds_the_bounds_of_sessions() {
+    let mut follower = Follower::new();
+    follower.hears(1, 2, batch(entry::limits(&LIMITS)), 1);
+    follower.hears(1, 3, Batch::NoOp, 2);
+    let Taken { head, blobs, .. } = snapshot::take(&follower.replica);
+    let loaded = snapshot::restore(&head, &blobs, std::iter::empty()).expect("what was taken");
+    assert_eq!(loaded.instance, Instance(2));
+    assert_eq!(loaded.machine.shard().map(Shard::session_limits), Some(LIMITS));
+}
+
 #[test]
 fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
     let mut follower = Follower::new();
@@ -220,6 +262,9 @@ fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
 #[test]
 fn planted_bugs_of_a_replica_are_caught() {
     for (mutant, test) in [
+        ("limits_unlogged", "bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of"),
+        ("undo_no_limits", "bounds_of_sessions_that_are_not_decided_are_taken_back"),
+        ("install_default_limits", "a_snapshot_holds_the_bounds_of_sessions"),
         ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),

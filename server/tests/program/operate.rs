@@ -138,6 +138,24 @@ fn a_cluster_setting_is_changed_on_all_nodes_and_wrong_ones_are_refused() {
 }
 
 #[test]
+fn fewer_sessions_are_the_same_ones_on_a_node_that_restarts() {
+    let mut cluster = Cluster::formed(3, "");
+    assert_eq!(cluster.run(&["config", "set", "sessions_max", "3"]).code, 0);
+    // Each program is a session.
+    let writes = |cluster: &Cluster| (0..8).for_each(|_| assert_eq!(cluster.run(&["put", "a", "1"]).code, 0));
+    writes(&cluster);
+    cluster.kill(1);
+    writes(&cluster);
+    cluster.start(1, "ready");
+    cluster.healthy();
+    writes(&cluster);
+    eventually("digests agree", || cluster.run(&["verify"]).code == 0);
+    for index in 0..3 {
+        assert!(!cluster.log(index).contains("replicas differ"), "{}", cluster.log(index));
+    }
+}
+
+#[test]
 fn a_leadership_goes_where_it_is_sent_and_every_node_is_asked_the_same() {
     let cluster = Cluster::formed(3, "m");
     for index in 0..3 {

@@ -397,7 +397,9 @@ impl Replay<'_> {
                     let hit = ran.placed.contains(&position.index);
                     self.line(position, entry, hit)?;
                 }
-                LogEntry::Directory(_) | LogEntry::Unknown => self.line(position, Entry::Other, true)?,
+                LogEntry::Directory(_) | LogEntry::Limits(_) | LogEntry::Unknown => {
+                    self.line(position, Entry::Other, true)?;
+                }
             }
         }
         Ok(splits)

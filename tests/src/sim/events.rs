@@ -60,6 +60,8 @@ pub enum Event {
     Operate { request: Box<ReshapeRequest> },
     /// A connection attempt ends.
     Opened { line: u64, ok: bool },
+    /// A node hears of the cluster's settings.
+    Settings { node: usize, life: u64 },
     /// Bytes arrive at a node.
     ToNode { line: u64, bytes: Bytes },
     /// Bytes arrive at a client.
@@ -93,6 +95,7 @@ impl Event {
             | Event::SnapshotArrived { node, life, .. }
             | Event::SnapshotPatience { node, life, .. }
             | Event::Deleted { node, life, .. }
+            | Event::Settings { node, life }
             | Event::Look { node, life }
             | Event::MapTold { node, life, .. }
             | Event::Drive { node, life, .. }

@@ -176,6 +176,13 @@ pub enum Kind {
         /// Which.
         who: Target,
     },
+    /// An operator sets other bounds of the session tables.
+    Limits {
+        /// Sessions per partition.
+        sessions_max: usize,
+        /// A session that ordered nothing for so many instances ends.
+        expiry_instances: u64,
+    },
     /// A node's disk has room for so many bytes more.
     FullDisk {
         /// Which.
@@ -188,7 +195,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 22] = [
     "crash",
     "crash-all",
     "pause",
@@ -210,6 +217,7 @@ pub const KINDS: [&str; 21] = [
     "hold",
     "hang-up",
     "sever",
+    "limits",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -220,7 +228,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         if random.below(2) == 0 {
             continue;
         }
-        let rare = ["crash-all", "isolate", "upset", "rot", "sever"].contains(name);
+        let rare = ["crash-all", "isolate", "upset", "rot", "sever", "limits"].contains(name);
         let every = MS * (100 << random.below(6)) * if rare { 8 } else { 1 };
         let mut at = 0;
         if *name == "wipe" {
@@ -383,6 +391,10 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
         8 => Kind::IoError { who, after: random.below(20) as u64 },
         10..=12 => change(plan, number, random),
         19 => Kind::HangUp { who },
+        21 => Kind::Limits {
+            sessions_max: [100_000, plan.clients as usize + random.below(3)][random.below(2)],
+            expiry_instances: [1_000_000, 20 + random.below(400) as u64][random.below(2)],
+        },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
     }
 }

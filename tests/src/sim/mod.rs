@@ -45,6 +45,7 @@ mod queries;
 mod rare;
 pub mod reached;
 mod schedule;
+mod settings;
 mod shrink;
 mod snapshots;
 mod store;

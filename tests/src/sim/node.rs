@@ -11,6 +11,7 @@ use coppice_server::log::{Append, Entry};
 use coppice_server::multicast::{Letter, Word};
 use coppice_server::net::peer::Envelope;
 use coppice_server::replica::{Effect, Input, QueryPart, Replica};
+use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot::SavedBorders;
 
 use super::control::Control;
@@ -115,6 +116,8 @@ pub struct Node {
     pub leaders: BTreeMap<PartitionId, usize>,
     /// Parts whose clients are not connected yet.
     pub parked: VecDeque<(Nanos, Box<QueryPart>)>,
+    /// The bounds of session tables, once its process has heard of them.
+    pub limits: Option<SessionLimits>,
     /// Flushes take so much longer.
     pub flush_extra: Nanos,
     /// The earliest tick that is on its way.
@@ -143,6 +146,7 @@ impl Node {
             found: BTreeMap::new(),
             leaders: BTreeMap::new(),
             parked: VecDeque::new(),
+            limits: None,
             flush_extra: 0,
             tick_at: None,
         }
@@ -155,6 +159,7 @@ impl Node {
         self.parked.clear();
         (self.desk, self.control) = (Desk::new(self.desk.place_timeout), Control::default());
         self.leaders.clear();
+        self.limits = None;
     }
 
     /// Whether a process can be started on it.

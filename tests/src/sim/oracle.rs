@@ -532,8 +532,7 @@ impl World {
     pub fn check_snapshot(&mut self, group: PartitionId, saved: &Saved) {
         let found = match saved.load() {
             Err(error) => broken("snapshot", format!("{group}: a snapshot just taken does not load: {error}")),
-            Ok(mut loaded) => {
-                super::processes::set_limits(&mut loaded.machine, &self.plan);
+            Ok(loaded) => {
                 let digest = loaded.machine.digest();
                 let state = self.oracle.digest(0, group, loaded.instance, digest, "ST6 snapshot");
                 state.and_then(|()| self.oracle.governs(group, loaded.instance, &loaded.configuration))

@@ -12,13 +12,12 @@ use coppice_server::machine::directory::Directory;
 use coppice_server::machine::shard::Shard;
 use coppice_server::replica::Replica;
 use coppice_server::residents::{Birth, Start};
-use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot::SavedBorders;
 
 use super::control::LOOK;
 use super::events::Event;
 use super::node::Host;
-use super::plan::{MS, Nanos, Plan};
+use super::plan::{MS, Nanos};
 use super::world::World;
 
 impl World {
@@ -103,6 +102,7 @@ impl World {
         if self.nodes[node].life == life {
             self.begin_write(node, false);
             self.arm(node);
+            self.tell_settings(node);
             let first = self.random.below(LOOK as usize) as Nanos;
             self.schedule(self.now + first, Event::Look { node, life });
         }
@@ -153,12 +153,11 @@ impl World {
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }
         self.nodes[node].control.residents.runs(&start);
-        let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
+        let Start { group, me, birth, recovered, machine, snapshot, campaign_first, .. } = start;
         let records = self.nodes[node].found.remove(&(group, me)).unwrap_or_default();
         if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
             self.fail(check, what);
         }
-        set_limits(&mut machine, &self.plan);
         let borders = SavedBorders::new(&machine, snapshot);
         let config = Config {
             id: me,
@@ -177,6 +176,7 @@ impl World {
         };
         let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         replica.executor_mut().set_digest_interval(1);
+        self.nodes[node].limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
         let mut nodes: std::collections::BTreeMap<_, _> =
             birth.nodes().map(|(replica, node)| (replica, node.0 as usize - 1)).collect();
         nodes.extend(places(&self.nodes[node].control.map, group));
@@ -199,15 +199,13 @@ impl World {
     /// The state that a group of the first map begins with; the directory holds nothing until its first leader creates
     /// that map in it.
     pub fn first_state(&self, group: PartitionId) -> Machine {
-        let mut machine = match self.map.partitions.iter().find(|entry| entry.partition == group) {
+        match self.map.partitions.iter().find(|entry| entry.partition == group) {
             None => Machine::Directory(Directory::default()),
             Some(entry) => {
                 let range = KeyRange { low: (&*entry.low).into(), high: entry.high.as_deref().map(Into::into) };
                 Machine::Shard(Box::new(Shard::new(group, range, MapVersion(1))))
             }
-        };
-        set_limits(&mut machine, &self.plan);
-        machine
+        }
     }
 }
 
@@ -218,19 +216,6 @@ pub fn places(
 ) -> impl Iterator<Item = (coppice_ordering::ReplicaId, usize)> + '_ {
     let replicas = map.group(group).into_iter().flat_map(|entry| &entry.replicas);
     replicas.map(|info| (coppice_ordering::ReplicaId(info.replica.0), info.node.0 as usize - 1))
-}
-
-pub fn set_limits(machine: &mut Machine, plan: &Plan) {
-    let limits = SessionLimits {
-        expiry_instances: plan.expiry_instances,
-        sessions_max: plan.sessions_max,
-        // Where sessions end early, they end for their answers too.
-        table_bytes_max: if plan.expiry_instances < 1_000_000 { 2 << 10 } else { usize::MAX },
-        ..SessionLimits::default()
-    };
-    if let Machine::Shard(shard) = machine {
-        shard.set_session_limits(limits);
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 156] = [
+pub const NAMES: [&str; 157] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -32,6 +32,7 @@ pub const NAMES: [&str; 156] = [
     "operator: merge",
     "operator: move",
     "operator: the same request again",
+    "operator: other bounds of sessions",
     "leader: begins to serve",
     "leader: serves no more",
     "leader: could not hand over",
@@ -207,6 +208,7 @@ impl Reached {
             Kind::Split { .. } => self.note("operator: split"),
             Kind::Merge { .. } => self.note("operator: merge"),
             Kind::Move { .. } => self.note("operator: move"),
+            Kind::Limits { .. } => self.note("operator: other bounds of sessions"),
         }
         if let Kind::Split { again: twice, .. } | Kind::Merge { again: twice, .. } | Kind::Move { again: twice, .. } =
             kind

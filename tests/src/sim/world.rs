@@ -12,6 +12,7 @@ use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, R
 use coppice_client::wire::{MapVersion, NodeId, PartitionId, ReplicaId as WireReplica};
 use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::replica::{Effect, Input};
+use coppice_server::sessions::SessionLimits;
 
 use super::account::Account;
 use super::clients::{Client, key};
@@ -23,6 +24,7 @@ use super::node::{Clock, Node};
 use super::oracle::Oracle;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::reached::Reached;
+use super::settings::first_limits;
 use super::trace::Trace;
 use crate::check::random::Random;
 
@@ -98,6 +100,8 @@ pub struct World {
     pub first_map: Arc<PartitionMap>,
     /// The newest decided map.
     pub map: Arc<PartitionMap>,
+    /// The bounds of session tables as the cluster's settings have them.
+    pub limits: SessionLimits,
     pub net: Net,
     pub oracle: Oracle,
     pub account: Account,
@@ -153,6 +157,7 @@ impl World {
             oracle: Oracle::default(),
             first_map: Arc::clone(&map),
             map,
+            limits: first_limits(&plan),
             net,
             account: Account::default(),
             trace,
@@ -320,6 +325,7 @@ impl World {
             }
             Event::SnapshotPatience { node, group, wish, .. } => self.on_snapshot_patience(node, group, wish),
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
+            Event::Settings { node, .. } => self.on_settings(node),
             Event::Look { node, .. } => self.look_around(node),
             Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
             Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),
@@ -459,6 +465,7 @@ impl World {
             Kind::RotLog { who, at, down } => self.rot_log(self.node_of(who), at, down),
             Kind::Hold { group, mute, length } => self.hold(PartitionId(group), mute, length),
             Kind::Sever { who, one_way, length } => self.sever(who, one_way, length),
+            Kind::Limits { sessions_max, expiry_instances } => self.set_limits(sessions_max, expiry_instances),
             Kind::HangUp { who } => self.hang_up(self.node_of(who)),
             Kind::FullDisk { who, bytes, length } => {
                 let node = self.node_of(who);

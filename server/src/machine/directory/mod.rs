@@ -112,7 +112,9 @@ impl Directory {
             for entry in entry::entries(part) {
                 let outcome = match entry {
                     Entry::Directory(command) => Outcome::Directory(self.apply(command)),
-                    Entry::Place(_) | Entry::Pack(_) | Entry::Open(_) | Entry::Unknown => Outcome::Nothing,
+                    Entry::Place(_) | Entry::Pack(_) | Entry::Open(_) | Entry::Limits(_) | Entry::Unknown => {
+                        Outcome::Nothing
+                    }
                 };
                 answers.push(Answer { instance, index, last_ticket: None, outcome });
                 index += 1;
@@ -154,7 +156,11 @@ impl Directory {
                 DirectoryReply::Done
             }
             DirectoryCommand::Set { key, value } => {
-                state.settings.insert(key, value);
+                // Settings travel beside the map, under its version: who has a newer one has the newer settings.
+                if state.settings.get(&key) != Some(&value) {
+                    state.settings.insert(key, value);
+                    state.map.version.0 += 1;
+                }
                 DirectoryReply::Done
             }
             DirectoryCommand::Announce { node, addresses } => {

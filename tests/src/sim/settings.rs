@@ -1,0 +1,46 @@
+//! The cluster's settings: each node hears of them at a time of its own (ordering.md 6, experience.md 4).
+
+use coppice_server::sessions::SessionLimits;
+
+use super::events::Event;
+use super::plan::{MS, Nanos, Plan};
+use super::world::World;
+
+/// A node hears of a setting at most so late.
+const TOLD_MAX: Nanos = 1_000 * MS;
+
+/// The bounds of session tables in a run of `plan`, until somebody sets others.
+pub fn first_limits(plan: &Plan) -> SessionLimits {
+    limits(plan.sessions_max, plan.expiry_instances)
+}
+
+fn limits(sessions_max: usize, expiry_instances: u64) -> SessionLimits {
+    let usual = SessionLimits::default();
+    // Where sessions end early, they end for their answers too.
+    let table_bytes_max = if expiry_instances < 1_000_000 { 2 << 10 } else { usual.table_bytes_max };
+    SessionLimits { expiry_instances, sessions_max, table_bytes_max, ..usual }
+}
+
+impl World {
+    /// An operator sets other bounds.
+    pub fn set_limits(&mut self, sessions_max: usize, expiry_instances: u64) {
+        self.limits = limits(sessions_max, expiry_instances);
+        for node in 0..self.nodes.len() {
+            self.tell_settings(node);
+        }
+    }
+
+    /// This node hears of the settings, later.
+    pub fn tell_settings(&mut self, node: usize) {
+        let (life, wait) = (self.nodes[node].life, self.random.below(TOLD_MAX as usize) as Nanos);
+        self.schedule(self.now + wait, Event::Settings { node, life });
+    }
+
+    /// This node hears of the settings, now.
+    pub fn on_settings(&mut self, node: usize) {
+        let limits = self.limits;
+        let node = &mut self.nodes[node];
+        node.limits = Some(limits);
+        node.hosts.values_mut().for_each(|host| host.replica.set_session_limits(limits));
+    }
+}
