@@ -45,6 +45,12 @@ pub struct ClusterSettings {
     pub heartbeat_interval: Duration,
     /// Silence after which a leader is replaced, drawn from 1x to 2x.
     pub election_timeout: Duration,
+    /// A query is released or aborted at most so long after its ticket was sent; at least four measured rounds.
+    pub place_timeout: Duration,
+    /// A leader that is asked to hand over has so long.
+    pub handover_timeout: Duration,
+    /// A part of a query waits so long for its client to connect to the node that has it.
+    pub part_wait: Duration,
     /// Instances without a command after which a session ends.
     pub session_expiry: u64,
     /// Sessions per partition.
@@ -108,16 +114,13 @@ pub enum ClusterSettingError {
 }
 
 /// Names that the design knows and this version does not.
-const LATER: [(&str, &str); 10] = [
+const LATER: [(&str, &str); 7] = [
     ("lease_duration", "reads are confirmed by a quorum"),
-    ("place_timeout", "a query reads one partition"),
-    ("handover_timeout", "a leader that stops is replaced by election"),
-    ("part_wait", "a query reads one partition"),
-    ("gate_escape", "a query reads one partition"),
-    ("query_deadline", "a query reads one partition"),
+    ("gate_escape", "every reply waits for the tickets before it"),
+    ("query_deadline", "a query ends when its client gives up"),
     ("route", "the leader sends to all replicas"),
-    ("move_rate", "replicas do not move"),
-    ("auto_split", "partitions are those of init"),
+    ("move_rate", "a move takes what disks and links give"),
+    ("auto_split", "partitions are split by hand"),
     ("key_metadata", "keys carry none"),
 ];
 
@@ -210,6 +213,27 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| show_time(s.election_timeout),
     },
     ClusterSetting {
+        key: "place_timeout",
+        default: "150ms",
+        meaning: "a query across partitions is aborted when it was not released so long, or four rounds, after its ticket",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.place_timeout = v),
+        show: |s| show_time(s.place_timeout),
+    },
+    ClusterSetting {
+        key: "handover_timeout",
+        default: "2s",
+        meaning: "a leader that is asked to hand over has so long",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.handover_timeout = v),
+        show: |s| show_time(s.handover_timeout),
+    },
+    ClusterSetting {
+        key: "part_wait",
+        default: "1s",
+        meaning: "a part of a query waits so long for its client to connect to the node that has it",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.part_wait = v),
+        show: |s| show_time(s.part_wait),
+    },
+    ClusterSetting {
         key: "session_expiry",
         default: "1000000",
         meaning: "instances without a command after which a session ends",
@@ -261,6 +285,9 @@ impl Default for ClusterSettings {
             reads: Reads::Quorum,
             heartbeat_interval: Duration::ZERO,
             election_timeout: DAY,
+            place_timeout: Duration::ZERO,
+            handover_timeout: Duration::ZERO,
+            part_wait: Duration::ZERO,
             session_expiry: 0,
             sessions_max: 0,
             session_bytes_max: 0,

@@ -20,9 +20,6 @@ use crate::shared::Shared;
 /// How long the directory's leader may take to decide a change.
 const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a stopping node waits for others to take its leaderships over.
-const HANDOVER_MAX: Duration = Duration::from_secs(2);
-
 impl Control {
     pub(super) fn answer_admin(&mut self, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
         match request {
@@ -246,16 +243,17 @@ impl Control {
             .filter(|(_, leader)| *leader == identity.node)
             .map(|(id, _)| id)
             .collect();
+        let longest = self.settings.handover_timeout;
         let mut leaving = Vec::new();
         for &partition in &led {
             let Some(entry) = map.group(partition) else { continue };
             let reached = reached_nodes(&self.shared, partition).await;
             let others = entry.replicas.iter().filter(|info| info.role == Role::Voter && reached.contains(&info.node));
             let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };
-            hand_over(&self.shared, partition, translate::replica(to.replica), HANDOVER_MAX).await;
+            hand_over(&self.shared, partition, translate::replica(to.replica), longest).await;
             leaving.push(partition);
         }
-        let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(HANDOVER_MAX);
+        let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(longest);
         while tokio::time::Instant::now() < deadline {
             let leaders = self.shared.leaders();
             if leaving.iter().all(|id| leaders.get(id) != Some(&identity.node)) {
@@ -269,7 +267,7 @@ impl Control {
 /// The nodes to which the shard of `group` has a connection now.
 async fn reached_nodes(shared: &Arc<Shared>, group: PartitionId) -> Vec<NodeId> {
     let owner = group.0 as usize % shared.shards();
-    let up = ask_shard(shared, owner, HANDOVER_MAX, |shard| {
+    let up = ask_shard(shared, owner, DIRECTORY_TIMEOUT, |shard| {
         shard.links.values().filter(|link| link.is_up()).map(|link| link.node()).collect::<Vec<_>>()
     });
     up.await.unwrap_or_default()

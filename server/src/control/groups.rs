@@ -436,6 +436,7 @@ impl Shard {
             group.replica.set_session_limits(session_limits(settings));
             group.replica.executor_mut().set_digest_interval(settings.digest_interval);
         }
+        self.set_query_settings(settings);
         self.set_autopilot(settings);
     }
 

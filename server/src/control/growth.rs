@@ -31,10 +31,7 @@ const LOOK_CALM: Duration = Duration::from_secs(1);
 /// Between two handovers that only make leaderships more even.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A leader that was asked to hand over may take so long; then a change goes on without.
-const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// After that time a handover may be asked for again.
+/// After that time, and the handover's own, a handover may be asked for again.
 const HANDOVER_MEMORY: Duration = Duration::from_secs(20);
 
 /// How long a verb may take to reach the leader of the directory and come back.
@@ -121,7 +118,8 @@ impl Control {
         self.driver.looking = false;
         let (true, Some(state)) = (self.drives(), self.directory.clone()) else { return };
         let now = Instant::now();
-        self.driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY);
+        let longest = self.settings.handover_timeout;
+        self.driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY + longest);
         let replicas = self.settings.replicas as usize;
         let open = |id: &ChangeId| state.changes.values().filter_map(Change::border).any(|border| border.id == *id);
         self.driver.released.retain(open);
@@ -150,9 +148,9 @@ impl Control {
     /// Moves whose leader was asked to hand over, and did not in time.
     fn tried(&self, state: &DirectoryState, now: Instant) -> BTreeSet<ChangeId> {
         let slow = |change: &Change| {
-            change
-                .groups()
-                .any(|group| self.driver.asked.get(&group).is_some_and(|&asked| now - asked >= HANDOVER_TIMEOUT))
+            change.groups().any(|group| {
+                self.driver.asked.get(&group).is_some_and(|&asked| now - asked >= self.settings.handover_timeout)
+            })
         };
         state.changes.iter().filter(|(_, change)| slow(change)).map(|(&id, _)| id).collect()
     }
@@ -207,7 +205,8 @@ impl Control {
                     return;
                 }
                 self.driver.asked.insert(partition, now);
-                let deadline_ms = HANDOVER_TIMEOUT.as_millis() as u32;
+                let longest = self.settings.handover_timeout;
+                let deadline_ms = longest.as_millis() as u32;
                 let request = AdminRequest::TransferLeader { partition, to, deadline_ms };
                 let address = address(leader);
                 tracing::info!(%partition, from = %leader, %to, "leadership is to be handed over");
@@ -218,7 +217,7 @@ impl Control {
                     return;
                 }
                 tokio::task::spawn_local(async move {
-                    _ = ask(&address, &Question::Admin(request), HANDOVER_TIMEOUT + ASK_TIMEOUT).await;
+                    _ = ask(&address, &Question::Admin(request), longest + ASK_TIMEOUT).await;
                 });
             }
             Step::Assign { node } => self.assign_number(node, address(node), state),

@@ -1,5 +1,6 @@
-//! The bounds of the session table, by which sessions end, are replicated state (ordering.md 6): whoever leads puts those
-//! of the cluster's settings into the log. A node learns of a setting at a time of its own, the log has one place for it.
+//! The bounds of the session table, by which sessions end, are replicated state (ordering.md 6): whoever leads puts
+//! those of the cluster's settings into the log. A node learns of a setting at a time of its own, the log has one place
+//! for it.
 
 use std::time::Duration;
 

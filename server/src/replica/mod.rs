@@ -8,6 +8,7 @@ mod inherit;
 mod limits;
 mod queries;
 mod reads;
+mod samples;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,8 @@ use coppice_ordering::{
 use inherit::Stall;
 use limits::Limits;
 use reads::{AskedRead, HeldRead};
+use samples::SAMPLES_MAX;
+pub use samples::{Decided, Proposed, Samples};
 pub use step::{Effect, Input, QueryPart};
 
 use crate::entry;
@@ -41,51 +44,6 @@ struct Work {
     origins: Vec<Origin>,
     answers: Vec<Answer>,
 }
-
-/// A batch that this replica proposed, for the metrics (papers.md A12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proposed {
-    /// Where.
-    pub instance: Instance,
-    /// Payload.
-    pub bytes: u64,
-    /// Commands in it.
-    pub commands: u64,
-    /// When.
-    at: Time,
-}
-
-/// An instance that this replica proposed, and that is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// Where.
-    pub instance: Instance,
-    /// When it was proposed, and executed here.
-    pub proposed: Time,
-    /// When this replica learned that it is decided.
-    pub decided: Time,
-}
-
-impl Decided {
-    /// From proposing to deciding.
-    pub fn took(&self) -> std::time::Duration {
-        self.decided.since(self.proposed)
-    }
-}
-
-/// What became known of batches since it was last asked for.
-#[derive(Debug, Default)]
-pub struct Samples {
-    /// Batches proposed.
-    pub proposed: Vec<Proposed>,
-    /// Batches decided.
-    pub decided: Vec<Decided>,
-    /// Times that outputs waited for the release of a ticket.
-    pub gate_waits: Vec<Duration>,
-}
-
-/// Samples kept for a driver that is slow to ask for them.
-const SAMPLES_MAX: usize = 1_024;
 
 /// Reads that one replica holds at most. Beyond: `Busy`.
 pub const READS_MAX: usize = 16_384;
@@ -177,14 +135,6 @@ impl Replica {
             ordered: Vec::new(),
             answers: Vec::new(),
         }
-    }
-
-    /// Hands over the samples taken since the last call; a driver that never calls gets no more than a window of them.
-    pub fn take_samples(&mut self, samples: &mut Samples) {
-        samples.proposed.clear();
-        samples.decided.clear();
-        samples.gate_waits.clear();
-        std::mem::swap(&mut self.samples, samples);
     }
 
     /// A replica that goes on where its log and its newest checkpoint stand: `machine` holds the state of `snapshot`.
@@ -441,27 +391,6 @@ impl Replica {
             // The log knows by the trim positions of checkpoints what may go.
             Ordered::Forget { .. } => {}
             Ordered::Decided { .. } => unreachable!("handled by drain"),
-        }
-    }
-
-    /// `Proposed` follows the `Accepted` of its instance.
-    fn note_proposed(&mut self, instance: Instance) {
-        let (accepted, bytes, commands) = self.newest;
-        if accepted != instance || self.samples.proposed.len() >= SAMPLES_MAX {
-            return;
-        }
-        let proposed = Proposed { instance, bytes, commands, at: self.now };
-        self.samples.proposed.push(proposed);
-        self.undecided.push_back(proposed);
-    }
-
-    fn note_decided(&mut self, upto: Instance) {
-        while self.undecided.front().is_some_and(|proposed| proposed.instance <= upto) {
-            let Some(proposed) = self.undecided.pop_front() else { return };
-            if self.samples.decided.len() < SAMPLES_MAX {
-                let Proposed { instance, at, .. } = proposed;
-                self.samples.decided.push(Decided { instance, proposed: at, decided: self.now });
-            }
         }
     }
 

@@ -18,6 +18,7 @@ use coppice_ordering::{Ballot, MapVersion, QueryId, Ticket, Time};
 
 use super::ranges::RangeJob;
 use super::{Shard, ToShard};
+use crate::config::ClusterSettings;
 use crate::control::ToControl;
 use crate::machine::directory::borders;
 use crate::mailbox::Lane;
@@ -26,9 +27,6 @@ use crate::multicast::{Letter, Share, Word};
 use crate::net::translate;
 use crate::replica::{Input as Step, QueryPart};
 use crate::request::{Origin, Refusal, Reply};
-
-/// How long a part waits for the client that asked to connect to this node.
-const PART_WAIT: Duration = Duration::from_secs(1);
 
 /// Parts that wait so. Beyond, the oldest are dropped: their clients ask again.
 const PARKED_PARTS_MAX: usize = 4_096;
@@ -62,6 +60,8 @@ pub(super) struct Queries {
     released: BTreeSet<ChangeId>,
     /// Parts whose clients are not connected yet.
     parked: VecDeque<(Clock, Box<QueryPart>)>,
+    /// How long they wait for that.
+    part_wait: Duration,
 }
 
 impl Queries {
@@ -77,7 +77,15 @@ impl Queries {
             letters: VecDeque::new(),
             released: BTreeSet::new(),
             parked: VecDeque::new(),
+            part_wait: ClusterSettings::default().part_wait,
         }
+    }
+
+    /// Uses other settings from now on.
+    fn apply_settings(&mut self, settings: &ClusterSettings) {
+        self.part_wait = settings.part_wait;
+        let place_timeout = settings.place_timeout;
+        self.coordinator.set_settings(CoordinatorSettings { place_timeout, ..CoordinatorSettings::default() });
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -89,6 +97,11 @@ impl Queries {
 type Drawn = (coppice_ordering::ReplicaId, NodeId);
 
 impl Shard {
+    /// Uses other settings of queries from now on.
+    pub(crate) fn set_query_settings(&mut self, settings: &ClusterSettings) {
+        self.queries.apply_settings(settings);
+    }
+
     /// A client asks for a range over several partitions.
     pub fn query(&mut self, origin: Origin, client: ClientId, request: QueryRequest) {
         let owner = self.owner(PartitionId::DIRECTORY);
@@ -409,7 +422,7 @@ impl Shard {
 
     /// What time alone changes about queries.
     pub(super) fn tick_queries(&mut self, now: Time) {
-        while self.queries.parked.front().is_some_and(|(since, _)| since.elapsed() > PART_WAIT) {
+        while self.queries.parked.front().is_some_and(|(since, _)| since.elapsed() > self.queries.part_wait) {
             self.queries.parked.pop_front();
         }
         if self.queries.deadline().is_some_and(|deadline| deadline <= now) {

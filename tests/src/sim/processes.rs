@@ -220,6 +220,7 @@ pub fn places(
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Plan;
     use super::super::trace::Trace;
     use super::*;
 
