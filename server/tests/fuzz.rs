@@ -39,6 +39,7 @@ use coppice_server::net::codec::Body;
 use coppice_server::net::peer::{self, Envelope};
 use coppice_server::net::peer_frame;
 use coppice_server::net::rpc::{Answer, PeerHello, Question};
+use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot;
 use log_common::model::{self, Model};
 use log_common::sim_disk::SimDisk;
@@ -348,7 +349,13 @@ fn run_log_record(bytes: &[u8]) -> bool {
 
 fn batch_entries() -> Vec<Vec<u8>> {
     let command = DirectoryCommand::Set { key: "window".into(), value: "7".into() };
-    vec![pack_entry().to_vec(), entry::open(ClientId(7), 3).to_vec(), entry::directory(&command).to_vec()]
+    let limits = entry::limits(&SessionLimits::default());
+    vec![
+        pack_entry().to_vec(),
+        entry::open(ClientId(7), 3).to_vec(),
+        entry::directory(&command).to_vec(),
+        limits.to_vec(),
+    ]
 }
 
 /// As an executor walks them, on every replica alike.
@@ -395,7 +402,7 @@ fn blobs() -> Blobs {
     let plain = "plain data";
     Blobs {
         sessions: postcard::to_stdvec(&shard.sessions().export()).expect(plain).into(),
-        changes: postcard::to_stdvec(&(shard.applied(), shard.sealed())).expect(plain).into(),
+        changes: postcard::to_stdvec(&(shard.applied(), shard.sealed(), shard.session_limits())).expect(plain).into(),
         configuration: postcard::to_stdvec(&(configuration, Instance(4), Ballot::new(3, 1))).expect(plain).into(),
         directory: postcard::to_stdvec(&DirectoryState::default()).expect(plain).into(),
     }
