@@ -6,12 +6,14 @@ use std::time::Duration;
 use clap::Parser;
 use coppice_loadgen::app::args::{Cli, Command};
 use coppice_loadgen::app::{NOTHING_ANSWERED, measure};
+use coppice_loadgen::target::native::WINDOW_UNPACKED;
 
 /// Bytes of a key.
 const KEY_BYTES: u64 = 8;
 
-/// Clients that one connection may carry, below what a node takes of one.
-const CONNECTION_CLIENTS: u64 = 800;
+/// Clients of one connection: as many as it has under way. Others would wait in this process, and the load would be
+/// less than it says.
+const CONNECTION_CLIENTS: u64 = WINDOW_UNPACKED as u64;
 
 /// All clients together have no more than so much under way: enough to overflow a WAN's queue (1200 KiB), less than a
 /// leader queues before it refuses.

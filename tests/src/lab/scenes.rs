@@ -81,6 +81,15 @@ pub struct Setup {
     pub interrupted: Arc<AtomicBool>,
 }
 
+/// What becomes of the links after a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Links {
+    /// As they are: the next load finds what this one left.
+    Stay,
+    /// Quick ones: what is still under way need not take as long as it would.
+    Quick,
+}
+
 /// Where settings come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Settings {
@@ -127,7 +136,7 @@ impl<'a> Experiment<'a> {
     }
 
     /// Runs a load over the scene's links; what it came to, and what the leader said under way.
-    fn run(&mut self, scene: &Scene, load: Load, length: Duration) -> Result<Row, String> {
+    fn run(&mut self, scene: &Scene, load: Load, length: Duration, links: Links) -> Result<Row, String> {
         if self.setup.interrupted.load(Ordering::Relaxed) {
             return Err("interrupted".into());
         }
@@ -140,10 +149,11 @@ impl<'a> Experiment<'a> {
             let told = self.cluster.tuning();
             std::thread::sleep(length.saturating_sub(begun.elapsed()));
             let (after, took) = (self.cluster.carried(), begun.elapsed());
-            // What is measured is over, once the load has begun as late as it may have: what is still under way need
-            // not take as long as it would.
+            // What is measured is over, once the load has begun as late as it may have.
             std::thread::sleep(BEGINNING);
-            self.cluster.set_links(Shape::LAN);
+            if links == Links::Quick {
+                self.cluster.set_links(Shape::LAN);
+            }
             (running.join().unwrap_or_else(|_| Err("the load generator panicked".into())), told, after, took)
         });
         self.cluster.all_run()?;
@@ -153,27 +163,24 @@ impl<'a> Experiment<'a> {
     /// One point of a grid, or the standard settings.
     fn fixed(&mut self, scene: &Scene, word: &'static str, values: BatchAndWindow) -> Result<Row, String> {
         self.set(Settings::Fixed(values))?;
-        let row = self.run(scene, Load::saturating(scene.size), self.setup.hold)?;
+        let row = self.run(scene, Load::saturating(scene.size), self.setup.hold, Links::Quick)?;
         Ok(Row { settings: word, in_force: Some(values), predicted: None, ..row })
     }
 
     /// The autopilot, after its time to settle.
-    fn piloted(&mut self, scene: &Scene) -> Result<Row, String> {
+    fn piloted(&mut self, scene: &Scene, word: &'static str) -> Result<Row, String> {
         let load = Load::saturating(scene.size);
         self.set(Settings::Autopilot)?;
-        self.run(scene, load, self.setup.settle)?;
-        Ok(Row { settings: "autopilot", ..self.run(scene, load, self.setup.hold)? })
+        // Links that changed once more in between would be one more change to get used to.
+        self.run(scene, load, self.setup.settle, Links::Stay)?;
+        Ok(Row { settings: word, ..self.run(scene, load, self.setup.hold, Links::Quick)? })
     }
 
-    /// The autopilot, after a time to settle, and the best of the grid, in turns.
+    /// The autopilot, each time after its time to settle, and the best of the grid, in turns.
     fn against(&mut self, scene: &Scene, word: &'static str, best: BatchAndWindow) -> Result<[Row; 2], String> {
-        let load = Load::saturating(scene.size);
-        self.set(Settings::Autopilot)?;
-        self.run(scene, load, self.setup.settle)?;
         let mut turns: [Vec<Row>; 2] = Default::default();
         for _ in 0..self.setup.turns {
-            self.set(Settings::Autopilot)?;
-            turns[0].push(Row { settings: word, ..self.run(scene, load, self.setup.hold)? });
+            turns[0].push(self.piloted(scene, word)?);
             turns[1].push(self.fixed(scene, "best", best)?);
         }
         let [mut piloted, best] = turns.map(|rows| mean(&rows));
@@ -187,9 +194,9 @@ impl<'a> Experiment<'a> {
         let mut turns: [Vec<Row>; 2] = Default::default();
         for _ in 0..self.setup.turns {
             self.set(Settings::Autopilot)?;
-            turns[0].push(Row { settings: "light", ..self.run(scene, load, self.setup.hold)? });
+            turns[0].push(Row { settings: "light", ..self.run(scene, load, self.setup.hold, Links::Quick)? });
             self.set(Settings::Fixed(UNBATCHED))?;
-            turns[1].push(Row { settings: "unbatched", ..self.run(scene, load, self.setup.hold)? });
+            turns[1].push(Row { settings: "unbatched", ..self.run(scene, load, self.setup.hold, Links::Quick)? });
         }
         Ok(turns.map(|rows| mean(&rows)))
     }
@@ -273,7 +280,7 @@ pub fn grid(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
     for scene in &setup.scenes {
         points(&mut experiment, scene, tell)?;
         if setup.also.contains(&Also::Autopilot) {
-            tell(experiment.piloted(scene)?);
+            tell(experiment.piloted(scene, "autopilot")?);
         }
     }
     Ok(())
@@ -322,7 +329,7 @@ pub fn autopilot(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String
         let first = setup.scenes.iter().zip(&best).take(1);
         for (number, (scene, best)) in setup.scenes.iter().zip(&best).chain(first).enumerate() {
             if number == 0 {
-                experiment.run(scene, Load::saturating(scene.size), setup.settle)?;
+                experiment.run(scene, Load::saturating(scene.size), setup.settle, Links::Quick)?;
                 continue;
             }
             experiment.against(scene, "changed", *best)?.into_iter().for_each(&mut *tell);

@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 
 /// Packs of one partition under way when every command goes alone: the server takes 1024 requests of a connection
 /// (experience.md 4), and four partitions share one.
-const WINDOW_UNPACKED: usize = 256;
+pub const WINDOW_UNPACKED: usize = 256;
 
 /// How a worker talks to the cluster.
 #[derive(Clone, Debug)]
