@@ -82,5 +82,8 @@ pub const MULTICAST: &[&str] = &[
 /// Every mutant of the coordinator's repetitions.
 pub const REPEATS: &[&str] = &["place_wait_fixed"];
 
-/// Every mutant of the autopilot.
-pub const AUTOPILOT: &[&str] = &["tuner_unbounded", "tuner_keeps_worse"];
+/// Every mutant of the autopilot that planted worlds catch.
+pub const AUTOPILOT: &[&str] = &["tuner_unbounded", "tuner_keeps_worse", "tuner_uncorrected"];
+
+/// Every mutant of the autopilot that takes replicas over links to catch.
+pub const AUTOPILOT_LINKS: &[&str] = &["tuner_empties_the_path", "tuner_drains_always", "tuner_believes_one_interval"];

@@ -65,7 +65,14 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "PX17",
         "self-tuning leaves its caps, or ends at window 0 (ordering.md 9)",
-        &[cargo("tuner_unbounded"), cargo("tuner_keeps_worse")],
+        &[
+            cargo("tuner_unbounded"),
+            cargo("tuner_keeps_worse"),
+            cargo("tuner_uncorrected"),
+            cargo("tuner_empties_the_path"),
+            cargo("tuner_drains_always"),
+            cargo("tuner_believes_one_interval"),
+        ],
     ),
     hazard("PX18", "configuration adopted by a new leader, no second Phase 1 under it", &[cargo("conf_one_phase1")]),
     hazard("PX19", "removed replicas deleted before the new quorum holds the log", &[sim("removed_deleted_early")]),

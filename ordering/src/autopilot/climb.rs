@@ -8,6 +8,13 @@ pub(super) struct Point {
     pub window: u32,
 }
 
+impl Point {
+    /// Bytes under way.
+    fn volume(self) -> f64 {
+        self.batch_bytes as f64 * f64::from(self.window)
+    }
+}
+
 /// What a saturated group saw in an interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
@@ -17,9 +24,19 @@ pub(super) struct Seen {
     /// Bytes of a batch and instances under way, on average.
     pub batch_bytes: f64,
     pub window: f64,
-    /// The link is what everything waits for, it seems: then less under way brings nothing. That more brings nothing is
-    /// tried all the same: it costs nothing if that is true.
-    pub link_is_full: bool,
+    /// No stage is busy, and the pipe is full: everything waits for the path, be it slow or long. Then less under way
+    /// brings less or nothing. That more brings nothing is tried all the same: it costs nothing if that is true.
+    pub on_the_way: bool,
+    /// Bytes that have to be under way, whatever else there is, for as much as this to come through: each takes a round
+    /// trip.
+    pub holds: f64,
+}
+
+impl Seen {
+    /// Whether the way alone makes a setting worse than what is seen.
+    fn starves(&self, point: Point) -> bool {
+        point.volume() < HOPELESS * self.holds
+    }
 }
 
 /// Doublings of batch and window. Large steps first: what is far off is to be left quickly.
@@ -30,6 +47,8 @@ const BETTER: f64 = 1.04;
 const FADES: f64 = 0.97;
 /// What the model advises need not be better, if it lets more be under way. Nor may it be worse.
 const AS_GOOD: f64 = 0.97;
+/// A kept setting that brings less than this share of what it did, for so many intervals, is in another world.
+const FALLEN: (f64, u32) = (0.7, 4);
 /// A setting with less of what the kept one brings is not looked at for long.
 const HOPELESS: f64 = 0.8;
 /// Intervals that a trial is measured for, at least and at most, after one in which what was under way is done; enough
@@ -71,13 +90,15 @@ pub(super) struct Climb {
     left: u32,
     rest: u32,
     rest_next: u32,
+    /// Intervals in a row in which the kept setting brought far less than before.
+    poor: u32,
 }
 
 impl Climb {
     pub fn new(kept: Point) -> Climb {
         let (advised, heard, trial, brings) = (None, None, None, None);
-        let (unsettled, next, fruitless, left, rest, rest_next) = (0, 0, 0, ROUND, 0, REST.0);
-        Climb { kept, brings, trial, advised, heard, unsettled, next, fruitless, left, rest, rest_next }
+        let (unsettled, next, fruitless, left, rest, rest_next, poor) = (0, 0, 0, ROUND, 0, REST.0, 0);
+        Climb { kept, brings, trial, advised, heard, unsettled, next, fruitless, left, rest, rest_next, poor }
     }
 
     /// What is in force.
@@ -114,6 +135,11 @@ impl Climb {
         self.unsettled = 2;
     }
 
+    /// What the kept setting brings, in commands per millisecond, as far as it is known.
+    pub fn brings(&self) -> Option<f64> {
+        self.brings
+    }
+
     /// Whether something is tried out.
     pub fn tries(&self) -> bool {
         self.trial.is_some()
@@ -134,6 +160,11 @@ impl Climb {
 
     /// With the kept setting in force: how much that brings, and what to try next.
     fn look(&mut self, seen: &Seen, within: impl Fn(Point) -> Point) {
+        let poor = self.brings.is_some_and(|brings| seen.rate < FALLEN.0 * brings);
+        self.poor = if poor { self.poor + 1 } else { 0 };
+        if self.poor >= FALLEN.1 {
+            *self = Climb { brings: Some(seen.rate), advised: self.advised, ..Climb::new(self.kept) };
+        }
         let part = (seen.batches / BATCHES).min(0.5);
         self.brings = Some(self.brings.map_or(seen.rate, |brings| match seen.rate - brings {
             more if more > 0.0 => brings + part * more,
@@ -144,13 +175,17 @@ impl Climb {
             let close = |a: f64, b: f64| a.max(b) <= factor * a.min(b);
             close(a.batch_bytes as f64, b.batch_bytes as f64) && close(f64::from(a.window), f64::from(b.window))
         };
-        if let Some(point) = self.advised.take().map(&within)
+        // Who lets less be under way takes a risk, and for nothing if everything waits for the path.
+        let less = |point: Point| point.volume() < self.kept.volume();
+        let later = |point: Point| seen.on_the_way && less(point) && !mutant!(tuner_empties_the_path);
+        if let Some(point) = self.advised.map(&within)
+            && !later(point)
+            && self.advised.take().is_some()
+            && !seen.starves(point)
             && !near(point, self.kept, 1.2)
             && self.heard.is_none_or(|(heard, factor)| !near(point, heard, factor))
         {
-            // Who lets less be under way takes a risk.
-            let volume = |point: Point| point.batch_bytes as f64 * f64::from(point.window);
-            let worth = if volume(point) < volume(self.kept) { 1.0 } else { AS_GOOD };
+            let worth = if less(point) { 1.0 } else { AS_GOOD };
             return self.begin(point, worth, None);
         }
         if self.rest > 0 {
@@ -177,7 +212,8 @@ impl Climb {
         self.trial = Some(trial);
         let mean = trial.sum / f64::from(trial.seen);
         let enough = trial.seen >= MEASURED.0 && trial.batches >= BATCHES || trial.seen >= MEASURED.1;
-        let hopeless = trial.batches >= BATCHES && mean < HOPELESS * brings;
+        let several = trial.batches >= BATCHES || trial.seen >= MEASURED.0;
+        let hopeless = several && mean < HOPELESS * brings;
         if !enough && !hopeless {
             return;
         }
@@ -216,7 +252,8 @@ impl Climb {
     /// The kept setting, moved; none: that would change nothing.
     fn moved(&self, by: usize, seen: &Seen, within: impl Fn(Point) -> Point) -> Option<Point> {
         let (batch, window) = MOVES[by];
-        if seen.link_is_full && (batch < 0 || window < 0) {
+        // Larger batches take a path longer, and a stage that is not busy does not need them.
+        if seen.on_the_way && (window <= 0 || batch > 0) {
             return None;
         }
         let Point { batch_bytes, window: kept } = self.kept;
@@ -235,6 +272,83 @@ impl Climb {
             wider if wider > f64::from(kept) => seen.window >= 0.6 * f64::from(kept),
             narrower => narrower < f64::from(kept) && narrower < 1.2 * seen.window,
         };
-        (batches || windows).then_some(point)
+        ((batches || windows) && !seen.starves(point)).then_some(point)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Point = Point { batch_bytes: 64 << 10, window: 8 };
+
+    /// A busy group of full batches and a full window.
+    fn busy(climb: &Climb, rate: f64) -> Seen {
+        let Point { batch_bytes, window } = climb.point();
+        let (batch_bytes, window) = (batch_bytes as f64, f64::from(window));
+        Seen { rate, batches: 100.0, batch_bytes, window, on_the_way: false, holds: 0.0 }
+    }
+
+    /// Every setting that is tried in so many intervals.
+    fn tried(climb: &mut Climb, intervals: usize, seen: impl Fn(&Climb) -> Seen) -> Vec<Point> {
+        let mut tried = Vec::new();
+        for _ in 0..intervals {
+            let seen = seen(climb);
+            climb.step(&seen, |point| point);
+            if climb.tries() && tried.last() != Some(&climb.point()) {
+                tried.push(climb.point());
+            }
+        }
+        tried
+    }
+
+    fn worse_elsewhere(climb: &Climb) -> f64 {
+        if climb.tries() { 5.0 } else { 10.0 }
+    }
+
+    #[test]
+    fn nothing_is_tried_that_the_way_alone_makes_worse() {
+        let holds = START.volume() / 1.5;
+        let seen = |climb: &Climb| Seen { holds, ..busy(climb, worse_elsewhere(climb)) };
+        let mut climb = Climb::new(START);
+        climb.advise(Point { batch_bytes: 16 << 10, window: 4 }, false);
+        let some = tried(&mut climb, 100, seen);
+        assert!(!some.is_empty() && some.iter().all(|point| point.volume() >= HOPELESS * holds), "{some:?}");
+        let all = tried(&mut Climb::new(START), 100, |climb| Seen { holds: 0.0, ..seen(climb) });
+        assert!(all.iter().any(|point| point.volume() < HOPELESS * holds), "{all:?}");
+    }
+
+    #[test]
+    fn what_waits_for_the_path_is_given_no_less_of_it_and_no_larger_batches() {
+        let seen = |climb: &Climb| Seen { on_the_way: true, ..busy(climb, worse_elsewhere(climb)) };
+        let mut climb = Climb::new(START);
+        climb.advise(Point { batch_bytes: 16 << 10, window: 4 }, false);
+        let some = tried(&mut climb, 100, seen);
+        let fits = |point: &Point| point.volume() >= START.volume() && point.batch_bytes <= START.batch_bytes;
+        assert!(!some.is_empty() && some.iter().all(fits), "{some:?}");
+        // Advice waits until a stage is busy.
+        let then = tried(&mut climb, 4, |climb| Seen { on_the_way: false, ..seen(climb) });
+        assert_eq!(then.first(), Some(&Point { batch_bytes: 16 << 10, window: 4 }));
+    }
+
+    #[test]
+    fn a_trial_that_brings_half_ends_after_two_intervals_however_few_batches_came() {
+        let mut climb = Climb::new(START);
+        let mut tried = 0;
+        for _ in 0..60 {
+            tried = if climb.tries() { tried + 1 } else { 0 };
+            // One in which what was under way is done, and two that are measured.
+            assert!(tried <= 3, "{climb:?}");
+            let seen = Seen { batches: 6.0, ..busy(&climb, worse_elsewhere(&climb)) };
+            climb.step(&seen, |point| point);
+        }
+    }
+
+    #[test]
+    fn who_brings_far_less_than_before_tries_again_at_once() {
+        let mut climb = Climb::new(START);
+        tried(&mut climb, 64, |climb| busy(climb, worse_elsewhere(climb)));
+        assert!(tried(&mut climb, 20, |climb| busy(climb, 9.5)).is_empty(), "it rests: {climb:?}");
+        assert!(!tried(&mut climb, 8, |climb| busy(climb, 0.5 * worse_elsewhere(climb))).is_empty(), "{climb:?}");
     }
 }

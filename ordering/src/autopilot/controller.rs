@@ -5,13 +5,17 @@
 //! saturation what the model advises must prove itself, and other settings are tried (`climb.rs`). Settings never
 //! leave their [`Limits`], whatever was measured.
 
+mod learned;
+
 use std::time::Duration;
+
+use learned::Way;
 
 use super::climb::{Climb, Point, Seen};
 use super::fit::Fit;
 use super::inputs::{ANOTHER_WORLD, Inputs, MOVED, another_world, far, moved, rate, together};
 use super::limits::whole;
-use super::model::{Choice, Disk, InstanceCost, Link, Model, Network, Resource, Sizes};
+use super::model::{Choice, Disk, Link, Model, Network, Sizes};
 use super::terms::{Account, Limits, Measured, StageCost, Tuning};
 
 /// Tunes one group. Its state is a few numbers; it is born with a leadership and dies with it.
@@ -31,22 +35,15 @@ pub struct Controller {
     /// Intervals with too little in them, together.
     gathered: Option<Measured>,
     way: Way,
+    /// What came through under saturation, of what the model predicts: others run on the same cores, a disk stalls.
+    comes_true: f64,
+    /// In the last interval the link seemed far from what it is believed to be.
+    link_off: bool,
+    /// Intervals until the queue may be let run empty for no other reason than that the way seems longer.
+    drain_rest: u32,
     last: Option<Measured>,
     /// The last interval that had enough in it to tell what batches are like.
     telling: Option<Measured>,
-}
-
-/// What is believed of the way to a quorum and back.
-///
-/// What queues on a link, queues before heartbeats too: a way that got longer under load may be no longer at all. Were
-/// it believed, more would be let under way, and the queue would grow with the belief in it. So the queue is let run
-/// empty for an interval, and what is measured then is the way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
-    #[default]
-    Believed,
-    /// In this interval less is under way than the link holds.
-    Drained,
 }
 
 /// A window is too narrow if the model asks for so much more.
@@ -65,25 +62,8 @@ const SATURATED: f64 = 0.9;
 /// come through.
 const LOADED_WINDOW: f64 = 0.5;
 const LOADED: f64 = 0.4;
-/// An instance that takes so many times what one takes alone waited behind others.
-const QUEUED: f64 = 1.5;
-/// One that takes less did not. Between the two the link is left as it is believed, or window and link would chase one
-/// another.
-const NOT_QUEUED: f64 = 1.15;
-/// A link that may take more is believed to take so much more.
-const STEP: f64 = 1.15;
-/// A pipe with so much of its window in use, on average, is full.
-const FULL: f64 = 0.9;
-/// A way that is longer by this factor is another one, or has a queue on it.
-const LONGER: f64 = 1.2;
 /// Below what a link holds: the queue runs empty, and hardly anything is lost.
 const DRAINED: f64 = 0.9;
-/// Shorter ways are not worth it.
-const DRAIN_MS_MIN: f64 = 20.0;
-/// By this factor an interval lets a way be longer that may be.
-const CREEP: f64 = 1.02;
-/// Intervals with fewer instances under way, on average, tell what one takes alone.
-const ALONE_WINDOW: f64 = 1.2;
 /// Half-life of what is known of latency, in intervals.
 const ALONE_HALF_LIFE: f64 = 100.0;
 /// A group that has less of what the stage does cannot tell what its own settings bring.
@@ -102,6 +82,9 @@ impl Controller {
             told: None,
             gathered: None,
             way: Way::Believed,
+            comes_true: 1.0,
+            link_off: false,
+            drain_rest: 0,
             last: None,
             telling: None,
         }
@@ -135,6 +118,9 @@ impl Controller {
         let inputs = self.inputs?;
         let model = self.model(&inputs);
         let tells = self.tells(&measured);
+        if tells && self.way == Way::Believed && !drained {
+            self.learn_error(&model, &measured);
+        }
         self.advise(&inputs, &model, tells, &measured);
         self.try_out(&model, tells, &measured);
         self.tell(&model, &inputs)
@@ -163,7 +149,9 @@ impl Controller {
             flush_ms: inputs.flush_ms,
             batches_per_flush: inputs.batches_per_flush,
             link_bytes_per_ms: Some(now.link).filter(|link| link.is_finite()),
-            predicted_throughput: model.throughput_at(k, in_force.window) * told.share.clamp(0.0, 1.0),
+            predicted_throughput: self.comes_true
+                * model.throughput_at(k, in_force.window)
+                * told.share.clamp(0.0, 1.0),
             measured_throughput,
             // Little: what is under way is what comes in per instance's time.
             predicted_window: measured.batches as f64 / seconds * model.instance_ms(k) / 1e3,
@@ -265,14 +253,14 @@ impl Controller {
     }
 
     fn try_out(&mut self, model: &Model, tells: bool, measured: &Measured) {
-        let k = (measured.commands as f64 / measured.batches as f64).max(1.0);
         let busy = measured.cpu_busy >= BUSY || measured.disk_busy >= BUSY;
         let seen = Seen {
-            rate: measured.commands as f64 / (measured.interval.as_secs_f64() * 1e3),
+            rate: commands_rate(measured),
             batches: measured.batches as f64,
             batch_bytes: measured.bytes as f64 / measured.batches as f64,
             window: measured.window,
-            link_is_full: !busy && model.bottleneck(k).0 == Resource::Network,
+            on_the_way: !busy && self.pipe_is_full(measured),
+            holds: rate(measured) * model.link.latency_ms * 2.0,
         };
         let (limits, reached) = (self.limits, self.reached);
         let Some(climb) = &mut self.climb else { return };
@@ -341,83 +329,6 @@ impl Controller {
         self.inputs
     }
 
-    /// See [`Way`].
-    fn believed_way(&mut self, measured: &Measured, drained: bool) -> f64 {
-        let Some(inputs) = self.inputs else {
-            return measured.round_trip.map_or(0.0, |way| way.as_secs_f64() * 1e3);
-        };
-        let Some(way) = measured.round_trip.map(|way| way.as_secs_f64() * 1e3) else { return inputs.round_trip_ms };
-        let longer = way > LONGER * inputs.round_trip_ms;
-        if !longer || drained || measured.window <= ALONE_WINDOW {
-            return way;
-        }
-        // What a short way holds is next to nothing, however long it is exactly: that is believed little by little.
-        if way < DRAIN_MS_MIN {
-            return inputs.round_trip_ms * CREEP;
-        }
-        self.way = Way::Drained;
-        inputs.round_trip_ms
-    }
-
-    /// An instance that was alone tells what latency is made of.
-    fn learn_latency(&mut self, measured: &Measured, inputs: &Inputs) {
-        let Some(instance) = measured.instance.filter(|_| measured.window <= ALONE_WINDOW) else { return };
-        let batches = measured.batches as f64;
-        let (k, bytes) = (measured.commands as f64 / batches, measured.bytes as f64 / batches);
-        // Divided by what it should be, so that quick instances count as much as slow ones.
-        let about = self.alone(inputs).map_or(instance.as_secs_f64() * 1e3, |alone| alone.of(k));
-        if about > 0.0 {
-            self.alone.add([1.0 / about, k / about, bytes / about], instance.as_secs_f64() * 1e3 / about);
-        }
-    }
-
-    /// What an instance takes alone, where that was measured: never less than the way and the flush.
-    fn alone(&self, inputs: &Inputs) -> Option<InstanceCost> {
-        if self.alone.weight() < 1.0 {
-            return None;
-        }
-        let least = inputs.round_trip_ms + inputs.flush_ms;
-        let [per_batch_ms, per_command, per_byte] =
-            self.alone.solve([least, inputs.cost.per_command_ms, inputs.cost.per_byte_ms]);
-        let per_request_ms = per_command + per_byte * inputs.command_bytes;
-        Some(InstanceCost { per_batch_ms: per_batch_ms.max(least), per_request_ms })
-    }
-
-    /// What the path to a quorum takes. If instances queued while neither CPU nor disk was busy, then everything waited
-    /// for the path, and what came through is what it takes: that is believed at once, so that a link that got slower
-    /// does not collapse. Otherwise it takes at least what came through, and more if a full pipe did not queue, or if
-    /// something else was what everything waited for.
-    fn learn_link(&mut self, measured: &Measured) {
-        let rate = rate(measured);
-        self.reached = self.reached.max(rate);
-        let Some(inputs) = self.inputs else { return };
-        let model = self.model(&inputs);
-        let k = measured.commands as f64 / measured.batches as f64;
-        let took = measured.instance.map_or(0.0, |took| took.as_secs_f64() * 1e3);
-        let queued = took / model.instance_ms(k);
-        let busy = measured.cpu_busy >= BUSY || measured.disk_busy >= BUSY;
-        let several = measured.window > ALONE_WINDOW;
-        let link = if busy {
-            let wrong = model.bottleneck(k).0 == Resource::Network;
-            if wrong { inputs.link * STEP } else { inputs.link }
-        } else if several && queued > QUEUED {
-            self.reached = rate;
-            rate
-        } else if took > 0.0 && queued < NOT_QUEUED && self.pipe_is_full(measured) {
-            inputs.link.max(rate) * STEP
-        } else {
-            inputs.link
-        };
-        self.inputs = Some(Inputs { link: link.max(rate), ..inputs });
-    }
-
-    fn pipe_is_full(&self, measured: &Measured) -> bool {
-        let Some(tuning) = measured.in_force.or(self.told) else { return false };
-        let batch = measured.bytes as f64 / measured.batches as f64;
-        let room = f64::from(tuning.window).min((tuning.window_bytes_max as f64 / batch).max(1.0));
-        measured.window >= FULL * room
-    }
-
     /// Measured bandwidth is that of one copy: however the copies share links is in the figure (papers.md 2, WAN).
     fn model(&self, inputs: &Inputs) -> Model {
         let flush_ms = inputs.flush_ms;
@@ -438,4 +349,9 @@ impl Controller {
             alone: self.alone(inputs),
         }
     }
+}
+
+/// Commands per millisecond.
+fn commands_rate(measured: &Measured) -> f64 {
+    measured.commands as f64 / (measured.interval.as_secs_f64() * 1e3)
 }

@@ -18,6 +18,8 @@ pub struct Costs {
 const COST_GUESS: [f64; 4] = [0.06, 0.004, 1e-6, 0.01];
 /// Half-life of what is known of costs, in intervals.
 const COST_HALF_LIFE: f64 = 60.0;
+/// An interval that took so many times what it should have counts as one that took so much longer, and no more.
+const OUTLIER: f64 = 3.0;
 /// What an interval counts for in how much slower than the guess everything is.
 const SLOWER_SMOOTHING: f64 = 0.1;
 
@@ -37,10 +39,14 @@ impl Costs {
             return;
         }
         let slower = busy_ms / guessed;
-        let slower = self.slower.map_or(slower, |known| known + SLOWER_SMOOTHING * (slower - known));
+        let slower = self.slower.map_or(slower, |known| {
+            let (least, most) = (known / OUTLIER, known * OUTLIER);
+            known + SLOWER_SMOOTHING * (slower.clamp(least, most) - known)
+        });
         self.slower = Some(slower);
         // Divided by what it should have been, so that quiet intervals count as much as busy ones.
-        let about = Some(expected(self.cost)).filter(|about| *about > 0.0).unwrap_or(busy_ms);
+        // One in which others had the machine does not outweigh all that are known.
+        let about = expected(self.cost).max(busy_ms / OUTLIER);
         self.fit.add(done.map(|done| done / about), busy_ms / about);
         // Intervals of a steady load are all alike: they tell the sum and no more, and the parts keep the proportions
         // of the guess. Had they to keep those found last, they would wander with the noise until one takes all.
@@ -84,6 +90,20 @@ mod tests {
         for (part, (found, cost)) in costs.cost.into_iter().zip(cost).enumerate() {
             assert!((0.5..2.0).contains(&(found / cost)), "part {part}: {:?}, not {cost:?}", costs.cost);
         }
+    }
+
+    #[test]
+    fn an_interval_that_others_had_the_machine_in_is_one_of_many() {
+        let mut costs = Costs::default();
+        let done = [300.0, 30e3, 30e6, 50.0];
+        let busy_ms: f64 = done.iter().zip(COST_GUESS).map(|(done, cost)| done * cost).sum();
+        for interval in 0..60 {
+            // Seen beside compilers: a few commands in an interval in which the cores were busy all the time.
+            let (done, busy_ms) = if interval == 40 { ([2.0, 4.0, 4e3, 50.0], 400.0) } else { (done, busy_ms) };
+            costs.learn(done, Duration::from_secs_f64(busy_ms / 1e3));
+        }
+        let expected: f64 = done.iter().zip(costs.cost).map(|(done, cost)| done * cost).sum();
+        assert!((0.9..1.1).contains(&(expected / busy_ms)), "{:?}", costs.cost);
     }
 
     #[test]

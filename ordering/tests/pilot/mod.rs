@@ -22,6 +22,8 @@ pub const NODES: usize = 3;
 const CLIENTS: usize = NODES;
 /// Headers of a message on the wire.
 const HEADER_BYTES: usize = 40;
+/// A frame is closed at this size, as nodes do it: server/src/net/link.rs.
+const FRAME_BYTES: usize = 16 << 10;
 /// As a node measures.
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -66,7 +68,7 @@ enum Event {
     /// A process' turn is over.
     Turn(usize),
     Leaves(usize, usize),
-    Arrives(usize, usize, usize, Box<Message>),
+    Arrives(usize, usize, usize, Vec<Message>),
     Flushed(usize),
     Timer(usize),
     Sample,
@@ -104,7 +106,9 @@ pub struct World {
     ready: VecDeque<usize>,
     cores_used: usize,
     disks: Vec<Disk>,
-    links: BTreeMap<(usize, usize), Link<Box<Message>>>,
+    links: BTreeMap<(usize, usize), Link<Vec<Message>>>,
+    /// Messages of this turn, and their bytes: they arrive as one frame.
+    frames: BTreeMap<(usize, usize), (usize, Vec<Message>)>,
     /// Submissions of the leader in each instance.
     proposed: VecDeque<(Instance, u32)>,
     /// Commands.
@@ -157,6 +161,7 @@ impl World {
             cores_used: 0,
             disks: (0..NODES).map(|_| Disk::default()).collect(),
             links: pairs.map(|pair| (pair, Link::new(Shape::LAN))).collect(),
+            frames: BTreeMap::new(),
             proposed: VecDeque::new(),
             under_way: 0,
             draining: false,
@@ -312,6 +317,12 @@ impl World {
                 for work in turn {
                     self.work(process, work);
                 }
+                while let Some(((from, to), frame)) = self.frames.pop_first() {
+                    self.seal(from, to, frame);
+                }
+                if process < NODES {
+                    self.flush(process);
+                }
                 self.cores_used -= 1;
                 self.processes[process].running = false;
                 self.wake(process);
@@ -319,16 +330,18 @@ impl World {
             }
             Event::Leaves(from, to) => {
                 let link = self.links.get_mut(&(from, to)).expect("a link");
-                if let Some((arrives, bytes, message, next)) = link.left(at) {
-                    self.at(arrives, Event::Arrives(from, to, bytes, message));
+                if let Some((arrives, bytes, messages, next)) = link.left(at) {
+                    self.at(arrives, Event::Arrives(from, to, bytes, messages));
                     if let Some(next) = next {
                         self.at(next, Event::Leaves(from, to));
                     }
                 }
             }
-            Event::Arrives(from, to, bytes, message) => {
+            Event::Arrives(from, to, bytes, messages) => {
                 self.links.get_mut(&(from, to)).expect("a link").arrived(bytes);
-                self.give(to, Work::Input(Input::Message { from: ReplicaId(from as u32), message: *message }));
+                for message in messages {
+                    self.give(to, Work::Input(Input::Message { from: ReplicaId(from as u32), message }));
+                }
             }
             Event::Flushed(node) => {
                 let disk = &mut self.disks[node];
@@ -388,8 +401,8 @@ impl World {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Persist { lsn, .. } => {
+                    // Flushed at the end of the turn, all at once.
                     self.disks[node].waiting = Some(lsn);
-                    self.flush(node);
                 }
                 Effect::Send { to, message } => self.send(node, to.0 as usize, message),
                 Effect::Proposed { instance, submissions } => self.proposed.push_back((instance, submissions)),
@@ -424,9 +437,21 @@ impl World {
         };
         let spent = self.scene.spent;
         self.processes[from].owes += spent.message + bytes(&spent, payload);
+        let frame = self.frames.entry((from, to)).or_default();
+        frame.0 += payload + HEADER_BYTES;
+        frame.1.push(message);
+        if frame.0 >= FRAME_BYTES {
+            let frame = std::mem::take(frame);
+            self.seal(from, to, frame);
+        }
+    }
+
+    fn seal(&mut self, from: usize, to: usize, (bytes, messages): (usize, Vec<Message>)) {
+        if messages.is_empty() {
+            return;
+        }
         let now = self.now;
-        let leaves = self.links.get_mut(&(from, to)).expect("a link").send(now, payload + HEADER_BYTES, message.into());
-        if let Some(leaves) = leaves {
+        if let Some(leaves) = self.links.get_mut(&(from, to)).expect("a link").send(now, bytes, messages) {
             self.at(leaves, Event::Leaves(from, to));
         }
     }
