@@ -49,6 +49,8 @@ mod op;
 mod rank;
 #[path = "../src/remove.rs"]
 mod remove;
+#[path = "../src/run.rs"]
+mod run;
 #[path = "../src/search.rs"]
 mod search;
 #[path = "../src/shared_safe.rs"]

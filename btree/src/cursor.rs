@@ -1,7 +1,8 @@
 //! A walk over a range that rests between chunks and owns what it walks over: for parts that are streamed while the
 //! tree moves on (reliability.md RD8).
 
-use crate::key::{KeyRange, KeyRef};
+use crate::key::KeyRange;
+use crate::run::Run;
 use crate::snapshot::Snapshot;
 use crate::tree::Tree;
 use crate::value::Key;
@@ -62,8 +63,9 @@ impl std::fmt::Debug for Cursor {
 }
 
 impl Cursor {
-    /// Hands pairs to `take` until it answers `false` (that pair counts as taken) or the range ends. O(log n + pairs).
-    pub fn walk(&mut self, mut take: impl FnMut(KeyRef<'_>, &[u8]) -> bool) {
+    /// Hands runs to `take`, which answers how many pairs it took from the run's beginning, in the direction of the
+    /// walk. Fewer than there are: the walk rests before the next one. O(log n + leaves).
+    pub fn walk(&mut self, mut take: impl FnMut(Run<'_>) -> usize) {
         if self.done {
             return;
         }
@@ -73,24 +75,32 @@ impl Cursor {
         }
         match self.direction {
             Direction::Forward => {
-                for (key, value) in self.snapshot.range(&self.rest) {
-                    if !take(key, value) {
-                        // The next key in order is this one with a zero byte behind it.
-                        self.rest.low = Key::from([&key, &[0][..]].concat());
+                for run in self.snapshot.runs(&self.rest) {
+                    let taken = take(run);
+                    if taken < run.len() {
+                        self.rest.low = run.pair(taken).0.to_key();
                         return;
                     }
                 }
             }
             Direction::Reverse => {
-                for (key, value) in self.snapshot.range_reverse(&self.rest) {
-                    if !take(key, value) {
-                        self.rest.high = Some(key.to_key());
+                for run in self.snapshot.runs_reverse(&self.rest) {
+                    let taken = take(run);
+                    if taken < run.len() {
+                        let (next, _) = run.pair(run.len() - 1 - taken);
+                        // The first key above it is this one with a zero byte behind it.
+                        self.rest.high = Some(Key::from([&next, &[0][..]].concat()));
                         return;
                     }
                 }
             }
         }
         self.done = true;
+    }
+
+    /// The way it goes.
+    pub fn direction(&self) -> Direction {
+        self.direction
     }
 
     /// Whether the range was walked to its end.

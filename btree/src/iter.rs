@@ -4,66 +4,50 @@
 
 use crate::key::{KeyRange, KeyRef, Probe, head};
 use crate::node::{Inner, Node};
+use crate::run::{Block, Run, WordsRun};
 use crate::shared::Link;
 use crate::snapshot::Snapshot;
 use crate::value::Key;
-use crate::wide::Wide;
-use crate::words::{BLOCKS, BlockOfPairs, Words};
+use crate::words::Words;
 
 impl Snapshot {
     /// The pairs of `range`, ascending. O(log n), then O(1) per pair.
     pub fn range(&self, range: &KeyRange) -> Range<'_> {
-        let mut iter = Range {
-            path: Vec::new(),
-            rest: Blocks::NONE,
-            run: Run::EMPTY,
-            high: range.high.clone(),
-            high_head: range.high.as_deref().map_or(u64::MAX, head),
-        };
-        if let Some(root) = &self.root {
-            let probe = Probe::new(&range.low);
-            let leaf = iter.path.descend(root, |inner| inner.search(probe));
-            if let Some((inner, at)) = iter.path.last() {
-                (at + 1..=at + LEAVES_AHEAD)
-                    .filter_map(|at| inner.get_child(at))
-                    .for_each(|leaf| leaf.prefetch(LEAF_LINES));
-            }
-            match leaf {
-                Leaf::Words(words) => {
-                    let (pairs, next) = words.from(words.lower_bound(probe));
-                    (iter.run, iter.rest) = (Run::of_block(pairs), Blocks { words: Some(words), blocks: next..BLOCKS });
-                }
-                Leaf::Wide(wide) => iter.run = Run::of_wide(wide).from(wide.lower_bound(probe)),
-            }
-            iter.clip();
-        }
-        iter
+        Range { runs: self.runs(range), rest: None, block: Block::EMPTY }
     }
 
     /// The pairs of `range`, descending. O(log n), then O(1) per pair.
     pub fn range_reverse(&self, range: &KeyRange) -> RangeReverse<'_> {
-        let mut iter = RangeReverse { path: Vec::new(), rest: Blocks::NONE, run: Run::EMPTY, low: range.low.clone() };
+        RangeReverse { runs: self.runs_reverse(range), rest: None, block: Block::EMPTY }
+    }
+
+    /// The pairs of `range` as they lie together in leaves, ascending: the fast way to copy a range out. O(log n), then
+    /// O(1) per leaf.
+    pub fn runs(&self, range: &KeyRange) -> Runs<'_> {
+        let high_head = range.high.as_deref().map_or(u64::MAX, head);
+        let mut runs = Runs { path: Vec::new(), first: None, high: range.high.clone(), high_head };
         if let Some(root) = &self.root {
-            match &range.high {
+            let probe = Probe::new(&range.low);
+            let leaf = runs.path.descend(root, |inner| inner.search(probe));
+            runs.path.prefetch_ahead();
+            runs.first = Some(Run::of_leaf(leaf).from(probe));
+        }
+        runs
+    }
+
+    /// The pairs of `range` as they lie together in leaves: the runs descending, each in itself ascending.
+    pub fn runs_reverse(&self, range: &KeyRange) -> RunsReverse<'_> {
+        let mut runs = RunsReverse { path: Vec::new(), first: None, low: range.low.clone() };
+        if let Some(root) = &self.root {
+            runs.first = Some(match &range.high {
                 Some(high) => {
                     let probe = Probe::new(high);
-                    match iter.path.descend(root, |inner| inner.search(probe)) {
-                        Leaf::Words(words) => {
-                            let (pairs, before) = words.up_to(words.lower_bound(probe));
-                            (iter.run, iter.rest) =
-                                (Run::of_block(pairs), Blocks { words: Some(words), blocks: 0..before });
-                        }
-                        Leaf::Wide(wide) => iter.run = Run::of_wide(wide).up_to(wide.lower_bound(probe)),
-                    }
+                    Run::of_leaf(runs.path.descend(root, |inner| inner.search(probe))).up_to(probe)
                 }
-                None => {
-                    let leaf = iter.path.descend(root, |inner| inner.len() - 1);
-                    (iter.run, iter.rest) = leaf.to_walk();
-                }
-            }
-            iter.clip();
+                None => Run::of_leaf(runs.path.descend(root, |inner| inner.len() - 1)),
+            });
         }
-        iter
+        runs
     }
 
     /// All pairs, ascending.
@@ -91,255 +75,173 @@ type Path<'a> = Vec<(&'a Inner, usize)>;
 
 trait Walk<'a> {
     /// Goes down to a leaf; `choose` picks the child of each inner node.
-    fn descend(&mut self, link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Leaf<'a>;
+    fn descend(&mut self, link: &'a Link, choose: impl Fn(&Inner) -> usize) -> &'a Link;
+
+    /// Asks for the leaves ahead, as far as they have the same parent as the one at hand.
+    fn prefetch_ahead(&self);
 }
 
 impl<'a> Walk<'a> for Path<'a> {
     #[inline]
-    fn descend(&mut self, mut link: &'a Link, choose: impl Fn(&Inner) -> usize) -> Leaf<'a> {
-        loop {
-            match link.node() {
-                Node::Inner(inner) => {
-                    let at = choose(inner);
-                    self.push((inner, at));
-                    link = inner.child(at);
-                }
-                Node::Words(words) => return Leaf::Words(words),
-                Node::Wide(wide) => return Leaf::Wide(wide),
-            }
+    fn descend(&mut self, mut link: &'a Link, choose: impl Fn(&Inner) -> usize) -> &'a Link {
+        while let Node::Inner(inner) = link.node() {
+            let at = choose(inner);
+            self.push((inner, at));
+            link = inner.child(at);
+            link.prefetch_all();
         }
+        link
+    }
+
+    #[inline]
+    fn prefetch_ahead(&self) {
+        let Some((parent, at)) = self.last() else { return };
+        (at + 1..=at + LEAVES_AHEAD).filter_map(|at| parent.get_child(at)).for_each(|leaf| leaf.prefetch(LEAF_LINES));
     }
 }
 
-/// A leaf that a walk has come to.
-enum Leaf<'a> {
-    Words(&'a Words),
-    Wide(&'a Wide),
-}
-
-impl<'a> Leaf<'a> {
-    /// All its pairs: what is at hand, and what is left.
-    #[inline]
-    fn to_walk(&self) -> (Run<'a>, Blocks<'a>) {
-        match self {
-            Self::Words(words) => (Run::EMPTY, Blocks { words: Some(words), blocks: 0..BLOCKS }),
-            Self::Wide(wide) => (Run::of_wide(wide), Blocks::NONE),
-        }
-    }
-}
-
-/// What is left of a fast leaf.
-#[derive(Clone)]
-struct Blocks<'a> {
-    words: Option<&'a Words>,
-    blocks: std::ops::Range<usize>,
-}
-
-impl<'a> Blocks<'a> {
-    const NONE: Self = Self { words: None, blocks: 0..0 };
-
-    /// The first pairs that are left, if any are.
-    #[inline]
-    fn pop_first(&mut self) -> Option<Run<'a>> {
-        let words = self.words?;
-        self.blocks.find_map(|at| words.block(at).filter(|(keys, _)| !keys.is_empty())).map(Run::of_block)
-    }
-
-    /// The last pairs that are left, if any are.
-    #[inline]
-    fn pop_last(&mut self) -> Option<Run<'a>> {
-        let words = self.words?;
-        let mut blocks = self.blocks.by_ref().rev();
-        blocks.find_map(|at| words.block(at).filter(|(keys, _)| !keys.is_empty())).map(Run::of_block)
-    }
-}
-
-/// Pairs that lie next to each other in one leaf, ascending.
-#[derive(Clone, Copy, Debug)]
-pub enum Run<'a> {
-    /// Pairs of eight-byte keys and values. The slices have the same length.
-    Words {
-        /// The keys as big-endian integers.
-        keys: &'a [u64],
-        /// The values.
-        values: &'a [[u8; 8]],
-    },
-    /// Pairs of any lengths. The slices have the same length.
-    Wide {
-        /// The keys.
-        keys: &'a [Key],
-        /// The values.
-        values: &'a [crate::value::Value],
-    },
-}
-
-impl<'a> Run<'a> {
-    const EMPTY: Self = Self::Words { keys: &[], values: &[] };
-
-    #[inline]
-    fn of_block((keys, values): BlockOfPairs<'a>) -> Self {
-        Self::Words { keys, values }
-    }
-
-    #[inline]
-    fn of_wide(wide: &'a Wide) -> Self {
-        Self::Wide { keys: wide.keys(), values: wide.values() }
-    }
-
-    /// The number of pairs.
-    #[inline]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Words { keys, .. } => keys.len(),
-            Self::Wide { keys, .. } => keys.len(),
-        }
-    }
-
-    /// Whether there are no pairs.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The pair at `at`.
-    ///
-    /// # Panics
-    /// If `at` is not below `len`.
-    #[inline]
-    pub fn pair(&self, at: usize) -> (KeyRef<'a>, &'a [u8]) {
-        match self {
-            Self::Words { keys, values } => (KeyRef::Word(keys[at].to_be_bytes()), &values[at]),
-            Self::Wide { keys, values } => (KeyRef::Bytes(&keys[at]), &values[at]),
-        }
-    }
-
-    /// The pairs from `at` on.
-    ///
-    /// # Panics
-    /// If `at` is above `len`.
-    #[must_use]
-    pub fn from(self, at: usize) -> Self {
-        match self {
-            Self::Words { keys, values } => Self::Words { keys: &keys[at..], values: &values[at..] },
-            Self::Wide { keys, values } => Self::Wide { keys: &keys[at..], values: &values[at..] },
-        }
-    }
-
-    /// The pairs before `at`.
-    ///
-    /// # Panics
-    /// If `at` is above `len`.
-    #[must_use]
-    pub fn up_to(self, at: usize) -> Self {
-        match self {
-            Self::Words { keys, values } => Self::Words { keys: &keys[..at], values: &values[..at] },
-            Self::Wide { keys, values } => Self::Wide { keys: &keys[..at], values: &values[..at] },
-        }
-    }
-
-    /// How many keys are below the probe.
-    fn lower_bound(&self, probe: Probe<'_>) -> usize {
-        match self {
-            Self::Words { keys, .. } => keys.partition_point(|key| key.to_be_bytes().as_slice() < probe.key),
-            Self::Wide { keys, .. } => keys.partition_point(|key| key.as_slice() < probe.key),
-        }
-    }
-
-    #[inline]
-    fn pop_first(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
-        match self {
-            Self::Words { keys, values } => {
-                let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
-                (*keys, *values) = (next_keys, next_values);
-                Some((KeyRef::Word(key.to_be_bytes()), value))
-            }
-            Self::Wide { keys, values } => {
-                let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
-                (*keys, *values) = (next_keys, next_values);
-                Some((KeyRef::Bytes(key), value))
-            }
-        }
-    }
-
-    #[inline]
-    fn pop_last(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
-        let last = self.len().checked_sub(1)?;
-        let pair = self.pair(last);
-        *self = self.up_to(last);
-        Some(pair)
-    }
-}
-
-/// Ascending pairs of a range; see [`Snapshot::range`].
-pub struct Range<'a> {
+/// The runs of a range, ascending; see [`Snapshot::runs`].
+pub struct Runs<'a> {
     path: Path<'a>,
-    /// What is left of the current leaf, behind the run.
-    rest: Blocks<'a>,
-    /// What is left of the current block, or general leaf.
-    run: Run<'a>,
+    /// The leaf that the walk begins in.
+    first: Option<Run<'a>>,
     high: Option<Key>,
     /// The head of `high`.
     high_head: u64,
 }
 
-impl<'a> Range<'a> {
-    /// The next pairs that lie together in a leaf, never empty: the fast way to copy a range out.
-    #[inline]
-    pub fn next_run(&mut self) -> Option<Run<'a>> {
-        while self.run.is_empty() {
-            self.advance()?;
-        }
-        Some(std::mem::replace(&mut self.run, Run::EMPTY))
-    }
-
-    /// Goes to the next pairs, if the range reaches that far.
-    #[inline]
-    fn advance(&mut self) -> Option<()> {
-        loop {
-            if let Some(run) = self.rest.pop_first() {
-                self.run = run;
-                self.clip();
-                return Some(());
-            }
-            self.next_leaf()?;
-            if !self.run.is_empty() {
-                self.clip();
-                return Some(());
-            }
-        }
-    }
-
+impl<'a> Runs<'a> {
     /// Goes to the next leaf, if there is one.
+    #[inline]
+    fn next_leaf(&mut self) -> Option<Run<'a>> {
+        let (inner, at) = self.path.last_mut()?;
+        if *at + 1 == inner.len() {
+            return self.next_parent();
+        }
+        *at += 1;
+        if let Some(ahead) = inner.get_child(*at + LEAVES_AHEAD) {
+            ahead.prefetch(LEAF_LINES);
+        }
+        Some(Run::of_leaf(inner.child(*at)))
+    }
+
+    /// Goes to the first leaf of the next node above leaves, if there is one.
+    #[cold]
     #[inline(never)]
-    fn next_leaf(&mut self) -> Option<()> {
+    fn next_parent(&mut self) -> Option<Run<'a>> {
         loop {
+            self.path.pop();
             let (inner, at) = self.path.last_mut()?;
             if *at + 1 < inner.len() {
                 *at += 1;
-                if let Some(ahead) = inner.get_child(*at + LEAVES_AHEAD) {
-                    ahead.prefetch(LEAF_LINES);
-                }
                 let child = inner.child(*at);
-                (self.run, self.rest) = self.path.descend(child, |_| 0).to_walk();
-                return Some(());
+                let leaf = self.path.descend(child, |_| 0);
+                self.path.prefetch_ahead();
+                return Some(Run::of_leaf(leaf));
+            }
+        }
+    }
+
+    /// Cuts a run at the upper bound; a bound inside the leaf ends the walk.
+    #[inline]
+    fn clip(&mut self, run: Run<'a>) -> Run<'a> {
+        let Some(high) = &self.high else { return run };
+        let probe = Probe { head: self.high_head, key: high };
+        if !run.reaches(probe) {
+            return run;
+        }
+        self.path.clear();
+        run.up_to(probe)
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = Run<'a>;
+
+    /// The next run, never empty.
+    #[inline]
+    fn next(&mut self) -> Option<Run<'a>> {
+        loop {
+            let leaf = match self.first.take() {
+                Some(first) => first,
+                None => self.next_leaf()?,
+            };
+            let run = self.clip(leaf);
+            if !run.is_empty() {
+                return Some(run);
+            }
+        }
+    }
+}
+
+/// The runs of a range, descending; see [`Snapshot::runs_reverse`].
+pub struct RunsReverse<'a> {
+    path: Path<'a>,
+    /// The leaf that the walk begins in.
+    first: Option<Run<'a>>,
+    low: Key,
+}
+
+impl<'a> RunsReverse<'a> {
+    /// Goes to the leaf before, if there is one.
+    fn next_leaf(&mut self) -> Option<Run<'a>> {
+        loop {
+            let (inner, at) = self.path.last_mut()?;
+            if *at > 0 {
+                *at -= 1;
+                let child = inner.child(*at);
+                return Some(Run::of_leaf(self.path.descend(child, |inner| inner.len() - 1)));
             }
             self.path.pop();
         }
     }
 
-    /// Cuts the run at the upper bound; a bound inside the run ends the walk.
-    #[inline]
-    fn clip(&mut self) {
-        let (Some(high), Some(last)) = (&self.high, self.run.len().checked_sub(1)) else { return };
-        if let Run::Words { keys, .. } = self.run
-            && keys[last] < self.high_head
-        {
-            return;
+    /// Cuts a run at the lower bound; a bound inside the leaf ends the walk.
+    fn clip(&mut self, run: Run<'a>) -> Run<'a> {
+        let probe = Probe::new(&self.low);
+        if !run.begins_below(probe) {
+            return run;
         }
-        if *self.run.pair(last).0 >= **high {
-            self.run = self.run.up_to(self.run.lower_bound(Probe::new(high)));
-            self.rest = Blocks::NONE;
-            self.path.clear();
+        self.path.clear();
+        run.from(probe)
+    }
+}
+
+impl<'a> Iterator for RunsReverse<'a> {
+    type Item = Run<'a>;
+
+    /// The next run, never empty.
+    fn next(&mut self) -> Option<Run<'a>> {
+        loop {
+            let leaf = match self.first.take() {
+                Some(first) => first,
+                None => self.next_leaf()?,
+            };
+            let run = self.clip(leaf);
+            if !run.is_empty() {
+                return Some(run);
+            }
         }
+    }
+}
+
+/// Ascending pairs of a range; see [`Snapshot::range`].
+pub struct Range<'a> {
+    runs: Runs<'a>,
+    /// What is left of the current fast leaf, behind the block.
+    rest: Option<WordsRun<'a>>,
+    /// What is left of the current block.
+    block: Block<'a>,
+}
+
+impl Range<'_> {
+    #[inline(never)]
+    fn next_run(&mut self) -> Option<()> {
+        match self.runs.next()? {
+            Run::Words(run) => self.rest = Some(run),
+            Run::Wide(run) => self.block = run.block(),
+        }
+        Some(())
     }
 }
 
@@ -349,56 +251,34 @@ impl<'a> Iterator for Range<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(pair) = self.run.pop_first() {
+            if let Some(pair) = self.block.pop_first() {
                 return Some(pair);
             }
-            self.advance()?;
+            match self.rest.as_mut().and_then(WordsRun::pop_first) {
+                Some(block) => self.block = block,
+                None => self.next_run()?,
+            }
         }
     }
 }
 
 /// Descending pairs of a range; see [`Snapshot::range_reverse`].
 pub struct RangeReverse<'a> {
-    path: Path<'a>,
-    /// What is left of the current leaf, before the run.
-    rest: Blocks<'a>,
-    /// What is left of the current block, or general leaf.
-    run: Run<'a>,
-    low: Key,
+    runs: RunsReverse<'a>,
+    /// What is left of the current fast leaf, before the block.
+    rest: Option<WordsRun<'a>>,
+    /// What is left of the current block.
+    block: Block<'a>,
 }
 
 impl RangeReverse<'_> {
-    /// Goes to the pairs before, if the range reaches that far.
-    fn advance(&mut self) -> Option<()> {
-        loop {
-            if let Some(run) = self.rest.pop_last() {
-                self.run = run;
-                self.clip();
-                return Some(());
-            }
-            self.rest = Blocks::NONE;
-            let (inner, at) = self.path.last_mut()?;
-            if *at > 0 {
-                *at -= 1;
-                let child = inner.child(*at);
-                (self.run, self.rest) = self.path.descend(child, |inner| inner.len() - 1).to_walk();
-                if !self.run.is_empty() {
-                    self.clip();
-                    return Some(());
-                }
-            } else {
-                self.path.pop();
-            }
+    #[inline(never)]
+    fn next_run(&mut self) -> Option<()> {
+        match self.runs.next()? {
+            Run::Words(run) => self.rest = Some(run),
+            Run::Wide(run) => self.block = run.block(),
         }
-    }
-
-    /// Cuts the run at the lower bound; a bound inside the run ends the walk.
-    fn clip(&mut self) {
-        if !self.run.is_empty() && *self.run.pair(0).0 < *self.low {
-            self.run = self.run.from(self.run.lower_bound(Probe::new(&self.low)));
-            self.rest = Blocks::NONE;
-            self.path.clear();
-        }
+        Some(())
     }
 }
 
@@ -408,10 +288,13 @@ impl<'a> Iterator for RangeReverse<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(pair) = self.run.pop_last() {
+            if let Some(pair) = self.block.pop_last() {
                 return Some(pair);
             }
-            self.advance()?;
+            match self.rest.as_mut().and_then(WordsRun::pop_last) {
+                Some(block) => self.block = block,
+                None => self.next_run()?,
+            }
         }
     }
 }

@@ -27,7 +27,7 @@
 //! | `search` | search in arrays of integers |
 //! | `shared`, `shared_safe` | counted references to nodes (unsafe), and their safe twin |
 //! | `node`, `words`, `wide` | links and inner nodes; the fast and the general leaf |
-//! | `snapshot`, `iter`, `cursor`, `rank` | reading |
+//! | `snapshot`, `iter`, `run`, `cursor`, `rank` | reading |
 //! | `tree` | the tree; below it `insert`, `remove`, `fix`, `split`, `join`, `bulk` |
 //! | `op`, `undo`, `batch` | commands, taking them back, many at once |
 //! | `check`, `mutants` | every invariant; planted bugs |
@@ -52,6 +52,7 @@ mod node;
 mod op;
 mod rank;
 mod remove;
+mod run;
 mod search;
 #[cfg_attr(feature = "safe", path = "shared_safe.rs")]
 mod shared;
@@ -68,9 +69,10 @@ pub use capacity::Capacity;
 pub use check::{Shape, Violation};
 pub use cursor::{Cursor, Direction};
 pub use digest::Digest;
-pub use iter::{Range, RangeReverse, Run};
+pub use iter::{Range, RangeReverse, Runs, RunsReverse};
 pub use key::{KeyRange, KeyRef};
 pub use op::{Op, OpResult};
+pub use run::{Run, WideRun, WordsBuffer, WordsRun};
 pub use snapshot::Snapshot;
 pub use tree::Tree;
 pub use undo::{Undo, UndoMark};

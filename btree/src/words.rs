@@ -49,10 +49,15 @@ const BLOCK_PAIRS_MIN: usize = BLOCK / 2;
 const FULL: u32 = 0x0888_8888;
 
 /// A place in a fast leaf: that of a pair, or where one belongs, which may be behind the last pair of the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot {
-    block: usize,
-    at: usize,
+    pub block: usize,
+    pub at: usize,
+}
+
+impl Slot {
+    /// The very first place.
+    pub const FIRST: Self = Self { block: 0, at: 0 };
 }
 
 /// Pairs that lie together in one block.
@@ -76,7 +81,7 @@ impl Words {
     }
 
     #[inline]
-    fn len_of(&self, block: usize) -> usize {
+    pub fn len_of(&self, block: usize) -> usize {
         (self.lens >> (4 * block)) as usize & 15
     }
 
@@ -86,6 +91,23 @@ impl Words {
         let (keys, values) = (self.keys.get(at)?, self.values.get(at)?);
         let len = self.len_of(at).min(BLOCK);
         Some((&keys[..len], &values[..len]))
+    }
+
+    /// Copies block `at` out, each key in front of its value; returns how many of the eight are pairs.
+    #[inline]
+    pub fn copy_block(&self, at: usize, out: &mut [[u8; 16]; BLOCK]) -> usize {
+        let (keys, values) = (&self.keys[at], &self.values[at]);
+        for (out, (key, value)) in out.iter_mut().zip(keys.iter().zip(values)) {
+            out[..8].copy_from_slice(&key.to_be_bytes());
+            out[8..].copy_from_slice(value);
+        }
+        self.len_of(at)
+    }
+
+    /// The place behind the last pair.
+    #[inline]
+    pub fn end(&self) -> Slot {
+        Slot { block: BLOCKS - 1, at: self.len_of(BLOCKS - 1) }
     }
 
     /// All pairs, block by block.
@@ -115,8 +137,15 @@ impl Words {
     }
 
     /// The greatest key.
+    #[inline]
+    pub fn last(&self) -> Option<u64> {
+        let block = self.lens.checked_ilog2()? as usize / 4;
+        self.keys.get(block)?.get(self.len_of(block).checked_sub(1)?).copied()
+    }
+
+    /// The greatest key.
     pub fn last_key(&self) -> Option<KeyRef<'_>> {
-        self.pairs().next_back().map(|(key, _)| KeyRef::Word(key.to_be_bytes()))
+        self.last().map(|key| KeyRef::Word(key.to_be_bytes()))
     }
 
     pub fn summary(&self) -> Summary {
@@ -181,18 +210,6 @@ impl Words {
     #[inline]
     pub fn rank(&self, slot: Slot) -> usize {
         sum_of_lens(self.lens & ((1 << (4 * slot.block)) - 1)) + slot.at
-    }
-
-    /// The pairs of the block of `slot` from it on, and the block after it.
-    pub fn from(&self, slot: Slot) -> (BlockOfPairs<'_>, usize) {
-        let (keys, values) = self.block(slot.block).unwrap_or_default();
-        ((&keys[slot.at..], &values[slot.at..]), slot.block + 1)
-    }
-
-    /// The pairs of the block of `slot` that are before it, and the number of blocks before.
-    pub fn up_to(&self, slot: Slot) -> (BlockOfPairs<'_>, usize) {
-        let (keys, values) = self.block(slot.block).unwrap_or_default();
-        ((&keys[..slot.at], &values[..slot.at]), slot.block)
     }
 
     /// Adds a pair where it belongs; returns its hash.

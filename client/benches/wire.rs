@@ -88,6 +88,16 @@ fn parts(criterion: &mut Criterion) {
         assert!(pairs.iter().all(|key| writer.push(key, key)));
         writer.finish(0, Some(PartEnd::Complete));
     };
+    let words: Vec<[u8; 16]> = pairs.iter().map(|key| std::array::from_fn(|at| key[at % 8])).collect();
+    let mut out = BytesMut::with_capacity(32_768);
+    group.bench_function("encode with crc, 8 bytes, a leaf at once", |bench| {
+        bench.iter(|| {
+            out.clear();
+            let mut writer = PartWriter::new(&mut out, &head, 0, true);
+            assert!(words.chunks(33).all(|leaf| writer.push_words(leaf) == leaf.len()));
+            writer.finish(0, Some(PartEnd::Complete))
+        });
+    });
     for (name, eight) in [("8 bytes", true), ("any length", false)] {
         let mut out = BytesMut::with_capacity(32_768);
         group.bench_function(format!("encode with crc, {name}"), |bench| {

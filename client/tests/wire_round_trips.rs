@@ -251,6 +251,32 @@ proptest! {
     }
 
     #[test]
+    fn pairs_that_go_into_a_chunk_together_are_those_that_go_one_by_one(
+        words in vec(any::<[u8; 16]>(), 1..60), times in prop_oneof![Just(1usize), Just(2_000)], keys_only: bool,
+        eight: bool,
+    ) {
+        let head = PartHead { stream: 1, position: Position::default(), ticket: None, keys_only };
+        let [mut together, mut single] = [BytesMut::new(), BytesMut::new()];
+        let mut writer = PartWriter::new(&mut together, &head, 0, eight);
+        let mut all = true;
+        for _ in 0..times {
+            // Nothing more goes in once something did not.
+            let taken = writer.push_words(&words);
+            prop_assert!(all || taken == 0);
+            all &= taken == words.len();
+        }
+        let count = writer.count();
+        writer.finish(0, None);
+        let mut writer = PartWriter::new(&mut single, &head, 0, eight);
+        let mut each = (0..times).flat_map(|_| &words);
+        while each.next().is_some_and(|pair| writer.push(&pair[..8], &pair[8..])) {}
+        prop_assert_eq!(count, writer.count());
+        prop_assert_eq!(all, count as usize == times * words.len());
+        writer.finish(0, None);
+        prop_assert_eq!(together, single);
+    }
+
+    #[test]
     fn reads_and_ranges_come_back(
         eight: bool, stale: bool, anywhere: bool, keys in vec(string(false), 1..30), eights in vec(string(true), 1..30),
         low in string(false), high: Option<Vec<u8>>, flags: [bool; 3], pairs_max: u64, bytes_max: u64, credit: u32,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use coppice_btree::{Cursor, Direction, KeyRange, Op};
+use coppice_btree::{Cursor, KeyRange, Op};
 use coppice_client::wire::{
     MapVersion, PackWriter, PartitionId, RangeRequest, Replies, RepliesWriter, SessionId, frame,
 };
@@ -88,12 +88,7 @@ fn everything(stale: bool) -> RangeRequest {
 }
 
 fn pairs(cursor: &Cursor) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut pairs = Vec::new();
-    cursor.snapshot().clone().into_cursor(KeyRange::all(), Direction::Forward).walk(|key, value| {
-        pairs.push((key.to_vec(), value.to_vec()));
-        true
-    });
-    pairs
+    cursor.snapshot().iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
 fn empty() -> Machine {

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use coppice_btree::{
-    Capacity, Cursor, Digest, Direction, KeyRange, LoadError, Op, OpResult, Snapshot, Tree, Undo, UndoMark, Value,
+    Capacity, Cursor, Digest, Direction, KeyRange, LoadError, Op, OpResult, Run as LeafRun, Snapshot, Tree, Undo,
+    UndoMark, Value, WordsBuffer,
 };
 
 /// The content of a tree.
@@ -255,16 +256,14 @@ impl Run {
         let mut expected = in_range(&self.model, &range);
         let found: Vec<_> = self.tree.range(&range).map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
         assert_eq!(found, expected, "{range:?}");
-        let mut runs = Vec::new();
-        let mut iter = self.tree.range(&range);
-        while let Some(run) = iter.next_run() {
-            runs.extend((0..run.len()).map(|at| (run.pair(at).0.to_vec(), run.pair(at).1.to_vec())));
-        }
+        let runs: Vec<_> = self.tree.runs(&range).flat_map(pairs_of).collect();
         assert_eq!(runs, expected, "{range:?}");
         expected.reverse();
         let found: Vec<_> =
             self.tree.range_reverse(&range).map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
         assert_eq!(found, expected, "{range:?}");
+        let runs: Vec<_> = self.tree.runs_reverse(&range).flat_map(|run| pairs_of(run).into_iter().rev()).collect();
+        assert_eq!(runs, expected, "{range:?}");
     }
 
     pub fn compare(&mut self) {
@@ -331,14 +330,40 @@ pub fn in_range(model: &Content, range: &KeyRange) -> Pairlist {
     pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
+/// The pairs of a run, which tells them the same in every way.
+fn pairs_of(run: LeafRun<'_>) -> Pairlist {
+    assert!(!run.is_empty(), "a walk hands out no empty runs");
+    let pair = |at| (run.pair(at).0.to_vec(), run.pair(at).1.to_vec());
+    let pairs: Pairlist = (0..run.len()).map(pair).collect();
+    match run {
+        LeafRun::Words(run) => {
+            let mut buffer: WordsBuffer = [[0xaa; 16]; _];
+            let copied = run.copy_to(&mut buffer).iter().map(|pair| (pair[..8].to_vec(), pair[8..].to_vec()));
+            assert!(copied.eq(pairs.iter().cloned()));
+        }
+        LeafRun::Wide(run) => {
+            assert!(run.pairs().map(|(key, value)| (key.to_vec(), value.to_vec())).eq(pairs.iter().cloned()));
+        }
+    }
+    pairs
+}
+
+/// Takes the next `count` pairs of the cursor, or what is left.
 fn take_chunk(cursor: &mut Cursor, expected: &mut Pairlist, count: usize) {
-    let mut chunk = Vec::new();
-    cursor.walk(|key, value| {
-        chunk.push((key.to_vec(), value.to_vec()));
-        chunk.len() < count
+    let (mut chunk, reverse) = (Vec::new(), cursor.direction() == Direction::Reverse);
+    cursor.walk(|run| {
+        let mut pairs = pairs_of(run);
+        if reverse {
+            pairs.reverse();
+        }
+        pairs.truncate(count - chunk.len());
+        let taken = pairs.len();
+        chunk.extend(pairs);
+        taken
     });
     assert!(chunk.len() <= expected.len(), "the cursor found more than was there");
     let rest = expected.split_off(chunk.len());
+    assert!(chunk.len() == count || rest.is_empty(), "the cursor rests before the end");
     assert_eq!(std::mem::replace(expected, rest), chunk);
 }
 

@@ -233,13 +233,19 @@ impl<'b> PartWriter<'b> {
         self.flags & FLAG_EIGHT != 0
     }
 
+    /// What a pair of 8 bytes and 8 bytes takes in an `eight` chunk.
+    #[inline]
+    fn words_bytes(&self) -> usize {
+        if self.flags & FLAG_KEYS_ONLY == 0 { 16 } else { 8 }
+    }
+
     /// Appends a pair. `false`: it does not go into this chunk, which is full or `eight`; finish it and begin another.
     #[inline]
     #[must_use]
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
         let value = if self.flags & FLAG_KEYS_ONLY == 0 { Some(value) } else { None };
         if self.is_eight() {
-            if self.body_bytes() + 16 > PART_BYTES {
+            if self.body_bytes() + self.words_bytes() > PART_BYTES {
                 return false;
             }
             match (<&[u8; 8]>::try_from(key), value.map(<&[u8; 8]>::try_from)) {
@@ -264,6 +270,25 @@ impl<'b> PartWriter<'b> {
         }
         self.count += 1;
         true
+    }
+
+    /// Appends pairs of 8 bytes and 8 bytes, as many as fit; returns how many did. If it is not all of them, finish the
+    /// chunk and begin another.
+    #[must_use]
+    pub fn push_words(&mut self, pairs: &[[u8; 16]]) -> usize {
+        if !self.is_eight() {
+            let mut words = pairs.iter().map(|pair| pair.split_at(8));
+            return words.position(|(key, value)| !self.push(key, value)).unwrap_or(pairs.len());
+        }
+        let room = PART_BYTES.saturating_sub(self.body_bytes()) / self.words_bytes();
+        let pairs = &pairs[..pairs.len().min(room)];
+        if self.flags & FLAG_KEYS_ONLY == 0 {
+            self.out.put_slice(pairs.as_flattened());
+        } else {
+            pairs.iter().for_each(|pair| self.out.put_slice(&pair[..8]));
+        }
+        self.count += pairs.len() as u32;
+        pairs.len()
     }
 
     /// Ends the chunk. `pairs_before`: pairs of the range in the chunks before it (in a counted range: all pairs).

@@ -1,0 +1,238 @@
+//! Runs: the pairs of a range that lie together in one leaf, and copying them out at once. Knows nothing of the way
+//! from leaf to leaf.
+
+use crate::key::{KeyRef, Probe};
+use crate::node::Node;
+use crate::search::BLOCK;
+use crate::shared::Link;
+use crate::value::{Key, Value};
+use crate::words::{BLOCKS, Slot, Words};
+
+/// Pairs of one leaf, ascending.
+#[derive(Clone, Copy, Debug)]
+pub enum Run<'a> {
+    /// All keys and values have eight bytes.
+    Words(WordsRun<'a>),
+    /// Keys and values have any length.
+    Wide(WideRun<'a>),
+}
+
+/// Pairs of a fast leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct WordsRun<'a> {
+    words: &'a Words,
+    from: Slot,
+    /// The first slot behind the run; not before `from`.
+    to: Slot,
+}
+
+/// Pairs of a general leaf. The slices have the same length.
+#[derive(Clone, Copy, Debug)]
+pub struct WideRun<'a> {
+    keys: &'a [Key],
+    values: &'a [Value],
+}
+
+/// Room for the pairs of any fast leaf, as [`WordsRun::copy_to`] writes them.
+pub type WordsBuffer = [[u8; 16]; BLOCK * BLOCKS];
+
+impl<'a> Run<'a> {
+    /// All of a leaf.
+    #[inline]
+    pub(crate) fn of_leaf(leaf: &'a Link) -> Self {
+        match leaf.node() {
+            Node::Words(words) => Self::Words(WordsRun { words, from: Slot::FIRST, to: words.end() }),
+            Node::Wide(wide) => Self::Wide(WideRun { keys: wide.keys(), values: wide.values() }),
+            Node::Inner(_) => unreachable!("a walk goes down to the leaves"),
+        }
+    }
+
+    /// The number of pairs.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Words(run) => run.len(),
+            Self::Wide(run) => run.keys.len(),
+        }
+    }
+
+    /// Whether there are no pairs.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pair that has `rank` pairs of the run below it. O(1).
+    ///
+    /// # Panics
+    /// If the run does not have so many.
+    pub fn pair(&self, rank: usize) -> (KeyRef<'a>, &'a [u8]) {
+        match self {
+            Self::Words(WordsRun { words, from, .. }) => {
+                let (key, value) = words.pairs().nth(words.rank(*from) + rank).expect("a rank below the length");
+                (KeyRef::Word(key.to_be_bytes()), value)
+            }
+            Self::Wide(run) => (KeyRef::Bytes(&run.keys[rank]), &run.values[rank]),
+        }
+    }
+
+    /// Leaves out everything below the probe.
+    pub(crate) fn from(self, probe: Probe<'_>) -> Self {
+        match self {
+            Self::Words(run) => {
+                Self::Words(WordsRun { from: run.words.lower_bound(probe).clamp(run.from, run.to), ..run })
+            }
+            Self::Wide(WideRun { keys, values }) => {
+                let at = keys.partition_point(|key| key.as_slice() < probe.key);
+                Self::Wide(WideRun { keys: &keys[at..], values: &values[at..] })
+            }
+        }
+    }
+
+    /// Leaves out everything that is not below the probe.
+    pub(crate) fn up_to(self, probe: Probe<'_>) -> Self {
+        match self {
+            Self::Words(run) => {
+                Self::Words(WordsRun { to: run.words.lower_bound(probe).clamp(run.from, run.to), ..run })
+            }
+            Self::Wide(WideRun { keys, values }) => {
+                let at = keys.partition_point(|key| key.as_slice() < probe.key);
+                Self::Wide(WideRun { keys: &keys[..at], values: &values[..at] })
+            }
+        }
+    }
+
+    /// Whether a key of the leaf, if not of the run, is not below the probe.
+    #[inline]
+    pub(crate) fn reaches(&self, probe: Probe<'_>) -> bool {
+        match self {
+            // A longer key with the same head lies above.
+            Self::Words(run) => run.words.last().is_some_and(|last| {
+                last > probe.head || (last == probe.head && last.to_be_bytes().as_slice() >= probe.key)
+            }),
+            Self::Wide(run) => run.keys.last().is_some_and(|last| last.as_slice() >= probe.key),
+        }
+    }
+
+    /// Whether a key of the leaf, if not of the run, is below the probe.
+    #[inline]
+    pub(crate) fn begins_below(&self, probe: Probe<'_>) -> bool {
+        match self {
+            Self::Words(run) => *run.words.first_key() < *probe.key,
+            Self::Wide(run) => run.keys.first().is_some_and(|first| first.as_slice() < probe.key),
+        }
+    }
+}
+
+impl<'a> WideRun<'a> {
+    pub(crate) fn block(&self) -> Block<'a> {
+        Block::Wide { keys: self.keys, values: self.values }
+    }
+
+    /// The pairs, ascending.
+    pub fn pairs(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.keys.iter().map(Key::as_slice).zip(self.values.iter().map(Value::as_slice))
+    }
+}
+
+impl WordsRun<'_> {
+    /// The number of pairs.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.words.rank(self.to).saturating_sub(self.words.rank(self.from))
+    }
+
+    /// Whether there are no pairs.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the pairs out, each key in front of its value, and returns them; the rest of the buffer is spoilt. Whole
+    /// blocks are copied whatever they hold: no loop whose length depends on the data.
+    #[inline]
+    pub fn copy_to<'b>(&self, buffer: &'b mut WordsBuffer) -> &'b mut [[u8; 16]] {
+        let mut end = 0;
+        for block in self.from.block..=self.to.block {
+            let Some(room) = buffer[end..].first_chunk_mut::<BLOCK>() else { break };
+            end += self.words.copy_block(block, room);
+        }
+        &mut buffer[self.from.at..self.from.at + self.len()]
+    }
+}
+
+impl<'a> WordsRun<'a> {
+    /// Takes the first block out; perhaps an empty one.
+    #[inline]
+    pub(crate) fn pop_first(&mut self) -> Option<Block<'a>> {
+        let Slot { block, at } = self.from;
+        if block > self.to.block {
+            return None;
+        }
+        let (keys, values) = self.words.block(block)?;
+        let end = if block == self.to.block { self.to.at } else { keys.len() };
+        self.from = Slot { block: block + 1, at: 0 };
+        Some(Block::Words { keys: keys.get(at..end)?, values: values.get(at..end)? })
+    }
+
+    /// Takes the last block out; perhaps an empty one.
+    #[inline]
+    pub(crate) fn pop_last(&mut self) -> Option<Block<'a>> {
+        let Slot { block, at } = self.to;
+        if block < self.from.block {
+            return None;
+        }
+        let (keys, values) = self.words.block(block)?;
+        let from = if block == self.from.block { self.from.at } else { 0 };
+        self.to = match block.checked_sub(1) {
+            Some(before) => Slot { block: before, at: self.words.len_of(before) },
+            None => Slot::FIRST,
+        };
+        if block == self.from.block {
+            // Nothing is left.
+            self.from = Slot { block: block + 1, at: 0 };
+        }
+        Some(Block::Words { keys: keys.get(from..at)?, values: values.get(from..at)? })
+    }
+}
+
+/// Pairs that lie next to each other, ascending. The slices have the same length.
+#[derive(Clone, Copy)]
+pub(crate) enum Block<'a> {
+    Words { keys: &'a [u64], values: &'a [[u8; 8]] },
+    Wide { keys: &'a [Key], values: &'a [Value] },
+}
+
+impl<'a> Block<'a> {
+    pub const EMPTY: Self = Self::Words { keys: &[], values: &[] };
+
+    #[inline]
+    pub fn pop_first(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
+        match self {
+            Self::Words { keys, values } => {
+                let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
+                (*keys, *values) = (next_keys, next_values);
+                Some((KeyRef::Word(key.to_be_bytes()), value))
+            }
+            Self::Wide { keys, values } => {
+                let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
+                (*keys, *values) = (next_keys, next_values);
+                Some((KeyRef::Bytes(key), value))
+            }
+        }
+    }
+
+    #[inline]
+    pub fn pop_last(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
+        match self {
+            Self::Words { keys, values } => {
+                let ((key, next_keys), (value, next_values)) = (keys.split_last()?, values.split_last()?);
+                (*keys, *values) = (next_keys, next_values);
+                Some((KeyRef::Word(key.to_be_bytes()), value))
+            }
+            Self::Wide { keys, values } => {
+                let ((key, next_keys), (value, next_values)) = (keys.split_last()?, values.split_last()?);
+                (*keys, *values) = (next_keys, next_values);
+                Some((KeyRef::Bytes(key), value))
+            }
+        }
+    }
+}
