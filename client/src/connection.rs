@@ -54,7 +54,7 @@ impl Connection {
         Connection {
             life,
             state: State::Connecting(Box::pin(connecting)),
-            decoder: FrameDecoder::default(),
+            decoder: FrameDecoder::of_answers(),
             out: VecDeque::new(),
         }
     }

@@ -16,6 +16,10 @@ const BUFFER_BYTES_MIN: usize = 4 * 1024;
 /// Buffers of a connection that is used grow up to this. Frames share the buffer that they came in, and whoever keeps
 /// one keeps all of that: the fuller a buffer gets, the less is kept for nothing.
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
+/// The same for what clients receive. They have few connections, and chunks of ranges come as fast as they are read: a
+/// smaller buffer takes a system call for each, and most of them are copied because they begin in one buffer and end in
+/// the next.
+const ANSWERS_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// A buffer counts as full when less than this part of it is left.
 const SPARE: usize = 8;
 /// Most room that a decoder offers ahead of what it holds: a peer that only announces bytes gets no memory for them.
@@ -136,6 +140,8 @@ pub struct FrameDecoder {
     buffer: BytesMut,
     /// The size of the next buffer.
     next: usize,
+    /// The size of the largest buffer.
+    buffer_bytes_max: usize,
     frame_bytes_max: usize,
     failed: Option<FrameError>,
 }
@@ -149,17 +155,23 @@ impl Default for FrameDecoder {
 impl FrameDecoder {
     /// A decoder that refuses frames above `frame_bytes_max`, header included.
     pub fn new(frame_bytes_max: usize) -> FrameDecoder {
-        FrameDecoder { buffer: BytesMut::new(), next: BUFFER_BYTES_MIN, frame_bytes_max, failed: None }
+        let (next, buffer_bytes_max) = (BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+        FrameDecoder { buffer: BytesMut::new(), next, buffer_bytes_max, frame_bytes_max, failed: None }
+    }
+
+    /// A decoder of what nodes send to a client.
+    pub fn of_answers() -> FrameDecoder {
+        FrameDecoder { buffer_bytes_max: ANSWERS_BUFFER_BYTES_MAX, ..FrameDecoder::default() }
     }
 
     /// Where to read the next bytes to: has room for at least 512 bytes, more while a frame or a full stream is
-    /// arriving, never more than twice what has arrived plus 4 KiB, or 16 KiB.
+    /// arriving, never more than twice what has arrived plus 4 KiB, or the size of the largest buffer.
     pub fn space(&mut self) -> &mut BytesMut {
         let held = self.buffer.len();
         if self.buffer.capacity() - held < self.next / SPARE {
             let room = self.missing().unwrap_or(0).min(held).clamp(self.next, READ_BYTES_MAX);
             self.buffer.reserve(room);
-            self.next = (2 * self.next).min(BUFFER_BYTES_MAX);
+            self.next = (2 * self.next).min(self.buffer_bytes_max);
         }
         &mut self.buffer
     }

@@ -56,7 +56,7 @@ impl Socket {
     pub fn open(address: String) -> Socket {
         Socket {
             state: State::Opening(Box::pin(open(address))),
-            decoder: FrameDecoder::default(),
+            decoder: FrameDecoder::of_answers(),
             out: VecDeque::new(),
         }
     }
