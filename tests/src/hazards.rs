@@ -158,7 +158,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "MV11",
         "replayed split forks p' again: an amnesiac voter, or p' twice",
-        &[sim("fork_again"), cargo("fork_below_trimmed")],
+        &[sim("fork_again"), cargo("fork_below_trimmed"), cargo("child_saved_before_its_child")],
     ),
     hazard("MV12", "merge takes p's undecided tip", &[cargo("merge_undecided")]),
     hazard("MV13", "ticket of an undecided map change leaves the directory", &[cargo("change_before_decided")]),
@@ -261,6 +261,8 @@ pub const OTHERS: &[&str] = &[
     // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
     // none is released in time (ordering.md 4.1).
     "place_wait_fixed",
+    // A replica that waits for a neighbour's state asks those that were voters when it began to wait (ordering.md 8).
+    "stalled_asks_old_voters",
     // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
     // (ordering.md 7, reliability.md RD7).
     "read_survives_install",

@@ -88,10 +88,13 @@ impl Replica {
         self.stall = Some(stall);
     }
 
-    /// The other voters in turn.
+    /// The other voters in turn, and whoever leads: the configuration that is known here may be of long ago, since what
+    /// is decided behind the batch is learned only so far ahead of it. All its voters may be gone.
     fn next_source(&self, asked: usize) -> Option<ReplicaId> {
         let (configuration, _) = self.paxos.configuration();
-        let others: Vec<ReplicaId> = configuration.voters.iter().copied().filter(|id| *id != self.me).collect();
+        let later = |id: &ReplicaId| !configuration.voters.contains(id) && !crate::mutant!(stalled_asks_old_voters);
+        let others = configuration.voters.iter().copied().chain(self.leader.filter(later));
+        let others: Vec<ReplicaId> = others.filter(|id| *id != self.me).collect();
         others.get(asked % others.len().max(1)).copied()
     }
 }

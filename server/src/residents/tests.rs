@@ -287,6 +287,24 @@ fn mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are() {
     }
 }
 
+/// Seed 1424: a child was split before it had a checkpoint. It wrote one behind that split, its own child had none, and
+/// all power was lost: nothing made that child again.
+#[test]
+fn mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child() {
+    const GRANDCHILD: PartitionId = PartitionId(3);
+    let mut residents = parent(&[1, 2, 3]);
+    let start = residents.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
+    residents.runs(&start);
+    residents.birth_is_durable(CHILD, start.me);
+    let shard = Shard::new(GRANDCHILD, KeyRange { low: b"t"[..].into(), high: None }, MapVersion(2));
+    let start = residents.fork(OWN, CHILD, false, &Fork { shard, ..fork(&[1, 2, 3]) }).expect("it begins");
+    residents.runs(&start);
+    residents.birth_is_durable(GRANDCHILD, start.me);
+    assert_eq!(residents.unsaved(), [GRANDCHILD]);
+    residents.saved(GRANDCHILD);
+    assert_eq!((residents.unsaved(), residents.is_needed(PARENT)), (vec![CHILD], true));
+}
+
 /// Seed 75: the log still owed a removed replica its flushes; the one that took its place had numbered its own records
 /// from the beginning, took them for its own, and voted without a flush.
 #[test]
@@ -322,6 +340,7 @@ fn planted_bugs_of_residents_are_caught() {
         ("merge_skipped", "mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too"),
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
+        ("child_saved_before_its_child", "mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child"),
         ("birth_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
         ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),
         ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),

@@ -1,12 +1,15 @@
 //! Merges of two partitions' states: what is closed, what is taken in, what is taken back, who waits for what.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{ChangeId, MapVersion, PartitionId, RangeRequest};
+use coppice_ordering::message::Heartbeat;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{
-    Ballot, Batch, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings, Ticket,
-    Time,
+    Ballot, Batch, Beat, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings,
+    Ticket, Time,
 };
 
 use super::super::{Border, BorderChange, Shard, second};
@@ -14,7 +17,7 @@ use super::{Log, batch, put, put_of};
 use crate::entry;
 use crate::executor::{Executing, Executor};
 use crate::machine::{Machine, Outcome};
-use crate::replica::Replica;
+use crate::replica::{Effect, Input, Replica};
 use crate::sessions::SessionLimits;
 use crate::snapshot;
 
@@ -185,14 +188,10 @@ fn a_join_waits_for_what_the_neighbour_leaves() {
     assert_eq!(executor.take_moved().len(), 1);
 }
 
-/// The replica is moved while it waits: a configuration is decided above the join. A snapshot of the state below it
-/// says who governed there, or a replica that began with it would count other quorums for the instances between.
-#[test]
-fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
+/// A replica of r1 and r2 that waits at instance 12 for what its neighbour leaves; what is decided goes further.
+fn waiting(first: &Configuration, later: &Configuration, effects: &mut Vec<Effect>) -> Replica {
     let (lower, _) = cut();
     let session = lower.session.expect("open");
-    let first = Configuration::of_voters([ReplicaId(1)]);
-    let later = Configuration::of_voters([ReplicaId(1), ReplicaId(2)]);
     let mut recovered = RecoveredGroup::from_snapshot(Instance(10), first.clone(), Instance(4), Ballot::ZERO);
     let batches = [batch(put(session, 9, "c")), batch(join(1)), Batch::Configuration(later.clone()), Batch::NoOp];
     for (n, batch) in (1..).zip(batches) {
@@ -209,8 +208,44 @@ fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
         campaign_first: false,
     };
     let machine = Machine::Shard(Box::new(lower.shard));
-    let how = Executing::default();
-    let replica = Replica::recover(LOWER, config, recovered, machine, Instance(10), how, Time::ZERO, &mut Vec::new());
+    Replica::recover(LOWER, config, recovered, machine, Instance(10), Executing::default(), Time::ZERO, effects)
+}
+
+/// A replica waited for the state of a neighbour that was gone from its node, and the others moved on meanwhile, by
+/// configurations that it had no room to learn of. It asked the voters that it knew for a snapshot; none was left.
+#[test]
+fn one_that_waits_asks_the_leader_too() {
+    let configuration = Configuration::of_voters([ReplicaId(1), ReplicaId(2)]);
+    let mut effects = Vec::new();
+    let mut replica = waiting(&configuration, &configuration, &mut effects);
+    let mut asked = BTreeSet::new();
+    for beat in 1..40 {
+        let now = Time(100_000_000 * beat);
+        let heartbeat = Heartbeat {
+            ballot: Ballot::new(5, 7),
+            beat: Beat(beat),
+            decided_upto: Instance(40),
+            held_upto: Instance(40),
+            released: None,
+            lease: std::time::Duration::ZERO,
+        };
+        replica.step(now, Input::Peer { from: ReplicaId(7), message: heartbeat.into() }, &mut effects);
+        replica.step(now, Input::Tick, &mut effects);
+        asked.extend(effects.drain(..).filter_map(|effect| match effect {
+            Effect::NeedSnapshot { from, .. } => Some(from),
+            _ => None,
+        }));
+    }
+    assert_eq!(asked, BTreeSet::from([ReplicaId(2), ReplicaId(7)]));
+}
+
+/// The replica is moved while it waits: a configuration is decided above the join. A snapshot of the state below it
+/// says who governed there, or a replica that began with it would count other quorums for the instances between.
+#[test]
+fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
+    let first = Configuration::of_voters([ReplicaId(1)]);
+    let later = Configuration::of_voters([ReplicaId(1), ReplicaId(2)]);
+    let replica = waiting(&first, &later, &mut Vec::new());
     assert_eq!((replica.executor().decided(), replica.executor().is_stalled()), (Instance(11), true));
     assert_eq!(replica.paxos().configuration(), (&later, Instance(13)));
     let taken = snapshot::take(&replica);
@@ -309,6 +344,7 @@ fn planted_bugs_of_merges_are_caught() {
         ("merge_revives_sessions", "se8_a_session_that_ended_on_one_side_ends_with_the_merge"),
         ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
         ("snap_newest_conf", "a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance"),
+        ("stalled_asks_old_voters", "one_that_waits_asks_the_leader_too"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
