@@ -74,7 +74,7 @@ pub const HAZARDS: &[Hazard] = &[
             cargo("tuner_believes_one_interval"),
         ],
     ),
-    hazard("PX18", "configuration adopted by a new leader, no second Phase 1 under it", &[cargo("conf_one_phase1")]),
+    hazard("PX18", "configuration adopted by a new leader, no second Phase 1 under it", &[sim("conf_one_phase1")]),
     hazard("PX19", "removed replicas deleted before the new quorum holds the log", &[sim("removed_deleted_early")]),
     hazard(
         "PX20",
@@ -86,42 +86,38 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "SP2",
         "undo wrong for failed insert, empty delete, put",
-        &[cargo("undo_insert"), cargo("undo_delete"), cargo("undo_put")],
+        &[sim("undo_insert"), sim("undo_delete"), sim("undo_put")],
     ),
-    hazard(
-        "SP3",
-        "undo in log order, or physical across node splits",
-        &[cargo("undo_forward"), cargo("way_unverified")],
-    ),
+    hazard("SP3", "undo in log order, or physical across node splits", &[sim("undo_forward"), cargo("way_unverified")]),
     hazard("SP4", "session row not undone: retry gets the undone answer", &[sim("undo_no_session")]),
     hazard("SP5", "last ticket not undone: a later Place fits a false chain", &[sim("undo_no_ticket")]),
     hazard("SP6", "result kept because the instance matches, not the batch", &[sim("match_by_instance")]),
     hazard("SP7", "snapshot or part taken from the undecided tip", &[sim("snapshot_at_tip"), sim("part_undecided")]),
     hazard("SP8", "p' started by a split that is then undone", &[sim("fork_undecided")]),
     hazard("SP9", "undo grows while nothing is decided", &[sim("undo_unbounded")]),
-    hazard("SP10", "panic in the middle of undo, and the process goes on", &[cargo("catch_panic")]),
+    hazard("SP10", "panic in the middle of undo, and the process goes on", &[sim("catch_panic")]),
     // Tickets, gate, coordinator.
     hazard("TK1", "no gate", &[sim("gate_off")]),
     hazard("TK2", "two-partition rule: placed, but not first in every queue", &[sim("gate_two_partition")]),
     hazard(
         "TK3",
         "reads, repeated replies, failed inserts skip the gate",
-        &[sim("gate_skips_reads"), cargo("gate_skips_repeats")],
+        &[sim("gate_skips_reads"), sim("gate_skips_repeats")],
     ),
     hazard("TK4", "coordinator dies in mid-place: replies wait for ever", &[sim("no_first_place")]),
     hazard(
         "TK5",
         "zombie coordinator completes; confirmation skipped or too early",
-        &[cargo("complete_unconfirmed"), cargo("confirm_before_placed")],
+        &[sim("complete_unconfirmed"), sim("confirm_before_placed")],
     ),
     hazard("TK6", "Place of an old ballot counts after a newer one", &[sim("old_ballot_counts")]),
     hazard("TK7", "new leader or installed snapshot guesses `released`", &[sim("released_guessed")]),
     hazard("TK8", "`released` lost on leader change, never told again", &[sim("placed_once"), sim("released_once")]),
     hazard("TK9", "chain break by a loss in the pipe (o 4, step 3)", &[sim("no_prev_check")]),
     hazard("TK10", "Place counts twice; prev none again in one ballot", &[sim("place_twice"), sim("prev_none_again")]),
-    hazard("TK11", "abort races a late placement", &[cargo("late_placed_completes")]),
+    hazard("TK11", "abort races a late placement", &[sim("late_placed_completes")]),
     hazard("TK12", "voided ticket falls out of the prev chain", &[sim("void_unlinked")]),
-    hazard("TK13", "voiding a later ticket frees an earlier one", &[cargo("void_moves_watermark")]),
+    hazard("TK13", "voiding a later ticket frees an earlier one", &[sim("void_moves_watermark")]),
     hazard(
         "TK14",
         "Placed told above an undecided hole; hole gets a command",
@@ -131,9 +127,9 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "TK16",
         "parts of two tickets merged; chunk lost or doubled",
-        &[cargo("parts_by_query"), cargo("chunk_unnumbered")],
+        &[sim("parts_by_query"), cargo("chunk_unnumbered")],
     ),
-    hazard("TK17", "client gives a result before Complete", &[cargo("client_no_complete")]),
+    hazard("TK17", "client gives a result before Complete", &[sim("client_no_complete")]),
     hazard("TK18", "partition without majority blocks the others", &[sim("no_void")]),
     // Split, move, merge.
     hazard("MV1", "split races a query: cut by the map before or after its ticket", &[sim("cut_by_other_map")]),
@@ -142,7 +138,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("MV4", "p' starts without p's last ticket", &[sim("fork_no_ticket")]),
     hazard("MV5", "sessions not forked: retry executes again at p'", &[sim("fork_no_sessions")]),
     hazard("MV6", "two owners or none", &[sim("split_released_early"), sim("merge_no_end")]),
-    hazard("MV7", "old owner answers after move or merge", &[cargo("lease_survives_move")]),
+    hazard("MV7", "old owner answers after move or merge", &[sim("lease_survives_move")]),
     hazard("MV8", "step done twice after a directory leader change", &[cargo("change_not_idempotent")]),
     hazard("MV9", "split's ticket treated as voidable, its Place decided late", &[sim("split_voided")]),
     hazard(
@@ -198,7 +194,7 @@ pub const HAZARDS: &[Hazard] = &[
         &[sim("refusal_stored"), sim("merge_drops_sessions")],
     ),
     // Reads.
-    hazard("RD1", "deposed leader answers", &[cargo("read_unconfirmed")]),
+    hazard("RD1", "deposed leader answers", &[sim("read_unconfirmed")]),
     hazard(
         "RD2",
         "round older than the read, late acks, reused round",
@@ -209,7 +205,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("RD5", "new leader reads before it holds all decided", &[sim("read_before_takeover")]),
     hazard("RD6", "lease outlives leadership (pause, clock rate)", &[cargo("lease_no_margin")]),
     hazard("RD7", "read of a tip that is undone is answered", &[cargo("read_survives_undo")]),
-    hazard("RD8", "range collected from a moving tree", &[cargo("range_no_snapshot")]),
+    hazard("RD8", "range collected from a moving tree", &[sim("range_no_snapshot")]),
     hazard("RD9", "stale read undecided or wrongly positioned", &[sim("stale_from_tip")]),
     hazard("RD10", "follower gates at the told position but reads a later state", &[sim("follower_gate_at_told")]),
     hazard(
@@ -235,6 +231,10 @@ pub const OTHERS: &[&str] = &[
     "client_retry_renumbered",
     "client_session_reopened",
     "client_unsure_is_sure",
+    // A frame that was damaged on its way is taken, or one that announces more than any may hold is waited for
+    // (reliability.md 8).
+    "frame_checksum_unchecked",
+    "frame_length_unchecked",
     // Decided batches that exist in memory only are trimmed or told as durable (ordering.md 1.3).
     "decision_held_in_memory",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of

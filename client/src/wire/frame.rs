@@ -218,7 +218,7 @@ impl FrameDecoder {
         let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
         let (kind, flags) = (header[8], header[9]);
         let stream = u32::from_le_bytes([header[12], header[13], header[14], header[15]]);
-        if HEADER_BYTES + length > self.frame_bytes_max {
+        if HEADER_BYTES + length > self.frame_bytes_max && !mutant!(frame_length_unchecked) {
             let (bytes, max) = ((HEADER_BYTES + length) as u64, self.frame_bytes_max as u64);
             return Err(FrameError::TooLarge { bytes, max });
         }
@@ -228,7 +228,8 @@ impl FrameDecoder {
         if self.buffer.len() < HEADER_BYTES + length {
             return Ok(None);
         }
-        if crc32c::crc32c(&self.buffer[8..HEADER_BYTES + length]) != crc {
+        let right = crc32c::crc32c(&self.buffer[8..HEADER_BYTES + length]) == crc;
+        if !right && !mutant!(frame_checksum_unchecked) {
             return Err(FrameError::Checksum);
         }
         self.buffer.advance(HEADER_BYTES);

@@ -191,8 +191,8 @@ fn planned(what: &str) -> Result<Plan, String> {
 /// Prints what was met least often; false: something less often than `least`.
 fn reached(reached: &Reached, least: u64) -> bool {
     let all = reached.rarest();
-    all.iter().take(8).for_each(|(name, count)| println!("{count:>9}  {name}"));
     let rare: Vec<&str> = all.iter().filter(|(_, count)| *count < least).map(|(name, _)| *name).collect();
+    all.iter().take(rare.len().max(8)).for_each(|(name, count)| println!("{count:>9}  {name}"));
     if !rare.is_empty() {
         println!("less than {least} times: {}", rare.join("; "));
     }

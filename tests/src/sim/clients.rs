@@ -60,6 +60,8 @@ pub struct Client {
     effects: Vec<Effect>,
     tick_at: Option<Nanos>,
     thinking: bool,
+    /// It reaches no node until then.
+    absent_until: Nanos,
 }
 
 impl Client {
@@ -87,12 +89,18 @@ impl Client {
             effects: Vec::new(),
             tick_at: None,
             thinking: false,
+            absent_until: 0,
         }
     }
 
     /// Whether it submits nothing more.
     pub fn is_done(&self) -> bool {
         self.left == 0
+    }
+
+    /// It reaches all nodes again.
+    pub fn comes_back(&mut self) {
+        self.absent_until = 0;
     }
 
     fn value(&mut self) -> String {
@@ -168,6 +176,14 @@ impl World {
         }
         self.turn(client);
         self.think_later(client);
+    }
+
+    /// A client's connections break, and it gets none for a while: what it asked may be done meanwhile.
+    pub fn send_away(&mut self, client: usize, length: Nanos) {
+        self.clients[client].absent_until = self.now + length;
+        let lines = self.lines.iter().filter(|(_, line)| line.client == client && line.client_open);
+        let lines: Vec<u64> = lines.map(|(&number, _)| number).collect();
+        lines.into_iter().for_each(|number| self.cut_line(number));
     }
 
     /// Calls that a client waits for.
@@ -302,7 +318,8 @@ impl World {
                 self.lines.insert(line, Line::new(client, connection, node, self.now));
                 let ok = self.nodes[node].up && !self.net.refuses();
                 // Some attempts hang: the session must notice by itself.
-                if ok || self.net.either() {
+                let away = self.clients[client].absent_until > self.now;
+                if !away && (ok || self.net.either()) {
                     let at = self.now + self.net.delay();
                     self.schedule(at, Event::Opened { line, ok });
                 } else {

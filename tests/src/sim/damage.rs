@@ -49,7 +49,11 @@ pub fn refused(frame: &[u8], random: &mut Random) -> Result<(), String> {
     let mut decoder = FrameDecoder::new(FRAME_BYTES_MAX);
     decoder.feed(&arrived);
     decoder.feed(frame);
+    let length = arrived.first_chunk().map_or(0, |length| u32::from_le_bytes(*length) as usize);
     match decoder.next_frame() {
+        Ok(None) if length > FRAME_BYTES_MAX => {
+            Err(format!("byte {at} was damaged, and {length} bytes are waited for"))
+        }
         Ok(None) | Err(_) => Ok(()),
         Ok(Some(taken)) => {
             let known = match taken.kind {

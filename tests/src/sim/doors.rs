@@ -1,7 +1,7 @@
 //! Connections between clients and nodes: what `server/net/public.rs` does, without sockets and threads. Frames are the
 //! real ones, encoded and decoded on both sides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -50,6 +50,8 @@ pub struct Line {
     pub at_client: FrameDecoder,
     greeted: Option<ClientId>,
     waiting: BTreeMap<u32, PartitionId>,
+    /// Of these, reads that take what is decided where they are asked.
+    stale: BTreeSet<u32>,
     ranges: BTreeMap<u32, Range>,
     /// Parts of queries, by the client's number of the attempt.
     parts: BTreeMap<(u32, PartitionId), Range>,
@@ -78,6 +80,7 @@ impl Line {
             at_client: FrameDecoder::default(),
             greeted: None,
             waiting: BTreeMap::new(),
+            stale: BTreeSet::new(),
             ranges: BTreeMap::new(),
             parts: BTreeMap::new(),
         }
@@ -165,6 +168,7 @@ impl World {
     /// Notes that a request waits: its node, and where the answer goes.
     fn admit(&mut self, number: u64, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
         let line = self.lines.get_mut(&number)?;
+        line.stale.remove(&stream);
         if line.waiting.insert(stream, group).is_some() {
             self.fail("wire", format!("stream {stream} is in use"));
             return None;
@@ -181,6 +185,10 @@ impl World {
 
     fn request(&mut self, number: u64, stream: u32, group: PartitionId, request: Request) {
         let Some((node, origin)) = self.admit(number, stream, group) else { return };
+        let stale = request.read_rules().0;
+        if let Some(line) = self.lines.get_mut(&number).filter(|_| stale) {
+            line.stale.insert(stream);
+        }
         let own = NodeId(node as u32 + 1);
         let here = self.nodes[node].hosts.contains_key(&group);
         let refusal = match here {
@@ -231,6 +239,11 @@ impl World {
         let map = (own.version > known).then(|| (**own).clone());
         let leaders = self.nodes[node].leaders.iter().map(|(&group, &leader)| (group, NodeId(leader as u32 + 1)));
         MapReply { map, leaders: leaders.collect() }
+    }
+
+    /// Whether what is answered was asked to be answered at once.
+    pub fn is_stale(&self, origin: Origin) -> bool {
+        self.lines.get(&origin.connection).is_none_or(|line| line.stale.contains(&origin.stream))
     }
 
     /// A replica answers.

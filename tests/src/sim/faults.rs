@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::stories::{hold, isolate, rot, rot_log, sever, there_and_back, trap, upset, wipe};
+use super::traps::Moment;
 use crate::check::random::Random;
 
 /// Faults are drawn for so much simulated time; the safety phase is never longer.
@@ -183,6 +185,22 @@ pub enum Kind {
         /// A session that ordered nothing for so many instances ends.
         expiry_instances: u64,
     },
+    /// A client reaches no node.
+    Absent {
+        /// Which.
+        client: usize,
+        /// How long.
+        length: Nanos,
+    },
+    /// The next leader for whom this moment comes is cut off, or ends.
+    Trap {
+        /// When.
+        moment: Moment,
+        /// Its process ends, rather than its links.
+        crash: bool,
+        /// How long.
+        length: Nanos,
+    },
     /// A node's disk has room for so many bytes more.
     FullDisk {
         /// Which.
@@ -195,7 +213,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 22] = [
+pub const KINDS: [&str; 25] = [
     "crash",
     "crash-all",
     "pause",
@@ -218,6 +236,9 @@ pub const KINDS: [&str; 22] = [
     "hang-up",
     "sever",
     "limits",
+    "absent",
+    "trap",
+    "return",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -228,8 +249,12 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         if random.below(2) == 0 {
             continue;
         }
-        let rare = ["crash-all", "isolate", "upset", "rot", "sever", "limits"].contains(name);
-        let every = MS * (100 << random.below(6)) * if rare { 8 } else { 1 };
+        let rare = match *name {
+            "crash-all" | "isolate" | "upset" | "rot" | "sever" | "limits" => 8,
+            "trap" | "return" => 2,
+            _ => 1,
+        };
+        let every = MS * (100 << random.below(6)) * rare;
         let mut at = 0;
         if *name == "wipe" {
             faults.extend(wipe(plan, every, &mut random));
@@ -253,6 +278,8 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
                 "upset" => faults.extend(upset(plan, at, &mut random)),
                 "hold" => faults.extend(hold(plan, at, &mut random)),
                 "sever" => faults.extend(sever(plan, at, &mut random)),
+                "trap" => faults.extend(trap(plan, at, &mut random)),
+                "return" => faults.extend(there_and_back(plan, at, &mut random)),
                 _ => faults.push(Fault { at, kind: draw(plan, number, &mut random) }),
             }
         }
@@ -270,90 +297,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
     faults
 }
 
-/// Checkpoints of one node rot, again and again: what the older ones lead back to may be gone, and then the others have
-/// it.
-fn rot(plan: &Plan, every: Nanos, random: &mut Random) -> Vec<Fault> {
-    let who = Target::Node(random.below(plan.nodes as usize));
-    let (mut faults, mut at) = (Vec::new(), random.below(every as usize) as Nanos);
-    while at < SAFETY_MAX && plan.replicas >= 3 {
-        let kind = Kind::Rot { who, at: random.next(), down: length(random, 2_000 * MS) };
-        faults.push(Fault { at, kind });
-        at += every / 4 + random.below(every as usize * 3 / 2) as Nanos;
-    }
-    faults
-}
-
-/// At most one log rots. Half as often as others, so that checkpoints and whole disks have their turn.
-fn rot_log(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fault> {
-    let at = random.below(latest as usize) as Nanos;
-    let down = (random.below(2) == 0).then(|| length(random, 2_000 * MS));
-    let kind = Kind::RotLog { who: target(plan, random), at: random.next(), down };
-    (plan.replicas >= 3 && random.below(2) == 0).then_some(Fault { at, kind })
-}
-
-/// The directory's leader executes a change of the map that it cannot decide, while everybody else hears it; or another
-/// group's leader does so with whatever comes (reliability.md SP1, MV13).
-fn sever(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
-    let group = if random.below(2) == 0 { 0 } else { random.below(plan.partitions as usize + 1) as u32 };
-    let (who, one_way) = (Target::Leader(group), random.below(4) == 0);
-    let length = 2 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
-    let mut faults = vec![Fault { at, kind: Kind::Sever { who, one_way, length } }];
-    if group == 0 {
-        let kind = change(plan, 10 + random.below(3), random);
-        faults.push(Fault { at: at + MS * random.below(20) as Nanos, kind });
-    }
-    faults
-}
-
-/// Tickets hang between two partitions, while clients of the one where they are placed repeat what waits there, and ask
-/// in the other one (reliability.md TK1, TK3, TK8, TK11).
-fn hold(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
-    let group = 1 + random.below(plan.partitions as usize) as u32;
-    let usual = plan.place_timeout * [1, 1, 1, 3][random.below(4)];
-    let length = MS + random.below(usual as usize) as Nanos;
-    let mut faults = vec![Fault { at, kind: Kind::Hold { group, mute: random.below(4) == 0, length } }];
-    for _ in 0..random.below(6) {
-        let who = Target::Leader(1 + random.below(plan.partitions as usize) as u32);
-        faults.push(Fault { at: at + random.below(length as usize) as Nanos, kind: Kind::HangUp { who } });
-    }
-    faults
-}
-
-/// At most one disk is lost: of each group a majority keeps its own.
-fn wipe(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fault> {
-    let at = random.below(latest as usize) as Nanos;
-    let kind = Kind::Wipe { node: random.below(plan.nodes as usize) };
-    (plan.replicas >= 3).then_some(Fault { at, kind })
-}
-
-/// A leader is cut off from the other nodes, not from the clients, and stands still until another one has taken its
-/// place: when it wakes, what clients asked meanwhile is the first that it sees (reliability.md RD1, RD6).
-fn isolate(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
-    let who = Target::Leader(random.below(plan.partitions as usize + 1) as u32);
-    let length = 4 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
-    let cut = Kind::Cut { side: 0, alone: Some(who), one_way: false, length: length + length / 2 };
-    [Fault { at, kind: cut }, Fault { at: at + MS, kind: Kind::Pause { who, length } }]
-}
-
-/// A border or a place moves, and who leads there is lost on the way (reliability.md MV5 to MV12).
-fn upset(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
-    let number = 10 + random.below(3);
-    let kind = change(plan, number, random);
-    let key = match kind {
-        Kind::Split { key, .. } | Kind::Merge { key, .. } | Kind::Move { key: Some(key), .. } => key,
-        _ => 0,
-    };
-    let after = at + MS + ((random.below(400) as Nanos * MS) >> random.below(7));
-    let (who, effects, down) = (Target::Holder(key), random.below(30) as u32, length(random, 2_000 * MS));
-    let loss = match random.below(4) {
-        0 => Kind::Pause { who, length: down },
-        1 => Kind::Sever { who, one_way: false, length: 2 * plan.settings.election_timeout.as_nanos() as Nanos + down },
-        _ => Kind::Crash { who, effects, down, again: None },
-    };
-    [Fault { at, kind }, Fault { at: after, kind: loss }]
-}
-
-fn target(plan: &Plan, random: &mut Random) -> Target {
+pub(super) fn target(plan: &Plan, random: &mut Random) -> Target {
     match random.below(2) {
         0 => Target::Leader(random.below(plan.partitions as usize + 1) as u32),
         _ => Target::Node(random.below(plan.nodes as usize)),
@@ -361,7 +305,7 @@ fn target(plan: &Plan, random: &mut Random) -> Target {
 }
 
 /// Mostly short, sometimes long.
-fn length(random: &mut Random, longest: Nanos) -> Nanos {
+pub(super) fn length(random: &mut Random, longest: Nanos) -> Nanos {
     let most = longest >> random.below(6);
     MS + random.below(most as usize) as Nanos
 }
@@ -395,11 +339,12 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
             sessions_max: [100_000, plan.clients as usize + random.below(3)][random.below(2)],
             expiry_instances: [1_000_000, 20 + random.below(400) as u64][random.below(2)],
         },
+        22 => Kind::Absent { client: random.below(plan.clients as usize), length: length(random, 3_000 * MS) },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
     }
 }
 
-fn change(plan: &Plan, number: usize, random: &mut Random) -> Kind {
+pub(super) fn change(plan: &Plan, number: usize, random: &mut Random) -> Kind {
     let key = random.below(plan.keys as usize) as u32;
     let again = (random.below(3) == 0).then(|| length(random, 3_000 * MS));
     match number {

@@ -13,10 +13,11 @@
 //! | `node`, `processes`, `snapshots` | a node: its replicas, its starts and ends, its checkpoints |
 //! | `store`, `doors` | its disk, its client connections |
 //! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
-//! | `net`, `damage`, `faults` | messages on their way, and damaged there; what goes wrong |
+//! | `net`, `damage` | messages on their way, and damaged there |
+//! | `faults`, `stories`, `traps` | what goes wrong, and what together; what waits for its moment |
 //! | `clients` | client sessions and their workload |
 //! | `queries` | queries over several partitions: the coordinator, letters, parts |
-//! | `oracle` | invariants after every step, from the simulator's own knowledge |
+//! | `oracle`, `tickets` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
 //! | `schedule` | runs as files, some with a planted bug |
@@ -49,8 +50,11 @@ mod settings;
 mod shrink;
 mod snapshots;
 mod store;
+mod stories;
 pub mod sweep;
+mod tickets;
 pub mod trace;
+mod traps;
 mod watch;
 mod world;
 

@@ -173,6 +173,7 @@ impl World {
     pub fn step(&mut self, node: usize, group: PartitionId, input: Input) {
         let now = self.now;
         let local = self.nodes[node].clock.local(now);
+        let signs = self.nodes[node].hosts.get(&group).and_then(|host| self.signs(host));
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         let mut effects = std::mem::take(&mut self.effects);
         let words = self.trace.is_wordy().then(|| format!("{input:?}"));
@@ -193,6 +194,7 @@ impl World {
             *line += &format!("n{node}.{group} {words} => {} ; decided {decided}", shown.join(", "));
         });
         self.observe(node, group, &effects);
+        self.spring(node, group, signs, &effects);
         self.carry_out(node, group, &mut effects);
         self.effects = effects;
         self.begin_write(node, false);

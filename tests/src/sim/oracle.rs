@@ -12,11 +12,10 @@ use coppice_server::log::Entry;
 use coppice_server::machine::shard::{Inheritance, Shard};
 use coppice_server::machine::{Answer, Machine, Mark};
 use coppice_server::replica::Effect;
-use coppice_server::request::Reply;
 
+use super::plan::Nanos;
 use super::store::Saved;
 use super::world::World;
-use crate::words::positions;
 
 /// The tip without its undo records is compared with the decided state each so many steps (I8).
 const UNDO_CHECK_STEPS: u64 = 64;
@@ -48,6 +47,8 @@ pub struct Group {
     pub answers: Vec<Vec<Answer>>,
     /// Where tickets counted: instance and index.
     pub placed: BTreeSet<(u64, u32)>,
+    /// The same in order, and when that was first decided.
+    tickets: Vec<((u64, u32), Ticket, Nanos)>,
     /// Of the state after each instance, from that of its birth on.
     digests: Vec<u64>,
     /// Who governs from an instance on, ascending.
@@ -79,14 +80,14 @@ pub struct Oracle {
     known: BTreeMap<(PartitionId, ReplicaId), Known>,
     /// Who lives where, by what is on disk.
     ids: BTreeMap<(usize, PartitionId), ReplicaId>,
-    groups: BTreeMap<PartitionId, Group>,
+    pub groups: BTreeMap<PartitionId, Group>,
     /// Replicas that lived on a disk that is lost.
     lost: BTreeSet<(PartitionId, ReplicaId)>,
 }
 
-type Found = Result<(), (&'static str, String)>;
+pub type Found = Result<(), (&'static str, String)>;
 
-fn broken<T>(check: &'static str, what: String) -> Result<T, (&'static str, String)> {
+pub fn broken<T>(check: &'static str, what: String) -> Result<T, (&'static str, String)> {
     Err((check, what))
 }
 
@@ -306,7 +307,12 @@ impl Oracle {
     }
 
     /// A replica says that it has decided and executed up to here.
-    fn decides(&mut self, node: usize, (group, replica): (PartitionId, ReplicaId), upto: Instance) -> Found {
+    fn decides(
+        &mut self,
+        (node, now): (usize, Nanos),
+        (group, replica): (PartitionId, ReplicaId),
+        upto: Instance,
+    ) -> Found {
         let known = self.known.entry((group, replica)).or_default();
         let from = std::mem::replace(&mut known.decided, upto);
         if upto < from {
@@ -327,7 +333,7 @@ impl Oracle {
                 }
                 (Some(batch), None) if number > state.decided_upto() => {
                     let batch = batch.clone();
-                    self.decide(group, instance, batch)?;
+                    self.decide(group, instance, (batch, now))?;
                 }
                 _ => {}
             }
@@ -336,7 +342,7 @@ impl Oracle {
     }
 
     /// An instance is decided for the first time. Splits in it make groups; what it takes in is there already.
-    fn decide(&mut self, group: PartitionId, instance: Instance, batch: Batch) -> Found {
+    fn decide(&mut self, group: PartitionId, instance: Instance, batch: (Batch, Nanos)) -> Found {
         let Some(mut state) = self.groups.remove(&group) else { return Ok(()) };
         let decided = state.decide(group, instance, batch, |partition| {
             self.groups.get(&partition).and_then(|left| left.machine.shard()).and_then(Shard::inheritance)
@@ -348,6 +354,20 @@ impl Oracle {
             self.groups.insert(fork.shard.partition(), Group::new(machine, fork.instance, voters));
         }
         Ok(())
+    }
+
+    /// The configuration that governs an instance of a group, as far as it is decided.
+    pub fn configuration(&self, group: PartitionId, instance: Instance) -> Option<&Configuration> {
+        let governing = self.groups.get(&group)?.configurations.iter().rev();
+        governing.into_iter().find(|(from, _)| *from <= instance).map(|(_, configuration)| configuration)
+    }
+
+    /// When a ticket was first decided in a partition, the one that it was born with included.
+    pub fn placed_at(&self, partition: PartitionId, ticket: Ticket) -> Option<Nanos> {
+        let group = self.groups.get(&partition)?;
+        let found = group.tickets.binary_search_by_key(&ticket, |(_, ticket, _)| *ticket).ok();
+        let born = (group.born.ticket == Some(ticket)).then_some(0);
+        found.map(|at| group.tickets[at].2).or(born)
     }
 
     /// The digest of a state of a replica.
@@ -379,6 +399,7 @@ impl Group {
             decided: Vec::new(),
             answers: Vec::new(),
             placed: BTreeSet::new(),
+            tickets: Vec::new(),
             configurations: vec![(instance.next(), Configuration::of_voters(voters))],
             proposals: BTreeMap::new(),
             votes: BTreeMap::new(),
@@ -389,6 +410,12 @@ impl Group {
     /// The last decided instance.
     pub fn decided_upto(&self) -> u64 {
         self.born.instance + self.decided.len() as u64
+    }
+
+    /// The last ticket that counted at or before a place of its log, or before its birth.
+    pub fn last_ticket(&self, at: (u64, u32)) -> Option<Ticket> {
+        let after = self.tickets.partition_point(|(place, ..)| *place <= at);
+        after.checked_sub(1).map(|last| self.tickets[last].1).or(self.born.ticket)
     }
 
     /// The batch decided at an instance of its own log.
@@ -417,7 +444,7 @@ impl Group {
         &mut self,
         group: PartitionId,
         instance: Instance,
-        batch: Batch,
+        (batch, now): (Batch, Nanos),
         inheritance: impl Fn(PartitionId) -> Option<Inheritance>,
     ) -> Result<Mark, (&'static str, String)> {
         if instance.0 != self.decided_upto() + 1 {
@@ -444,7 +471,14 @@ impl Group {
         self.machine.confirm(&mark, None);
         let mut placed = Vec::new();
         self.machine.take_placed(&mut placed);
-        self.placed.extend(placed.iter().map(|placed| (placed.instance.0, placed.index)));
+        for placed in placed {
+            let (at, ticket) = ((placed.instance.0, placed.index), placed.ticket);
+            if let Some(before) = self.last_ticket(at).filter(|before| *before >= ticket) {
+                return broken("I10 tickets", format!("{group} {instance}: {ticket} counts after {before}"));
+            }
+            self.placed.insert(at);
+            self.tickets.push((at, ticket, now));
+        }
         self.digests.push(self.machine.digest());
         self.decided.push(batch);
         self.answers.push(answers);
@@ -473,7 +507,7 @@ impl World {
         }
         let replica = &host.replica;
         let executor = replica.executor();
-        self.oracle.decides(node, id, executor.decided())?;
+        self.oracle.decides((node, self.now), id, executor.decided())?;
         if group == PartitionId::DIRECTORY
             && let Some(map) = self.oracle.map().filter(|map| map.version > self.map.version)
         {
@@ -495,35 +529,13 @@ impl World {
         }
         for effect in effects {
             match effect {
-                Effect::Reply { reply, .. } => self.replies(node, group, reply)?,
+                Effect::Reply { origin, reply } => self.replies(node, group, *origin, reply)?,
+                Effect::Leading { ballot } if group == PartitionId::DIRECTORY => self.tickets.leads(*ballot, self.now),
                 Effect::Part(part) if part.position.instance > self.oracle.decided(group) => {
                     return broken("I9 undecided part", format!("n{node}.{group} gives {}", part.position));
                 }
                 _ => {}
             }
-        }
-        Ok(())
-    }
-
-    /// A reply leaves only if all up to its instance is decided (I9).
-    fn replies(&self, node: usize, group: PartitionId, reply: &Reply) -> Found {
-        let (of, instance) = match reply {
-            // A repeated answer names the place where the command ran first, perhaps in the parent's log.
-            Reply::Pack(answer) => match positions(answer).into_iter().max_by_key(|at| at.0.instance) {
-                Some((at, _)) => (at.partition, at.instance),
-                None => return Ok(()),
-            },
-            Reply::Opened(session) => (session.partition, session.instance),
-            Reply::Read { instance, .. } | Reply::Range { instance, .. } => (group, instance.0),
-            Reply::Directory(_)
-            | Reply::Refused(_)
-            | Reply::Unsure { .. }
-            | Reply::Cut(_)
-            | Reply::Completed { .. }
-            | Reply::Aborted { .. } => return Ok(()),
-        };
-        if instance > self.oracle.decided(of) {
-            return broken("I9 undecided reply", format!("n{node}.{group} answers as of {of} #{instance}"));
         }
         Ok(())
     }

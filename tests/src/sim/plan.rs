@@ -28,6 +28,7 @@ pub(super) enum Purpose {
     Retain,
     Coordinator,
     Damage,
+    Sessions,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -189,6 +190,7 @@ impl Plan {
             plan.faults = schedule(&plan);
         }
         plan.settings.retain_bytes_min = retain(seed);
+        plan.expiry_instances = expiry(seed).unwrap_or(plan.expiry_instances);
         plan
     }
 
@@ -288,6 +290,12 @@ fn place_timeout(seed: u64) -> Nanos {
 fn retain(seed: u64) -> usize {
     let mut random = random(seed, Purpose::Retain, 0);
     if random.below(2) == 0 { Settings::default().retain_bytes_min } else { 256 << random.below(8) }
+}
+
+/// In one seed of eight sessions end so soon that a client which is away for a second or two has none any more.
+fn expiry(seed: u64) -> Option<u64> {
+    let mut random = random(seed, Purpose::Sessions, 0);
+    (random.below(8) == 0).then(|| 10 + random.below(60) as u64)
 }
 
 /// One of `values`, or the first half of the time: each kind of fault is on in half of the seeds.

@@ -111,6 +111,20 @@ pub const CAUGHT: &[Planted] = &[
     planted("read_before_takeover", 600),
     planted("amnesiac_votes", 200),
     planted("catch_panic", 200),
+    planted("gate_skips_repeats", 400),
+    planted("late_placed_completes", 400),
+    planted("void_moves_watermark", 400),
+    planted("confirm_before_placed", 600),
+    planted("conf_one_phase1", 2000),
+    planted("parts_by_query", 400),
+    planted("client_no_complete", 600),
+    planted("lease_survives_move", 1000),
+    planted("complete_unconfirmed", 1_400),
+    planted("read_unconfirmed", 400),
+    planted("range_no_snapshot", 400),
+    planted("undo_forward", 400),
+    planted("frame_checksum_unchecked", 400),
+    planted("frame_length_unchecked", 400),
 ];
 
 /// Seeds for a planted bug that is not on the list.

@@ -105,7 +105,11 @@ impl World {
         let life = self.nodes[node].life;
         let mut effects = Vec::new();
         let words = self.trace.is_wordy().then(|| format!("{input:?}"));
+        let ballot = self.nodes[node].desk.coordinator.leading();
         self.nodes[node].desk.coordinator.step(local, input, &mut effects);
+        if let Err((check, what)) = self.tickets.coordinated(&self.oracle, ballot, &effects) {
+            self.fail(check, what);
+        }
         let now = self.now;
         self.trace.step(now, &(node, effects.len()), |line| {
             let words = words.unwrap_or_default();

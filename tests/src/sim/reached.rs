@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 157] = [
+pub const NAMES: [&str; 163] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -26,6 +26,12 @@ pub const NAMES: [&str; 157] = [
     "fault: coordinator and leader do not hear each other",
     "fault: clients are hung up on",
     "fault: leader and its group do not hear each other",
+    "fault: a client reaches no node",
+    "trap: a configuration has just been decided",
+    "trap: a border is moved, and that is not decided",
+    "trap: a ticket is executed, and that is not decided",
+    "trap: a map is executed, and that is not decided",
+    "trap: another one coordinates",
     "start: a rotten log is refused",
     "frame: damaged and refused",
     "operator: split",
@@ -203,8 +209,9 @@ impl Reached {
             Kind::Wipe { .. } => self.note("fault: disk lost"),
             Kind::HangUp { .. } => self.note("fault: clients are hung up on"),
             Kind::Sever { .. } => self.note("fault: leader and its group do not hear each other"),
+            Kind::Absent { .. } => self.note("fault: a client reaches no node"),
             // Noted where there is something that rots, and who does not hear whom.
-            Kind::Rot { .. } | Kind::RotLog { .. } | Kind::Hold { .. } => {}
+            Kind::Rot { .. } | Kind::RotLog { .. } | Kind::Hold { .. } | Kind::Trap { .. } => {}
             Kind::Split { .. } => self.note("operator: split"),
             Kind::Merge { .. } => self.note("operator: merge"),
             Kind::Move { .. } => self.note("operator: move"),

@@ -25,7 +25,9 @@ use super::oracle::Oracle;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::reached::Reached;
 use super::settings::first_limits;
+use super::tickets::Tickets;
 use super::trace::Trace;
+use super::traps::Trap;
 use crate::check::random::Random;
 
 /// Every operation ends so long after everything works again (reliability.md 4, liveness): 20 election timeouts, twice
@@ -104,6 +106,8 @@ pub struct World {
     pub limits: SessionLimits,
     pub net: Net,
     pub oracle: Oracle,
+    pub tickets: Tickets,
+    pub traps: Vec<Trap>,
     pub account: Account,
     pub trace: Trace,
     pub failure: Option<Failure>,
@@ -155,6 +159,8 @@ impl World {
             lines: BTreeMap::new(),
             next_line: 1,
             oracle: Oracle::default(),
+            tickets: Tickets::default(),
+            traps: Vec::new(),
             first_map: Arc::clone(&map),
             map,
             limits: first_limits(&plan),
@@ -467,6 +473,8 @@ impl World {
             Kind::Sever { who, one_way, length } => self.sever(who, one_way, length),
             Kind::Limits { sessions_max, expiry_instances } => self.set_limits(sessions_max, expiry_instances),
             Kind::HangUp { who } => self.hang_up(self.node_of(who)),
+            Kind::Absent { client, length } => self.send_away(client, length),
+            Kind::Trap { moment, crash, length } => self.set_trap(moment, crash, length),
             Kind::FullDisk { who, bytes, length } => {
                 let node = self.node_of(who);
                 self.nodes[node].store.set_room(Some(bytes));
@@ -479,6 +487,8 @@ impl World {
     fn heal(&mut self) {
         self.healed = true;
         self.net.heal();
+        self.traps.clear();
+        self.clients.iter_mut().for_each(Client::comes_back);
         if self.plan.minority_down {
             // A disk that was lost is as good as a node that stays down, and so is one with damage.
             let lost = usize::from(self.nodes.iter().any(|node| node.is_lost || node.is_rotten || node.has_rotten_log));

@@ -1,0 +1,142 @@
+//! Faults that wait for their moment: the next time that a leader does something, it is cut off or ends before anybody
+//! hears of it. Drawn times hit what lasts a few milliseconds too rarely.
+
+use std::collections::BTreeSet;
+
+use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_ordering::{Configuration, Instance, ReplicaId, Ticket};
+use coppice_server::machine::Machine;
+use coppice_server::replica::Effect;
+use serde::{Deserialize, Serialize};
+
+use super::events::Event;
+use super::node::Host;
+use super::plan::{MS, Nanos};
+use super::world::World;
+
+/// A trap that nothing springs is gone after this long.
+const PATIENCE: Nanos = 4_000 * MS;
+
+/// What a leader does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Moment {
+    /// It decides a configuration with a new voter: they two hear nobody else, and nobody hears them (PX18).
+    Configured,
+    /// It executes a split, a seal or a join ahead of its decision (SP8, MV12).
+    Border,
+    /// It executes a ticket ahead of its decision (SP5, TK9).
+    Ticket,
+    /// The directory's leader executes a change of the map ahead of its decision (MV13).
+    Map,
+    /// A replica of the directory begins to lead: nodes without one do not hear it, and go on with the leader before it
+    /// (TK5).
+    Coordinates,
+}
+
+/// Of any group of the kind that the moment is about.
+#[derive(Clone, Debug)]
+pub struct Trap {
+    moment: Moment,
+    /// Links are cut for so long; or its process ends, and is down for so long.
+    length: Nanos,
+    crash: bool,
+    until: Nanos,
+}
+
+/// What tells that a moment has come, of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signs {
+    border: (Option<Vec<u8>>, bool),
+    ticket: Option<Ticket>,
+    /// The directory's map, and how many changes of it are under way.
+    map: (MapVersion, usize),
+}
+
+impl Signs {
+    fn of(machine: &Machine) -> Signs {
+        let shard = machine.shard();
+        let high = shard.and_then(|shard| shard.range().high.as_ref().map(|high| high.to_vec()));
+        let sealed = shard.is_some_and(|shard| shard.sealed().is_some());
+        let state = machine.directory().map(|directory| directory.state());
+        let map = state.map(|state| (state.map.version, state.changes.len())).unwrap_or_default();
+        Signs { border: (high, sealed), ticket: machine.last_ticket(), map }
+    }
+}
+
+impl World {
+    /// A trap is set.
+    pub fn set_trap(&mut self, moment: Moment, crash: bool, length: Nanos) {
+        self.traps.push(Trap { moment, length, crash, until: self.now + PATIENCE });
+    }
+
+    /// Before a step: what is to be compared after it, if a trap waits.
+    pub fn signs(&self, host: &Host) -> Option<Signs> {
+        (!self.traps.is_empty()).then(|| Signs::of(host.replica.executor().machine()))
+    }
+
+    /// After a step, and before its effects are carried out: the moment of a trap may have come.
+    pub fn spring(&mut self, node: usize, group: PartitionId, before: Option<Signs>, effects: &[Effect]) {
+        let now = self.now;
+        self.traps.retain(|trap| trap.until > now);
+        let (Some(before), Some(host)) = (before, self.nodes[node].hosts.get(&group)) else { return };
+        let (executor, leads) = (host.replica.executor(), host.replica.is_leading());
+        let (after, ahead) = (Signs::of(executor.machine()), leads && executor.tip() > executor.decided());
+        let newcomers = self.newcomers(node, group, effects);
+        let comes = |trap: &Trap| match trap.moment {
+            Moment::Configured => leads && !newcomers.is_empty(),
+            Moment::Border => ahead && after.border != before.border,
+            Moment::Ticket => ahead && after.ticket != before.ticket,
+            Moment::Map => ahead && after.map != before.map,
+            Moment::Coordinates => {
+                let begins = |effect: &Effect| matches!(effect, Effect::Leading { .. });
+                group == PartitionId::DIRECTORY && effects.iter().any(begins)
+            }
+        };
+        let Some(at) = self.traps.iter().position(comes) else { return };
+        let Trap { moment, length, crash, .. } = self.traps.swap_remove(at);
+        self.reached.note(match moment {
+            Moment::Configured => "trap: a configuration has just been decided",
+            Moment::Border => "trap: a border is moved, and that is not decided",
+            Moment::Ticket => "trap: a ticket is executed, and that is not decided",
+            Moment::Map => "trap: a map is executed, and that is not decided",
+            Moment::Coordinates => "trap: another one coordinates",
+        });
+        self.trace.step(now, &(node, group, length), |line| *line += &format!("n{node}.{group} {moment:?}"));
+        let members: BTreeSet<usize> = host.nodes.values().copied().collect();
+        let side: BTreeSet<usize> = newcomers.into_iter().chain([node]).collect();
+        match moment {
+            Moment::Border | Moment::Ticket | Moment::Map if crash => self.nodes[node].doom = Some((0, length)),
+            Moment::Coordinates => {
+                let others = (0..self.nodes.len()).filter(|node| !members.contains(node)).collect();
+                self.part(&side, &others, length);
+            }
+            _ => self.part(&side, &members.difference(&side).copied().collect(), length),
+        }
+    }
+
+    /// Nodes of voters that a configuration adds which a step decides.
+    fn newcomers(&self, node: usize, group: PartitionId, effects: &[Effect]) -> Vec<usize> {
+        let decided = |effect: &Effect| match effect {
+            Effect::Configured { instance, configuration } => Some((*instance, configuration.clone())),
+            _ => None,
+        };
+        let decided: Option<(Instance, Configuration)> = effects.iter().find_map(decided);
+        let (Some((instance, new)), Some(host)) = (decided, self.nodes[node].hosts.get(&group)) else {
+            return Vec::new();
+        };
+        let old = self.oracle.configuration(group, instance);
+        let added = new.voters.iter().filter(|voter| old.is_some_and(|old| !old.voters.contains(voter)));
+        added.filter_map(|voter: &ReplicaId| host.nodes.get(voter).copied()).collect()
+    }
+
+    /// Nodes of two sides do not hear each other.
+    fn part(&mut self, side: &BTreeSet<usize>, others: &BTreeSet<usize>, length: Nanos) {
+        let at = self.now + length;
+        for (&one, &other) in side.iter().flat_map(|one| others.iter().map(move |other| (one, other))) {
+            for (to, from) in [(one, other), (other, one)] {
+                self.net.cut_pair(to, from, 1);
+                self.schedule(at, Event::MendPair { to, from });
+            }
+        }
+    }
+}
