@@ -338,8 +338,8 @@ impl Residents {
 
 /// Checkpoints and removal.
 impl Residents {
-    /// Children of splits that have no checkpoint yet, and are to write one now. One that was split itself waits for its
-    /// own child: else, after a crash, its checkpoint is behind that split, and nothing makes that child again.
+    /// Children of splits that have no checkpoint yet, and are to write one now. One that was split itself waits for
+    /// its own child: else, after a crash, its checkpoint is behind that split, and nothing makes that child again.
     pub fn unsaved(&self) -> Vec<PartitionId> {
         let waits = |group| self.is_needed(group) && !crate::mutant!(child_saved_before_its_child);
         let unsaved = self.unsaved.iter().filter(|(_, child)| !child.has_checkpoint).map(|(&group, _)| group);
