@@ -36,10 +36,10 @@ impl Replica {
     pub fn set_session_limits(&mut self, limits: SessionLimits) {
         self.limits.wanted = Some(limits);
         #[cfg(feature = "mutants")]
-        if let crate::machine::Machine::Shard(shard) = self.executor.machine_mut() {
-            if crate::mutant!(limits_unlogged) {
-                shard.set_session_limits(limits);
-            }
+        if let crate::machine::Machine::Shard(shard) = self.executor.machine_mut()
+            && crate::mutant!(limits_unlogged)
+        {
+            shard.set_session_limits(limits);
         }
     }
 

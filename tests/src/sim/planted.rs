@@ -264,34 +264,34 @@ fn with_mutants() -> ExitCode {
     }
 }
 
-/// After how many seeds it is caught.
+/// After how many seeds it is caught. A seed that fails without the planted bug too has found something else.
 fn caught(name: &str, seeds: u64, jobs: usize) -> Option<u64> {
-    let mut command = match std::env::current_exe() {
-        Ok(program) => Command::new(program),
-        Err(error) => {
-            println!("{name:<28} not run: {error}");
-            return None;
-        }
-    };
-    command.args(["sweep", "--first", "--count", &seeds.to_string(), "--jobs", &jobs.to_string()]);
-    let output = match command.env("COPPICE_MUTANT", name).output() {
-        Ok(output) => output,
-        Err(error) => {
-            println!("{name:<28} not run: {error}");
-            return None;
-        }
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
+    let sweep = ["sweep", "--first", "--count", &seeds.to_string(), "--jobs", &jobs.to_string()];
+    let (_, said) = run(name, Some(name), &sweep)?;
     let failed = said.lines().find_map(|line| line.strip_prefix("seed ")?.split_once(" FAILED: "));
-    match failed {
-        Some((seed, what)) => {
-            let what: String = what.chars().take(90).collect();
-            let seeds = seed.parse().unwrap_or(0) + 1;
-            println!("{name:<28} caught after {seeds:>4} seeds by {what}");
-            Some(seeds)
-        }
-        None => {
-            println!("{name:<28} SURVIVED {seeds} seeds");
+    let Some((seed, what)) = failed else {
+        println!("{name:<28} SURVIVED {seeds} seeds");
+        return None;
+    };
+    let what: String = what.chars().take(90).collect();
+    if !run(name, None, &["replay", seed])?.0 {
+        println!("{name:<28} NOT CAUGHT: seed {seed} fails without it too; with it by {what}");
+        return None;
+    }
+    let seeds = seed.parse().unwrap_or(0) + 1;
+    println!("{name:<28} caught after {seeds:>4} seeds by {what}");
+    Some(seeds)
+}
+
+/// Runs this program with these words, under a planted bug or none: whether all went well, and what it said.
+fn run(name: &str, planted: Option<&str>, words: &[&str]) -> Option<(bool, String)> {
+    let output = std::env::current_exe().and_then(|program| {
+        Command::new(program).args(words).env("COPPICE_MUTANT", planted.unwrap_or_default()).output()
+    });
+    match output {
+        Ok(output) => Some((output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())),
+        Err(error) => {
+            println!("{name:<28} not run: {error}");
             None
         }
     }
