@@ -29,6 +29,7 @@ pub(super) enum Purpose {
     Coordinator,
     Damage,
     Sessions,
+    Told,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.

@@ -32,7 +32,7 @@ impl World {
 
     /// This node hears of the settings, later.
     pub fn tell_settings(&mut self, node: usize) {
-        let (life, wait) = (self.nodes[node].life, self.random.below(TOLD_MAX as usize) as Nanos);
+        let (life, wait) = (self.nodes[node].life, self.told_random.below(TOLD_MAX as usize) as Nanos);
         self.schedule(self.now + wait, Event::Settings { node, life });
     }
 

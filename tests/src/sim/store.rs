@@ -504,7 +504,11 @@ mod tests {
         }
         let configuration = coppice_ordering::Configuration::of_voters([coppice_ordering::ReplicaId(0)]);
         let plain = "plain data";
-        type Changes = (Vec<coppice_client::wire::ChangeId>, Option<coppice_server::machine::shard::Seal>);
+        type Changes = (
+            Vec<coppice_client::wire::ChangeId>,
+            Option<coppice_server::machine::shard::Seal>,
+            coppice_server::sessions::SessionLimits,
+        );
         let blobs = coppice_server::checkpoint::Blobs {
             configuration: postcard::to_stdvec(&(configuration, Instance(3), coppice_ordering::Ballot::ZERO))
                 .expect(plain)

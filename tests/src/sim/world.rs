@@ -117,6 +117,8 @@ pub struct World {
     pub random: Random,
     pub disk_random: Random,
     pub replica_random: Random,
+    /// When nodes hear of settings.
+    pub told_random: Random,
     pub effects: Vec<Effect>,
     /// Processes that ended before everything was healed.
     pub crashes: u64,
@@ -173,6 +175,7 @@ impl World {
             random: world_random,
             disk_random: random(seed, Purpose::Disk, 2),
             replica_random: random(seed, Purpose::Replicas, 0),
+            told_random: random(seed, Purpose::Told, 0),
             effects: Vec::new(),
             crashes: 0,
             reached: Reached::default(),
