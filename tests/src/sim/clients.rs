@@ -370,6 +370,9 @@ impl World {
             Ok(answer) => match told(&answer.output, std::mem::take(&mut waiting.pairs), waiting.limit) {
                 Some(output) => {
                     let own = if waiting.positions.is_empty() { vec![answer.position] } else { waiting.positions };
+                    if waiting.resumed {
+                        self.reached.note("client: a write that was repeated is answered");
+                    }
                     End::Answered { output, positions: own, ticket: waiting.ticket }
                 }
                 None => return self.fail("client", format!("a call got the answer of another: {:?}", answer.output)),
@@ -394,6 +397,9 @@ impl World {
                 _ => End::Unknown,
             },
         };
+        if matches!(end, End::Unknown) {
+            self.reached.note("client: an end stays unknown");
+        }
         self.account.end(index, now, end);
         self.think_later(client);
     }

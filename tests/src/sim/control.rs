@@ -233,6 +233,12 @@ impl World {
         }
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.borders.joined(Machine::joins(mark));
+        if Machine::seals(mark) {
+            self.reached.note("merge: a partition is sealed");
+        }
+        if !Machine::joins(mark).is_empty() {
+            self.reached.note("merge: a neighbour is taken in");
+        }
         let led = host.replica.is_leading();
         for fork in Machine::forks(mark) {
             match self.nodes[node].control.residents.fork(own(node), group, led, fork) {
@@ -248,6 +254,7 @@ impl World {
 
     fn save_children(&mut self, node: usize) {
         for child in self.nodes[node].control.residents.unsaved() {
+            self.reached.note("checkpoint: the first one of a child");
             self.checkpoint_now(node, child);
         }
     }

@@ -181,6 +181,7 @@ impl World {
         host.replica.step(local, input, &mut effects);
         host.replica.step(local, Input::TurnEnd, &mut effects);
         if host.replica.executor().has_ahead() {
+            self.reached.note("executor: runs ahead in a turn of its own");
             host.replica.step(local, Input::RunAhead, &mut effects);
         }
         let rollbacks = host.replica.executor().counters().rollbacks - rollbacks;

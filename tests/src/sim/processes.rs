@@ -74,6 +74,9 @@ impl World {
             Err(_) if self.nodes[node].has_rotten_log => return self.refuse_rot(node),
             Err(error) => return self.fail("recovery", format!("n{node} does not start: {error}")),
         };
+        if self.nodes[node].store.was_torn() {
+            self.reached.note("start: a torn tail is cut off");
+        }
         let now = self.now;
         self.trace.step(now, &(node, 1_u8), |line| *line += &format!("n{node} starts"));
         // The step in which the process before it ended may have written there once more.
@@ -116,7 +119,11 @@ impl World {
             self.reached.note("snapshot: an older one is loaded");
         }
         let residents = &mut self.nodes[node].control.residents;
+        if replay.trimmed.is_some() {
+            self.reached.note("start: a log without its beginning");
+        }
         if let Some(removed) = replay.removed {
+            self.reached.note("start: a replica was removed");
             residents.note_removed(group, removed);
         }
         let Some((me, birth)) = replay.created.take() else { return Ok(None) };
@@ -159,6 +166,9 @@ impl World {
             self.fail(check, what);
         }
         let borders = SavedBorders::new(&machine, snapshot);
+        if campaign_first {
+            self.reached.note("start: is to lead first");
+        }
         let config = Config {
             id: me,
             configuration: birth.configuration(),

@@ -1,23 +1,30 @@
 //! Rare conditions that show in what arrives, and at whom: a message beside the state that it meets, a letter, a reply.
 //! What meets no condition worth a name is passed over.
 
-use coppice_ordering::multicast::{Effect as Coordinated, Work};
+use coppice_ordering::multicast::{Abort, Effect as Coordinated, Work};
 use coppice_ordering::{Batch, Counters, Message, Paxos, ReplicaId};
 use coppice_server::multicast::Word;
 use coppice_server::request::{Refusal, Reply};
 
 use super::reached::Reached;
 
+/// A batch of more commands is a large one.
+const MANY_COMMANDS: u32 = 8;
+
 impl Reached {
     /// A message arrives at a replica.
     pub fn message(&mut self, paxos: &Paxos, from: ReplicaId, message: &Message) {
         let (ballot, decided, member) = (paxos.ballot(), paxos.decided_upto(), is_member(paxos, from));
         let leads = paxos.is_leader();
+        if !member {
+            self.stranger(message);
+        }
         match message {
             Message::PreVote(_) if leads => self.note("pre-vote: asked of a leader"),
             Message::PreVote(m) if m.decided_upto < paxos.trimmed_upto() => {
                 self.note("pre-vote: asked by one behind the trim point");
             }
+            Message::PreVoteReply(m) if m.granted && leads => self.note("pre-vote: granted to one that leads already"),
             Message::PreVoteReply(m) if !m.granted => self.note("pre-vote: refused"),
             Message::PreVoteReply(m) if m.decided_upto > decided => self.note("pre-vote: tells of decisions"),
             Message::Phase1a(m) if m.ballot < ballot => self.note("phase 1: asked in an old ballot"),
@@ -69,6 +76,12 @@ impl Reached {
                 } else if m.instance > paxos.accepted_upto().next() {
                     self.note("phase 2: proposed above a gap");
                 }
+                if m.batch.count() > MANY_COMMANDS {
+                    self.note("phase 2: a batch of many commands");
+                }
+                if m.ballot > paxos.promised() {
+                    self.note("phase 2: proposed in a ballot that was not promised here");
+                }
                 match &m.batch {
                     Batch::NoOp => self.note("phase 2: a hole is filled"),
                     Batch::Configuration(_) => self.note("phase 2: a configuration is proposed"),
@@ -79,6 +92,9 @@ impl Reached {
                 }
             }
             Message::Phase2b(m) => {
+                if m.instance > m.first {
+                    self.note("phase 2: one vote for several instances");
+                }
                 if m.ballot < ballot {
                     self.note("phase 2: a vote for an old ballot");
                 } else if m.instance <= decided {
@@ -97,8 +113,10 @@ impl Reached {
             Message::Heartbeat(m) if m.decided_upto > paxos.accepted_upto() => {
                 self.note("heartbeat: tells of what is missing");
             }
+            Message::Heartbeat(m) if !m.lease.is_zero() => self.note("heartbeat: asks for a lease"),
             Message::HeartbeatAck(m) if m.ballot < ballot => self.note("heartbeat: acknowledged in an old ballot"),
             Message::HeartbeatAck(_) if !member => self.note("heartbeat: acknowledged by no member"),
+            Message::HeartbeatAck(m) if !m.lease.is_zero() => self.note("heartbeat: promises a lease"),
             Message::CatchUp(m) if m.from <= paxos.trimmed_upto() => self.note("catch-up: below the trim point"),
             Message::CatchUp(m) if m.from > decided => self.note("catch-up: asked of one that knows no more"),
             Message::CatchUp(_) if !is_member(paxos, paxos.id()) => self.note("catch-up: asked of a removed replica"),
@@ -114,11 +132,30 @@ impl Reached {
                 if leads {
                     self.note("catch-up: comes to a leader");
                 }
+                if m.promised > ballot {
+                    self.note("catch-up: tells of a later ballot");
+                }
+                if m.decided.first().is_some_and(|first| first.instance <= decided) {
+                    self.note("catch-up: brings what is known");
+                }
             }
-            Message::ReadPosition(_) if !leads => self.note("position: asked of one that does not lead"),
+            Message::ReadPosition(_) if leads => self.note("position: asked of a leader"),
+            Message::ReadPosition(_) => self.note("position: asked of one that does not lead"),
             Message::ReadPositionReply(m) if m.position > decided => self.note("position: above what is decided here"),
             Message::TakeOver(m) if m.ballot < ballot => self.note("hand over: in an old ballot"),
             Message::TakeOver(_) => self.note("hand over: asked to lead"),
+            _ => {}
+        }
+    }
+
+    /// A message comes from a replica that is no member of the configuration known here.
+    fn stranger(&mut self, message: &Message) {
+        match message {
+            Message::PreVote(_) => self.note("pre-vote: asked by no member"),
+            Message::Phase1a(_) => self.note("phase 1: asked by no member"),
+            Message::Phase2a(_) => self.note("phase 2: proposed by no member"),
+            Message::Heartbeat(_) => self.note("heartbeat: of no member"),
+            Message::CatchUp(_) => self.note("catch-up: asked by no member"),
             _ => {}
         }
     }
@@ -147,6 +184,9 @@ impl Reached {
     pub fn coordinated(&mut self, effect: &Coordinated) {
         match effect {
             Coordinated::Complete { .. } => self.note("query: complete"),
+            Coordinated::Aborted { why: Abort::Unplaced(_), .. } => self.note("query: aborted, not placed in time"),
+            Coordinated::Aborted { why: Abort::Unreleased, .. } => self.note("query: aborted, not released in time"),
+            Coordinated::Aborted { why: Abort::Deposed, .. } => self.note("query: aborted, its coordinator is deposed"),
             Coordinated::Refused { .. } => self.note("query: refused by the coordinator"),
             Coordinated::Changed { .. } => self.note("ticket: a change of borders is released"),
             _ => {}
@@ -176,6 +216,7 @@ impl Reached {
             ("phase 2: sent again", counters.retransmissions),
             ("phase 2: too far ahead", counters.accepts_ahead_ignored),
             ("election: a round is taken", counters.rounds_taken),
+            ("election: a pre-vote is asked for", counters.pre_votes),
             ("election: phase 1 is over", counters.phases1_completed),
             ("leader: deaf, and resigns", counters.resignations),
             ("read: confirmed", counters.confirmations),

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 163] = [
+pub const NAMES: [&str; 197] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -171,6 +171,40 @@ pub const NAMES: [&str; 163] = [
     "change: a configuration is asked for",
     "change: who looked leads no more",
     "liveness: a node stays down",
+    "catch-up: asked by no member",
+    "catch-up: brings what is known",
+    "catch-up: tells of a later ballot",
+    "checkpoint: the first one of a child",
+    "checkpoint: the log below an older one goes",
+    "checkpoint: waits for that of a child",
+    "client: a write that was repeated is answered",
+    "client: an end stays unknown",
+    "election: a pre-vote is asked for",
+    "executor: runs ahead in a turn of its own",
+    "gate: a reply stands behind a ticket",
+    "gate: a stale read does not wait",
+    "heartbeat: asks for a lease",
+    "heartbeat: of no member",
+    "heartbeat: promises a lease",
+    "merge: a neighbour is taken in",
+    "merge: a partition is sealed",
+    "phase 1: asked by no member",
+    "phase 2: a batch of many commands",
+    "phase 2: one vote for several instances",
+    "phase 2: proposed by no member",
+    "phase 2: proposed in a ballot that was not promised here",
+    "position: asked of a leader",
+    "pre-vote: asked by no member",
+    "pre-vote: granted to one that leads already",
+    "query: aborted, its coordinator is deposed",
+    "query: aborted, not placed in time",
+    "query: aborted, not released in time",
+    "session: answered from the parent's log",
+    "snapshot: installed below what is decided",
+    "start: a log without its beginning",
+    "start: a replica was removed",
+    "start: a torn tail is cut off",
+    "start: is to lead first",
 ];
 
 /// How often each was met.

@@ -35,8 +35,10 @@ impl World {
         let Some(host) = each.hosts.get(&group) else { return };
         // What was taken in of a neighbour is here only, until it is in a checkpoint.
         let due = host.replica.executor().decided().ahead_of(host.snapshot_at) >= every || host.borders.is_owed();
-        if due && !each.control.residents.is_needed(group) {
-            self.checkpoint_now(node, group);
+        match (due, each.control.residents.is_needed(group)) {
+            (true, false) => self.checkpoint_now(node, group),
+            (true, true) => self.reached.note("checkpoint: waits for that of a child"),
+            _ => {}
         }
     }
 
@@ -59,6 +61,7 @@ impl World {
         host.borders.saved(saved.instance, saved.applied.clone());
         let instance = saved.instance;
         if let Some(upto) = self.nodes[node].store.keep_checkpoint(group, saved) {
+            self.reached.note("checkpoint: the log below an older one goes");
             let entry = Entry::Trimmed { group, upto };
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }
@@ -154,6 +157,10 @@ impl World {
         }
         let machine = Box::new(machine);
         self.reached.note("snapshot: installed");
+        let host = self.nodes[node].hosts.get(&group);
+        if host.is_some_and(|host| instance <= host.replica.paxos().decided_upto()) {
+            self.reached.note("snapshot: installed below what is decided");
+        }
         self.step(node, group, Input::Installed { machine, instance, configuration, configured_at, promised });
         self.leave_decided(node, group);
     }

@@ -145,6 +145,8 @@ pub struct Store {
     last_write: usize,
     /// Of the one before.
     write_before: usize,
+    /// The newest start cut a torn tail off.
+    was_torn: bool,
     /// Newest last; two generations.
     checkpoints: BTreeMap<GroupId, Vec<Saved>>,
 }
@@ -197,6 +199,7 @@ impl Store {
             writing: None,
             last_write: 0,
             write_before: 0,
+            was_torn: false,
             checkpoints: BTreeMap::new(),
         }
     }
@@ -226,12 +229,18 @@ impl Store {
             Err(error) => return Err(error.to_string()),
         };
         let identity = found.identity;
+        self.was_torn = found.cut.is_some();
         let opened = found.open(self.disk.clone(), self.geometry, false);
         self.disk.0.borrow_mut().cut_at = None;
         let Ok(engine) = opened else { return Ok(None) };
         self.engine = Some(engine);
         self.identity = identity;
         Ok(Some(replay))
+    }
+
+    /// Whether the newest start cut a torn tail off.
+    pub fn was_torn(&self) -> bool {
+        self.was_torn
     }
 
     /// Whether a write is under way.

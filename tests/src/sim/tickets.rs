@@ -158,7 +158,7 @@ impl Tickets {
 
 impl World {
     /// A reply leaves only if all up to its instance is decided, and every ticket up to its place is released (I9).
-    pub fn replies(&self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Found {
+    pub fn replies(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Found {
         let (of, instance, index) = match reply {
             // A repeated answer names the place where the command ran first, perhaps in the parent's log.
             Reply::Pack(answer) => match positions(answer).into_iter().max_by_key(|at| at.0.instance) {
@@ -180,7 +180,16 @@ impl World {
         // The tickets of the parent's log are behind the one that the child was born with, or behind a later first one.
         let before = self.oracle.groups.get(&group).filter(|_| of == group);
         let ticket = before.and_then(|state| state.last_ticket((instance, index)));
-        if ticket > self.tickets.released(group) && !self.is_stale(origin) {
+        if of != group && matches!(reply, Reply::Pack(_)) {
+            self.reached.note("session: answered from the parent's log");
+        }
+        if ticket.is_some() {
+            self.reached.note("gate: a reply stands behind a ticket");
+        }
+        let released = self.tickets.released(group);
+        if ticket > released && self.is_stale(origin) {
+            self.reached.note("gate: a stale read does not wait");
+        } else if ticket > released {
             let what = format!("n{node}.{group} answers as of #{instance} behind {ticket:?}");
             return broken("I9 the gate", what);
         }
