@@ -237,6 +237,8 @@ pub const OTHERS: &[&str] = &[
     "frame_length_unchecked",
     // Decided batches that exist in memory only are trimmed or told as durable (ordering.md 1.3).
     "decision_held_in_memory",
+    // Who waits at a replica that is removed hears nothing of it.
+    "removed_in_silence",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
     // it, not where the log has it; a rollback leaves what it took back (ordering.md 6).
     "install_default_limits",

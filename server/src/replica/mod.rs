@@ -237,6 +237,26 @@ impl Replica {
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(stall).chain(limits).min()
     }
 
+    /// The replica is removed: whoever waits here asks elsewhere now, and not when patience ends. What was proposed, and
+    /// what stands behind the gate, may be decided all the same.
+    pub fn retire(&mut self, effects: &mut Vec<Effect>) {
+        if crate::mutant!(removed_in_silence) {
+            return;
+        }
+        let unsure = |origin| Effect::Reply { origin, reply: Reply::Unsure { hint: None } };
+        effects.extend(self.work.values_mut().flat_map(|work| work.origins.drain(..)).map(unsure));
+        for (origin, reply, _) in self.gate.undo_from(Instance::ZERO) {
+            match reply {
+                Reply::Pack(_) | Reply::Opened(_) | Reply::Directory(_) => effects.push(unsure(origin)),
+                _ => refuse(effects, origin, Refusal::NotLeader { hint: None }),
+            }
+        }
+        let reads = self.reads.drain(..).map(|read| read.origin).chain(self.asked.drain(..).map(|read| read.origin));
+        reads.chain(self.queued.drain(..)).for_each(|origin| {
+            refuse(effects, origin, Refusal::NotLeader { hint: None });
+        });
+    }
+
     /// The only way in.
     pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
         self.now = now;

@@ -242,6 +242,18 @@ fn a_snapshot_holds_the_bounds_of_sessions() {
     assert_eq!(loaded.machine.shard().map(Shard::session_limits), Some(LIMITS));
 }
 
+/// Seed 100357: a get waited at a follower of a partition that a merge ended; the replica was removed, and nobody told
+/// the client.
+#[test]
+fn who_waits_at_a_removed_replica_is_told() {
+    let mut follower = Follower::new();
+    follower.is_asked();
+    let mut effects = Vec::new();
+    follower.replica.retire(&mut effects);
+    let refused = |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(_), .. });
+    assert_eq!(effects.iter().filter(|effect| refused(effect)).count(), 1, "its client asks elsewhere");
+}
+
 #[test]
 fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
     let mut follower = Follower::new();
@@ -265,6 +277,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("limits_unlogged", "bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of"),
         ("undo_no_limits", "bounds_of_sessions_that_are_not_decided_are_taken_back"),
         ("install_default_limits", "a_snapshot_holds_the_bounds_of_sessions"),
+        ("removed_in_silence", "who_waits_at_a_removed_replica_is_told"),
         ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),

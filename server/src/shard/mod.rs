@@ -316,7 +316,14 @@ impl Shard {
 
     /// Hosts this group no more.
     pub fn drop_group(&mut self, id: PartitionId) {
-        self.groups.remove(&id);
+        let Some(mut group) = self.groups.remove(&id) else { return };
+        let mut effects = Vec::new();
+        group.replica.retire(&mut effects);
+        for effect in effects {
+            if let crate::replica::Effect::Reply { origin, reply } = effect {
+                self.reply(id, origin, reply);
+            }
+        }
     }
 
     /// Has the control task answer a client's question about the cluster.

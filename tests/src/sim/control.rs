@@ -9,7 +9,7 @@ use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::log::{Append, Entry};
 use coppice_server::machine::{Machine, Mark};
-use coppice_server::replica::Input;
+use coppice_server::replica::{Effect, Input};
 use coppice_server::residents::{Residents, Wanted};
 use coppice_server::snapshot::Loaded;
 
@@ -200,12 +200,18 @@ impl World {
         self.reached.note("replica: removed from a node");
         let each = &mut self.nodes[node];
         each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
-        each.hosts.remove(&group);
+        let mut effects = Vec::new();
+        each.hosts.remove(&group).into_iter().for_each(|mut host| host.replica.retire(&mut effects));
         each.leaders.remove(&group);
         each.control.deleting.insert(group);
         if group == PartitionId::DIRECTORY {
             each.control.driver.state = None;
             self.end_coordinating(node);
+        }
+        for effect in effects {
+            if let Effect::Reply { origin, reply } = effect {
+                self.reply(node, group, origin, reply);
+            }
         }
         self.begin_write(node, false);
     }
