@@ -237,7 +237,7 @@ impl Replica {
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(stall).chain(limits).min()
     }
 
-    /// The replica is removed: whoever waits here asks elsewhere now, and not when patience ends. What was proposed, and
+    /// The replica is removed: whoever waits here asks elsewhere now, not when patience ends. What was proposed, and
     /// what stands behind the gate, may be decided all the same.
     pub fn retire(&mut self, effects: &mut Vec<Effect>) {
         if crate::mutant!(removed_in_silence) {

@@ -247,6 +247,7 @@ fn a_snapshot_holds_the_bounds_of_sessions() {
 #[test]
 fn who_waits_at_a_removed_replica_is_told() {
     let mut follower = Follower::new();
+    follower.hears(1, 2, Batch::NoOp, 1);
     follower.is_asked();
     let mut effects = Vec::new();
     follower.replica.retire(&mut effects);
