@@ -1,6 +1,9 @@
 //! The controller against planted worlds: cold start, changes of load and link, noise, and measurements that cannot be
 //! (papers.md A13, A14; reliability.md PX17).
 
+#[cfg(feature = "mutants")]
+mod planted;
+
 use std::time::Duration;
 
 use coppice_ordering::autopilot::{Controller, Limits, Measured, Resource, StageCost, Tuning};
@@ -388,27 +391,14 @@ fn px17_advice_that_brings_less_is_taken_back() {
     }
 }
 
-/// A mutant is on for a whole process, so this program starts itself (reliability.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn the_planted_bug_is_caught() {
-    use std::process::Command;
-    if std::env::var("COPPICE_MUTANT").is_ok() {
-        return;
-    }
-    let caught = |mutant: &str, directed: &str| {
-        let program = std::env::current_exe().expect("this program");
-        let child = Command::new(program).args(["--exact", directed]).env("COPPICE_MUTANT", mutant).output();
-        !child.expect("the test runs").status.success()
-    };
     let directed = [
         ("tuner_unbounded", "px17_no_measurement_drives_a_setting_out_of_its_caps"),
         ("tuner_keeps_worse", "px17_advice_that_brings_less_is_taken_back"),
         ("tuner_uncorrected", "a_stage_that_never_gets_all_of_its_time_is_predicted_as_it_is"),
     ];
     assert_eq!(coppice_ordering::mutants::AUTOPILOT, directed.map(|(mutant, _)| mutant));
-    for (mutant, test) in directed {
-        assert!(caught(mutant, test), "{mutant} escaped");
-        assert!(!caught("none", test), "{test} fails without a planted bug too");
-    }
+    planted::assert_caught(&directed);
 }

@@ -2,6 +2,8 @@
 //! of fixed settings, from a cold start, after changes, and for long (papers.md A13 to A15).
 
 mod pilot;
+#[cfg(feature = "mutants")]
+mod planted;
 
 use std::time::Duration;
 
@@ -199,23 +201,11 @@ fn the_queue_of_a_link_is_not_taken_for_its_length_however_long_the_load_lasts()
 #[cfg(feature = "mutants")]
 #[test]
 fn a_rule_that_is_gone_is_caught() {
-    use std::process::Command;
-    if std::env::var("COPPICE_MUTANT").is_ok() {
-        return;
-    }
-    let caught = |mutant: &str, directed: &str| {
-        let program = std::env::current_exe().expect("this program");
-        let child = Command::new(program).args(["--exact", directed]).env("COPPICE_MUTANT", mutant).output();
-        !child.expect("the test runs").status.success()
-    };
     let directed = [
         ("tuner_empties_the_path", "a_path_that_is_longer_than_it_was_is_full_from_the_first_second"),
         ("tuner_drains_always", "the_queue_of_a_link_is_not_taken_for_its_length_however_long_the_load_lasts"),
         ("tuner_believes_one_interval", "what_is_predicted_over_a_slow_link_is_what_is_measured"),
     ];
     assert_eq!(coppice_ordering::mutants::AUTOPILOT_LINKS, directed.map(|(mutant, _)| mutant));
-    for (mutant, test) in directed {
-        assert!(caught(mutant, test), "{mutant} escaped");
-        assert!(!caught("none", test), "{test} fails without a planted bug too");
-    }
+    planted::assert_caught(&directed);
 }
