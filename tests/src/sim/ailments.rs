@@ -7,6 +7,7 @@ use super::events::Event;
 use super::faults::Target;
 use super::plan::{MS, Nanos};
 use super::processes::places;
+use super::store::Misread;
 use super::world::World;
 
 impl World {
@@ -30,6 +31,29 @@ impl World {
         self.reached.note("start: a rotten log is refused");
         self.nodes[node].has_rotten_log = false;
         self.wipe(node);
+    }
+
+    /// A start is given a block of its log that is another's, and so refuses, as it has to: its operator tries again.
+    /// False: it does not come to that.
+    pub fn misreads(&mut self, node: usize) -> bool {
+        let random = &mut self.misread_random;
+        let each = &self.nodes[node];
+        if self.healed || each.has_rotten_log || random.below(100) >= self.plan.disk.misread as usize {
+            return false;
+        }
+        let (other, at) = (random.below(self.nodes.len()), random.next());
+        match each.store.misread(&self.nodes[other].store, at) {
+            Misread::Unseen => false,
+            Misread::Refused => {
+                self.reached.note("start: a log that is not its own is refused");
+                self.crash(node, 10 * MS);
+                true
+            }
+            Misread::Believed(what) => {
+                self.fail("recovery", format!("n{node} believes what is not its log: {what}"));
+                true
+            }
+        }
     }
 
     /// The coordinator and the leader of a partition do not hear each other, in one direction.

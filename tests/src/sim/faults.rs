@@ -185,6 +185,17 @@ pub enum Kind {
         /// A session that ordered nothing for so many instances ends.
         expiry_instances: u64,
     },
+    /// The autopilot of a leader sets other batches and another window for its group.
+    Tune {
+        /// Which group.
+        group: u32,
+        /// A batch closes at this size.
+        batch_bytes_max: usize,
+        /// Undecided instances.
+        window: u32,
+        /// Undecided bytes.
+        window_bytes_max: usize,
+    },
     /// A client reaches no node.
     Absent {
         /// Which.
@@ -213,7 +224,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 25] = [
+pub const KINDS: [&str; 26] = [
     "crash",
     "crash-all",
     "pause",
@@ -239,6 +250,7 @@ pub const KINDS: [&str; 25] = [
     "absent",
     "trap",
     "return",
+    "tune",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -340,6 +352,12 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
             expiry_instances: [1_000_000, 20 + random.below(400) as u64][random.below(2)],
         },
         22 => Kind::Absent { client: random.below(plan.clients as usize), length: length(random, 3_000 * MS) },
+        25 => Kind::Tune {
+            group: random.below(plan.partitions as usize + 1) as u32,
+            batch_bytes_max: 1 << (4 + random.below(18)),
+            window: 1 << random.below(8),
+            window_bytes_max: 1 << (6 + random.below(21)),
+        },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
     }
 }

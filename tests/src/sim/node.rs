@@ -76,6 +76,8 @@ pub struct Host {
     pub snapshot_at: Instance,
     /// Changes of borders that are on the disk.
     pub borders: SavedBorders,
+    /// Instances under way when it was last looked at.
+    pub in_flight: usize,
 }
 
 /// A node.

@@ -519,13 +519,17 @@ impl World {
         if let Some((instance, digest)) = executor.digest() {
             self.oracle.digest(node, group, instance, digest, "I7 states differ")?;
         }
+        // What was under way when its window was made narrower runs out.
         let (in_flight, window) = (replica.paxos().in_flight().0, replica.paxos().settings().window);
-        if in_flight > window as usize {
+        if in_flight > host.in_flight.max(window as usize) {
             return broken("I6 window", format!("n{node}.{group} has {in_flight} of {window} instances open"));
         }
         if self.trace.steps().is_multiple_of(UNDO_CHECK_STEPS) {
             let digest = executor.decided_state().digest();
             self.oracle.digest(node, group, executor.decided(), digest, "I8 undo")?;
+        }
+        if let Some(host) = self.nodes[node].hosts.get_mut(&group) {
+            host.in_flight = in_flight;
         }
         for effect in effects {
             match effect {

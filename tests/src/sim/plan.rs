@@ -30,6 +30,7 @@ pub(super) enum Purpose {
     Damage,
     Sessions,
     Told,
+    Misread,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -149,6 +150,8 @@ pub struct DiskPlan {
     pub power: bool,
     /// A snapshot takes up to so long to be durable.
     pub snapshot_max: Nanos,
+    /// Of 100 starts so many are given a block of the log that is another's.
+    pub misread: u32,
 }
 
 impl Plan {
@@ -332,6 +335,7 @@ fn disk(seed: u64, quiet: bool) -> DiskPlan {
         flush_max: flush_min * [1, 2, 10, 50][random.below(4)],
         power: !quiet && random.below(5) > 0,
         snapshot_max: [MS, 30 * MS, 500 * MS][random.below(3)],
+        misread: if quiet { 0 } else { sometimes(&mut self::random(seed, Purpose::Misread, 0), &[10, 50]) },
     }
 }
 

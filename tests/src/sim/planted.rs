@@ -71,7 +71,6 @@ pub const CAUGHT: &[Planted] = &[
     planted("gate_two_partition", 400),
     planted("rounds_begin_anew", 400),
     planted("executor_stands_still", 400),
-    planted("install_default_limits", 400),
     planted("fork_undecided", 400),
     planted("fork_no_ticket", 400),
     planted("fork_no_sessions", 400),

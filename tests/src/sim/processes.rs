@@ -64,6 +64,9 @@ impl World {
     /// A process starts, from what its disk holds: as `control::groups` does.
     pub fn start(&mut self, node: usize) {
         let cut = self.nodes[node].cut_start.take();
+        if self.misreads(node) {
+            return;
+        }
         let replay = match self.nodes[node].store.open(cut) {
             Ok(Some(replay)) => replay,
             Ok(None) => {
@@ -190,7 +193,16 @@ impl World {
         let mut nodes: std::collections::BTreeMap<_, _> =
             birth.nodes().map(|(replica, node)| (replica, node.0 as usize - 1)).collect();
         nodes.extend(places(&self.nodes[node].control.map, group));
-        let host = Host { replica, me, nodes, snapshotting: false, installing: false, snapshot_at: snapshot, borders };
+        let host = Host {
+            replica,
+            me,
+            nodes,
+            snapshotting: false,
+            installing: false,
+            snapshot_at: snapshot,
+            borders,
+            in_flight: 0,
+        };
         self.nodes[node].hosts.insert(group, host);
         let life = self.nodes[node].life;
         self.observe(node, group, &effects);

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 197] = [
+pub const NAMES: [&str; 199] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -33,12 +33,14 @@ pub const NAMES: [&str; 197] = [
     "trap: a map is executed, and that is not decided",
     "trap: another one coordinates",
     "start: a rotten log is refused",
+    "start: a log that is not its own is refused",
     "frame: damaged and refused",
     "operator: split",
     "operator: merge",
     "operator: move",
     "operator: the same request again",
     "operator: other bounds of sessions",
+    "autopilot: other batches and window",
     "leader: begins to serve",
     "leader: serves no more",
     "leader: could not hand over",
@@ -250,6 +252,7 @@ impl Reached {
             Kind::Merge { .. } => self.note("operator: merge"),
             Kind::Move { .. } => self.note("operator: move"),
             Kind::Limits { .. } => self.note("operator: other bounds of sessions"),
+            Kind::Tune { .. } => self.note("autopilot: other batches and window"),
         }
         if let Kind::Split { again: twice, .. } | Kind::Merge { again: twice, .. } | Kind::Move { again: twice, .. } =
             kind

@@ -1,8 +1,11 @@
 //! The cluster's settings: each node hears of them at a time of its own (ordering.md 6, experience.md 4).
 
+use coppice_client::wire::PartitionId;
+use coppice_ordering::autopilot::Tuning;
 use coppice_server::sessions::SessionLimits;
 
 use super::events::Event;
+use super::faults::Target;
 use super::plan::{MS, Nanos, Plan};
 use super::world::World;
 
@@ -28,6 +31,17 @@ impl World {
         for node in 0..self.nodes.len() {
             self.tell_settings(node);
         }
+    }
+
+    /// The node that leads a group tunes it, as its autopilot does.
+    pub fn tune(&mut self, group: PartitionId, batch_bytes_max: usize, window: u32, window_bytes_max: usize) {
+        let node = self.node_of(Target::Leader(group.0));
+        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
+        let paxos = host.replica.paxos_mut();
+        let mut settings = paxos.settings().clone();
+        let tuning = Tuning { batch_bytes_max, window, window_bytes_max, ..Tuning::of(&settings) };
+        tuning.apply(&mut settings);
+        paxos.set_settings(settings);
     }
 
     /// This node hears of the settings, later.

@@ -130,6 +130,12 @@ impl Saved {
     }
 }
 
+/// The block of a file with this number, if both are there.
+fn block(disk: &SimDisk, name: FileName, number: usize) -> Option<Vec<u8>> {
+    let bytes = disk.file_names().contains(&name).then(|| disk.bytes(name))?;
+    bytes.chunks_exact(BLOCK_BYTES).nth(number).map(<[u8]>::to_vec)
+}
+
 /// A node's disk and the process's hold on it.
 #[derive(Debug)]
 pub struct Store {
@@ -169,6 +175,17 @@ pub struct Rot {
     pub refused: usize,
     /// Times that it did not, and made something else of it.
     pub wrong: Vec<String>,
+}
+
+/// What a start makes of a log of which it is given one block that is another's.
+#[derive(Debug)]
+pub enum Misread {
+    /// The same as without, or as of a last write that was torn: nothing tells these apart.
+    Unseen,
+    /// It says that something is missing.
+    Refused,
+    /// In words: it takes something for its log that is not.
+    Believed(String),
 }
 
 /// How a write ended.
@@ -233,6 +250,8 @@ impl Store {
         let opened = found.open(self.disk.clone(), self.geometry, false);
         self.disk.0.borrow_mut().cut_at = None;
         let Ok(engine) = opened else { return Ok(None) };
+        // The start wrote again what no mark had proven: at most the last two writes.
+        self.last_write += std::mem::take(&mut self.write_before);
         self.engine = Some(engine);
         self.identity = identity;
         Ok(Some(replay))
@@ -399,14 +418,7 @@ impl Store {
     /// was nothing of the kind where it was looked for.
     pub fn rot_log(&mut self, at: u64) -> bool {
         let mut random = Random::of(at, 0x107);
-        let (identity, disk) = (self.identity, self.disk.clone());
-        let read = |entries: &mut Vec<(bool, Entry)>| {
-            Found::read(&mut disk.clone(), identity, &mut |carried, entry| entries.push((carried, entry))).map(|_| ())
-        };
-        let mut whole = Vec::new();
-        if read(&mut whole).is_err() {
-            return false;
-        }
+        let Ok(whole) = self.read(self.disk.clone()) else { return false };
         let names = self.disk.0.borrow().file_names();
         for _ in 0..ROT_TRIES {
             let name = names[random.below(names.len())];
@@ -428,13 +440,12 @@ impl Store {
                 }
             }
             self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&after));
-            let mut found = Vec::new();
-            let end = read(&mut found);
+            let found = self.read(self.disk.clone());
             // A last write that is damaged may have been torn: nothing tells, and the atlas spares it. So it is with
             // the one before, if the last one did not reach the disk.
             let unproven = self.last_write + self.write_before;
-            let torn = || whole.starts_with(&found) && whole.len() - found.len() <= unproven;
-            if end.is_err() || !torn() {
+            let torn = |found: &Vec<_>| whole.starts_with(found) && whole.len() - found.len() <= unproven;
+            if !found.is_ok_and(|found| torn(&found)) {
                 return true;
             }
             self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&before));
@@ -442,33 +453,65 @@ impl Store {
         false
     }
 
+    /// What the next start makes of the log if it is given one block that is not what was asked for: another of the
+    /// same log, or the one of `other`'s in that place.
+    pub fn misread(&self, other: &Store, at: u64) -> Misread {
+        let mut random = Random::of(at, 0x108);
+        let (mut disk, other) = (self.disk.0.borrow().clone(), other.disk.0.borrow());
+        let Ok(whole) = self.read(disk.clone()) else { return Misread::Unseen };
+        let mut place = || {
+            let names = disk.file_names();
+            let name = names[random.below(names.len())];
+            (name, random.below((disk.bytes(name).len() / BLOCK_BYTES).max(1)))
+        };
+        let ((name, to), (from, at)) = (place(), place());
+        let given = match random.below(2) {
+            0 => block(&disk, from, at),
+            _ => block(&other, name, to),
+        };
+        let Some(given) = given.filter(|_| block(&disk, name, to).is_some()) else { return Misread::Unseen };
+        disk.damage(name, |bytes| bytes[to * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&given));
+        let unproven = self.last_write + self.write_before;
+        match self.read(disk) {
+            Err(_) => Misread::Refused,
+            Ok(found) if whole.starts_with(&found) && whole.len() - found.len() <= unproven => Misread::Unseen,
+            Ok(found) => Misread::Believed(format!("block {to} of {name}: {} of {} entries", found.len(), whole.len())),
+        }
+    }
+
+    /// All entries of a log.
+    fn read(&self, mut disk: impl Disk) -> Result<Vec<(bool, Entry)>, LogError> {
+        let mut entries = Vec::new();
+        Found::read(&mut disk, self.identity, &mut |carried, entry| entries.push((carried, entry)))?;
+        Ok(entries)
+    }
+
     /// Changes every `step`th byte of the log and of the checkpoints in turn, and reads them as a start does.
     pub fn rot(&mut self, step: usize) -> Rot {
         let mut rot = Rot::default();
-        let (identity, disk) = (self.identity, self.disk.clone());
-        let read = |entries: &mut Vec<(bool, Entry)>| {
-            Found::read(&mut disk.clone(), identity, &mut |carried, entry| entries.push((carried, entry))).map(|_| ())
+        let whole = match self.read(self.disk.clone()) {
+            Ok(whole) => whole,
+            Err(error) => {
+                rot.wrong.push(format!("the log as it is: {error}"));
+                return rot;
+            }
         };
-        let mut whole = Vec::new();
-        if let Err(error) = read(&mut whole) {
-            rot.wrong.push(format!("the log as it is: {error}"));
-            return rot;
-        }
         let names = self.disk.0.borrow().file_names();
         for name in names {
             let length = self.disk.0.borrow().bytes(name).len();
             for at in (0..length).step_by(step) {
                 let flip = || self.disk.0.borrow_mut().damage(name, |bytes| bytes[at] ^= 1 << (at % 8));
-                let mut found = Vec::new();
                 flip();
-                let end = read(&mut found);
+                let found = self.read(self.disk.clone());
                 flip();
-                match end {
+                match found {
                     Err(LogError::Damage(_)) => rot.refused += 1,
                     Err(error) => rot.wrong.push(format!("{name} byte {at}: {error}")),
                     // What is cut off is of the last write: the mark at rest proves all others.
-                    Ok(()) if whole.starts_with(&found) && whole.len() - found.len() <= self.last_write => {}
-                    Ok(()) => rot.wrong.push(format!("{name} byte {at}: {} of {} entries", found.len(), whole.len())),
+                    Ok(found) if whole.starts_with(&found) && whole.len() - found.len() <= self.last_write => {}
+                    Ok(found) => {
+                        rot.wrong.push(format!("{name} byte {at}: {} of {} entries", found.len(), whole.len()))
+                    }
                 }
                 rot.flips += 1;
             }

@@ -119,6 +119,8 @@ pub struct World {
     pub replica_random: Random,
     /// When nodes hear of settings.
     pub told_random: Random,
+    /// Draws what a start reads in another place than it asked for.
+    pub misread_random: Random,
     pub effects: Vec<Effect>,
     /// Processes that ended before everything was healed.
     pub crashes: u64,
@@ -176,6 +178,7 @@ impl World {
             disk_random: random(seed, Purpose::Disk, 2),
             replica_random: random(seed, Purpose::Replicas, 0),
             told_random: random(seed, Purpose::Told, 0),
+            misread_random: random(seed, Purpose::Misread, 1),
             effects: Vec::new(),
             crashes: 0,
             reached: Reached::default(),
@@ -474,6 +477,9 @@ impl World {
             Kind::RotLog { who, at, down } => self.rot_log(self.node_of(who), at, down),
             Kind::Hold { group, mute, length } => self.hold(PartitionId(group), mute, length),
             Kind::Sever { who, one_way, length } => self.sever(who, one_way, length),
+            Kind::Tune { group, batch_bytes_max, window, window_bytes_max } => {
+                self.tune(PartitionId(group), batch_bytes_max, window, window_bytes_max);
+            }
             Kind::Limits { sessions_max, expiry_instances } => self.set_limits(sessions_max, expiry_instances),
             Kind::HangUp { who } => self.hang_up(self.node_of(who)),
             Kind::Absent { client, length } => self.send_away(client, length),
