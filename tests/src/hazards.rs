@@ -174,7 +174,7 @@ pub const HAZARDS: &[Hazard] = &[
         &[sim("snap_no_sessions"), sim("snap_no_ticket"), sim("snap_no_conf")],
     ),
     hazard("ST7", "snapshot installed in place: neither old nor new", &[cargo("install_in_place")]),
-    hazard("ST8", "intact record in the wrong place, or an old one", &[cargo("checksum_no_position")]),
+    hazard("ST8", "intact record in the wrong place, or an old one", &[sim("checksum_no_position")]),
     hazard("ST9", "damaged batch spreads by catch-up", &[cargo("catchup_unverified")]),
     hazard("ST10", "disk full in the middle of a batch", &[sim("enospc_ignored")]),
     hazard("ST11", "slow disk of the leader stalls the group", &[cargo("wait_own_flush")]),

@@ -122,6 +122,7 @@ pub const CAUGHT: &[Planted] = &[
     planted("read_unconfirmed", 400),
     planted("range_no_snapshot", 400),
     planted("undo_forward", 400),
+    planted("checksum_no_position", 400),
     planted("frame_checksum_unchecked", 400),
     planted("frame_length_unchecked", 400),
 ];
