@@ -70,6 +70,12 @@ impl Found {
         Ok(Found { past, identity: Identity { incarnation, ..known }, cut })
     }
 
+    /// Entries at the end that no mark says were durable: those of the last write. Were a part of them missing, nothing
+    /// would tell that from a write that a crash tore.
+    pub fn unproven(&self) -> usize {
+        self.past.tail.len()
+    }
+
     /// Opens the segment of this start.
     ///
     /// # Errors

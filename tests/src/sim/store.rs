@@ -130,6 +130,34 @@ impl Saved {
     }
 }
 
+/// What a start reads of a log.
+struct Held {
+    /// All entries, and which of them are carried copies.
+    entries: Vec<(bool, Entry)>,
+    /// So many at the end are of the last write, which nothing proves.
+    unproven: usize,
+}
+
+impl Held {
+    /// A start makes of this what it makes of `whole`, or of the same without a part of its last write, as a crash may
+    /// tear it. Not all entries need be there: what was written again may go where it stood first.
+    fn is_torn(&self, whole: &Held) -> bool {
+        let replayed = |entries: &[(bool, Entry)]| {
+            let mut replay = Replay::default();
+            entries.iter().for_each(|(carried, entry)| replay.apply(*carried, entry.clone()));
+            replay
+        };
+        let (found, proven) = (replayed(&self.entries), whole.entries.len() - whole.unproven);
+        (proven..=whole.entries.len()).rev().any(|upto| replayed(&whole.entries[..upto]) == found)
+    }
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} entries, of them {} unproven", self.entries.len(), self.unproven)
+    }
+}
+
 /// The block of a file with this number, if both are there.
 fn block(disk: &SimDisk, name: FileName, number: usize) -> Option<Vec<u8>> {
     let bytes = disk.file_names().contains(&name).then(|| disk.bytes(name))?;
@@ -147,10 +175,6 @@ pub struct Store {
     waiting: Vec<Append>,
     /// In the write under way.
     writing: Option<Vec<Append>>,
-    /// Entries of the newest write.
-    last_write: usize,
-    /// Of the one before.
-    write_before: usize,
     /// The newest start cut a torn tail off.
     was_torn: bool,
     /// Newest last; two generations.
@@ -214,8 +238,6 @@ impl Store {
             geometry,
             waiting: Vec::new(),
             writing: None,
-            last_write: 0,
-            write_before: 0,
             was_torn: false,
             checkpoints: BTreeMap::new(),
         }
@@ -250,8 +272,6 @@ impl Store {
         let opened = found.open(self.disk.clone(), self.geometry, false);
         self.disk.0.borrow_mut().cut_at = None;
         let Ok(engine) = opened else { return Ok(None) };
-        // The start wrote again what no mark had proven: at most the last two writes.
-        self.last_write += std::mem::take(&mut self.write_before);
         self.engine = Some(engine);
         self.identity = identity;
         Ok(Some(replay))
@@ -282,7 +302,6 @@ impl Store {
         if due {
             let batch = std::mem::take(&mut self.waiting);
             engine.write(batch.iter().map(|append| &append.entry));
-            self.write_before = std::mem::replace(&mut self.last_write, batch.len());
             self.writing = Some(batch);
             return true;
         }
@@ -440,12 +459,8 @@ impl Store {
                 }
             }
             self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&after));
-            let found = self.read(self.disk.clone());
-            // A last write that is damaged may have been torn: nothing tells, and the atlas spares it. So it is with
-            // the one before, if the last one did not reach the disk.
-            let unproven = self.last_write + self.write_before;
-            let torn = |found: &Vec<_>| whole.starts_with(found) && whole.len() - found.len() <= unproven;
-            if !found.is_ok_and(|found| torn(&found)) {
+            // A last write that is damaged may have been torn: nothing tells, and the atlas spares it.
+            if !self.read(self.disk.clone()).is_ok_and(|found| found.is_torn(&whole)) {
                 return true;
             }
             self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&before));
@@ -471,19 +486,18 @@ impl Store {
         };
         let Some(given) = given.filter(|_| block(&disk, name, to).is_some()) else { return Misread::Unseen };
         disk.damage(name, |bytes| bytes[to * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&given));
-        let unproven = self.last_write + self.write_before;
         match self.read(disk) {
             Err(_) => Misread::Refused,
-            Ok(found) if whole.starts_with(&found) && whole.len() - found.len() <= unproven => Misread::Unseen,
-            Ok(found) => Misread::Believed(format!("block {to} of {name}: {} of {} entries", found.len(), whole.len())),
+            Ok(found) if found.is_torn(&whole) => Misread::Unseen,
+            Ok(found) => Misread::Believed(format!("block {to} of {name}: {} of {whole}", found.entries.len())),
         }
     }
 
-    /// All entries of a log.
-    fn read(&self, mut disk: impl Disk) -> Result<Vec<(bool, Entry)>, LogError> {
+    /// All that a log holds.
+    fn read(&self, mut disk: impl Disk) -> Result<Held, LogError> {
         let mut entries = Vec::new();
-        Found::read(&mut disk, self.identity, &mut |carried, entry| entries.push((carried, entry)))?;
-        Ok(entries)
+        let found = Found::read(&mut disk, self.identity, &mut |carried, entry| entries.push((carried, entry)))?;
+        Ok(Held { entries, unproven: found.unproven() })
     }
 
     /// Changes every `step`th byte of the log and of the checkpoints in turn, and reads them as a start does.
@@ -507,11 +521,8 @@ impl Store {
                 match found {
                     Err(LogError::Damage(_)) => rot.refused += 1,
                     Err(error) => rot.wrong.push(format!("{name} byte {at}: {error}")),
-                    // What is cut off is of the last write: the mark at rest proves all others.
-                    Ok(found) if whole.starts_with(&found) && whole.len() - found.len() <= self.last_write => {}
-                    Ok(found) => {
-                        rot.wrong.push(format!("{name} byte {at}: {} of {} entries", found.len(), whole.len()))
-                    }
+                    Ok(found) if found.is_torn(&whole) => {}
+                    Ok(found) => rot.wrong.push(format!("{name} byte {at}: {} of {whole}", found.entries.len())),
                 }
                 rot.flips += 1;
             }
