@@ -140,11 +140,9 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         read: |s, t| count(t, 1..=FEATURE_LEVEL).map(|v| s.feature_level = v),
         show: |s| s.feature_level.to_string(),
     },
-    // Off, where experience.md 4 says on: on three nodes that share two cores it was as fast as the fixed settings,
-    // within noise, but the CPU costs that it found there were near zero, and the link that followed was wrong.
     ClusterSetting {
         key: "autopilot",
-        default: "off",
+        default: "on",
         meaning: "batches and windows that are at their defaults tune themselves",
         read: |s, t| word(t, &SWITCH).map(|v| s.autopilot = v),
         show: |s| name_of(s.autopilot, &SWITCH),
