@@ -151,6 +151,7 @@ pub struct DiskPlan {
     /// A snapshot takes up to so long to be durable.
     pub snapshot_max: Nanos,
     /// Of 100 starts so many are given a block of the log that is another's.
+    #[serde(default)]
     pub misread: u32,
 }
 
