@@ -139,16 +139,25 @@ struct Held {
 }
 
 impl Held {
-    /// A start makes of this what it makes of `whole`, or of the same without a part of its last write, as a crash may
-    /// tear it. Not all entries need be there: what was written again may go where it stood first.
+    /// This is `whole`, or the same without a part of its last write, as a crash may tear it.
     fn is_torn(&self, whole: &Held) -> bool {
+        self.entries.len() >= whole.proven() && whole.entries.starts_with(&self.entries)
+    }
+
+    /// A start makes of this what it makes of such a log. Not all entries need be there: what was written again may go
+    /// where it stood first.
+    fn replays_as(&self, whole: &Held) -> bool {
         let replayed = |entries: &[(bool, Entry)]| {
             let mut replay = Replay::default();
             entries.iter().for_each(|(carried, entry)| replay.apply(*carried, entry.clone()));
             replay
         };
-        let (found, proven) = (replayed(&self.entries), whole.entries.len() - whole.unproven);
-        (proven..=whole.entries.len()).rev().any(|upto| replayed(&whole.entries[..upto]) == found)
+        let found = replayed(&self.entries);
+        (whole.proven()..=whole.entries.len()).rev().any(|upto| replayed(&whole.entries[..upto]) == found)
+    }
+
+    fn proven(&self) -> usize {
+        self.entries.len() - self.unproven
     }
 }
 
@@ -488,7 +497,7 @@ impl Store {
         disk.damage(name, |bytes| bytes[to * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&given));
         match self.read(disk) {
             Err(_) => Misread::Refused,
-            Ok(found) if found.is_torn(&whole) => Misread::Unseen,
+            Ok(found) if found.is_torn(&whole) || found.replays_as(&whole) => Misread::Unseen,
             Ok(found) => Misread::Believed(format!("block {to} of {name}: {} of {whole}", found.entries.len())),
         }
     }
