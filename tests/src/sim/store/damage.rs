@@ -1,0 +1,207 @@
+//! A disk that does not give what was written: changed bytes, blocks written elsewhere, blocks read from elsewhere.
+
+use coppice_server::log::engine::Found;
+use coppice_server::log::{Disk, Entry, FileName, LogError, Replay};
+
+use super::sim_disk::SimDisk;
+use super::{Saved, Store};
+use crate::check::random::Random;
+
+/// Places that are tried for one that matters.
+const ROT_TRIES: usize = 8;
+
+/// What a disk writes at once.
+const SECTOR_BYTES: usize = 512;
+
+/// What a file system writes at once.
+const BLOCK_BYTES: usize = 4_096;
+
+/// What changed bytes of a disk did.
+#[derive(Debug, Default)]
+pub struct Rot {
+    /// Bytes that were changed, one at a time.
+    pub flips: usize,
+    /// Times that a start refused.
+    pub refused: usize,
+    /// Times that it did not, and made something else of it.
+    pub wrong: Vec<String>,
+}
+
+/// What a start makes of a log of which it is given one block that is another's.
+#[derive(Debug)]
+pub enum Misread {
+    /// The same as without, or as of a last write that was torn: nothing tells these apart.
+    Unseen,
+    /// It says that something is missing.
+    Refused,
+    /// In words: it takes something for its log that is not.
+    Believed(String),
+}
+
+/// What a start reads of a log.
+struct Held {
+    /// All entries, and which of them are carried copies.
+    entries: Vec<(bool, Entry)>,
+    /// So many at the end are of the last write, which nothing proves.
+    unproven: usize,
+}
+
+impl Held {
+    /// This is `whole`, or the same without a part of its last write, as a crash may tear it.
+    fn is_torn(&self, whole: &Held) -> bool {
+        self.entries.len() >= whole.proven() && whole.entries.starts_with(&self.entries)
+    }
+
+    /// A start makes of this what it makes of such a log. Not all entries need be there: what was written again may go
+    /// where it stood first.
+    fn replays_as(&self, whole: &Held) -> bool {
+        let replayed = |entries: &[(bool, Entry)]| {
+            let mut replay = Replay::default();
+            entries.iter().for_each(|(carried, entry)| replay.apply(*carried, entry.clone()));
+            replay
+        };
+        let found = replayed(&self.entries);
+        (whole.proven()..=whole.entries.len()).rev().any(|upto| replayed(&whole.entries[..upto]) == found)
+    }
+
+    fn proven(&self) -> usize {
+        self.entries.len() - self.unproven
+    }
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} entries, of them {} unproven", self.entries.len(), self.unproven)
+    }
+}
+
+/// The block of a file with this number, if both are there.
+fn block(disk: &SimDisk, name: FileName, number: usize) -> Option<Vec<u8>> {
+    let bytes = disk.file_names().contains(&name).then(|| disk.bytes(name))?;
+    bytes.chunks_exact(BLOCK_BYTES).nth(number).map(<[u8]>::to_vec)
+}
+
+impl Store {
+    /// Changes a byte of the newest checkpoint of a group that has an older one, which is whole. False: there is none.
+    pub fn rot_checkpoint(&mut self, at: u64) -> bool {
+        let whole = |generations: &&mut Vec<Saved>| generations.len() == 2 && generations[0].load().is_ok();
+        let mut groups: Vec<&mut Vec<Saved>> = self.checkpoints.values_mut().filter(whole).collect();
+        if groups.is_empty() {
+            return false;
+        }
+        let number = at as usize % groups.len();
+        let newest = &mut groups[number][1];
+        *newest = newest.flipped((at >> 16) as usize % newest.bytes());
+        true
+    }
+
+    /// Damages a part of the log that was flushed, and that a later mark proves, so that a start finds it. False: there
+    /// was nothing of the kind where it was looked for.
+    pub fn rot_log(&mut self, at: u64) -> bool {
+        let mut random = Random::of(at, 0x107);
+        let Ok(whole) = self.read(self.disk.clone()) else { return false };
+        let names = self.disk.0.borrow().file_names();
+        for _ in 0..ROT_TRIES {
+            let name = names[random.below(names.len())];
+            let before = self.disk.0.borrow().bytes(name).to_vec();
+            if before.is_empty() {
+                continue;
+            }
+            let mut after = before.clone();
+            let place = random.below(before.len());
+            let block = |at: usize, bytes: usize| at - at % bytes..(at - at % bytes + bytes).min(before.len());
+            match random.below(3) {
+                0 => after[place] ^= 1 << random.below(8),
+                1 => after[block(place, SECTOR_BYTES)].fill(0),
+                _ => {
+                    // A write that went to another place, and is missing in its own.
+                    let (to, from) = (block(place, BLOCK_BYTES), block(random.below(before.len()), BLOCK_BYTES));
+                    let bytes = to.len().min(from.len());
+                    after[to.start..to.start + bytes].copy_from_slice(&before[from.start..from.start + bytes]);
+                }
+            }
+            self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&after));
+            // A last write that is damaged may have been torn: nothing tells, and the atlas spares it.
+            if !self.read(self.disk.clone()).is_ok_and(|found| found.is_torn(&whole)) {
+                return true;
+            }
+            self.disk.0.borrow_mut().damage(name, |bytes| bytes.copy_from_slice(&before));
+        }
+        false
+    }
+
+    /// What the next start makes of the log if it is given one block that is not what was asked for: another of the
+    /// same log, or the one of `other`'s in that place.
+    pub fn misread(&self, other: &Store, at: u64) -> Misread {
+        let mut random = Random::of(at, 0x108);
+        let (mut disk, other) = (self.disk.0.borrow().clone(), other.disk.0.borrow());
+        let Ok(whole) = self.read(disk.clone()) else { return Misread::Unseen };
+        let mut place = || {
+            let names = disk.file_names();
+            let name = names[random.below(names.len())];
+            (name, random.below((disk.bytes(name).len() / BLOCK_BYTES).max(1)))
+        };
+        let ((name, to), (from, at)) = (place(), place());
+        let given = match random.below(2) {
+            0 => block(&disk, from, at),
+            _ => block(&other, name, to),
+        };
+        let Some(given) = given.filter(|_| block(&disk, name, to).is_some()) else { return Misread::Unseen };
+        disk.damage(name, |bytes| bytes[to * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&given));
+        match self.read(disk) {
+            Err(_) => Misread::Refused,
+            Ok(found) if found.is_torn(&whole) || found.replays_as(&whole) => Misread::Unseen,
+            Ok(found) => Misread::Believed(format!("block {to} of {name}: {} of {whole}", found.entries.len())),
+        }
+    }
+
+    /// All that a log holds.
+    fn read(&self, mut disk: impl Disk) -> Result<Held, LogError> {
+        let mut entries = Vec::new();
+        let found = Found::read(&mut disk, self.identity, &mut |carried, entry| entries.push((carried, entry)))?;
+        Ok(Held { entries, unproven: found.unproven() })
+    }
+
+    /// Changes every `step`th byte of the log and of the checkpoints in turn, and reads them as a start does.
+    pub fn rot(&mut self, step: usize) -> Rot {
+        let mut rot = Rot::default();
+        let whole = match self.read(self.disk.clone()) {
+            Ok(whole) => whole,
+            Err(error) => {
+                rot.wrong.push(format!("the log as it is: {error}"));
+                return rot;
+            }
+        };
+        let names = self.disk.0.borrow().file_names();
+        for name in names {
+            let length = self.disk.0.borrow().bytes(name).len();
+            for at in (0..length).step_by(step) {
+                let flip = || self.disk.0.borrow_mut().damage(name, |bytes| bytes[at] ^= 1 << (at % 8));
+                flip();
+                let found = self.read(self.disk.clone());
+                flip();
+                match found {
+                    Err(LogError::Damage(_)) => rot.refused += 1,
+                    Err(error) => rot.wrong.push(format!("{name} byte {at}: {error}")),
+                    Ok(found) if found.is_torn(&whole) => {}
+                    Ok(found) => rot.wrong.push(format!("{name} byte {at}: {} of {whole}", found.entries.len())),
+                }
+                rot.flips += 1;
+            }
+        }
+        for (group, saved) in
+            self.checkpoints.iter().flat_map(|(group, all)| all.iter().map(move |saved| (group, saved)))
+        {
+            for at in (0..saved.bytes()).step_by(step) {
+                rot.flips += 1;
+                match saved.flipped(at).load() {
+                    Err(_) => rot.refused += 1,
+                    Ok(_) => rot
+                        .wrong
+                        .push(format!("{group}: a checkpoint of {} loads with byte {at} changed", saved.instance)),
+                }
+            }
+        }
+        rot
+    }
+}
