@@ -29,3 +29,4 @@ pub mod sessions;
 pub mod shard;
 pub mod shared;
 pub mod snapshot;
+pub mod spin;

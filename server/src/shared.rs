@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, LinkFault, NodeId, PartitionId};
@@ -42,6 +43,8 @@ pub struct Shared {
     scan_bytes: AtomicI64,
     recovered_lsn: AtomicU64,
     durable_lsn: AtomicU64,
+    /// Nanoseconds that threads spent looking for work.
+    looked: AtomicU64,
     memory_full: AtomicBool,
     draining: AtomicBool,
     logging: Option<Logging>,
@@ -74,6 +77,7 @@ impl Shared {
             scan_bytes: AtomicI64::new(0),
             recovered_lsn: AtomicU64::new(0),
             durable_lsn: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
             memory_full: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             logging,
@@ -198,6 +202,16 @@ impl Shared {
     /// Everything up to `lsn` of this node's log is durable.
     pub fn set_durable_lsn(&self, lsn: u64) {
         self.durable_lsn.store(lsn, Ordering::Relaxed);
+    }
+
+    /// A thread had nothing to do and looked for work for so long.
+    pub fn looked(&self, took: Duration) {
+        self.looked.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Time that all threads together spent looking for work so far.
+    pub fn looked_so_far(&self) -> Duration {
+        Duration::from_nanos(self.looked.load(Ordering::Relaxed))
     }
 
     /// The last lsn that this start recovered: part of what it claims to others.

@@ -6,13 +6,17 @@
 pub struct Cores {
     /// Busy and all, in ticks of all cores together.
     last: Option<(u64, u64)>,
+    cores: usize,
 }
 
 impl Cores {
-    /// The share of all cores' time that was not idle since the last call, 0 to 1. None: not known, as on systems
-    /// without that file, or too little passed.
-    pub fn busy(&mut self) -> Option<f64> {
-        self.since(std::fs::read_to_string("/proc/stat").ok().as_deref().and_then(ticks))
+    /// The share of all cores' time that was neither idle nor spent `looking` for work, in cores' whole time, since the
+    /// last call, 0 to 1. None: not known, as on systems without that file, or too little passed.
+    pub fn busy(&mut self, looking: f64) -> Option<f64> {
+        let stat = std::fs::read_to_string("/proc/stat").ok();
+        self.cores = stat.as_deref().map_or(0, cores);
+        let busy = self.since(stat.as_deref().and_then(ticks))?;
+        Some((busy - looking / self.cores.max(1) as f64).max(0.0))
     }
 
     fn since(&mut self, now: Option<(u64, u64)>) -> Option<f64> {
@@ -20,6 +24,11 @@ impl Cores {
         let (busy, all) = (now?.0.checked_sub(before.0)?, now?.1.checked_sub(before.1)?);
         (all > 0).then(|| busy as f64 / all as f64)
     }
+}
+
+/// How many cores have a line of their own.
+fn cores(stat: &str) -> usize {
+    stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count()
 }
 
 /// Busy and all, from the line of all cores: user, nice, system, idle, waiting for disks, interrupts, stolen.
@@ -39,7 +48,7 @@ mod tests {
 
     #[test]
     fn busy_is_what_was_not_idle_since_last_time() {
-        assert_eq!(ticks(STAT), Some((250, 1_000)));
+        assert_eq!((ticks(STAT), cores(STAT)), (Some((250, 1_000)), 1));
         let mut cores = Cores::default();
         assert_eq!(cores.since(ticks(STAT)), None);
         assert_eq!(cores.since(Some((400, 1_200))), Some(0.75));

@@ -46,6 +46,8 @@ pub struct NodeConfig {
     pub shard_threads: usize,
     /// Pins each shard thread to a core.
     pub pin_threads: bool,
+    /// A thread with nothing to do looks so long for work before it sleeps, where that pays (`crate::spin`).
+    pub spin: Duration,
     /// A filter as `info` or `info,coppice_server::log=debug`.
     pub log_level: String,
     /// How log lines look.
@@ -188,6 +190,7 @@ impl NodeConfig {
             drain_timeout: Duration::ZERO,
             shard_threads: 0,
             pin_threads: false,
+            spin: Duration::ZERO,
             log_level: String::new(),
             log_format: LogFormat::Auto,
             slow_request: Duration::ZERO,

@@ -368,6 +368,13 @@ pub static NODE_SETTINGS: &[Setting] = &[
         show: |c| c.pin_threads.to_string(),
     },
     Setting {
+        key: "spin",
+        default: DefaultValue::Text("500us"),
+        meaning: "an idle thread looks so long for work before it sleeps, if its last wait was as short; 0: never",
+        read: |c, t| time(t, Duration::ZERO..=MILLISECOND * 10).map(|v| c.spin = v),
+        show: |c| show_time(c.spin),
+    },
+    Setting {
         key: "log_level",
         default: DefaultValue::Text("info"),
         meaning: "a level, or a filter such as info,coppice_server::log=debug; COPPICE_LOG is the same",

@@ -58,6 +58,7 @@ impl Control {
             keep_all: config.log.keep == Keep::All,
             unsafe_no_flush: config.unsafe_no_flush && config.log.flush == crate::config::Flush::Off,
             disk_reserve_bytes: config.log.disk_reserve,
+            spin: config.spin,
             ..LogOptions::default()
         };
         self.open_checkpoints()?;
@@ -107,6 +108,7 @@ impl Control {
             flushed: Box::new(move |flushed| {
                 metrics.flushed(flushed.took, flushed.records as u64);
                 flush.note(&flushed);
+                shared.looked(flushed.looked);
                 // Before the completions: a vote never leaves ahead of the position that it raised.
                 shared.set_durable_lsn(flushed.durable_lsn);
                 for &(group, lsn) in flushed.completions {

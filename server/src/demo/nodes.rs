@@ -29,7 +29,7 @@ pub const READY: &str = "ready";
 pub const WAITING: &str = "waiting for init";
 
 /// Variables that reach the nodes; all other settings are the demo's.
-const VARIABLES_KEPT: [&str; 2] = ["COPPICE_LOG", "COPPICE_MUTANT"];
+const VARIABLES_KEPT: [&str; 3] = ["COPPICE_LOG", "COPPICE_MUTANT", "COPPICE_SPIN"];
 
 /// How far a node has come.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use super::engine::{self, Engine, Failure, Progress, is_full};
 use super::ids::{GroupId, Lsn};
 use super::segment::SegmentNumber;
 use super::writer::{Append, Flushed, Hooks, LogFailure, LogOptions};
+use crate::spin::{Spin, Wait};
 
 /// How often the keeper looks at the free space, and tries again to prepare a segment on a full disk.
 const KEEPER_INTERVAL: Duration = Duration::from_millis(200);
@@ -81,6 +82,8 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
     let writer = Writer {
         dir: dir.to_owned(),
         engine,
+        spin: Spin::new(options.spin),
+        looked: Duration::ZERO,
         options,
         hooks,
         inbox,
@@ -102,6 +105,9 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
 struct Writer {
     dir: PathBuf,
     engine: Engine<FileDisk>,
+    spin: Spin,
+    /// Time spent looking since the last flush.
+    looked: Duration,
     options: LogOptions,
     hooks: Hooks,
     inbox: Receiver<Submission>,
@@ -144,12 +150,15 @@ impl Writer {
 
     /// Waits for appends and takes all that are there. False if there is nothing that must be written now.
     fn gather(&mut self) -> bool {
+        let waits = Instant::now();
+        self.look(waits);
         let rested = self.lazy.is_empty() && self.engine.core().is_marked();
         let first = if rested {
             self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
             self.inbox.recv_timeout(self.options.idle_mark_after)
         };
+        self.spin.waited(Wait::Request, waits.elapsed());
         let mut bytes = 0;
         match first {
             Ok(submission) => self.take(submission, &mut bytes),
@@ -163,6 +172,18 @@ impl Writer {
             self.take(submission, &mut bytes);
         }
         !self.batch.is_empty() || bytes >= self.options.write_bytes_max
+    }
+
+    /// Stays awake for a while, if something may come soon.
+    fn look(&mut self, since: Instant) {
+        let limit = self.spin.limit(Wait::Request);
+        if limit.is_zero() {
+            return;
+        }
+        while self.inbox.is_empty() && since.elapsed() < limit {
+            thread::yield_now();
+        }
+        self.looked += since.elapsed();
     }
 
     fn take(&mut self, submission: Submission, bytes: &mut usize) {
@@ -206,6 +227,7 @@ impl Writer {
             durable_lsn: self.engine.core().durable(),
             records: self.batch.len(),
             took,
+            looked: mem::take(&mut self.looked),
             log_bytes: self.engine.core().bytes(),
             pinned_by: &self.pinned_by,
         });

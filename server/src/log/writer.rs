@@ -38,6 +38,8 @@ pub struct LogOptions {
     pub queue_submissions_max: usize,
     /// After this long without work the log writes a mark, so that its last records are proven too.
     pub idle_mark_after: Duration,
+    /// `spin`: so long the writer looks for work before it sleeps, where that pays.
+    pub spin: Duration,
 }
 
 impl Default for LogOptions {
@@ -51,6 +53,7 @@ impl Default for LogOptions {
             write_bytes_max: 8 << 20,
             queue_submissions_max: 4_096,
             idle_mark_after: Duration::from_millis(100),
+            spin: Duration::ZERO,
         }
     }
 }
@@ -77,6 +80,8 @@ pub struct Flushed<'a> {
     pub records: usize,
     /// How long write and flush took.
     pub took: Duration,
+    /// Time that the writer spent looking for work since the flush before (`spin`).
+    pub looked: Duration,
     /// Bytes of all segments in use.
     pub log_bytes: u64,
     /// The groups whose batches keep the oldest segment, if there are several segments: a checkpoint of each of them

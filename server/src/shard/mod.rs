@@ -12,6 +12,7 @@ mod effects;
 mod gauges;
 mod group;
 mod lag;
+mod look;
 mod merges;
 mod pilot;
 mod queries;
@@ -119,6 +120,7 @@ pub struct Shard {
     appends: Vec<Append>,
     queries: queries::Queries,
     pilot: pilot::Pilot,
+    look: look::Look,
     /// Groups that got requests in this turn.
     touched: Vec<PartitionId>,
     /// Connections with something to write.
@@ -142,6 +144,7 @@ pub struct Shard {
 impl Shard {
     fn new(index: usize, shared: Arc<Shared>, started: Clock) -> Rc<RefCell<Shard>> {
         let metrics = shared.metrics.shard(index);
+        let look = look::Look::new(shared.config.spin);
         Rc::new_cyclic(|this| {
             RefCell::new(Shard {
                 index,
@@ -155,6 +158,7 @@ impl Shard {
                 appends: Vec::new(),
                 queries: queries::Queries::new(),
                 pilot: pilot::Pilot::new(),
+                look,
                 touched: Vec::new(),
                 dirty: Vec::new(),
                 map: Arc::default(),
@@ -195,6 +199,7 @@ impl Shard {
     fn take(&mut self, input: ToShard) {
         match input {
             ToShard::Durable(durable) => {
+                self.look.flushed();
                 for (group, lsn) in durable {
                     self.step(group, Input::Persisted(lsn));
                 }
@@ -387,6 +392,9 @@ impl Shard {
         self.touched = touched;
         self.deliver_letters();
         if !self.appends.is_empty() {
+            if self.appends.iter().any(|append| !append.lazy) {
+                self.look.appended();
+            }
             let appends = std::mem::take(&mut self.appends);
             if let Some(log) = &self.log {
                 // Blocks while the writer's queue is full: a shard that waits here reads no socket.
@@ -396,6 +404,9 @@ impl Shard {
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
         self.links.values().for_each(|link| link.flush(durable));
+        if !self.dirty.is_empty() {
+            self.look.answered();
+        }
         for id in std::mem::take(&mut self.dirty) {
             if let Some(connection) = self.connections.get(&id) {
                 connection.flush();
@@ -409,6 +420,7 @@ impl Shard {
         }
         self.look_at_lags();
         self.metrics.turn();
+        self.look.end_turn();
         self.timer.notify_one();
     }
 
@@ -455,6 +467,9 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
     tasks.spawn_local(turns(Rc::clone(&shard)));
     tasks.spawn_local(timers(Rc::clone(&shard)));
     tasks.spawn_local(inputs(Rc::clone(&shard), receiver));
+    if !shard.borrow().shared.config.spin.is_zero() {
+        tasks.spawn_local(look::look(Rc::clone(&shard)));
+    }
     tasks.block_on(&runtime, stop.notified());
 }
 

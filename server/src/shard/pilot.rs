@@ -26,6 +26,8 @@ pub(super) struct Pilot {
     thread: Costs,
     machine: Costs,
     cores: Cores,
+    /// Time that the node's threads had spent looking for work where the last interval ended.
+    looked: Duration,
     /// How busy both were, smoothed.
     busy: (f64, f64),
     /// Where the last interval ended, how busy the thread had been until then, and the log.
@@ -68,6 +70,7 @@ impl Pilot {
             thread: Costs::default(),
             machine: Costs::default(),
             cores: Cores::default(),
+            looked: Duration::ZERO,
             busy: (0.0, 0.0),
             last: None,
             others: 0,
@@ -141,7 +144,8 @@ impl Shard {
     pub(crate) fn fly(&mut self, all: Flushes) {
         let limits = self.pilot.limits;
         let now = self.now();
-        let busy = tokio::runtime::Handle::current().metrics().worker_total_busy_duration(0);
+        let awake = tokio::runtime::Handle::current().metrics().worker_total_busy_duration(0);
+        let busy = awake.saturating_sub(self.look.looked());
         let Some((at, busy_before, before)) = self.pilot.last.replace((now, busy, all)) else { return };
         let flushes =
             Flushes { count: all.count.saturating_sub(before.count), took: all.took.saturating_sub(before.took) };
@@ -162,7 +166,9 @@ impl Shard {
         let (batches, commands, bytes) = (total(|m| m.batches), total(|m| m.commands), total(|m| m.bytes));
         let others = std::mem::take(&mut self.pilot.others);
         let share_busy = busy.as_secs_f64() / interval.as_secs_f64();
-        let machine = self.pilot.cores.busy().unwrap_or(0.0);
+        let all_looked = self.shared.looked_so_far();
+        let looked = all_looked.saturating_sub(std::mem::replace(&mut self.pilot.looked, all_looked));
+        let machine = self.pilot.cores.busy(looked.as_secs_f64() / interval.as_secs_f64()).unwrap_or(0.0);
         let done = [batches as f64, commands as f64, bytes as f64, others as f64];
         let (cost, cpu_busy) = self.pilot.learn(done, interval, share_busy, machine);
         let header = self.pilot.batch_header_bytes;

@@ -1,0 +1,149 @@
+//! A shard that has ended a turn looks for the next one before it sleeps, where that pays (`crate::spin`).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant as Clock};
+
+use tokio::sync::Notify;
+
+use super::Shard;
+use crate::spin::{Spin, Wait};
+
+/// What a shard remembers of its waits.
+#[derive(Debug)]
+pub(super) struct Look {
+    spin: Spin,
+    /// Rung at the end of a turn that did something.
+    bell: Rc<Notify>,
+    /// Turns that did something. Heartbeats and timers come without end, and nobody waits for what they bring.
+    turns: u64,
+    /// This turn is one.
+    worked: bool,
+    /// Something was given to the log, and nothing has become durable since.
+    flushing: bool,
+    /// What is waited for, and since when.
+    resting: Option<(Wait, Clock)>,
+    /// Time spent looking so far.
+    looked: Duration,
+}
+
+impl Look {
+    pub(super) fn new(limit: Duration) -> Look {
+        let bell = Rc::new(Notify::new());
+        let spin = Spin::new(limit);
+        Look { spin, bell, turns: 0, worked: false, flushing: false, resting: None, looked: Duration::ZERO }
+    }
+
+    /// This turn answers somebody.
+    pub(super) fn answered(&mut self) {
+        self.worked = true;
+    }
+
+    /// This turn gives the log something to flush.
+    pub(super) fn appended(&mut self) {
+        (self.worked, self.flushing) = (true, true);
+    }
+
+    /// In this turn something became durable.
+    pub(super) fn flushed(&mut self) {
+        (self.worked, self.flushing) = (true, false);
+    }
+
+    /// A turn ends.
+    pub(super) fn end_turn(&mut self) {
+        if !std::mem::take(&mut self.worked) {
+            return;
+        }
+        self.turns += 1;
+        if let Some((wait, since)) = self.resting.take() {
+            self.spin.waited(wait, since.elapsed());
+        }
+        self.bell.notify_one();
+    }
+
+    /// A wait begins; `answers`: a batch is under way. How long to look for its end, and the turns until now.
+    fn rest(&mut self, answers: bool) -> (Duration, u64) {
+        let wait = if answers || self.flushing { Wait::Answer } else { Wait::Request };
+        self.resting = Some((wait, Clock::now()));
+        (self.spin.limit(wait), self.turns)
+    }
+
+    /// Time spent looking so far: the thread was awake, and had nothing to do.
+    pub(super) fn looked(&self) -> Duration {
+        self.looked
+    }
+}
+
+impl Shard {
+    fn rest(&mut self) -> (Duration, u64) {
+        let answers = self.groups.values().any(|group| group.replica.paxos().in_flight().0 > 0);
+        self.look.rest(answers)
+    }
+}
+
+/// Keeps the thread awake after turns that did something, for as long as that pays.
+pub(super) async fn look(shard: Rc<RefCell<Shard>>) {
+    let bell = Rc::clone(&shard.borrow().look.bell);
+    loop {
+        bell.notified().await;
+        let (limit, turns) = shard.borrow_mut().rest();
+        if limit.is_zero() {
+            continue;
+        }
+        let begun = Clock::now();
+        let mut last = begun;
+        loop {
+            // The event loop looks at its sockets, and all tasks that are ready run.
+            tokio::task::yield_now().await;
+            if shard.borrow().look.turns != turns {
+                break;
+            }
+            last = Clock::now();
+            if last - begun >= limit {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let looked = last - begun;
+        let mut shard = shard.borrow_mut();
+        shard.look.looked += looked;
+        shard.shared.looked(looked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn rested(look: &mut Look, answers: bool) -> Duration {
+        look.end_turn();
+        look.rest(answers).0
+    }
+
+    #[test]
+    fn turns_in_which_nobody_was_served_end_no_wait() {
+        let mut look = Look::new(LIMIT);
+        look.answered();
+        assert_eq!(rested(&mut look, false), Duration::ZERO);
+        // A heartbeat, however soon it comes.
+        look.end_turn();
+        assert_eq!((look.turns, look.spin.limit(Wait::Request)), (1, Duration::ZERO));
+        look.answered();
+        assert_eq!(rested(&mut look, false), LIMIT, "the last wait was a short one");
+    }
+
+    #[test]
+    fn a_follower_waits_for_its_flush_as_a_leader_for_its_votes() {
+        for leads in [false, true] {
+            let mut look = Look::new(LIMIT);
+            look.appended();
+            assert_eq!(rested(&mut look, leads), Duration::ZERO);
+            look.flushed();
+            assert_eq!(rested(&mut look, false), Duration::ZERO, "what others may want is another wait");
+            look.appended();
+            assert_eq!(rested(&mut look, leads), LIMIT);
+        }
+    }
+}
