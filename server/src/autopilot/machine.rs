@@ -6,17 +6,15 @@
 pub struct Cores {
     /// Busy and all, in ticks of all cores together.
     last: Option<(u64, u64)>,
-    cores: usize,
 }
 
 impl Cores {
     /// The share of all cores' time that was neither idle nor spent `looking` for work, in cores' whole time, since the
     /// last call, 0 to 1. None: not known, as on systems without that file, or too little passed.
     pub fn busy(&mut self, looking: f64) -> Option<f64> {
-        let stat = std::fs::read_to_string("/proc/stat").ok();
-        self.cores = stat.as_deref().map_or(0, cores);
-        let busy = self.since(stat.as_deref().and_then(ticks))?;
-        Some((busy - looking / self.cores.max(1) as f64).max(0.0))
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let busy = self.since(ticks(&stat))?;
+        Some((busy - looking / cores(&stat).max(1) as f64).max(0.0))
     }
 
     fn since(&mut self, now: Option<(u64, u64)>) -> Option<f64> {
