@@ -171,7 +171,7 @@ impl Checkpoints {
         pairs: impl Iterator<Item = (K, V)>,
         observer: Observer,
     ) -> Result<Written, CheckpointError> {
-        let mut writer = self.receive(head.clone(), observer)?;
+        let mut writer = SnapshotWriter::begin(self, head.clone(), observer, self.options.rate_bytes)?;
         let mut encoder = Encoder::new(head, blobs, pairs);
         for chunk in encoder.by_ref() {
             writer.push(&chunk)?;
@@ -192,12 +192,13 @@ impl Checkpoints {
     }
 
     /// Begins a checkpoint whose chunks come from elsewhere: [`SnapshotWriter::push`] each, then
-    /// [`SnapshotWriter::finish`]. Dropped before that, it leaves nothing that counts.
+    /// [`SnapshotWriter::finish`]. Dropped before that, it leaves nothing that counts. Whoever sends them keeps to a
+    /// rate of his own, so this one hurries: a replica is missing meanwhile.
     ///
     /// # Errors
     /// [`CheckpointError`].
     pub fn receive(&self, head: Head, observer: Observer) -> Result<SnapshotWriter, CheckpointError> {
-        SnapshotWriter::begin(self, head, observer)
+        SnapshotWriter::begin(self, head, observer, self.options.rate_bytes.saturating_mul(pace::STORE_BYTES))
     }
 
     /// Removes all checkpoints of a partition that is no longer here.
@@ -320,14 +321,19 @@ impl std::fmt::Debug for SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    fn begin(checkpoints: &Checkpoints, head: Head, observer: Observer) -> Result<SnapshotWriter, CheckpointError> {
+    fn begin(
+        checkpoints: &Checkpoints,
+        head: Head,
+        observer: Observer,
+        rate_bytes: u64,
+    ) -> Result<SnapshotWriter, CheckpointError> {
         let (partition, instance) = (head.partition, head.instance);
         let dir = checkpoints.of(partition);
         let at = |error| CheckpointError::Io { path: dir.clone(), error };
         if checkpoints.path(partition, instance).exists() {
             return Err(CheckpointError::Present(partition, instance));
         }
-        let pace = Pace::new(&checkpoints.dir, &checkpoints.options);
+        let pace = Pace::new(&checkpoints.dir, rate_bytes, checkpoints.options.space_floor_bytes);
         pace.check_space()?;
         let free = checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(partition);
         if !free && !crate::mutant!(two_snapshots) {

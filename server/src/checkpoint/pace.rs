@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{CheckpointError, CheckpointOptions};
+use super::CheckpointError;
 use crate::log::free_bytes;
 
 /// Bytes that sled writes for one of ours: a chunk goes into its log, again with both halves when its node splits, and
 /// again when a segment is cleaned. 855 MB were counted for the 216 MB of 12 M pairs.
-const STORE_BYTES: u64 = 4;
+pub(super) const STORE_BYTES: u64 = 4;
 
 /// Bytes on the disk between two flushes of ours: a few milliseconds of it, for which the log's flush waits.
 const FLUSH_BYTES: u64 = 2 << 20;
@@ -26,8 +26,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(dir: &Path, options: &CheckpointOptions) -> Pace {
-        let CheckpointOptions { rate_bytes, space_floor_bytes, .. } = *options;
+    pub(super) fn new(dir: &Path, rate_bytes: u64, space_floor_bytes: u64) -> Pace {
         let dir = dir.to_owned();
         Pace { dir, rate_bytes: rate_bytes.max(1), space_floor_bytes, start: Instant::now(), written: 0, unflushed: 0 }
     }
