@@ -15,6 +15,7 @@ mod kinds;
 pub mod manifest;
 mod pace;
 mod pairs;
+mod read_back;
 pub mod stream;
 mod sums;
 
@@ -60,6 +61,24 @@ pub struct Written {
     /// The log may be trimmed up to here: to the generation before it, which is kept, so that no peer is needed if the
     /// new one turns out to be damaged. To the new one itself, if that is to stand alone.
     pub trim_upto: Option<Instance>,
+}
+
+/// A checkpoint of which every chunk is written, and which does not count yet.
+#[derive(Debug)]
+pub struct Draft {
+    writer: SnapshotWriter,
+    manifest: Manifest,
+}
+
+impl Draft {
+    /// Returns when it counts: only then may the log be trimmed. Takes as long as the rate makes it.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; then there is no new checkpoint.
+    pub fn finish(self) -> Result<Written, CheckpointError> {
+        let trim_upto = self.writer.finish(&self.manifest)?;
+        Ok(Written { manifest: self.manifest, trim_upto })
+    }
 }
 
 /// What [`Checkpoints::load`] found.
@@ -159,8 +178,8 @@ impl Checkpoints {
         check_files(&self.path(partition, instance))
     }
 
-    /// Writes the snapshot with these pairs, which ascend by key, and returns when it counts: only then may the log be
-    /// trimmed. Takes as long as the rate makes it: for a thread of its own ([`background`]).
+    /// Writes the snapshot with these pairs, which ascend by key. It does not count before [`Draft::finish`]; the pairs
+    /// are not needed for that. Takes as long as the rate makes it: for a thread of its own ([`background`]).
     ///
     /// # Errors
     /// [`CheckpointError`]; then there is no new checkpoint.
@@ -170,15 +189,13 @@ impl Checkpoints {
         blobs: &Blobs,
         pairs: impl Iterator<Item = (K, V)>,
         observer: Observer,
-    ) -> Result<Written, CheckpointError> {
+    ) -> Result<Draft, CheckpointError> {
         let mut writer = SnapshotWriter::begin(self, head.clone(), observer, self.options.rate_bytes)?;
         let mut encoder = Encoder::new(head, blobs, pairs);
         for chunk in encoder.by_ref() {
             writer.push(&chunk)?;
         }
-        let manifest = encoder.finish();
-        let trim_upto = writer.finish(&manifest)?;
-        Ok(Written { manifest, trim_upto })
+        Ok(Draft { writer, manifest: encoder.finish() })
     }
 
     /// Has the checkpoint at this instance stand alone: all of it is checked once more, and older ones go.
@@ -404,7 +421,7 @@ impl SnapshotWriter {
         db.flush().map_err(store_error(&draft))?;
         drop(db);
         self.step(Step::Written)?;
-        self.read_back(manifest)?;
+        read_back::read_back(&mut self, manifest)?;
         self.step(Step::ReadBack)?;
         self.settle().map_err(at)?.write(&draft).map_err(at)?;
         self.step(Step::Summed)?;
@@ -419,17 +436,6 @@ impl SnapshotWriter {
         let older = self.checkpoints.prune(self.head.partition, GENERATIONS)?;
         self.step(Step::Pruned)?;
         Ok(older)
-    }
-
-    /// Opens the draft as a start would, and reads all of it.
-    fn read_back(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
-        let checkpoint = Checkpoint::read_store(&self.draft, &self.checkpoints.options)?;
-        if checkpoint.manifest != *manifest || manifest.head != self.head {
-            return Err(StreamError::Incomplete.into());
-        }
-        let (_, mut pairs) = checkpoint.contents()?;
-        pairs.by_ref().for_each(drop);
-        pairs.finish()
     }
 
     /// The checksums of the files, once opening does not change them any more. The first opening writes sled's index;

@@ -15,7 +15,8 @@ use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_ordering::{Ballot, Ticket};
 use coppice_server::checkpoint::background::{Checkpointer, Job};
 use coppice_server::checkpoint::{
-    Blobs, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Observer, Step, StreamError,
+    Blobs, CHUNK_BYTES, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Draft, Head, Manifest, Observer, Step,
+    StreamError,
 };
 use coppice_server::log::Instance;
 
@@ -59,6 +60,7 @@ fn never() -> Observer {
 fn write(checkpoints: &Checkpoints, instance: u64, count: u64) -> Manifest {
     checkpoints
         .write(head(instance), &blobs(instance), pairs(instance, count).iter(), never())
+        .and_then(Draft::finish)
         .expect("written")
         .manifest
 }
@@ -101,7 +103,10 @@ fn a_checkpoint_reads_back_and_two_generations_are_kept() {
         assert_eq!(manifest.pairs, 3_000);
         assert_eq!(newest(&checkpoints, 3_000), Some(instance));
     }
-    let written = checkpoints.write(head(40), &blobs(40), pairs(40, 3_000).iter(), never()).expect("written");
+    let written = checkpoints
+        .write(head(40), &blobs(40), pairs(40, 3_000).iter(), never())
+        .and_then(Draft::finish)
+        .expect("written");
     assert_eq!(written.trim_upto, Some(Instance(30)));
     assert_eq!(checkpoints.instances(P).expect("listed"), [Instance(30), Instance(40)]);
     assert_eq!(checkpoints.partitions().expect("listed"), [P]);
@@ -152,7 +157,7 @@ fn large_values_and_blobs_go_through() {
     let big: Vec<(Vec<u8>, Value)> =
         (0..6_u8).map(|n| (vec![n; 4 << 10], Value::from(&vec![n; 1 << 20][..]))).collect();
     let pairs = big.iter().map(|(key, value)| (key, value.as_slice()));
-    checkpoints.write(head, &given, pairs, never()).expect("written");
+    checkpoints.write(head, &given, pairs, never()).and_then(Draft::finish).expect("written");
     let checkpoint = checkpoints.load(P).expect("loads").checkpoint.expect("there");
     let (blobs, mut pairs) = checkpoint.contents().expect("readable");
     assert_eq!(blobs, given);
@@ -231,6 +236,19 @@ fn every_flipped_byte_is_found_and_the_older_checkpoint_is_used() {
 
 /// reliability.md ST4: position and content belong together.
 #[test]
+fn a_large_checkpoint_is_read_back_in_parts() {
+    let dir = Scratch::new("parts");
+    let checkpoints = open(&dir);
+    // More than the 32 MiB after which the store is opened anew.
+    let large = vec![7; 1 << 20];
+    let pairs = (0..34_u64).map(|n| (format!("k{n:02}"), &large));
+    let written = checkpoints.write(head(40), &blobs(40), pairs, never()).and_then(Draft::finish).expect("written");
+    assert!(written.manifest.chunks as usize > (33 << 20) / CHUNK_BYTES);
+    let loaded = checkpoints.load(P).expect("loads").checkpoint.expect("there");
+    assert_eq!(loaded.manifest(), &written.manifest);
+}
+
+#[test]
 fn a_checkpoint_under_another_name_is_refused() {
     let dir = Scratch::new("renamed");
     let checkpoints = open(&dir);
@@ -255,7 +273,8 @@ fn an_interrupted_checkpoint_is_the_old_one_or_the_new_one() {
             _ = seen.send(step);
             count <= stop_at
         });
-        let written = checkpoints.write(head(20), &blobs(20), pairs(20, 2_000).iter(), observer);
+        let written =
+            checkpoints.write(head(20), &blobs(20), pairs(20, 2_000).iter(), observer).and_then(Draft::finish);
         let last = last.try_iter().last().expect("a step");
         drop(checkpoints);
         let checkpoints = open(&dir);

@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use coppice_btree::Snapshot;
 use crossbeam::channel::{self, Receiver, Sender};
 
-use super::{Blobs, CheckpointError, Checkpoints, Head, Written};
+use super::{Blobs, CheckpointError, Checkpoints, Draft, Head, Written};
 
-/// The thread's niceness, and that of sled's threads, which it starts: on a full machine it gets a quarter of what
-/// a thread gets that clients wait for. Less, and the log would grow for longer.
+/// The niceness of the thread and of those of sled's that it starts: on a full machine it gets a quarter of what a
+/// thread gets that clients wait for. Less, and the log would grow for longer.
 const NICENESS: i32 = 6;
 
 /// Checkpoints that wait at most: one of each partition (`limits.partitions`).
@@ -55,8 +55,10 @@ impl Checkpointer {
         let stopped = Arc::clone(&stop);
         let name = thread::Builder::new().name("checkpoints".into());
         let thread = name.spawn(move || {
-            // On Linux of this thread alone. Where it is refused, checkpoints are written all the same.
-            _ = rustix::process::setpriority_process(None, NICENESS);
+            // Linux means this thread, other systems the whole process. Refused: checkpoints are written all the same.
+            if cfg!(target_os = "linux") {
+                _ = rustix::process::setpriority_process(None, NICENESS);
+            }
             run(&checkpoints, &inbox, &stopped);
         })?;
         Ok(Checkpointer { jobs: Some(jobs), stop, thread: Some(thread) })
@@ -84,12 +86,13 @@ fn run(checkpoints: &Checkpoints, jobs: &Receiver<Job>, stop: &Arc<AtomicBool>) 
     for Job { head, blobs, tree, alone, done } in jobs {
         let stop = Arc::clone(stop);
         let (partition, instance) = (head.partition, head.instance);
-        let mut result = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
+        let draft = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
+        // Here, not at a shard: the last holder of a snapshot frees the nodes that the tree has replaced since.
+        drop(tree);
+        let mut result = draft.and_then(Draft::finish);
         if alone && matches!(result, Ok(_) | Err(CheckpointError::Present(..))) {
             result = checkpoints.keep_only(partition, instance);
         }
-        // Here, not at a shard: the last holder of a snapshot frees the nodes that the tree has replaced since.
-        drop(tree);
         done(result);
     }
 }

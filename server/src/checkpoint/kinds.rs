@@ -89,6 +89,8 @@ pub enum Step {
     Chunk(u64),
     /// All is written and sled is closed.
     Written,
+    /// Some more was read back.
+    Reading,
     /// Every chunk was read back, every checksum and the digest fit.
     ReadBack,
     /// `SUMS` is written.

@@ -1,4 +1,4 @@
-//! How fast a checkpoint may write, and whether it may at all.
+//! How fast a checkpoint may write and read back, and whether it may at all.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,34 +14,31 @@ pub(super) const STORE_BYTES: u64 = 4;
 /// Bytes on the disk between two flushes of ours: a few milliseconds of it, for which the log's flush waits.
 const FLUSH_BYTES: u64 = 2 << 20;
 
-/// Counts what one checkpoint wrote.
+/// One byte read back counts for so many written: it takes no disk, but as much of the processors as writing it.
+const READ_BYTES: u64 = 2;
+
+/// Counts what one checkpoint wrote, then what of it was read back.
 #[derive(Debug)]
 pub(super) struct Pace {
     dir: PathBuf,
     rate_bytes: u64,
     space_floor_bytes: u64,
     start: Instant,
-    written: u64,
+    spent: u64,
     unflushed: u64,
 }
 
 impl Pace {
     pub(super) fn new(dir: &Path, rate_bytes: u64, space_floor_bytes: u64) -> Pace {
         let dir = dir.to_owned();
-        Pace { dir, rate_bytes: rate_bytes.max(1), space_floor_bytes, start: Instant::now(), written: 0, unflushed: 0 }
+        Pace { dir, rate_bytes: rate_bytes.max(1), space_floor_bytes, start: Instant::now(), spent: 0, unflushed: 0 }
     }
 
     /// Counts bytes given to the store, sleeps if that was too fast, and says whether to flush now.
     pub(super) fn wrote(&mut self, bytes: u64) -> bool {
         let bytes = STORE_BYTES * bytes;
-        self.written += bytes;
         self.unflushed += bytes;
-        let due = Duration::from_secs_f64(self.written as f64 / self.rate_bytes as f64);
-        if let Some(early) = due.checked_sub(self.start.elapsed())
-            && early > Duration::from_millis(5)
-        {
-            thread::sleep(early);
-        }
+        self.spend(bytes);
         let flush = self.unflushed >= FLUSH_BYTES;
         if flush {
             self.unflushed = 0;
@@ -49,9 +46,49 @@ impl Pace {
         flush
     }
 
+    /// All is written: what follows is read.
+    pub(super) fn restart(&mut self) {
+        (self.start, self.spent) = (Instant::now(), 0);
+    }
+
+    /// Counts bytes read back, and sleeps if that was too fast.
+    pub(super) fn read(&mut self, bytes: u64) {
+        self.spend(READ_BYTES * bytes);
+    }
+
+    fn spend(&mut self, bytes: u64) {
+        self.spent += bytes;
+        let due = Duration::from_secs_f64(self.spent as f64 / self.rate_bytes as f64);
+        if let Some(early) = due.checked_sub(self.start.elapsed())
+            && early > Duration::from_millis(5)
+        {
+            thread::sleep(early);
+        }
+    }
+
     /// Stops before the disk is full: sled would not survive that, and votes need the rest.
     pub(super) fn check_space(&self) -> Result<(), CheckpointError> {
         let free = free_bytes(&self.dir).map_err(|error| CheckpointError::Io { path: self.dir.clone(), error })?;
         if free < self.space_floor_bytes { Err(CheckpointError::Space { free_bytes: free }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flushes_and_the_rate_count_what_sled_writes() {
+        let dir = std::env::temp_dir();
+        let mut pace = Pace::new(&dir, u64::MAX, 0);
+        let chunk = FLUSH_BYTES / STORE_BYTES / 8;
+        let due: Vec<bool> = (0..16).map(|_| pace.wrote(chunk)).collect();
+        assert_eq!(due, [[false; 7].as_slice(), &[true], &[false; 7], &[true]].concat());
+        assert_eq!(pace.spent, 2 * FLUSH_BYTES);
+
+        let rate = 100 * FLUSH_BYTES;
+        let mut paced = Pace::new(&dir, rate, 0);
+        paced.wrote(rate / 10 / STORE_BYTES);
+        assert!(paced.start.elapsed() >= Duration::from_millis(99), "a tenth of a second's bytes take that long");
     }
 }

@@ -3,12 +3,11 @@
 use coppice_btree::{Key, Value};
 
 use super::stream::Decoder;
-use super::{Blobs, CheckpointError, Chunk, Manifest, SnapshotReader, StreamError};
+use super::{Blobs, CheckpointError, Chunk, Manifest, StreamError};
 
 /// The pairs of a checkpoint. Ends early if something is wrong; [`Pairs::finish`] says so.
-#[derive(Debug)]
 pub struct Pairs {
-    chunks: SnapshotReader,
+    chunks: Box<dyn Iterator<Item = Result<Chunk, CheckpointError>> + Send>,
     decoder: Decoder,
     manifest: Manifest,
     error: Option<CheckpointError>,
@@ -16,8 +15,12 @@ pub struct Pairs {
 
 impl Pairs {
     /// Reads the blobs that come first; the pairs are what is left.
-    pub(super) fn behind_blobs(chunks: SnapshotReader, manifest: Manifest) -> Result<(Blobs, Pairs), CheckpointError> {
-        let mut pairs = Pairs { chunks, decoder: Decoder::new(manifest.head.clone()), manifest, error: None };
+    pub(super) fn behind_blobs(
+        chunks: impl Iterator<Item = Result<Chunk, CheckpointError>> + Send + 'static,
+        manifest: Manifest,
+    ) -> Result<(Blobs, Pairs), CheckpointError> {
+        let decoder = Decoder::new(manifest.head.clone());
+        let mut pairs = Pairs { chunks: Box::new(chunks), decoder, manifest, error: None };
         loop {
             if let Some(blobs) = pairs.decoder.blobs()? {
                 return Ok((blobs, pairs));
@@ -53,6 +56,12 @@ impl Pairs {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl std::fmt::Debug for Pairs {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Pairs").field("manifest", &self.manifest).field("error", &self.error).finish_non_exhaustive()
     }
 }
 
