@@ -1,11 +1,12 @@
 //! The outgoing half of a shard's traffic to one other node: connects, says who it is, writes what the shard queues.
 //!
 //! What is queued while the link is down, or beyond its bound, is dropped: losing a message is harmless to Paxos,
-//! holding it back for ever is not. Nothing is read here but refusals; the other node answers on a link of its own.
+//! holding it back for ever is not. Nothing is read here but echoes and refusals; the other node answers on a link of
+//! its own.
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
@@ -14,10 +15,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::codec::Body;
+use super::dial::{WAITS, dial};
 use super::fault::Fault;
 use super::outbox::Outbox;
 use super::peer::{self, Envelope};
 use super::peer_frame;
+use super::silence::Silence;
 use crate::config::Address;
 use crate::multicast::letter::{self, Letter};
 
@@ -29,22 +32,15 @@ const LINK_BYTES_MAX: usize = 64 << 20;
 /// window of them would be no more than one batch under way.
 const FRAME_BYTES: usize = 16 << 10;
 
-/// Wait between two attempts to connect: short, because a node that restarts should be heard at once.
-const RECONNECT_WAITS: [Duration; 4] =
-    [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(50), Duration::from_millis(100)];
-
-/// The longest wait after a refusal: each in a row doubles the first of [`RECONNECT_WAITS`]. A node that has no cluster
-/// yet is asked again soon, one of another cluster seldom.
+/// The longest wait after a refusal: each in a row doubles the first of [`WAITS`]. A node that has no cluster yet is
+/// asked again soon, one of another cluster seldom.
 const REFUSED_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// How long an attempt to connect may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the owner and the task of a link share.
 pub struct Link {
     node: NodeId,
     state: RefCell<State>,
-    /// Rung when the socket did not take everything, when the address changed and when the link ends.
+    /// Rung when the socket did not take everything, in doubt, when the address changed and when the link ends.
     bell: Notify,
 }
 
@@ -56,6 +52,9 @@ struct State {
     letters: Body,
     outbox: Outbox,
     stream: Option<Rc<TcpStream>>,
+    silence: Silence,
+    /// Another connection is tried beside this one, which may be useless.
+    doubted: bool,
     /// What is done to messages on purpose.
     fault: Fault,
     /// How far this node's log is durable, as the other one was told on this connection.
@@ -73,6 +72,8 @@ impl Link {
             letters: Body::default(),
             outbox: Outbox::default(),
             stream: None,
+            silence: Silence::default(),
+            doubted: false,
             fault: Fault::default(),
             told_durable: 0,
             dropped: 0,
@@ -150,8 +151,16 @@ impl Link {
     /// Writes what was queued, as far as the socket takes it now. `durable` is how far this node's log is durable: it
     /// goes out with the messages of the turn, so that whoever got a vote can tell a copy of this node that has
     /// forgotten it (reliability.md PX12).
-    pub fn flush(&self, durable: u64) {
+    pub fn flush(&self, durable: u64, now: Clock) {
         let mut state = self.state.borrow_mut();
+        let speaks = state.stream.is_some() && !(state.body.is_empty() && state.letters.is_empty());
+        if speaks && state.silence.asks(now) {
+            state.outbox.push(peer_frame::frame(peer_frame::ECHO, &[]).freeze());
+        }
+        if !state.doubted && state.silence.doubts(now) {
+            state.doubted = true;
+            self.bell.notify_one();
+        }
         if !state.body.is_empty() && durable > state.told_durable && state.stream.is_some() {
             state.told_durable = durable;
             state.outbox.push(peer_frame::frame(peer_frame::DURABLE, &durable.to_le_bytes()).freeze());
@@ -180,40 +189,49 @@ impl Link {
 
     /// Keeps the link connected until it is closed. `hello` opens every connection.
     pub async fn run(self: Rc<Link>, hello: BytesMut) {
-        let (mut attempt, mut refusals) = (0, 0);
-        loop {
-            let (address, closed) = {
-                let state = self.state.borrow();
-                (state.address.clone(), state.closed)
+        let (mut refusals, mut next) = (0, None);
+        while let Some(address) = self.address() {
+            let stream = match next.take() {
+                Some(stream) => stream,
+                None => tokio::select! {
+                    stream = dial(|| connect(address.clone())) => stream,
+                    () = self.changed(&address) => continue,
+                },
             };
-            if closed {
-                return;
-            }
-            match tokio::time::timeout(CONNECT_TIMEOUT, connect(&address)).await {
-                Ok(Ok(stream)) => {
-                    attempt = 0;
-                    refusals = if self.serve(Rc::new(stream), &hello).await { refusals + 1 } else { 0 };
+            let wait = match self.serve(Rc::new(stream), &hello).await {
+                Ended::Replaced(stream) => {
+                    tracing::debug!(node = %self.node, "a peer was silent; another connection takes over");
+                    next = Some(stream);
+                    continue;
                 }
-                Ok(Err(error)) => {
+                Ended::Lost => {
                     refusals = 0;
-                    tracing::debug!(node = %self.node, %address, %error, "peer refused the connection");
+                    WAITS[0]
                 }
-                Err(_) => {
-                    refusals = 0;
-                    tracing::debug!(node = %self.node, %address, "peer did not answer");
+                Ended::Refused => {
+                    refusals += 1;
+                    REFUSED_WAIT_MAX.min(WAITS[0] * (1 << refusals.min(10)))
                 }
-            }
-            let wait = match refusals {
-                0 => RECONNECT_WAITS[attempt.min(RECONNECT_WAITS.len() - 1)],
-                _ => REFUSED_WAIT_MAX.min(RECONNECT_WAITS[0] * (1 << refusals.min(10))),
             };
-            attempt += 1;
             _ = tokio::time::timeout(wait, self.bell.notified()).await;
         }
     }
 
-    /// Serves a connection until it ends: `true` when the other node refused it.
-    async fn serve(&self, stream: Rc<TcpStream>, hello: &BytesMut) -> bool {
+    /// Where to connect; none: the link is closed.
+    fn address(&self) -> Option<Address> {
+        let state = self.state.borrow();
+        (!state.closed).then(|| state.address.clone())
+    }
+
+    /// Until the node is to be reached elsewhere, or not at all.
+    async fn changed(&self, address: &Address) {
+        while self.address().as_ref() == Some(address) {
+            self.bell.notified().await;
+        }
+    }
+
+    /// Serves a connection until it ends.
+    async fn serve(&self, stream: Rc<TcpStream>, hello: &BytesMut) -> Ended {
         {
             let mut state = self.state.borrow_mut();
             state.outbox.push(hello.clone().freeze());
@@ -222,15 +240,21 @@ impl Link {
         }
         self.write();
         let mut decoder = FrameDecoder::default();
-        let mut refused = false;
-        loop {
+        let mut another = None;
+        let ended = loop {
             let (pending, due) = {
                 let mut state = self.state.borrow_mut();
                 let State { fault, outbox, .. } = &mut *state;
                 fault.release(outbox);
                 let current = state.stream.as_ref().is_some_and(|current| Rc::ptr_eq(current, &stream));
                 if !current || state.closed {
-                    break;
+                    break Ended::Lost;
+                }
+                if !state.doubted {
+                    another = None;
+                } else if another.is_none() {
+                    let address = state.address.clone();
+                    another = Some(Box::pin(dial(move || connect(address.clone()))));
                 }
                 (!state.outbox.is_empty(), state.fault.due())
             };
@@ -238,26 +262,28 @@ impl Link {
                 () = self.bell.notified() => {}
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
                 ready = stream.writable(), if pending => {
-                    if ready.is_err() { break }
+                    if ready.is_err() { break Ended::Lost }
+                    self.state.borrow_mut().silence.progresses(Clock::now());
                     self.write();
+                }
+                stream = async { another.as_mut().expect("there is one").await }, if another.is_some() => {
+                    self.state.borrow_mut().silence.replaced();
+                    break Ended::Replaced(stream);
                 }
                 ready = stream.readable() => {
                     match if ready.is_err() { Heard::End } else { self.hear(&stream, &mut decoder) } {
                         Heard::Nothing => {}
-                        Heard::End => break,
-                        Heard::Refusal => {
-                            refused = true;
-                            break;
-                        }
+                        Heard::End => break Ended::Lost,
+                        Heard::Refusal => break Ended::Refused,
                     }
                 }
             }
-        }
+        };
         self.state.borrow_mut().drop_connection();
-        refused
+        ended
     }
 
-    /// The other node says something only to refuse us.
+    /// The other node says something only to give an echo, or to refuse us.
     fn hear(&self, stream: &TcpStream, decoder: &mut FrameDecoder) -> Heard {
         match stream.try_read_buf(decoder.space()) {
             Ok(0) => return Heard::End,
@@ -265,16 +291,32 @@ impl Link {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Heard::Nothing,
             Err(_) => return Heard::End,
         }
-        match decoder.next_frame() {
-            Ok(Some(frame)) if Kind::from_u8(frame.kind) == Some(Kind::Refused) => {
-                let text = super::rpc::refusal_text(&frame.body);
-                tracing::warn!(node = %self.node, reason = %text, "another node refuses this one");
-                Heard::Refusal
+        loop {
+            match decoder.next_frame() {
+                Ok(Some(frame)) if frame.kind == peer_frame::ECHO => {
+                    let mut state = self.state.borrow_mut();
+                    state.silence.echoed(Clock::now());
+                    state.doubted = false;
+                }
+                Ok(Some(frame)) if Kind::from_u8(frame.kind) == Some(Kind::Refused) => {
+                    let text = super::rpc::refusal_text(&frame.body);
+                    tracing::warn!(node = %self.node, reason = %text, "another node refuses this one");
+                    return Heard::Refusal;
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Heard::Nothing,
+                Err(_) => return Heard::End,
             }
-            Ok(_) => Heard::Nothing,
-            Err(_) => Heard::End,
         }
     }
+}
+
+/// How a connection ended.
+enum Ended {
+    Lost,
+    Refused,
+    /// It was silent, and this one stands.
+    Replaced(TcpStream),
 }
 
 /// What the other end of a link did.
@@ -314,6 +356,8 @@ impl State {
 
     fn drop_connection(&mut self) {
         self.stream = None;
+        self.silence.forget();
+        self.doubted = false;
         self.fault.forget();
         self.outbox.clear();
         self.body.take_pieces();
@@ -321,7 +365,7 @@ impl State {
     }
 }
 
-async fn connect(address: &Address) -> std::io::Result<TcpStream> {
+async fn connect(address: Address) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect((address.host(), address.port())).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -340,6 +384,12 @@ mod tests {
 
     /// Whatever is expected comes within this, or the test fails.
     const PATIENCE: Duration = Duration::from_secs(120);
+
+    /// A link that is in doubt connects again within this.
+    const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+
+    /// An echo is in doubt after less.
+    const LATE: Duration = Duration::from_secs(1);
 
     /// Longer than anything takes that is not held back.
     const DELAY: Duration = Duration::from_millis(300);
@@ -362,14 +412,35 @@ mod tests {
 
     /// The other end of a link.
     struct Far {
+        listener: Rc<TcpListener>,
         stream: TcpStream,
         decoder: FrameDecoder,
     }
 
     impl Far {
-        async fn frame(&mut self) -> Frame {
+        /// The next connection, which says hello.
+        async fn accept(listener: &Rc<TcpListener>) -> Far {
+            let accepted = tokio::time::timeout(CONNECTS_WITHIN, listener.accept()).await;
+            let (stream, _) = accepted.expect("it connects").expect("a connection");
+            let decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+            let mut far = Far { listener: Rc::clone(listener), stream, decoder };
+            assert_eq!(far.next().await.kind, peer_frame::HELLO);
+            far
+        }
+
+        async fn next(&mut self) -> Frame {
             let next = super::super::rpc::read_frame_into(&self.stream, &mut self.decoder);
             tokio::time::timeout(PATIENCE, next).await.expect("a frame comes").expect("the link stands")
+        }
+
+        /// The next frame that asks for no echo.
+        async fn frame(&mut self) -> Frame {
+            loop {
+                let frame = self.next().await;
+                if frame.kind != peer_frame::ECHO {
+                    return frame;
+                }
+            }
         }
     }
 
@@ -377,13 +448,11 @@ mod tests {
     fn linked<F: Future<Output = ()>>(test: impl FnOnce(Rc<Link>, Far) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let listener = Rc::new(TcpListener::bind("127.0.0.1:0").await.expect("a port"));
             let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
             let link = Link::new(NodeId(2), address);
             tokio::task::spawn_local(Rc::clone(&link).run(peer_frame::frame(peer_frame::HELLO, b"me")));
-            let (stream, _) = listener.accept().await.expect("it connects");
-            let mut far = Far { stream, decoder: FrameDecoder::new(peer_frame::FRAME_BYTES_MAX) };
-            assert_eq!(far.frame().await.kind, peer_frame::HELLO);
+            let far = Far::accept(&listener).await;
             test(link, far).await;
         });
     }
@@ -395,7 +464,7 @@ mod tests {
         linked(|link, mut far| async move {
             for n in 1..4 {
                 link.send_letter(&letter(n));
-                link.flush(0);
+                link.flush(0, Clock::now());
                 let frame = far.frame().await;
                 assert_eq!((frame.kind, letter::decode(&frame.body)), (peer_frame::LETTERS, Ok(vec![letter(n)])));
             }
@@ -413,7 +482,7 @@ mod tests {
                 Envelope { message, ..envelope() }
             };
             [batch(1), batch(2), batch(3), envelope(), envelope()].iter().for_each(|envelope| link.send(envelope));
-            link.flush(0);
+            link.flush(0, Clock::now());
             for messages in [1, 1, 1, 2] {
                 let envelopes = peer::decode(far.frame().await.body).expect("messages");
                 assert_eq!(envelopes.len(), messages);
@@ -427,11 +496,11 @@ mod tests {
             link.set_fault(true, Duration::ZERO);
             link.send(&envelope());
             link.send_letter(&letter(1));
-            link.flush(0);
+            link.flush(0, Clock::now());
             assert_eq!(link.dropped(), 2);
             link.set_fault(false, Duration::ZERO);
             link.send_letter(&letter(2));
-            link.flush(0);
+            link.flush(0, Clock::now());
             assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
         });
     }
@@ -443,10 +512,10 @@ mod tests {
             let begun = Instant::now();
             link.send(&envelope());
             link.send_letter(&letter(1));
-            link.flush(0);
+            link.flush(0, Clock::now());
             link.set_fault(false, Duration::ZERO);
             link.send_letter(&letter(2));
-            link.flush(0);
+            link.flush(0, Clock::now());
             assert_eq!(far.frame().await.kind, peer_frame::MESSAGES);
             assert!(begun.elapsed() >= DELAY);
             assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(1)]));
@@ -459,12 +528,57 @@ mod tests {
         linked(|link, mut far| async move {
             link.set_fault(false, DELAY);
             link.send_letter(&letter(1));
-            link.flush(0);
+            link.flush(0, Clock::now());
             link.set_fault(true, Duration::ZERO);
             link.set_fault(false, Duration::ZERO);
             link.send_letter(&letter(2));
-            link.flush(0);
+            link.flush(0, Clock::now());
             assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
         });
+    }
+    /// A connection that the kernel gave up for a while, after packets were lost, once stayed in use: a node was deaf
+    /// for as long again as it had been cut off.
+    #[test]
+    fn a_silent_connection_is_replaced_by_one_that_works() {
+        linked(|link, far| async move {
+            let begun = Clock::now();
+            link.send(&envelope());
+            link.flush(0, begun);
+            link.flush(0, begun + LATE);
+            let mut new = Far::accept(&far.listener).await;
+            link.send_letter(&letter(1));
+            link.flush(0, begun + LATE);
+            assert_eq!(new.next().await.kind, peer_frame::ECHO, "it is asked at once");
+            assert_eq!(letter::decode(&new.next().await.body), Ok(vec![letter(1)]));
+            // It was not closed from the other end.
+            drop(far);
+        });
+    }
+
+    #[test]
+    fn a_connection_that_gives_an_echo_stays() {
+        linked(|link, mut far| async move {
+            let begun = Clock::now();
+            link.send(&envelope());
+            link.flush(0, begun);
+            assert_eq!(far.next().await.kind, peer_frame::ECHO);
+            let echo = peer_frame::frame(peer_frame::ECHO, &[]);
+            far.stream.writable().await.expect("the link stands");
+            assert_eq!(far.stream.try_write(&echo).expect("the link stands"), echo.len());
+            // The next question is asked when this one is answered, and not before.
+            let deadline = Instant::now() + CONNECTS_WITHIN;
+            while !link.state.borrow_mut().silence.asks(begun + LATE) {
+                assert!(Instant::now() < deadline, "the echo is heard");
+                tokio::task::yield_now().await;
+            }
+            assert!(!link.state.borrow().doubted);
+        });
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_silence_that_is_borne_is_caught() {
+        let test = "net::link::tests::a_silent_connection_is_replaced_by_one_that_works";
+        crate::mutants::assert_caught("silence_is_borne", test);
     }
 }

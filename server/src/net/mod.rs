@@ -1,6 +1,7 @@
 //! Sockets: clients on one port, nodes on another, the same frames on both.
 
 pub mod codec;
+pub mod dial;
 pub mod fault;
 pub mod link;
 pub mod outbox;
@@ -10,4 +11,5 @@ pub mod peer_frame;
 pub mod peer_in;
 pub mod public;
 pub mod rpc;
+pub mod silence;
 pub mod translate;

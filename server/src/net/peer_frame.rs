@@ -23,6 +23,8 @@ pub const SNAPSHOT_CHUNK: u8 = 69;
 pub const DURABLE: u8 = 70;
 /// Letters between the coordinator and the partitions ([`crate::multicast`]).
 pub const LETTERS: u8 = 71;
+/// Says that this connection works: whoever gets it sends it back on the same connection. No body.
+pub const ECHO: u8 = 72;
 
 /// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes that
 /// said who they are know each other; a decoder still makes no more room than bytes arrive.

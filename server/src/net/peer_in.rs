@@ -6,6 +6,7 @@ use std::time::Instant as Clock;
 
 use bytes::BytesMut;
 use coppice_client::wire::{FrameDecoder, NodeId};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::{peer, peer_frame};
@@ -13,15 +14,18 @@ use crate::multicast::letter;
 use crate::shard::Shard;
 
 /// Reads `stream` until it ends. `received` came behind the greeting.
-pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, stream: TcpStream, received: BytesMut) {
+pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: TcpStream, received: BytesMut) {
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
     decoder.feed(&received);
     loop {
         let (begun, stepped) = (Clock::now(), shard.borrow().stepped());
-        let good = hand_on(&shard, node, &mut decoder);
+        let handed = hand_on(&shard, node, &mut decoder);
         shard.borrow().received(begun, stepped);
-        if !good {
-            return;
+        match handed {
+            Handed::Bad => return,
+            Handed::All => {}
+            Handed::Asked if stream.write_all(&peer_frame::frame(peer_frame::ECHO, &[])).await.is_err() => return,
+            Handed::Asked => {}
         }
         if stream.readable().await.is_err() {
             return;
@@ -35,14 +39,23 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, stream: TcpStream, r
     }
 }
 
-fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> bool {
+/// What came of the frames that were read.
+enum Handed {
+    All,
+    /// And one of them asks for an echo.
+    Asked,
+    Bad,
+}
+
+fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> Handed {
+    let mut handed = Handed::All;
     loop {
         let frame = match decoder.next_frame() {
             Ok(Some(frame)) => frame,
-            Ok(None) => return true,
+            Ok(None) => return handed,
             Err(error) => {
                 tracing::warn!(%node, %error, "bytes of a peer are no frames; its connection is closed");
-                return false;
+                return Handed::Bad;
             }
         };
         if frame.kind == peer_frame::DURABLE
@@ -51,17 +64,21 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
             shard.borrow().shared.told(node, u64::from_le_bytes(*lsn));
             continue;
         }
+        if frame.kind == peer_frame::ECHO {
+            handed = Handed::Asked;
+            continue;
+        }
         let read = match frame.kind {
             peer_frame::MESSAGES => peer::decode(frame.body).map(|envelopes| shard.borrow_mut().on_peers(envelopes)),
             peer_frame::LETTERS => letter::decode(&frame.body).map(|letters| shard.borrow_mut().on_letters(letters)),
             _ => {
                 tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
-                return false;
+                return Handed::Bad;
             }
         };
         if let Err(error) = read {
             tracing::warn!(%node, %error, "a peer's message cannot be read; its connection is closed");
-            return false;
+            return Handed::Bad;
         }
     }
 }

@@ -403,7 +403,7 @@ impl Shard {
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        self.links.values().for_each(|link| link.flush(durable));
+        self.links.values().for_each(|link| link.flush(durable, respond));
         if !self.dirty.is_empty() {
             self.look.answered();
         }
