@@ -7,6 +7,7 @@ use coppice_server::datadir::{Identity, NodeId};
 use coppice_server::log::engine::{Found, create};
 use coppice_server::log::record::BadRecord;
 use coppice_server::log::recovery::BadPlace;
+use coppice_server::log::segment::{BadHeader, FORMAT, HEADER_BYTES};
 use coppice_server::log::{
     Ballot, Batch, Commands, Damage, Engine, Entry, FileName, Geometry, GroupId, Instance, LogError, Record,
 };
@@ -259,6 +260,36 @@ fn a_misplaced_write_is_refused() {
     assert_eq!(damage.reason, BadPlace::Record(BadRecord::Missing));
 }
 
+/// reliability.md ST8: a whole file that is another one. A newest file that was not used yet, or whose first write was
+/// torn, has no header; one whose header is whole was once passed over like these, with the votes that it held.
+#[test]
+fn a_file_that_is_another_one_is_refused() {
+    let own = votes(3, 7);
+    let (newest, _) = newest_write(&own);
+    let used = || segments(&own).into_iter().filter(|name| *name <= newest);
+    for (name, given) in used().flat_map(|name| used().map(move |given| (name, given))).filter(|(a, b)| a != b) {
+        let mut disk = own.clone();
+        disk.damage(name, |bytes| *bytes = own.bytes(given).to_vec());
+        let Err(LogError::Damage(damage)) = read(&disk, NODE) else { panic!("{given} passes for {name}") };
+        let FileName::Segment(found) = given else { panic!("a segment") };
+        assert_eq!((damage.file, damage.offset, damage.reason), (name, 0, BadHeader::Number { found }.into()));
+    }
+}
+
+/// What a later version wrote is no tail that may be cut off.
+#[test]
+fn a_segment_of_another_format_is_refused() {
+    let mut disk = votes(3, 7);
+    let (newest, _) = newest_write(&disk);
+    disk.damage(newest, |bytes| {
+        bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    });
+    let Err(LogError::Damage(damage)) = read(&disk, NODE) else { panic!("it is cut off") };
+    assert_eq!((damage.file, damage.reason), (newest, BadHeader::Format { found: FORMAT + 1 }.into()));
+}
+
 #[test]
 fn a_missing_file_is_refused_by_name() {
     let own = votes(3, 7);
@@ -302,4 +333,5 @@ fn every_planted_bug_is_caught() {
     log_common::catch("length_over_boundary", "a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary");
     log_common::catch("catchup_unverified", "every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset");
     log_common::catch("checksum_no_position", "an_intact_write_of_another_log_is_refused");
+    log_common::catch("wrong_file_unused", "a_file_that_is_another_one_is_refused");
 }

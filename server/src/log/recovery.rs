@@ -259,6 +259,12 @@ fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Fil
     }
     headers.sort_by_key(|(number, _)| *number);
     for (number, header) in &headers {
+        // Intact, so no write was torn here: it is not this log's file, or not for this program.
+        if let Err(reason @ (BadHeader::Number { .. } | BadHeader::Format { .. })) = *header
+            && !crate::mutant!(wrong_file_unused)
+        {
+            return Err(Damage { file: FileName::Segment(*number), offset: 0, reason: reason.into() }.into());
+        }
         if let (Ok(header), Some(owner)) = (header, owner)
             && (header.identity.cluster, header.identity.node) != owner
         {
