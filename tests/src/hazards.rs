@@ -174,7 +174,11 @@ pub const HAZARDS: &[Hazard] = &[
         &[sim("snap_no_sessions"), sim("snap_no_ticket"), sim("snap_no_conf")],
     ),
     hazard("ST7", "snapshot installed in place: neither old nor new", &[cargo("install_in_place")]),
-    hazard("ST8", "intact record in the wrong place, or an old one", &[sim("checksum_no_position")]),
+    hazard(
+        "ST8",
+        "intact record in the wrong place, or an old one; a whole file that is another one",
+        &[sim("checksum_no_position"), sim("wrong_file_unused")],
+    ),
     hazard("ST9", "damaged batch spreads by catch-up", &[cargo("catchup_unverified")]),
     hazard("ST10", "disk full in the middle of a batch", &[sim("enospc_ignored")]),
     hazard("ST11", "slow disk of the leader stalls the group", &[cargo("wait_own_flush")]),
@@ -237,6 +241,8 @@ pub const OTHERS: &[&str] = &[
     "frame_length_unchecked",
     // Decided batches that exist in memory only are trimmed or told as durable (ordering.md 1.3).
     "decision_held_in_memory",
+    // A connection to another node that lost packets waits for the kernel, which repeats them ever more rarely.
+    "silence_is_borne",
     // Who waits at a replica that is removed hears nothing of it.
     "removed_in_silence",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of

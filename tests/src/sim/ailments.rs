@@ -33,8 +33,8 @@ impl World {
         self.wipe(node);
     }
 
-    /// A start is given a block of its log that is another's, and so refuses, as it has to: its operator tries again.
-    /// False: it does not come to that.
+    /// A start is given a block or a file of its log that is another's or an old one, and so refuses, as it has to: its
+    /// operator tries again. False: it does not come to that.
     pub fn misreads(&mut self, node: usize) -> bool {
         let random = &mut self.misread_random;
         let each = &self.nodes[node];

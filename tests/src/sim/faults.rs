@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::plan::{MS, Nanos, Plan, Purpose, random};
-use super::stories::{hold, isolate, rot, rot_log, sever, there_and_back, trap, upset, wipe};
+use super::stories::{belated, hold, isolate, rot, rot_log, sever, there_and_back, trap, upset, wipe};
 use super::traps::Moment;
 use crate::check::random::Random;
 
@@ -224,7 +224,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 26] = [
+pub const KINDS: [&str; 27] = [
     "crash",
     "crash-all",
     "pause",
@@ -251,6 +251,7 @@ pub const KINDS: [&str; 26] = [
     "trap",
     "return",
     "tune",
+    "belated",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -262,7 +263,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
             continue;
         }
         let rare = match *name {
-            "crash-all" | "isolate" | "upset" | "rot" | "sever" | "limits" => 8,
+            "crash-all" | "isolate" | "upset" | "rot" | "sever" | "limits" | "belated" => 8,
             "trap" | "return" => 2,
             _ => 1,
         };
@@ -291,6 +292,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
                 "hold" => faults.extend(hold(plan, at, &mut random)),
                 "sever" => faults.extend(sever(plan, at, &mut random)),
                 "trap" => faults.extend(trap(plan, at, &mut random)),
+                "belated" => faults.extend(belated(plan, at, &mut random)),
                 "return" => faults.extend(there_and_back(plan, at, &mut random)),
                 _ => faults.push(Fault { at, kind: draw(plan, number, &mut random) }),
             }

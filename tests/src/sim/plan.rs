@@ -150,7 +150,7 @@ pub struct DiskPlan {
     pub power: bool,
     /// A snapshot takes up to so long to be durable.
     pub snapshot_max: Nanos,
-    /// Of 100 starts so many are given a block of the log that is another's.
+    /// Of 100 starts so many are given a block or a file of the log that is another's, or an old one.
     #[serde(default)]
     pub misread: u32,
 }

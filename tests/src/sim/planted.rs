@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::SystemTime;
 
-use crate::hazards::{HAZARDS, NOT_APPLICABLE};
+use crate::check::diff;
+use crate::hazards::{HAZARDS, NOT_APPLICABLE, OTHERS};
 use crate::tidy::directed_test;
 
 /// A planted bug that seeds of the simulator must catch (reliability.md 6).
@@ -114,15 +115,17 @@ pub const CAUGHT: &[Planted] = &[
     planted("late_placed_completes", 400),
     planted("void_moves_watermark", 400),
     planted("confirm_before_placed", 600),
-    planted("conf_one_phase1", 2000),
+    planted("conf_one_phase1", 2_000),
     planted("parts_by_query", 400),
     planted("client_no_complete", 600),
-    planted("lease_survives_move", 1000),
-    planted("complete_unconfirmed", 1_400),
+    planted("lease_survives_move", 1_000),
+    planted("complete_unconfirmed", 2_000),
     planted("read_unconfirmed", 400),
     planted("range_no_snapshot", 400),
     planted("undo_forward", 400),
     planted("checksum_no_position", 400),
+    planted("wrong_file_unused", 200),
+    planted("overwritten_is_heard", 400),
     planted("frame_checksum_unchecked", 400),
     planted("frame_length_unchecked", 400),
 ];
@@ -175,6 +178,10 @@ pub fn main(arguments: &Arguments) -> ExitCode {
         return with_mutants();
     }
     let chosen = chosen(arguments);
+    if let Some(strange) = chosen.iter().find(|name| !everybody().any(|(_, known)| known == **name)) {
+        eprintln!("error: no planted bug is called `{strange}`; `coppice-sim mutants` without names lists all");
+        return ExitCode::from(2);
+    }
     let known = |name: &str| CAUGHT.iter().find(|planted| planted.name == name).map(|planted| planted.seeds);
     let limit = |name: &str| arguments.seeds.or_else(|| known(name)).unwrap_or(SEEDS);
     let (mut survived, mut after) = (Vec::new(), Vec::new());
@@ -185,16 +192,21 @@ pub fn main(arguments: &Arguments) -> ExitCode {
         }
     }
     after.sort_unstable();
-    if arguments.names.is_empty() && !arguments.smoke {
-        others();
-    }
+    let whole = arguments.names.is_empty() && !arguments.smoke;
+    let known = !whole || others();
     let (median, most) = (after.get(after.len() / 2).copied().unwrap_or(0), after.last().copied().unwrap_or(0));
     let directed = !arguments.directed || directed_tests();
     if survived.is_empty() {
         println!("{} planted bugs, all caught: after {median} seeds in the median, {most} at most", chosen.len());
-        return if directed { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        return if directed && known { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     println!("{} of {} planted bugs survived: {}", survived.len(), chosen.len(), survived.join(" "));
+    let sources = crate::tidy::sources().unwrap_or_default();
+    for name in survived {
+        if let Some(place) = directed_test(&sources, name) {
+            println!("{name:<28} is caught by a directed test: {place}");
+        }
+    }
     ExitCode::FAILURE
 }
 
@@ -213,20 +225,32 @@ fn chosen(arguments: &Arguments) -> Vec<&str> {
     SMOKE.into_iter().chain(turning).collect()
 }
 
-/// Those of the table that the simulator does not look for: who catches them, or why there is nothing to catch.
-fn others() {
+/// All planted bugs, each with the row of the table that it belongs to, if to any.
+fn everybody() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let table = HAZARDS.iter().flat_map(|hazard| hazard.mutants.iter().map(move |mutant| (hazard.id, mutant.name)));
+    table.chain(OTHERS.iter().map(|name| ("", *name)))
+}
+
+/// Those that the simulator does not look for: who catches them, or why there is nothing to catch. False: nobody knows.
+fn others() -> bool {
     let sources = crate::tidy::sources().unwrap_or_default();
-    let listed = |name: &str| CAUGHT.iter().any(|planted| planted.name == name);
-    for (hazard, mutant) in HAZARDS.iter().flat_map(|hazard| hazard.mutants.iter().map(move |mutant| (hazard, mutant)))
-    {
-        let name = mutant.name;
+    let (mut directed, mut unknown) = (0, 0);
+    for (id, name) in everybody().filter(|(_, name)| !CAUGHT.iter().any(|planted| planted.name == *name)) {
         if let Some((_, why)) = NOT_APPLICABLE.iter().find(|(known, _)| *known == name) {
             println!("{name:<28} not applicable: {why}");
-        } else if !listed(name) {
-            let place = directed_test(&sources, name).unwrap_or("cargo test --features mutants -- caught");
-            println!("{name:<28} by a directed test of {}: {place}", hazard.id);
+        } else if diff::MUTANTS.contains(&name) {
+            directed += 1;
+            println!("{name:<28} by `coppice-check diff --mutants`, and tests/tests/checker_mutants.rs");
+        } else if let Some(place) = directed_test(&sources, name) {
+            directed += 1;
+            println!("{name:<28} by a directed test{}{id}: {place}", if id.is_empty() { "" } else { " of " });
+        } else {
+            unknown += 1;
+            println!("{name:<28} NOTHING is known to catch it");
         }
     }
+    println!("{directed} planted bugs are caught by directed tests, not by seeds: run them with --directed");
+    unknown == 0
 }
 
 fn manifest() -> PathBuf {
@@ -294,5 +318,19 @@ fn run(name: &str, planted: Option<&str>, words: &[&str]) -> Option<(bool, Strin
             println!("{name:<28} not run: {error}");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_every_planted_bug_it_is_known_what_catches_it() {
+        assert!(others());
+        let sources = crate::tidy::sources().expect("sources");
+        let place = |name| directed_test(&sources, name).expect("a test");
+        assert_eq!(place("no_lock"), "server/tests/datadir.rs: every_planted_bug_is_caught");
+        assert_eq!(place("way_unverified"), "btree/tests/mutants.rs: every_mutant_is_caught");
     }
 }

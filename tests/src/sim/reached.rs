@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 199] = [
+pub const NAMES: [&str; 200] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -32,6 +32,7 @@ pub const NAMES: [&str; 199] = [
     "trap: a ticket is executed, and that is not decided",
     "trap: a map is executed, and that is not decided",
     "trap: another one coordinates",
+    "trap: a batch is proposed, and nobody has it",
     "start: a rotten log is refused",
     "start: a log that is not its own is refused",
     "frame: damaged and refused",

@@ -62,10 +62,18 @@ pub(super) fn trap(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
         }
         Moment::Border => split(key),
         Moment::Map => change(plan, 10 + random.below(3), random),
-        Moment::Ticket => return vec![set],
+        Moment::Ticket | Moment::Proposes => return vec![set],
         Moment::Coordinates => Kind::Pause { who: Target::Leader(0), length: 3 * election_timeout },
     };
     vec![set, Fault { at: at + MS, kind }]
+}
+
+/// What a leader proposes at its end comes late to one replica, which has heard by then, from that node, what was
+/// decided in its place (ordering.md 1.1).
+pub(super) fn belated(plan: &Plan, at: Nanos, random: &mut Random) -> Option<Fault> {
+    let length = 6 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
+    let kind = Kind::Trap { moment: Moment::Proposes, crash: true, length };
+    (plan.replicas >= 3).then_some(Fault { at, kind })
 }
 
 fn split(key: u32) -> Kind {

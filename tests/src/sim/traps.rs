@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::{MapVersion, PartitionId};
-use coppice_ordering::{Configuration, Instance, ReplicaId, Ticket};
+use coppice_ordering::{Batch, Configuration, Instance, Message, ReplicaId, Ticket};
 use coppice_server::machine::Machine;
+use coppice_server::net::peer::Envelope;
 use coppice_server::replica::Effect;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,9 @@ pub enum Moment {
     /// A replica of the directory begins to lead: nodes without one do not hear it, and go on with the leader before it
     /// (TK5).
     Coordinates,
+    /// It proposes commands: its process ends before it holds them itself, and one follower gets them late, which hears
+    /// of that node alone until then (PX4, PX7).
+    Proposes,
 }
 
 /// Of any group of the kind that the moment is about.
@@ -91,6 +95,7 @@ impl World {
                 let begins = |effect: &Effect| matches!(effect, Effect::Leading { .. });
                 group == PartitionId::DIRECTORY && effects.iter().any(begins)
             }
+            Moment::Proposes => leads && proposal(effects).is_some(),
         };
         let Some(at) = self.traps.iter().position(comes) else { return };
         let Trap { moment, length, crash, .. } = self.traps.swap_remove(at);
@@ -100,8 +105,12 @@ impl World {
             Moment::Ticket => "trap: a ticket is executed, and that is not decided",
             Moment::Map => "trap: a map is executed, and that is not decided",
             Moment::Coordinates => "trap: another one coordinates",
+            Moment::Proposes => "trap: a batch is proposed, and nobody has it",
         });
         self.trace.step(now, &(node, group, length), |line| *line += &format!("n{node}.{group} {moment:?}"));
+        if moment == Moment::Proposes {
+            return self.belate(node, group, effects, length);
+        }
         let members: BTreeSet<usize> = host.nodes.values().copied().collect();
         let side: BTreeSet<usize> = newcomers.into_iter().chain([node]).collect();
         match moment {
@@ -112,6 +121,18 @@ impl World {
             }
             _ => self.part(&side, &members.difference(&side).copied().collect(), length),
         }
+    }
+
+    /// A leader ends with what it has just proposed. One of its followers gets that so much later, and until then hears
+    /// of no other replica of the group.
+    fn belate(&mut self, node: usize, group: PartitionId, effects: &[Effect], length: Nanos) {
+        let (Some((to, message)), Some(host)) = (proposal(effects), self.nodes[node].hosts.get(&group)) else { return };
+        let Some(&follower) = host.nodes.get(&to) else { return };
+        let others = host.nodes.values().copied().filter(|other| ![node, follower].contains(other)).collect();
+        let envelope = Envelope { group: group.0, to, from: host.me, message: message.clone() };
+        self.schedule(self.now + length, Event::Peer { from: node, to: follower, envelope });
+        self.part(&[follower].into(), &others, length + MS);
+        self.nodes[node].doom = Some((0, length / 32));
     }
 
     /// Nodes of voters that a configuration adds which a step decides.
@@ -139,4 +160,17 @@ impl World {
             }
         }
     }
+}
+
+/// The first message of a step that proposes commands which the step itself has only begun to write, and to whom.
+fn proposal(effects: &[Effect]) -> Option<(ReplicaId, &Message)> {
+    let begins = effects.iter().any(|effect| matches!(effect, Effect::Persist { .. }));
+    let proposes = |effect| match effect {
+        &Effect::Send { to, ref message } => match message {
+            Message::Phase2a(m) if matches!(m.batch, Batch::Commands(_)) => Some((to, message)),
+            _ => None,
+        },
+        _ => None,
+    };
+    effects.iter().find_map(proposes).filter(|_| begins)
 }

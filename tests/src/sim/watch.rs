@@ -4,37 +4,52 @@
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// A look that is later than this finds that the program stood still: it was stopped, or its machine slept.
+const LATE: Duration = Duration::from_secs(2);
 
 /// What runs, in order of the beginnings: seeds.
 static RUNNING: Mutex<Vec<Run>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
+    /// Tells it from another run of the same seed.
+    number: u64,
     seed: u64,
     since: Instant,
 }
 
 /// A seed that runs, as long as this lives.
 #[derive(Debug)]
-pub struct Running(Instant, u64);
+pub struct Running(u64);
 
 impl Running {
     /// A seed begins.
     pub fn begin(seed: u64) -> Running {
-        let since = Instant::now();
-        running(|runs| runs.push(Run { seed, since }));
-        Running(since, seed)
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        let number = RUNS.fetch_add(1, Ordering::Relaxed);
+        running(|runs| runs.push(Run { number, seed, since: Instant::now() }));
+        Running(number)
+    }
+}
+
+/// Takes the time off that the program stood still since the look before.
+fn stood_still(runs: &mut [Run], last: Instant, now: Instant) {
+    let between = now.saturating_duration_since(last);
+    if between > LATE {
+        runs.iter_mut().for_each(|run| run.since = now.min(run.since + between));
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         running(|runs| {
-            if let Some(at) = runs.iter().position(|run| (run.since, run.seed) == (self.0, self.1)) {
+            if let Some(at) = runs.iter().position(|run| run.number == self.0) {
                 runs.remove(at);
             }
         });
@@ -58,16 +73,19 @@ impl Limits {
     /// Watches until the process ends; whoever breaks a limit ends it, with status 1.
     pub fn watch(self) {
         std::thread::spawn(move || {
+            let mut last = Instant::now();
             loop {
                 std::thread::sleep(LOOK);
                 let (now, memory_mib) = (Instant::now(), memory_mib());
                 // Held until the end: no run that ends meanwhile says that all is well.
                 running(|runs| {
+                    stood_still(runs, last, now);
                     if let Some(what) = self.broken(runs, now, memory_mib) {
                         println!("{what}");
                         std::process::exit(1);
                     }
                 });
+                last = now;
             }
         });
     }
@@ -108,7 +126,7 @@ mod tests {
 
     fn said(runs: &[(u64, u64)], memory_mib: Option<u64>) -> Option<String> {
         let now = Instant::now() + Duration::from_secs(1_000);
-        let run = |&(seed, seconds): &(u64, u64)| Run { seed, since: now - Duration::from_secs(seconds) };
+        let run = |&(seed, seconds): &(u64, u64)| Run { number: seed, seed, since: now - Duration::from_secs(seconds) };
         let runs: Vec<Run> = runs.iter().map(run).collect();
         Limits { seed: Duration::from_secs(300), memory_mib: 4_096 }.broken(&runs, now, memory_mib)
     }
@@ -119,6 +137,17 @@ mod tests {
         let words = said(&[(7, 301), (8, 1)], None).expect("too long");
         assert!(words.starts_with("seed 7 FAILED: time: it has not ended after 301 s"), "{words}");
         assert!(words.contains("beside it: seed 8 for 1 s"), "{words}");
+    }
+
+    #[test]
+    fn a_program_that_was_stopped_is_not_slow() {
+        let begun = Instant::now();
+        let mut runs = [Run { number: 1, seed: 7, since: begun }];
+        let seconds = Duration::from_secs;
+        stood_still(&mut runs, begun + seconds(10), begun + seconds(11));
+        assert_eq!(runs[0].since, begun);
+        stood_still(&mut runs, begun + seconds(11), begun + seconds(500));
+        assert_eq!(runs[0].since, begun + seconds(489), "11 s of work");
     }
 
     #[test]

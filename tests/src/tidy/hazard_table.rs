@@ -70,12 +70,30 @@ fn planted(sources: &[Source]) -> BTreeMap<String, String> {
     planted
 }
 
-/// The first file with a test that names the mutant, beside the lists of the simulator.
-pub fn directed_test<'a>(sources: &'a [Source], name: &str) -> Option<&'a str> {
+/// The test that catches the mutant, beside seeds of the simulator: `FILE: FUNCTION`.
+pub fn directed_test(sources: &[Source], name: &str) -> Option<String> {
     let quoted = format!("\"{name}\"");
-    let other = |source: &&Source| !source.path.starts_with("tests/src/") && !source.path.ends_with("/src/mutants.rs");
-    let mut sources = sources.iter().filter(|source| is_rust(source)).filter(other);
-    sources.find(|source| test_part(source).contains(&quoted)).map(|source| source.path.as_str())
+    let rust = || sources.iter().filter(|source| is_rust(source) && !source.path.starts_with("tests/src/"));
+    let named = |source: &Source, word: &str| {
+        let part = test_part(source);
+        let at = source.text.len() - part.len() + part.find(word)?;
+        Some(format!("{}: {}", source.path, enclosing(&source.text[..at], "fn ")?))
+    };
+    let lists = |source: &&Source| source.path.ends_with("/src/mutants.rs");
+    rust().filter(|source| !lists(source)).find_map(|source| named(source, &quoted)).or_else(|| {
+        // A crate's list of its mutants, which a test of it walks through.
+        let list = rust().filter(lists).find(|source| source.text.contains(&quoted))?;
+        let constant = enclosing(&list.text[..list.text.find(&quoted)?], "const ")?;
+        let of_crate = |source: &&Source| source.path.starts_with(list.path.trim_end_matches("src/mutants.rs"));
+        let word = format!("mutants::{constant}");
+        rust().filter(of_crate).find_map(|source| named(source, &word))
+    })
+}
+
+/// What stands behind the last `keyword` of a text.
+fn enclosing<'a>(before: &'a str, keyword: &str) -> Option<&'a str> {
+    let (_, behind) = before.rsplit_once(keyword)?;
+    Some(&behind[..behind.find(|c: char| !c.is_alphanumeric() && c != '_')?])
 }
 
 /// A test names a mutant as a string: where it activates it, or in a list of those that it must catch. The list of a

@@ -81,6 +81,39 @@ fn block(disk: &SimDisk, name: FileName, number: usize) -> Option<Vec<u8>> {
     bytes.chunks_exact(BLOCK_BYTES).nth(number).map(<[u8]>::to_vec)
 }
 
+/// A file is read as it was before.
+const OLDER: &str = "an older state";
+
+/// What a start is given for one of the files of `disk`, and what is wrong with it.
+fn wrong(disk: &SimDisk, other: &SimDisk, random: &mut Random) -> Option<(FileName, Vec<u8>, &'static str)> {
+    let names = disk.file_names();
+    let (name, from) = (names[random.below(names.len())], names[random.below(names.len())]);
+    let mut place = |name: FileName| random.below((disk.bytes(name).len() / BLOCK_BYTES).max(1));
+    let (to, at) = (place(name), place(from));
+    let block_of = |given: Option<Vec<u8>>| {
+        let mut bytes = disk.bytes(name).to_vec();
+        bytes.get_mut(to * BLOCK_BYTES..(to + 1) * BLOCK_BYTES)?.copy_from_slice(&given?);
+        Some(bytes)
+    };
+    let (given, what) = match random.below(5) {
+        0 => (block_of(block(disk, from, at)), "a block"),
+        1 => (block_of(block(other, name, to)), "another log's block"),
+        2 => (Some(disk.bytes(from).to_vec()), "another file instead"),
+        3 => (other.file_names().contains(&name).then(|| other.bytes(name).to_vec()), "another log's file instead"),
+        _ => {
+            let mut bytes = disk.bytes(name).to_vec();
+            let length = bytes.len();
+            bytes.truncate(to * BLOCK_BYTES);
+            // Room that was made beforehand is there, or the file is as short as it was.
+            if random.below(2) == 0 {
+                bytes.resize(length, 0);
+            }
+            (Some(bytes), OLDER)
+        }
+    };
+    Some((name, given?, what))
+}
+
 impl Store {
     /// Changes a byte of the newest checkpoint of a group that has an older one, which is whole. False: there is none.
     pub fn rot_checkpoint(&mut self, at: u64) -> bool {
@@ -130,29 +163,33 @@ impl Store {
         false
     }
 
-    /// What the next start makes of the log if it is given one block that is not what was asked for: another of the
-    /// same log, or the one of `other`'s in that place.
+    /// What the next start makes of the log if it is given something that is not what was asked for: one block or a
+    /// whole file that is another of the same log's, or the one of `other`'s in that place; or a file as it was before.
     pub fn misread(&self, other: &Store, at: u64) -> Misread {
         let mut random = Random::of(at, 0x108);
         let (mut disk, other) = (self.disk.0.borrow().clone(), other.disk.0.borrow());
         let Ok(whole) = self.read(disk.clone()) else { return Misread::Unseen };
-        let mut place = || {
-            let names = disk.file_names();
-            let name = names[random.below(names.len())];
-            (name, random.below((disk.bytes(name).len() / BLOCK_BYTES).max(1)))
-        };
-        let ((name, to), (from, at)) = (place(), place());
-        let given = match random.below(2) {
-            0 => block(&disk, from, at),
-            _ => block(&other, name, to),
-        };
-        let Some(given) = given.filter(|_| block(&disk, name, to).is_some()) else { return Misread::Unseen };
-        disk.damage(name, |bytes| bytes[to * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&given));
+        let Some((name, given, what)) = wrong(&disk, &other, &mut random) else { return Misread::Unseen };
+        // Where nothing was written later, the log does not tell that there was more: other nodes do (PX12).
+        let tells_nothing = what == OLDER || given.iter().all(|byte| *byte == 0);
+        if tells_nothing && !self.goes_on_behind(name, &whole) {
+            return Misread::Unseen;
+        }
+        disk.damage(name, |bytes| *bytes = given);
         match self.read(disk) {
             Err(_) => Misread::Refused,
             Ok(found) if found.is_torn(&whole) || found.replays_as(&whole) => Misread::Unseen,
-            Ok(found) => Misread::Believed(format!("block {to} of {name}: {} of {whole}", found.entries.len())),
+            Ok(found) => Misread::Believed(format!("{what} of {name}: {} of {whole}", found.entries.len())),
         }
+    }
+
+    /// Whether the files behind this one hold something.
+    fn goes_on_behind(&self, name: FileName, whole: &Held) -> bool {
+        let mut disk = self.disk.0.borrow().clone();
+        let is_segment = |name: &FileName| matches!(name, FileName::Segment(_));
+        let behind = disk.file_names().into_iter().filter(|other| is_segment(other) && *other > name);
+        behind.collect::<Vec<_>>().into_iter().for_each(|other| disk.lose_file(other));
+        self.read(disk).is_ok_and(|found| found.entries.len() < whole.entries.len())
     }
 
     /// All that a log holds.
