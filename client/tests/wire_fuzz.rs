@@ -128,6 +128,7 @@ fn samples() -> Vec<Bytes> {
         keys_only: false,
         count_only: false,
         from_leaders: false,
+        spread: false,
         pairs_max: 1 << 40,
         bytes_max: 0,
         credit: 65_536,

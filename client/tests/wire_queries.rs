@@ -38,6 +38,7 @@ fn query(low: &[u8], high: Option<&[u8]>) -> QueryRequest {
         keys_only: false,
         count_only: false,
         from_leaders: false,
+        spread: false,
         pairs_max: 0,
         bytes_max: 0,
         credit: 1,
@@ -61,14 +62,14 @@ fn cut(bounds: &[Vec<u8>], open: bool) -> Cut {
 proptest! {
     #[test]
     fn a_query_comes_back(
-        number: u32, bounds in btree_set(vec(any::<u8>(), 0..40), 2), open: bool, flags: [bool; 4], pairs_max: u64,
+        number: u32, bounds in btree_set(vec(any::<u8>(), 0..40), 2), open: bool, flags: [bool; 5], pairs_max: u64,
         bytes_max: u64, credit: u32,
     ) {
         let bounds: Vec<Bytes> = bounds.into_iter().map(Bytes::from).collect();
-        let [reverse, keys_only, count_only, from_leaders] = flags;
+        let [reverse, keys_only, count_only, from_leaders, spread] = flags;
         let query = QueryRequest {
             query: number, low: bounds[0].clone(), high: (!open).then(|| bounds[1].clone()), reverse, keys_only,
-            count_only, from_leaders, pairs_max, bytes_max, credit,
+            count_only, from_leaders, spread, pairs_max, bytes_max, credit,
         };
         let frame = framed(|out| query.encode(out, 6));
         prop_assert_eq!((frame.kind, frame.stream), (Kind::RangeQuery as u8, 6));
@@ -132,8 +133,8 @@ fn a_query_with_bounds_that_enclose_nothing_or_flags_of_the_future_is_refused() 
         assert_eq!(Request::decode(&frame), Err(WireError::Order("bounds")));
     }
     let mut body = framed(|out| query(b"a", None).encode(out, 1)).body.to_vec();
-    body[0] = 32;
-    assert!(matches!(request(Kind::RangeQuery, &body), Err(WireError::Unknown { what: "query flag", value: 32 })));
+    body[0] = 64;
+    assert!(matches!(request(Kind::RangeQuery, &body), Err(WireError::Unknown { what: "query flag", value: 64 })));
     let frame = framed(|out| query(&[0; KEY_BYTES_MAX + 2], None).encode(out, 1));
     assert!(matches!(Request::decode(&frame), Err(WireError::Limit { what: "bound length", .. })));
     // The first key behind the longest key is a legal bound.

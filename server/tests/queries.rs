@@ -134,6 +134,7 @@ fn everything() -> QueryRequest {
         keys_only: false,
         count_only: false,
         from_leaders: false,
+        spread: false,
         pairs_max: 0,
         bytes_max: 0,
         credit: 1 << 20,
@@ -210,6 +211,27 @@ fn a_query_counts_as_one_request_however_many_messages_answer_it() {
     };
     let sum: f64 = (0..3).map(|at| counted(cluster.node(at).expect("runs").metrics())).sum();
     assert_eq!(sum, 5.0);
+}
+
+/// Leaders know first what is decided, so parts come from them; a client may have all replicas share in the work.
+#[test]
+fn parts_come_from_leaders_unless_the_client_spreads_them() {
+    let directory = Scratch::new("queries-drawn");
+    let cluster = formed(&LocalOptions { partitions: 4, ..LocalOptions::new(&directory.0) });
+    let mut asker = Asker::connect(&cluster);
+    let mut nodes = |spread| -> Vec<BTreeSet<NodeId>> {
+        let mut nodes = vec![BTreeSet::new(); 4];
+        for _ in 0..6 {
+            let (_, cut, _) = asker.query(&QueryRequest { spread, ..everything() });
+            cut.parts.iter().zip(&mut nodes).for_each(|(part, nodes)| _ = nodes.insert(part.node));
+        }
+        nodes
+    };
+    // Another may come to lead, but not between any two queries.
+    wait_for("each partition is served by one node", patience(), || {
+        nodes(false).iter().all(|nodes| nodes.len() == 1).then_some(())
+    });
+    assert!(nodes(true).iter().all(|nodes| nodes.len() > 1), "the voters are drawn in turn");
 }
 
 #[test]

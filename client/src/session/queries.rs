@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::BytesMut;
 
-use crate::command::{Answer, Output, RangeCall};
+use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::frame::encode_frame;
@@ -97,7 +97,7 @@ impl Session {
         call.in_flight = true;
         call.query = Some(number);
         let attempts = call.attempts;
-        let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode: _ } = range;
+        let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode } = range;
         let bounds = (low.clone(), high.clone(), reverse);
         let query = Query::new(key, (peer, stream), bounds, (credit, credit_max));
         self.queries.under_way.insert(number, Box::new(Attempt { query, until: Time::NEVER }));
@@ -109,6 +109,7 @@ impl Session {
             keys_only,
             count_only,
             from_leaders: attempts > 0,
+            spread: mode == ReadMode::AnyReplica,
             pairs_max,
             bytes_max,
             credit,
@@ -206,6 +207,9 @@ impl Session {
     /// Gives the reader what has come in key order, and grants what it has room for.
     fn give_out(&mut self, now: Time, number: u32, effects: &mut Vec<Effect>) {
         let Some(attempt) = self.queries.under_way.get_mut(&number) else { return };
+        if !attempt.query.may_leave() {
+            return;
+        }
         let mut chunks = Vec::new();
         let ended = attempt.query.give(&mut chunks);
         let key = attempt.query.call;

@@ -217,7 +217,7 @@ impl Query {
 
     /// Whether the result may leave: it counts, and each of its parts has begun. A replica that was removed before it
     /// came to the ticket gives no part; while nothing was given out, the query is simply asked again.
-    fn may_leave(&self) -> bool {
+    pub fn may_leave(&self) -> bool {
         let begun = || self.parts.iter().all(|part| part.position.is_some());
         self.completed && begun() || mutant!(client_no_complete)
     }

@@ -7,8 +7,8 @@
 //! same way.
 //!
 //! ```text
-//! RangeQuery = u8 flags (1 reverse, 2 keys only, 4 count, 8 high, 16 leaders), varint query, varint pairs_max,
-//!              varint bytes_max, varint credit, low, [high]
+//! RangeQuery = u8 flags (1 reverse, 2 keys only, 4 count, 8 high, 16 leaders, 32 spread), varint query,
+//!              varint pairs_max, varint bytes_max, varint credit, low, [high]
 //! Cut        = u8 flags (1 high), ticket, varint version, varint parts, low, parts x (varint partition, varint node,
 //!              high: left out in the last part without the flag)
 //! Completed  = ticket;  PartCredit = varint partition, u32 bytes;  PartCancel = nothing
@@ -28,7 +28,8 @@ const QUERY_KEYS_ONLY: u8 = 2;
 const QUERY_COUNT: u8 = 4;
 const QUERY_HIGH: u8 = 8;
 const QUERY_LEADERS: u8 = 16;
-const QUERY_FLAGS: u8 = QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH | QUERY_LEADERS;
+const QUERY_SPREAD: u8 = 32;
+const QUERY_FLAGS: u8 = QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH | QUERY_LEADERS | QUERY_SPREAD;
 const CUT_HIGH: u8 = 1;
 
 /// Up to so many parts are looked through one by one.
@@ -74,6 +75,9 @@ pub struct QueryRequest {
     /// Only leaders serve its parts: an attempt before came to nothing, perhaps because a replica that had been drawn
     /// is out of reach. Leaders are not, having placed the ticket.
     pub from_leaders: bool,
+    /// All replicas share in serving the parts. Else leaders do: they know first what is decided, and nobody has to be
+    /// told.
+    pub spread: bool,
     /// Pairs at most, in each part; 0: no limit. The client cuts the whole.
     pub pairs_max: u64,
     /// Bytes of keys and values at most, though at least one pair, in each part; 0: no limit.
@@ -92,7 +96,8 @@ impl QueryRequest {
                 | flag(self.keys_only, QUERY_KEYS_ONLY)
                 | flag(self.count_only, QUERY_COUNT)
                 | flag(self.high.is_some(), QUERY_HIGH)
-                | flag(self.from_leaders, QUERY_LEADERS),
+                | flag(self.from_leaders, QUERY_LEADERS)
+                | flag(self.spread, QUERY_SPREAD),
         );
         put_varint(out, u64::from(self.query));
         put_varint(out, self.pairs_max);
@@ -126,6 +131,7 @@ impl QueryRequest {
             keys_only: flags & QUERY_KEYS_ONLY != 0,
             count_only: flags & QUERY_COUNT != 0,
             from_leaders: flags & QUERY_LEADERS != 0,
+            spread: flags & QUERY_SPREAD != 0,
             pairs_max,
             bytes_max,
             credit,

@@ -63,6 +63,8 @@ pub struct Placed {
     pub ticket: Ticket,
     /// What this replica gives to its queries.
     pub shares: Vec<(Share, Cursor)>,
+    /// Other replicas give some, too.
+    pub others_give: bool,
 }
 
 /// Operations that go down the tree together, at most: enough to overlap their waiting for memory, few enough that what
@@ -366,7 +368,7 @@ impl Shard {
         if !self.chain.place(place.ticket, place.prev) {
             return;
         }
-        let mut shares = Vec::new();
+        let (mut shares, mut others_give) = (Vec::new(), false);
         if let Work::Change { payload, .. } = &place.work
             && let Ok(change) = postcard::from_bytes(payload)
         {
@@ -375,6 +377,7 @@ impl Shard {
         if let Work::Queries(queries) = &place.work {
             for sub in queries {
                 if !self.me.is_some_and(|me| Share::is_for(&sub.bytes, me)) {
+                    others_give = true;
                     continue;
                 }
                 let Ok(share) = Share::decode(&sub.bytes) else { continue };
@@ -384,7 +387,7 @@ impl Shard {
                 }
             }
         }
-        self.placed.push(Placed { instance, index, ticket: place.ticket, shares });
+        self.placed.push(Placed { instance, index, ticket: place.ticket, shares, others_give });
     }
 
     /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none

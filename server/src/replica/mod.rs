@@ -63,6 +63,10 @@ pub struct Replica {
     reporter: Reporter,
     /// Parts of queries at undecided instances, ascending.
     parts: VecDeque<(Instance, Box<QueryPart>)>,
+    /// The newest instance of which other replicas give parts.
+    others_give: Instance,
+    /// Up to here the followers were told what is decided because they give parts.
+    announced: Instance,
     /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
     stall: Option<Stall>,
     limits: Limits,
@@ -111,6 +115,8 @@ impl Replica {
             paxos,
             reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
             parts: VecDeque::new(),
+            others_give: Instance::ZERO,
+            announced: Instance::ZERO,
             stall: None,
             limits: Limits::default(),
             placed: Vec::new(),

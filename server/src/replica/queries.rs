@@ -27,8 +27,11 @@ impl Replica {
     pub(super) fn tell_placed(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let Some(ticket) = self.reporter.poll(now) else { return };
         effects.push(Effect::Placed { ticket });
-        self.paxos.announce(now, &mut self.ordered);
-        self.drain(now, effects);
+        if self.others_give > self.announced {
+            self.announced = self.executor.decided();
+            self.paxos.announce(now, &mut self.ordered);
+            self.drain(now, effects);
+        }
     }
 
     /// Everything up to `ticket` is released or voided.
@@ -67,6 +70,9 @@ impl Replica {
         self.executor.take_placed(&mut self.placed);
         for placed in self.placed.drain(..) {
             self.reporter.placed(placed.instance, placed.ticket);
+            if placed.others_give {
+                self.others_give = placed.instance;
+            }
             let position = Position { partition: self.group, instance: placed.instance.0, index: placed.index };
             for (share, mut cursor) in placed.shares {
                 if crate::mutant!(part_old)

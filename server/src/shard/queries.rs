@@ -124,7 +124,7 @@ impl Shard {
         let covered = map.cover(&request.low, request.high.as_deref());
         let (mut shares, mut parts) = (BTreeMap::new(), Vec::with_capacity(covered.len()));
         for entry in covered {
-            let drawn = self.draw(entry, request.from_leaders, &silent);
+            let drawn = self.draw(entry, &request, &silent);
             let (share, part) = Share::cut(entry, client, &request, drawn);
             let share = share.encode_in(&mut self.queries.shares);
             shares.insert(translate::core_partition(entry.partition), share);
@@ -135,26 +135,27 @@ impl Shard {
         self.coordinate(Input::Query(Query { id, map: version, parts: shares }));
     }
 
-    /// The replica that answers: the leader if that is wanted and known, else the voters in turn, those that can be
-    /// reached before the others.
-    fn draw(&mut self, entry: &Entry, from_leader: bool, silent: &[NodeId]) -> Drawn {
-        let drawn = self.queries.drawn;
-        self.queries.drawn = drawn.wrapping_add(1);
+    /// The replica that answers: the leader, which knows first what is decided; or, if the client wants it so or the
+    /// leader cannot be reached, the voters in turn, those that can be reached before the others.
+    fn draw(&mut self, entry: &Entry, request: &QueryRequest, silent: &[NodeId]) -> Drawn {
         let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
         let up = |node: NodeId| {
             let connected = self.links.get(&node).is_some_and(|link| link.is_up());
             Some(node) == own || (connected && !silent.contains(&node))
         };
-        let leader = self.shared.leader(entry.partition).filter(|_| from_leader);
+        let wanted = |node: &NodeId| request.from_leaders || !request.spread && up(*node);
+        let leader = self.shared.leader(entry.partition).filter(wanted);
         let voters = || entry.replicas.iter().filter(|info| info.role == Role::Voter);
         if let Some(info) = voters().find(|info| Some(info.node) == leader) {
             return (translate::replica(info.replica), info.node);
         }
+        let drawn = self.queries.drawn;
         let reachable = || voters().filter(|info| up(info.node));
         let info = match (reachable().count(), voters().count()) {
             (0, voting) => voters().nth(drawn % voting.max(1)),
             (reached, _) => reachable().nth(drawn % reached),
         };
+        self.queries.drawn = drawn.wrapping_add(1);
         match info {
             Some(info) => (translate::replica(info.replica), info.node),
             // A partition without voters: nobody answers, and the query is asked again by another map.
