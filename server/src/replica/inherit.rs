@@ -95,6 +95,17 @@ impl Replica {
         let later = |id: &ReplicaId| !configuration.voters.contains(id) && !crate::mutant!(stalled_asks_old_voters);
         let others = configuration.voters.iter().copied().chain(self.leader.filter(later));
         let others: Vec<ReplicaId> = others.filter(|id| *id != self.me).collect();
-        others.get(asked % others.len().max(1)).copied()
+        others.get(turn(asked, others.len())).copied()
     }
+}
+
+/// Whose turn it is among `count`, at question number `asked`. While one of them is asked the next questions go
+/// nowhere: in turns, all that go out could be those to one that cannot answer. Multiples of the golden ratio keep no
+/// step with anything.
+pub(super) fn turn(asked: usize, count: usize) -> usize {
+    if crate::mutant!(stall_asks_in_step) {
+        return asked % count.max(1);
+    }
+    let part = (asked as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (part as usize * count) >> 32
 }

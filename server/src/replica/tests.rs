@@ -270,6 +270,17 @@ fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
     assert_eq!(answers(&follower.step(Input::Released(TICKET))), 1);
 }
 
+/// Seed 2004679: one of three replicas waited for a state; of its questions every sixth one only went out, and each of
+/// these was to a node that had none.
+#[test]
+fn all_are_asked_whatever_time_an_answer_takes() {
+    for (every, count) in (1..60).flat_map(|every| (1..6).map(move |count| (every, count))) {
+        let mut asked = vec![0; count];
+        (0..100).for_each(|number| asked[super::inherit::turn(number * every, count)] += 1);
+        assert!(!asked.contains(&0), "every {every} of {count}: {asked:?}");
+    }
+}
+
 /// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
 #[cfg(feature = "mutants")]
 #[test]
@@ -278,6 +289,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("limits_unlogged", "bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of"),
         ("undo_no_limits", "bounds_of_sessions_that_are_not_decided_are_taken_back"),
         ("install_default_limits", "a_snapshot_holds_the_bounds_of_sessions"),
+        ("stall_asks_in_step", "all_are_asked_whatever_time_an_answer_takes"),
         ("removed_in_silence", "who_waits_at_a_removed_replica_is_told"),
         ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),

@@ -1,6 +1,7 @@
 //! A disk that does not give what was written: changed bytes, blocks written elsewhere, blocks read from elsewhere.
 
 use coppice_server::log::engine::Found;
+use coppice_server::log::segment::{BadHeader, Header};
 use coppice_server::log::{Disk, Entry, FileName, LogError, Replay};
 
 use super::sim_disk::SimDisk;
@@ -81,6 +82,9 @@ fn block(disk: &SimDisk, name: FileName, number: usize) -> Option<Vec<u8>> {
     bytes.chunks_exact(BLOCK_BYTES).nth(number).map(<[u8]>::to_vec)
 }
 
+/// A file is read as another one, of this log or another node's.
+const FILE: &str = "another file instead";
+
 /// A file is read as it was before.
 const OLDER: &str = "an older state";
 
@@ -98,8 +102,8 @@ fn wrong(disk: &SimDisk, other: &SimDisk, random: &mut Random) -> Option<(FileNa
     let (given, what) = match random.below(5) {
         0 => (block_of(block(disk, from, at)), "a block"),
         1 => (block_of(block(other, name, to)), "another log's block"),
-        2 => (Some(disk.bytes(from).to_vec()), "another file instead"),
-        3 => (other.file_names().contains(&name).then(|| other.bytes(name).to_vec()), "another log's file instead"),
+        2 => (Some(disk.bytes(from).to_vec()), FILE),
+        3 => (other.file_names().contains(&name).then(|| other.bytes(name).to_vec()), FILE),
         _ => {
             let mut bytes = disk.bytes(name).to_vec();
             let length = bytes.len();
@@ -170,8 +174,12 @@ impl Store {
         let (mut disk, other) = (self.disk.0.borrow().clone(), other.disk.0.borrow());
         let Ok(whole) = self.read(disk.clone()) else { return Misread::Unseen };
         let Some((name, given, what)) = wrong(&disk, &other, &mut random) else { return Misread::Unseen };
-        // Where nothing was written later, the log does not tell that there was more: other nodes do (PX12).
-        let tells_nothing = what == OLDER || given.iter().all(|byte| *byte == 0);
+        // Where nothing was written later, the log does not tell that there was more: other nodes do (PX12). Nor does
+        // it if this is like a file whose first write was torn.
+        let FileName::Segment(number) = name else { return Misread::Unseen };
+        let whole_header =
+            !matches!(Header::decode(&given, number), Err(BadHeader::Unused | BadHeader::Short | BadHeader::Checksum));
+        let tells_nothing = what == OLDER || what == FILE && !whole_header;
         if tells_nothing && !self.goes_on_behind(name, &whole) {
             return Misread::Unseen;
         }
