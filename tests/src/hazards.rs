@@ -252,6 +252,8 @@ pub const OTHERS: &[&str] = &[
     "undo_no_limits",
     // What the executor had no room for when it was accepted is not given to it again (ordering.md 2.1).
     "executor_stands_still",
+    // A batch becomes due in the moment in which a submission is refused, and is never proposed (ordering.md 9).
+    "refused_holds_up",
     // A proposal that a later ballot overwrote is taken for the decided one (ordering.md 1.1).
     "overwritten_is_heard",
     // A move waits for a learner on a node that left for good (experience.md 3).

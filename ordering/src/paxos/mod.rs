@@ -100,6 +100,10 @@ impl Paxos {
         }
         if !proposer.batcher.submit(self.now, bytes, count, &self.settings) {
             self.counters.submissions_refused += 1;
+            // Time has passed here as well: what has become due would have no deadline any more.
+            if !mutant!(refused_holds_up) {
+                self.advance(effects);
+            }
             return Err(SubmitError::Busy);
         }
         self.advance(effects);
