@@ -117,7 +117,7 @@ pub const CAUGHT: &[Planted] = &[
     planted("confirm_before_placed", 600),
     planted("conf_one_phase1", 2_000),
     planted("parts_by_query", 400),
-    planted("client_no_complete", 600),
+    planted("client_no_complete", 2_000),
     planted("lease_survives_move", 1_000),
     planted("complete_unconfirmed", 2_000),
     planted("read_unconfirmed", 400),
