@@ -30,8 +30,7 @@ fn hear(paxos: &mut Paxos, from: u32, message: Message) -> Vec<Message> {
     sent.collect()
 }
 
-#[test]
-fn a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end() {
+fn replica() -> Paxos {
     let config = Config {
         id: ReplicaId(1),
         configuration: Configuration::of_voters((0..5).map(ReplicaId)),
@@ -40,27 +39,47 @@ fn a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end() {
         settings: Settings::default(),
         campaign_first: false,
     };
-    let mut paxos = Paxos::new(config, Time::ZERO);
-    let (first, second) = (Ballot::new(1, 0), Ballot::new(2, 2));
-    hear(&mut paxos, 0, Phase1a { ballot: first, from: Instance(1), handover: None }.into());
-    let decided = AcceptedBatch { instance: Instance(1), ballot: second, batch: batch("new") };
+    Paxos::new(config, Time::ZERO)
+}
+
+fn proposal(ballot: Ballot, word: &'static str) -> Message {
+    let (instance, batch) = (Instance(1), batch(word));
+    Phase2a { ballot, instance, batch, decided_upto: Instance::ZERO, released: None }.into()
+}
+
+fn catch_up(ballot: Ballot, word: &'static str) -> Message {
+    let decided = AcceptedBatch { instance: Instance(1), ballot, batch: batch(word) };
     let reply = CatchUpReply {
         decided: vec![decided],
         decided_upto: Instance(1),
         trimmed_upto: Instance::ZERO,
         held_upto: Instance::ZERO,
-        promised: second,
+        promised: ballot,
     };
-    hear(&mut paxos, 3, reply.into());
+    reply.into()
+}
+
+#[test]
+fn a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end() {
+    let mut paxos = replica();
+    let (first, second) = (Ballot::new(1, 0), Ballot::new(2, 2));
+    hear(&mut paxos, 0, Phase1a { ballot: first, from: Instance(1), handover: None }.into());
+    hear(&mut paxos, 3, catch_up(second, "new"));
     assert_eq!(paxos.decided_upto(), Instance(1), "learned");
-    let late = Phase2a {
-        ballot: first,
-        instance: Instance(1),
-        batch: batch("old"),
-        decided_upto: Instance(0),
-        released: None,
-    };
-    let sent = hear(&mut paxos, 0, late.into());
+    let sent = hear(&mut paxos, 0, proposal(first, "old"));
+    assert!(!sent.iter().any(|message| matches!(message, Message::Phase2b(_))), "a vote for what was overwritten");
+}
+
+/// Seed 2007361: the replica had voted for the decided batch in a ballot before that of the late proposal, and a later
+/// ballot, found by catch-up, decided it.
+#[test]
+fn a_late_proposal_between_a_vote_and_the_decision_is_neither_a_vote_nor_the_end() {
+    let mut paxos = replica();
+    let (first, second, third) = (Ballot::new(1, 0), Ballot::new(2, 2), Ballot::new(3, 3));
+    hear(&mut paxos, 0, proposal(first, "kept"));
+    hear(&mut paxos, 3, catch_up(third, "kept"));
+    assert_eq!(paxos.decided_upto(), Instance(1), "learned");
+    let sent = hear(&mut paxos, 2, proposal(second, "lost"));
     assert!(!sent.iter().any(|message| matches!(message, Message::Phase2b(_))), "a vote for what was overwritten");
 }
 

@@ -226,12 +226,14 @@ impl Paxos {
         false
     }
 
-    /// The next instance was decided elsewhere: keeps it, and records it unless an equal vote is on record.
+    /// The next instance was decided elsewhere: keeps it, and records it unless an equal vote of that ballot or a later
+    /// is on record. One of an earlier ballot will not do: a proposal between the two may still come late, and it is
+    /// the ballot that tells that it was overwritten.
     pub(super) fn learn(&mut self, decided: AcceptedBatch, effects: &mut Vec<Effect>) -> bool {
         let AcceptedBatch { instance, ballot, batch } = decided;
         assert_eq!(instance, self.learner.decided_upto.next());
         self.counters.batches_learned += 1;
-        let held = self.acceptor.slots.get(instance).is_some_and(|slot| slot.batch == batch);
+        let held = self.acceptor.slots.get(instance).is_some_and(|slot| slot.batch == batch && slot.ballot >= ballot);
         if !held {
             self.acceptor.learn(instance, ballot, batch.clone(), effects);
         }
