@@ -84,11 +84,16 @@ fn a_late_proposal_between_a_vote_and_the_decision_is_neither_a_vote_nor_the_end
 }
 
 #[cfg(feature = "mutants")]
-#[test]
-fn a_replica_that_takes_it_for_the_decided_one_is_caught() {
-    let test = "a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end";
+fn catch(mutant: &str, test: &str) {
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);
-    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "overwritten_is_heard").output();
-    assert!(!output.expect("it runs").status.success(), "the planted bug survived");
+    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", mutant).output();
+    assert!(!output.expect("it runs").status.success(), "the planted bug {mutant} survived");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_replica_that_takes_it_for_the_decided_one_is_caught() {
+    catch("overwritten_is_heard", "a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end");
+    catch("learned_under_an_old_vote", "a_late_proposal_between_a_vote_and_the_decision_is_neither_a_vote_nor_the_end");
 }

@@ -254,8 +254,10 @@ pub const OTHERS: &[&str] = &[
     "executor_stands_still",
     // A batch becomes due in the moment in which a submission is refused, and is never proposed (ordering.md 9).
     "refused_holds_up",
-    // A proposal that a later ballot overwrote is taken for the decided one (ordering.md 1.1).
+    // A proposal that a later ballot overwrote is taken for the decided one; or the vote of a ballot before that
+    // proposal stays on record for the decision, so that nothing tells (ordering.md 1.1).
     "overwritten_is_heard",
+    "learned_under_an_old_vote",
     // A move waits for a learner on a node that left for good (experience.md 3).
     "move_outlives_its_target",
     // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (ordering.md 8).

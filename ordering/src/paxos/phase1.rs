@@ -233,7 +233,8 @@ impl Paxos {
         let AcceptedBatch { instance, ballot, batch } = decided;
         assert_eq!(instance, self.learner.decided_upto.next());
         self.counters.batches_learned += 1;
-        let held = self.acceptor.slots.get(instance).is_some_and(|slot| slot.batch == batch && slot.ballot >= ballot);
+        let as_new = |vote: Ballot| vote >= ballot || mutant!(learned_under_an_old_vote);
+        let held = self.acceptor.slots.get(instance).is_some_and(|slot| slot.batch == batch && as_new(slot.ballot));
         if !held {
             self.acceptor.learn(instance, ballot, batch.clone(), effects);
         }
