@@ -1,8 +1,9 @@
 //! A disk that does not give what was written: changed bytes, blocks written elsewhere, blocks read from elsewhere.
 
+use coppice_ordering::Record;
 use coppice_server::log::engine::Found;
 use coppice_server::log::segment::{BadHeader, Header};
-use coppice_server::log::{Disk, Entry, FileName, LogError, Replay};
+use coppice_server::log::{Disk, Entry, FileName, GroupReplay, LogError, Replay};
 
 use super::sim_disk::SimDisk;
 use super::{Saved, Store};
@@ -59,7 +60,8 @@ impl Held {
         let replayed = |entries: &[(bool, Entry)]| {
             let mut replay = Replay::default();
             entries.iter().for_each(|(carried, entry)| replay.apply(*carried, entry.clone()));
-            replay
+            let records: Vec<Vec<Record>> = replay.groups.values_mut().map(with_each_lease_once).collect();
+            (replay, records)
         };
         let found = replayed(&self.entries);
         (whole.proven()..=whole.entries.len()).rev().any(|upto| replayed(&whole.entries[..upto]) == found)
@@ -74,6 +76,15 @@ impl std::fmt::Display for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} entries, of them {} unproven", self.entries.len(), self.unproven)
     }
+}
+
+/// The records of a group. A lease whose carried copy follows says nothing where it stood first.
+fn with_each_lease_once(group: &mut GroupReplay) -> Vec<Record> {
+    let records: Vec<Record> = group.take_records().map(|(_, record)| record).collect();
+    let stays = |(at, record): &(usize, &Record)| {
+        !matches!(record, Record::Lease { .. }) || !records[at + 1..].contains(record)
+    };
+    records.iter().enumerate().filter(stays).map(|(_, record)| record.clone()).collect()
 }
 
 /// The block of a file with this number, if both are there.
