@@ -246,6 +246,13 @@ fn a_large_checkpoint_is_read_back_in_parts() {
     assert!(written.manifest.chunks as usize > (33 << 20) / CHUNK_BYTES);
     let loaded = checkpoints.load(P).expect("loads").checkpoint.expect("there");
     assert_eq!(loaded.manifest(), &written.manifest);
+    drop(loaded);
+
+    // A node that ends while it reads one back need not wait, and has the one before.
+    let pairs = (0..34_u64).map(|n| (format!("k{n:02}"), &large));
+    let draft = checkpoints.write(head(41), &blobs(41), pairs, Box::new(|step| step != Step::Reading));
+    assert!(matches!(draft.and_then(Draft::finish), Err(CheckpointError::Stopped)));
+    assert_eq!(checkpoints.instances(P).expect("a list"), [Instance(40)]);
 }
 
 #[test]

@@ -107,5 +107,5 @@ pub(super) fn turn(asked: usize, count: usize) -> usize {
         return asked % count.max(1);
     }
     let part = (asked as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    (part as usize * count) >> 32
+    ((part * count as u64) >> 32) as usize
 }
