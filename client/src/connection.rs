@@ -10,6 +10,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::dial::dial;
 use crate::wire::{Frame, FrameDecoder};
 
 /// Reads of one connection before others have their turn.
@@ -26,8 +27,6 @@ enum State {
 
 /// See the module.
 pub(crate) struct Connection {
-    /// The session's name for this life of it.
-    pub life: u32,
     state: State,
     decoder: FrameDecoder,
     /// To be written. Bounded by what the session lets wait: it sends no more than its windows allow.
@@ -44,15 +43,14 @@ pub(crate) enum Event {
 
 impl Connection {
     /// Begins to connect to `host:port`.
-    pub fn open(life: u32, address: String) -> Connection {
+    pub fn open(address: String) -> Connection {
         let connecting = async move {
-            let stream = TcpStream::connect(address).await?;
+            let stream = dial(|| TcpStream::connect(&address)).await?;
             // A pack waits for nobody: the session has packed what there was.
             stream.set_nodelay(true)?;
             Ok(stream)
         };
         Connection {
-            life,
             state: State::Connecting(Box::pin(connecting)),
             decoder: FrameDecoder::of_answers(),
             out: VecDeque::new(),

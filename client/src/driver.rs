@@ -27,8 +27,7 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     session: Session,
     start: Instant,
-    /// By peer.
-    connections: Vec<Option<Connection>>,
+    connections: BTreeMap<ConnectionId, Connection>,
     effects: Vec<Effect>,
     messages: Vec<Message>,
     delivery: Delivery,
@@ -48,7 +47,7 @@ impl Driver {
             shared,
             session: Session::new(config, client, seed, endpoints),
             start: Instant::now(),
-            connections: Vec::new(),
+            connections: BTreeMap::new(),
             effects: Vec::new(),
             messages: Vec::new(),
             delivery: Delivery::default(),
@@ -111,10 +110,9 @@ impl Driver {
     /// Takes in what the nodes say. Returns whether there may be more at once.
     fn listen(&mut self, now: Time, cx: &mut Context<'_>) -> bool {
         let mut more = false;
-        for (peer, slot) in self.connections.iter_mut().enumerate() {
-            let Some(open) = slot else { continue };
-            let connection = ConnectionId { peer: peer as u32, life: open.life };
-            let (session, effects, mut lost) = (&mut self.session, &mut self.effects, false);
+        let Driver { connections, session, effects, .. } = self;
+        connections.retain(|&connection, open| {
+            let mut lost = false;
             more |= open.receive(cx, |event| {
                 let input = match event {
                     Event::Connected => Input::Connected(connection),
@@ -126,10 +124,8 @@ impl Driver {
                 };
                 session.step(now, input, effects);
             });
-            if lost {
-                *slot = None;
-            }
-        }
+            !lost
+        });
         more
     }
 
@@ -139,21 +135,15 @@ impl Driver {
         for effect in self.effects.drain(..) {
             match effect {
                 Effect::Connect { connection, address } => {
-                    let at = connection.peer as usize;
-                    if self.connections.len() <= at {
-                        self.connections.resize_with(at + 1, || None);
-                    }
-                    self.connections[at] = Some(Connection::open(connection.life, address));
+                    self.connections.insert(connection, Connection::open(address));
                 }
                 Effect::Send { connection, bytes } => {
-                    if let Some(open) = live(&mut self.connections, connection) {
+                    if let Some(open) = self.connections.get_mut(&connection) {
                         open.send(bytes);
                     }
                 }
                 Effect::Close { connection } => {
-                    if live(&mut self.connections, connection).is_some() {
-                        self.connections[connection.peer as usize] = None;
-                    }
+                    self.connections.remove(&connection);
                 }
                 Effect::Complete { token, bytes, result } => {
                     self.ranges.remove(&token);
@@ -167,15 +157,15 @@ impl Driver {
 
     /// Writes what waits on all connections.
     fn speak(&mut self, now: Time, cx: &mut Context<'_>) {
-        for (peer, slot) in self.connections.iter_mut().enumerate() {
-            let Some(open) = slot else { continue };
-            if let Err(error) = open.flush(cx) {
-                let connection = ConnectionId { peer: peer as u32, life: open.life };
-                let input = Input::Disconnected { connection, trouble: describe(&error) };
-                self.session.step(now, input, &mut self.effects);
-                *slot = None;
+        let Driver { connections, session, effects, .. } = self;
+        connections.retain(|&connection, open| {
+            let flushed = open.flush(cx);
+            if let Err(error) = &flushed {
+                let input = Input::Disconnected { connection, trouble: describe(error) };
+                session.step(now, input, effects);
             }
-        }
+            flushed.is_ok()
+        });
     }
 
     fn publish_map(&mut self) {
@@ -227,10 +217,6 @@ impl Driver {
         self.act();
         self.shared.deliver(&mut self.delivery);
     }
-}
-
-fn live(connections: &mut [Option<Connection>], connection: ConnectionId) -> Option<&mut Connection> {
-    connections.get_mut(connection.peer as usize)?.as_mut().filter(|open| open.life == connection.life)
 }
 
 impl Future for Driver {

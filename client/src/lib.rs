@@ -17,6 +17,7 @@ mod client;
 pub mod command;
 pub mod config;
 mod connection;
+pub mod dial;
 mod driver;
 pub mod error;
 pub mod map;

@@ -25,7 +25,18 @@ pub(super) struct Nonsense(pub &'static str);
 
 impl Session {
     pub(super) fn on_frame(&mut self, now: Time, connection: ConnectionId, frame: Frame, effects: &mut Vec<Effect>) {
-        let Some(at) = self.live(connection) else { return };
+        let at = match (self.live(connection), self.spare(connection)) {
+            (Some(at), _) => {
+                self.drop_spare(at, effects);
+                at
+            }
+            (None, Some(at)) if frame.kind == Kind::HelloOk as u8 => {
+                self.take_over(now, at, effects);
+                at
+            }
+            (None, Some(at)) => return self.drop_spare(at, effects),
+            (None, None) => return,
+        };
         self.peers[at].heard = now;
         self.peers[at].suspect_until = now;
         if let PeerState::Opening { .. } = self.peers[at].state {

@@ -12,8 +12,6 @@ use super::lane::Trouble;
 use super::peers::{ConnectionId, Flight, Peer, PeerState, Sent, pause};
 use super::{Effect, Session};
 
-/// How long a silent peer is avoided while there are others.
-const SUSPECT: std::time::Duration = std::time::Duration::from_secs(1);
 /// A live node may be so many times slower than a silent one before another replica is asked.
 const SLOW: u32 = 4;
 
@@ -54,7 +52,7 @@ impl Session {
             return;
         }
         peer.state = PeerState::Opening { until };
-        peer.life = peer.life.wrapping_add(1);
+        peer.life = peer.new_life();
         let connection = ConnectionId { peer: at as u32, life: peer.life };
         effects.push(Effect::Connect { connection, address: peer.address.clone() });
     }
@@ -66,6 +64,12 @@ impl Session {
         (peer.life == connection.life && peer.is_open()).then_some(at)
     }
 
+    /// The peer of which a connection is the spare one.
+    pub(super) fn spare(&self, connection: ConnectionId) -> Option<usize> {
+        let at = connection.peer as usize;
+        self.peers.get(at).filter(|peer| peer.spare == Some(connection.life)).map(|_| at)
+    }
+
     pub(super) fn connection(&self, at: usize) -> ConnectionId {
         ConnectionId { peer: at as u32, life: self.peers[at].life }
     }
@@ -75,8 +79,11 @@ impl Session {
     }
 
     pub(super) fn on_connected(&mut self, now: Time, connection: ConnectionId, effects: &mut Vec<Effect>) {
-        let Some(at) = self.live(connection) else { return };
-        self.peers[at].heard = now;
+        if let Some(at) = self.live(connection) {
+            self.peers[at].heard = now;
+        } else if self.spare(connection).is_none() {
+            return;
+        }
         let hello = Hello {
             protocol_min: *PROTOCOL.start(),
             protocol_max: *PROTOCOL.end(),
@@ -88,7 +95,36 @@ impl Session {
         };
         let mut out = BytesMut::new();
         encode_control(&mut out, Kind::Hello, 0, &hello);
-        self.send(at, out.freeze(), effects);
+        effects.push(Effect::Send { connection, bytes: out.freeze() });
+    }
+
+    /// A connection that fell silent may be whole and useless: behind a cut the kernel repeats what was lost on it ever
+    /// more rarely. So another one is tried; whichever is heard first stays.
+    fn try_spare(&mut self, at: usize, effects: &mut Vec<Effect>) {
+        let peer = &mut self.peers[at];
+        if peer.is_ready() && peer.spare.is_none() {
+            let life = peer.new_life();
+            peer.spare = Some(life);
+            let connection = ConnectionId { peer: at as u32, life };
+            effects.push(Effect::Connect { connection, address: peer.address.clone() });
+        }
+    }
+
+    /// The present connection is heard, or ends: the spare one is not wanted any more.
+    pub(super) fn drop_spare(&mut self, at: usize, effects: &mut Vec<Effect>) {
+        if let Some(life) = self.peers[at].spare.take() {
+            effects.push(Effect::Close { connection: ConnectionId { peer: at as u32, life } });
+        }
+    }
+
+    /// The spare connection is greeted and takes the place of the silent one.
+    pub(super) fn take_over(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Close { connection: self.connection(at) });
+        let until = now + self.config.connect_timeout;
+        let peer = &mut self.peers[at];
+        peer.life = peer.spare.take().unwrap_or(peer.life);
+        peer.state = PeerState::Opening { until };
+        self.requests_lost(now, at, effects);
     }
 
     pub(super) fn on_disconnected(
@@ -100,6 +136,8 @@ impl Session {
     ) {
         if let Some(at) = self.live(connection) {
             self.lose(now, at, trouble, effects);
+        } else if let Some(at) = self.spare(connection) {
+            self.peers[at].spare = None;
         }
     }
 
@@ -109,8 +147,9 @@ impl Session {
         self.lose(now, at, trouble, effects);
     }
 
-    /// The connection is gone: whatever waited on it may or may not have been executed.
+    /// The connection is gone.
     fn lose(&mut self, now: Time, at: usize, trouble: String, effects: &mut Vec<Effect>) {
+        self.drop_spare(at, effects);
         let draw = self.draws.next();
         let peer = &mut self.peers[at];
         let was_ready = peer.is_ready();
@@ -119,8 +158,18 @@ impl Session {
         let rest = pause(self.config.backoff, self.config.backoff_max, peer.failures, draw);
         peer.state = PeerState::Down { until: now + rest };
         peer.trouble = trouble;
-        let node = peer.node;
-        for sent in peer.take_all() {
+        self.requests_lost(now, at, effects);
+        if !was_ready && self.map.is_none() {
+            self.map_search.trouble = Trouble::Unreachable;
+            self.map_search.again(now);
+        }
+        self.list_all();
+    }
+
+    /// Whatever waited on the connection that was may or may not have been executed.
+    fn requests_lost(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
+        let node = self.peers[at].node;
+        for sent in self.peers[at].take_all() {
             self.unanswered(now, sent, effects);
         }
         self.parts_lost(now, at, effects);
@@ -129,11 +178,6 @@ impl Session {
                 lane.follow(None);
             }
         }
-        if !was_ready && self.map.is_none() {
-            self.map_search.trouble = Trouble::Unreachable;
-            self.map_search.again(now);
-        }
-        self.list_all();
     }
 
     /// A sending ended without an answer: by a lost connection, by silence, by a leader's fall.
@@ -264,7 +308,7 @@ impl Session {
                 self.on_silence(now, at, stream, effects);
             }
             let silence_max = self.config.silence_max;
-            if self.peers[at].is_ready() && now - self.peers[at].heard > silence_max {
+            if self.peers[at].is_ready() && now - self.peers[at].heard >= silence_max {
                 self.hang_up(now, at, format!("silent for {silence_max:?}"), effects);
             }
         }
@@ -297,8 +341,9 @@ impl Session {
         sent.abandoned = true;
         let (sent, epoch) = (sent.clone(), sent.epoch);
         if !alive {
-            peer.suspect_until = now + SUSPECT;
+            peer.suspect_until = heard + self.config.silence_max;
             peer.trouble = "timed out".into();
+            self.try_spare(at, effects);
         }
         if let Flight::Range(_) | Flight::Query { .. } | Flight::Open | Flight::Map = sent.flight {
             // Nothing that a late answer could still bring.

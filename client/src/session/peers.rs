@@ -86,11 +86,17 @@ pub(super) struct Peer {
     pub address: String,
     pub node: Option<NodeId>,
     pub state: PeerState,
+    /// Which of its connections is the present one.
     pub life: u32,
+    /// Connections so far.
+    lives: u32,
+    /// Another connection is tried, because the present one fell silent; which.
+    pub spare: Option<u32>,
     /// Failed connections in a row.
     pub failures: u32,
     /// Others are preferred until then: it was silent lately.
     pub suspect_until: Time,
+    /// When it last said something, or was first asked after nothing had waited for it.
     pub heard: Time,
     /// When it greeted it belonged to no cluster.
     pub is_blank: bool,
@@ -113,6 +119,8 @@ impl Peer {
             node,
             state: PeerState::Idle,
             life: 0,
+            lives: 0,
+            spare: None,
             failures: 0,
             suspect_until: Time::default(),
             heard: Time::default(),
@@ -138,6 +146,12 @@ impl Peer {
         !matches!(self.state, PeerState::Down { until } if until > now)
     }
 
+    /// The life of a new connection.
+    pub fn new_life(&mut self) -> u32 {
+        self.lives = self.lives.wrapping_add(1);
+        self.lives
+    }
+
     /// The stream that the next request gets; none: this connection has used all of them.
     pub fn next_stream(&self) -> Option<u32> {
         u32::try_from(self.sent.len()).ok().and_then(|waiting| self.first_stream.checked_add(waiting))
@@ -146,6 +160,9 @@ impl Peer {
     /// Notes that a request was sent on [`Peer::next_stream`].
     pub fn push(&mut self, sent: Sent) {
         self.note_until(sent.until);
+        if self.sent.is_empty() && self.spare.is_none() {
+            self.heard = self.heard.max(sent.at);
+        }
         self.ranges += usize::from(matches!(sent.flight, Flight::Range(_)));
         self.sent.push_back(Some(sent));
     }
@@ -209,12 +226,14 @@ impl Peer {
         silent
     }
 
-    /// When [`Peer::silent`] may next have something.
+    /// When it is to be looked at next: [`Peer::silent`] may have something, or an end is due.
     pub fn deadline(&self) -> Time {
-        match self.state {
-            PeerState::Opening { until } => until.min(self.earliest),
-            _ => self.earliest,
-        }
+        let end = match self.state {
+            PeerState::Opening { until } => until,
+            _ if self.spare.is_some() => self.suspect_until,
+            _ => Time::NEVER,
+        };
+        end.min(self.earliest)
     }
 }
 

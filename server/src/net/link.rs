@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::codec::Body;
-use super::dial::{WAITS, dial};
+use super::dial::{WAITS, redial};
 use super::fault::Fault;
 use super::outbox::Outbox;
 use super::peer::{self, Envelope};
@@ -194,7 +194,7 @@ impl Link {
             let stream = match next.take() {
                 Some(stream) => stream,
                 None => tokio::select! {
-                    stream = dial(|| connect(address.clone())) => stream,
+                    stream = redial(|| connect(address.clone())) => stream,
                     () = self.changed(&address) => continue,
                 },
             };
@@ -254,7 +254,7 @@ impl Link {
                     another = None;
                 } else if another.is_none() {
                     let address = state.address.clone();
-                    another = Some(Box::pin(dial(move || connect(address.clone()))));
+                    another = Some(Box::pin(redial(move || connect(address.clone()))));
                 }
                 (!state.outbox.is_empty(), state.fault.due())
             };
