@@ -149,6 +149,7 @@ pub const HAZARDS: &[Hazard] = &[
             cargo("install_before_children"),
             cargo("birth_unflushed"),
             cargo("merge_skipped"),
+            cargo("parent_awaits_fork"),
         ],
     ),
     hazard(

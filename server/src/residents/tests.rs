@@ -268,6 +268,23 @@ fn mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too() {
     assert!(asked(&mut residents, &named));
 }
 
+/// Seed 2001337: a replica skipped a split, a merge and another split by one snapshot. The last child was not born yet: its
+/// parent lacked the majority that this node was needed for, and waited here for the fork that was skipped.
+#[test]
+fn mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join() {
+    const GRANDCHILD: PartitionId = PartitionId(3);
+    let mut residents = parent(&[1, 2, 3]);
+    let high = |key: &'static str| Some(Bytes::from(key));
+    let ended = Entry { high: high("m"), ..entry(PARENT, 3, &[1, 2, 3], Role::Voter) };
+    let heir = Entry { high: high("b"), ..entry(CHILD, 4, &[1, 2, 3], Role::Voter) };
+    let unborn = Entry { low: b"b"[..].into(), ..entry(GRANDCHILD, 4, &[1, 2, 3], Role::Voter) };
+    let named = PartitionMap { ending: vec![ended], ..map(4, vec![heir, unborn]) };
+    assert!(residents.may_be_forked(&named, CHILD));
+    let (held, kept) = (KeyRange::all(), KeyRange::new(b"", b"m"));
+    assert!(!residents.may_install(OWN, &named, (PARENT, &held), (&kept, MapVersion(4))));
+    assert!(!residents.may_be_forked(&named, CHILD), "only with it does the group have its majority");
+}
+
 /// A crash may leave a checkpoint of a child that the log does not know, and the parent's behind the split.
 #[test]
 fn mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are() {
@@ -337,6 +354,7 @@ fn px1_no_flush_of_a_removed_replica_is_its_successors() {
 #[test]
 fn planted_bugs_of_residents_are_caught() {
     for (mutant, test) in [
+        ("parent_awaits_fork", "mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join"),
         ("merge_skipped", "mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too"),
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
