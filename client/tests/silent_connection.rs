@@ -1,5 +1,5 @@
-//! A connection that falls silent may be whole and useless: behind a cut the kernel repeats what was lost on it ever more
-//! rarely. Another one is tried beside it, and whichever is heard first stays.
+//! A connection that falls silent may be whole and useless: behind a cut the kernel repeats what was lost on it ever
+//! more rarely. Another one is tried beside it, and whichever is heard first stays.
 
 mod script;
 

@@ -268,8 +268,8 @@ fn mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too() {
     assert!(asked(&mut residents, &named));
 }
 
-/// Seed 2001337: a replica skipped a split, a merge and another split by one snapshot. The last child was not born yet: its
-/// parent lacked the majority that this node was needed for, and waited here for the fork that was skipped.
+/// Seed 2001337: a replica skipped a split, a merge and another split by one snapshot. The last child was not born yet:
+/// its parent lacked the majority that this node was needed for, and waited here for the fork that was skipped.
 #[test]
 fn mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join() {
     const GRANDCHILD: PartitionId = PartitionId(3);
