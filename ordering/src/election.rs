@@ -44,6 +44,8 @@ pub(crate) struct Election {
     pub leader: Option<ReplicaId>,
     /// When it was last heard.
     pub heard_at: Option<Time>,
+    /// How much longer it may be silent, as it said itself.
+    rest: Duration,
     /// When to act if nothing is heard: ask for pre-votes, or look for news without a vote.
     pub timeout_at: Time,
     /// The timeout drawn for the present leadership.
@@ -72,6 +74,7 @@ impl Election {
             leader_ballot: Ballot::ZERO,
             leader: None,
             heard_at: None,
+            rest: Duration::ZERO,
             timeout_at: Time::ZERO,
             drawn: Duration::ZERO,
             round_seen: promised.round,
@@ -84,8 +87,24 @@ impl Election {
     /// Something of the present leader arrived.
     pub fn heard(&mut self, now: Time) {
         self.heard_at = Some(now);
+        self.rest = Duration::ZERO;
         self.timeout_at = now + self.drawn;
         self.pre_voting = None;
+    }
+
+    /// The present leader, heard just now, will be silent for so long.
+    pub fn rests(&mut self, rest: Duration) {
+        self.rest = rest;
+        self.timeout_at = self.timeout_at + rest;
+    }
+
+    /// The present leader's node was last heard at `since`: it has no rest any more.
+    pub fn unrest(&mut self, since: Time) {
+        if !std::mem::take(&mut self.rest).is_zero() {
+            let heard_at = self.heard_at.map_or(since, |at| at.max(since));
+            self.heard_at = Some(heard_at);
+            self.timeout_at = heard_at + self.drawn;
+        }
     }
 
     /// Draws the timeout of a leadership: one to two election timeouts.
@@ -97,7 +116,7 @@ impl Election {
     /// that the first replica to time out finds the others ready.
     pub fn leader_is_lost(&self, now: Time, settings: &Settings) -> bool {
         let lost_after = settings.election_timeout - settings.heartbeat_interval;
-        self.leader.is_none() || self.heard_at.is_none_or(|at| now - at >= lost_after)
+        self.leader.is_none() || self.heard_at.is_none_or(|at| now - at >= lost_after + self.rest)
     }
 
     /// Tries again after half to one election timeout.

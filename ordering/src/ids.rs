@@ -117,6 +117,12 @@ impl Time {
         Time(millis * 1_000_000)
     }
 
+    /// The first multiple of `step` after this: whatever is due then is due together.
+    pub(crate) fn next_multiple(self, step: Duration) -> Time {
+        let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Time((self.0 / step).saturating_add(1).saturating_mul(step))
+    }
+
     /// The time that passed since `earlier`; zero if that is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -150,6 +150,8 @@ pub struct Heartbeat {
     pub released: Option<Ticket>,
     /// The lease that the leader asks for; zero with `reads = "quorum"`.
     pub lease: Duration,
+    /// The group rests: the next one comes within this. Zero: within `heartbeat_interval`, as always.
+    pub rest: Duration,
 }
 
 /// Any replica to the leader, if it has promised no higher ballot.

@@ -155,6 +155,10 @@ pub(crate) struct Proposer {
     /// When the newest rounds were begun; the last one is `beat`.
     pub beats_begun_at: VecDeque<Time>,
     pub heartbeat_at: Time,
+    /// Rounds in a row that found nothing to do.
+    pub quiet_rounds: u32,
+    /// The others were told that the next beat takes its time.
+    pub resting: bool,
     /// No round for reads before this.
     pub round_at: Time,
     pub confirmations: Confirmations,
@@ -192,6 +196,8 @@ impl Proposer {
             beat: Beat(0),
             beats_begun_at: VecDeque::new(),
             heartbeat_at: Time::ZERO,
+            quiet_rounds: 0,
+            resting: false,
             round_at: Time::ZERO,
             confirmations: Confirmations::default(),
             round_trip: RoundTrip::default(),

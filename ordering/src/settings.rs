@@ -31,6 +31,9 @@ pub struct Settings {
     pub queue_submissions_max: usize,
     /// Time between two heartbeats of a leader.
     pub heartbeat_interval: Duration,
+    /// A leader whose group has nothing to do beats this seldom, if that is longer than `heartbeat_interval`, and whoever
+    /// drives the group tells of lost nodes ([`crate::step::Input::Lost`]). Zero: it never does.
+    pub rest_interval: Duration,
     /// A leader not heard for one to two of these is lost; so is, to itself, one that heard no quorum for one.
     pub election_timeout: Duration,
     /// Decided instances that are not executed; beyond, the proposer waits (papers.md A11).
@@ -74,6 +77,7 @@ impl Default for Settings {
             queue_bytes_max: 4 << 20,
             queue_submissions_max: 8_192,
             heartbeat_interval: Duration::from_millis(50),
+            rest_interval: Duration::ZERO,
             election_timeout: Duration::from_millis(300),
             execute_lag_max: 128,
             catch_up_bytes_max: 1 << 20,
@@ -93,6 +97,9 @@ impl Default for Settings {
     }
 }
 
+/// Largest `rest_interval`: no follower waits longer for a beat, whatever a leader says.
+pub const REST_MAX: Duration = Duration::from_secs(10);
+
 /// Largest `window`.
 pub const WINDOW_MAX: u32 = 512;
 
@@ -111,6 +118,7 @@ impl Settings {
         self.accept_ahead_bytes_max = self.accept_ahead_bytes_max.max(2 * self.window_bytes_max);
         self.heartbeat_interval = self.heartbeat_interval.max(Duration::from_micros(100));
         self.election_timeout = self.election_timeout.max(2 * self.heartbeat_interval);
+        self.rest_interval = self.rest_interval.min(REST_MAX);
         self.lease_duration = self.lease_duration.min(self.election_timeout);
         self.retransmit_min = self.retransmit_min.max(Duration::from_micros(100));
         self.retransmit_max = self.retransmit_max.max(self.retransmit_min);

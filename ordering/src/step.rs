@@ -38,6 +38,14 @@ pub enum Input {
         /// When to give up: [`Effect::HandoverFailed`].
         deadline: Time,
     },
+    /// Nothing came from the node of this replica after `since`, or its process is another one: what it said of a rest
+    /// is void. Whoever sets [`crate::Settings::rest_interval`] must tell this well within `election_timeout`.
+    Lost {
+        /// Which replica.
+        peer: ReplicaId,
+        /// When its node was last heard.
+        since: Time,
+    },
     /// Everything up to here is decided **and** executed as decided. Feeds `execute_lag_max` (papers.md A11) and the
     /// takeover (ordering.md 7). Values above what is decided count as that.
     Executed(Instance),

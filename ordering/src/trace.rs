@@ -62,7 +62,10 @@ impl fmt::Display for Message {
             Message::Heartbeat(m) => {
                 write!(f, "Heartbeat {} beat {} decided {}", m.ballot, m.beat.0, m.decided_upto)?;
                 write!(f, " held {}{}", m.held_upto, Tickets(m.released))?;
-                if m.lease.is_zero() { Ok(()) } else { write!(f, " lease {:?}", m.lease) }
+                for (what, time) in [("lease", m.lease), ("rest", m.rest)].iter().filter(|(_, time)| !time.is_zero()) {
+                    write!(f, " {what} {time:?}")?;
+                }
+                Ok(())
             }
             Message::HeartbeatAck(m) => {
                 write!(f, "HeartbeatAck {} beat {} durable {}", m.ballot, m.beat.0, m.durable_upto)?;

@@ -53,7 +53,8 @@ fn accept(paxos: &mut Paxos, instance: u64) -> Lsn {
 /// Hears that everything up to `upto` is decided, and has executed it. Returns how much this replica says it holds.
 fn decide(paxos: &mut Paxos, upto: u64) -> Instance {
     let (decided_upto, held_upto, lease) = (Instance(upto), Instance::ZERO, std::time::Duration::ZERO);
-    let message = Heartbeat { ballot: ballot(), beat: Beat(upto), decided_upto, held_upto, released: None, lease };
+    let message =
+        Heartbeat { ballot: ballot(), beat: Beat(upto), decided_upto, held_upto, released: None, lease, rest: lease };
     let said = hear(paxos, message.into()).into_iter().find_map(|effect| match effect {
         Effect::Send { message: Message::HeartbeatAck(ack), .. } => Some(ack.durable_upto),
         _ => None,

@@ -30,3 +30,4 @@ pub mod shard;
 pub mod shared;
 pub mod snapshot;
 pub mod spin;
+pub mod vigil;

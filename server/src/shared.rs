@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, LinkFault, NodeId, PartitionId};
+use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::NodeConfig;
@@ -17,6 +18,7 @@ use crate::logging::Logging;
 use crate::mailbox::Sender;
 use crate::metrics;
 use crate::shard::ToShard;
+use crate::vigil::Heard;
 
 /// Shared by all threads of a node.
 pub struct Shared {
@@ -32,6 +34,8 @@ pub struct Shared {
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
     /// What is remembered of each node that was met, to tell an old copy of its directory (reliability.md PX12).
     witnesses: Mutex<BTreeMap<NodeId, Witness>>,
+    /// What was heard of the other nodes, by any shard.
+    heard: Mutex<BTreeMap<NodeId, Heard>>,
     /// Peer addresses of the other nodes.
     peers: Mutex<BTreeMap<NodeId, String>>,
     /// Where each client is connected: the connection that it opened last.
@@ -70,6 +74,7 @@ impl Shared {
             map: RwLock::default(),
             leaders: Mutex::default(),
             witnesses: Mutex::default(),
+            heard: Mutex::default(),
             peers: Mutex::default(),
             clients: Mutex::default(),
             connections: AtomicUsize::new(0),
@@ -192,6 +197,20 @@ impl Shared {
     pub fn told(&self, node: NodeId, durable_lsn: u64) {
         let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
         witnesses.entry(node).or_default().told(durable_lsn);
+    }
+
+    /// Something came from `node`, on a new connection or on one that stands.
+    pub fn heard(&self, node: NodeId, now: Time, anew: bool) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = heard.entry(node).or_default();
+        heard.at = heard.at.max(now);
+        heard.life += u64::from(anew);
+    }
+
+    /// What was heard of each node so far.
+    pub fn heard_of(&self) -> Vec<(NodeId, Heard)> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.iter().map(|(node, heard)| (*node, *heard)).collect()
     }
 
     /// How far this node's log is durable: told to others with every vote, so that they know an old copy of it.

@@ -249,6 +249,7 @@ fn messages() -> Vec<Message> {
             held_upto: Instance(9),
             released: ticket,
             lease: std::time::Duration::from_millis(200),
+            rest: std::time::Duration::from_secs(1),
         }
         .into(),
     ];

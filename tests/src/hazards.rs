@@ -253,6 +253,10 @@ pub const OTHERS: &[&str] = &[
     "undo_no_limits",
     // What the executor had no room for when it was accepted is not given to it again (ordering.md 2.1).
     "executor_stands_still",
+    // A group that rests does not miss its leader when that one's node is lost; or a leader that ends its rest takes the
+    // rest for silence, and resigns (ordering.md 1.3).
+    "rest_outlives_leader",
+    "rest_is_silence",
     // A batch becomes due in the moment in which a submission is refused, and is never proposed (ordering.md 9).
     "refused_holds_up",
     // A proposal that a later ballot overwrote is taken for the decided one; or the vote of a ballot before that

@@ -8,6 +8,7 @@ use crate::message::{
 };
 use crate::paxos::Paxos;
 use crate::reads::Asked;
+use crate::settings::REST_MAX;
 use crate::step::Effect;
 
 /// A snapshot may take its time; after so many election timeouts another source is tried.
@@ -44,6 +45,7 @@ impl Paxos {
         if m.ballot.replica == self.id || !self.listen(m.ballot, effects) {
             return;
         }
+        self.election.rests(m.rest.min(REST_MAX));
         self.hear_decided(m.ballot, m.decided_upto, effects);
         self.hear_released(m.released, effects);
         self.learner.held_upto = self.learner.held_upto.max(m.held_upto);

@@ -16,19 +16,22 @@ impl Paxos {
     /// Begins a heartbeat round: to everybody, or to the voters only when it is for reads.
     pub(super) fn begin_round(&mut self, everybody: bool, effects: &mut Vec<Effect>) {
         let held_upto = self.note_held();
+        let rest = if everybody { self.note_rest() } else { Duration::ZERO };
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         self.counters.heartbeat_rounds += 1;
         let beat = proposer.begin_beat(self.now);
         proposer.round_at = self.now + CONFIRM_INTERVAL;
         let (decided_upto, released) = (self.learner.decided_upto, self.released);
         let lease = if proposer.lease_void { Duration::ZERO } else { self.settings.lease_wanted() };
-        let message = Heartbeat { ballot: proposer.ballot, beat, decided_upto, held_upto, released, lease };
+        let message = Heartbeat { ballot: proposer.ballot, beat, decided_upto, held_upto, released, lease, rest };
         let quorum = &self.learner.quorum;
         for peer in proposer.peers.iter().filter(|peer| everybody || quorum.position(peer.id).is_some()) {
             effects.push(Effect::Send { to: peer.id, message: Message::Heartbeat(message.clone()) });
         }
         if everybody {
-            proposer.heartbeat_at = self.now + self.settings.heartbeat_interval;
+            // Groups that rest beat together: a node wakes once for all of them.
+            let soon = self.now + self.settings.heartbeat_interval;
+            proposer.heartbeat_at = if rest.is_zero() { soon } else { self.now.next_multiple(rest) };
             proposer.carried = (decided_upto, released);
             proposer.announce_at = None;
         }
@@ -198,7 +201,7 @@ impl Paxos {
     pub(super) fn deaf_at(&self) -> Option<Time> {
         let proposer = self.proposer.as_deref().filter(|proposer| proposer.elected)?;
         let heard_at = proposer.quorum_heard_at(&self.learner.quorum, self.id);
-        Some(heard_at + self.settings.election_timeout)
+        Some(heard_at + self.silence_max(proposer))
     }
 
     /// What no `Phase2a` will carry soon goes out alone, a little later (papers.md D3: under load none does).

@@ -1,8 +1,8 @@
 //! The composition: one replica of one group (ordering.md 1, 7).
 //!
 //! `step` matches and hands over; the parts decide. `phase1` takes a leadership, `phase2` runs the pipe, `lead` keeps
-//! the leadership and confirms reads, `follow` listens and catches up, `change` changes the membership and hands over,
-//! `timers` knows what is due when, `recovery` starts from what the log and a snapshot hold.
+//! the leadership and confirms reads, `rest` lets it beat seldom, `follow` listens and catches up, `change` changes the
+//! membership and hands over, `timers` knows what is due when, `recovery` starts from what the log and a snapshot hold.
 
 mod change;
 mod follow;
@@ -10,6 +10,7 @@ mod lead;
 mod phase1;
 mod phase2;
 mod recovery;
+mod rest;
 mod timers;
 
 use std::time::Duration;
@@ -70,6 +71,7 @@ impl Paxos {
             Input::AskPosition(token) => self.on_ask_position(token, effects),
             Input::Change(configuration) => self.on_change(configuration, effects),
             Input::Transfer { to, deadline } => self.on_transfer(to, deadline, effects),
+            Input::Lost { peer, since } => self.on_lost(peer, since, effects),
             Input::Executed(instance) => {
                 self.learner.executed(instance.min(self.learner.decided_upto));
             }
@@ -151,7 +153,10 @@ impl Paxos {
             return;
         }
         match message {
-            Message::PreVote(m) => self.on_pre_vote(from, m, effects),
+            Message::PreVote(m) => {
+                self.rouse(effects);
+                self.on_pre_vote(from, m, effects);
+            }
             Message::PreVoteReply(m) => self.on_pre_vote_reply(from, m, effects),
             Message::Phase1a(m) => self.on_phase1a(from, m, effects),
             Message::Phase1b(m) => self.on_phase1b(from, m, effects),
@@ -193,6 +198,7 @@ impl Paxos {
         self.hand_over(effects);
         self.catch_up(effects);
         self.arm_announcement();
+        self.rouse_if_busy();
         self.ask_leader(effects);
         self.dismiss_if_safe(effects);
         self.shed();
@@ -271,8 +277,9 @@ impl Paxos {
 
     /// At a leader, the replicas that have left its heartbeats unanswered for an election timeout.
     pub fn silent_peers(&self) -> impl Iterator<Item = ReplicaId> {
-        let peers = self.proposer.as_deref().filter(|proposer| proposer.serving).map_or(&[][..], |p| &p.peers);
-        peers.iter().filter(|peer| peer.heard_at + self.settings.election_timeout <= self.now).map(|peer| peer.id)
+        let proposer = self.proposer.as_deref().filter(|proposer| proposer.serving);
+        let (peers, silence_max) = proposer.map_or((&[][..], Duration::ZERO), |p| (&p.peers, self.silence_max(p)));
+        peers.iter().filter(move |peer| peer.heard_at + silence_max <= self.now).map(|peer| peer.id)
     }
 
     /// The highest ballot promised or heard.

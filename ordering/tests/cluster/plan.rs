@@ -103,6 +103,8 @@ impl Plan {
             queue_bytes_max: 64 + random.below(200) as usize,
             queue_submissions_max: 1 + random.below(30) as usize,
             heartbeat_interval: Duration::from_millis(5),
+            // Nobody tells of lost nodes here: they are found out a rest later.
+            rest_interval: Duration::from_millis([0, 20][random.below(2) as usize]),
             election_timeout: Duration::from_millis(30),
             execute_lag_max: 1 + random.below(10),
             catch_up_bytes_max: 1 + random.below(60) as u32,

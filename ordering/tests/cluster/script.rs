@@ -29,6 +29,7 @@
 //! slow r0 | execute r0                        its executor waits | goes on
 //! checkpoint r0 [keep=0] | install r1 r0      snapshot and trim | r1 installs a snapshot of r0
 //! released r0 1.5                             watermark ~1.5
+//! lost r1 r0 100ms                            r1 is told that r0's node is silent for so long
 //! log all | log r0                            decided logs, with their digest of what is executed
 //! ```
 
@@ -176,6 +177,11 @@ impl Script {
                 let ticket = Ticket { ballot, n: n.parse().expect("a number") };
                 self.on(replica(id), |node, now, truth| node.set_released(now, ticket, truth));
             }
+            ("lost", [id, peer, silence]) => {
+                let (peer, silence) = (replica(peer), millis(silence).as_nanos() as u64);
+                let lost = |now: u64| Input::Lost { peer, since: coppice_ordering::Time(now - silence) };
+                self.on(replica(id), |node, now, truth| node.step(now, lost(now), truth));
+            }
             ("log", ["all"]) => return self.logs(None),
             ("log", [id]) => return self.logs(Some(replica(id))),
             _ => panic!("unknown command: {verb} {words:?}"),
@@ -274,6 +280,7 @@ impl Script {
             execute_lag_max: number("execute_lag_max").unwrap_or(128),
             phase1b_bytes_max: number("phase1b_bytes_max").unwrap_or(1 << 20) as usize,
             catch_up_bytes_max: number("catch_up_bytes_max").unwrap_or(1 << 20) as u32,
+            rest_interval: time("rest_interval", default.rest_interval),
             lease_duration: time("lease_duration", default.lease_duration),
             reads: if lease { Reads::Lease } else { Reads::Quorum },
             ..default

@@ -43,6 +43,8 @@ pub struct ClusterSettings {
     pub reads: Reads,
     /// A leader is heard from this often.
     pub heartbeat_interval: Duration,
+    /// A leader whose group has nothing to do is heard from this often; zero: as always.
+    pub rest_interval: Duration,
     /// Silence after which a leader is replaced, drawn from 1x to 2x.
     pub election_timeout: Duration,
     /// A query is released or aborted at most so long after its ticket was sent; at least four measured rounds.
@@ -204,6 +206,13 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| show_time(s.heartbeat_interval),
     },
     ClusterSetting {
+        key: "rest_interval",
+        default: "1s",
+        meaning: "a leader whose group has nothing to do is heard from this often; 0s: as always",
+        read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(10)).map(|v| s.rest_interval = v),
+        show: |s| show_time(s.rest_interval),
+    },
+    ClusterSetting {
         key: "election_timeout",
         default: "300ms",
         meaning: "silence after which a leader is replaced, drawn from 1x to 2x",
@@ -282,6 +291,7 @@ impl Default for ClusterSettings {
             execute_lag_max: 0,
             reads: Reads::Quorum,
             heartbeat_interval: Duration::ZERO,
+            rest_interval: Duration::ZERO,
             election_timeout: DAY,
             place_timeout: Duration::ZERO,
             handover_timeout: Duration::ZERO,

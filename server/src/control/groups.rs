@@ -405,6 +405,7 @@ pub(crate) fn core_settings(settings: &ClusterSettings) -> Settings {
         window: settings.window,
         window_bytes_max: settings.window_bytes_max as usize,
         heartbeat_interval: settings.heartbeat_interval,
+        rest_interval: settings.rest_interval,
         election_timeout: settings.election_timeout,
         execute_lag_max: u64::from(settings.execute_lag_max),
         ..Settings::default()

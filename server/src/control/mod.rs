@@ -131,6 +131,8 @@ pub struct Control {
     pub(super) failed: Arc<dyn Fn(String) + Send + Sync>,
     /// Times that it has looked around.
     looks: u64,
+    /// Instances that were decided here when the other nodes were asked last.
+    surveyed: u64,
 }
 
 impl Control {
@@ -159,6 +161,7 @@ impl Control {
             flush: Arc::default(),
             failed,
             looks: 0,
+            surveyed: 0,
         }
     }
 }
@@ -235,9 +238,6 @@ fn readiness(shared: &Shared) -> Vec<String> {
 /// How often the control task looks around: rates, memory, map of nodes that do not host the directory.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The other nodes are asked every so many looks: about once a second.
-const LOOKS_PER_SURVEY: u64 = 2;
-
 /// While a node waits for its first map it asks this often, so that a cluster is ready soon after `init`.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 
@@ -291,9 +291,7 @@ impl Control {
         self.start_missing();
         self.shared.show_held_back();
         self.looks += 1;
-        if self.looks.is_multiple_of(LOOKS_PER_SURVEY) {
-            self.survey();
-        }
+        self.survey_if_due();
         // A replica of the directory that knows no leader may not know either where those are that took others' places:
         // it could not even answer their candidate (ordering.md 1.5).
         let follows = self.shared.leader(PartitionId::DIRECTORY).is_some();

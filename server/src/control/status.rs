@@ -98,6 +98,11 @@ impl FlushTimes {
 /// Linux on the machines that we run on.
 const PAGE_BYTES: u64 = 4_096;
 
+/// The other nodes are asked every so many looks around: about once a second while something is decided here, every five
+/// seconds while nothing is.
+const LOOKS_PER_SURVEY: u64 = 2;
+const LOOKS_PER_CALM_SURVEY: u64 = 10;
+
 /// Memory of this process, in bytes; 0 where the system does not say.
 pub fn resident_bytes() -> u64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
@@ -197,8 +202,17 @@ impl Control {
     }
 
     /// Asks the others how they are, so that `tolerated_failures` is fresh without anybody asking for the status, and
-    /// compares the digests of replicas (reliability.md E6). Called about once a second.
-    pub(super) fn survey(&mut self) {
+    /// compares the digests of replicas (reliability.md E6).
+    pub(super) fn survey_if_due(&mut self) {
+        let decided = self.rates.values().map(|rate| rate.instances).sum();
+        let looks = if decided == self.surveyed { LOOKS_PER_CALM_SURVEY } else { LOOKS_PER_SURVEY };
+        if self.looks.is_multiple_of(looks) {
+            self.surveyed = decided;
+            self.survey();
+        }
+    }
+
+    fn survey(&self) {
         if self.shared.map().version.0 == 0 || self.shared.is_draining() {
             return;
         }

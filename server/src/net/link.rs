@@ -55,6 +55,8 @@ struct State {
     silence: Silence,
     /// Another connection is tried beside this one, which may be useless.
     doubted: bool,
+    /// This connection stands since [`Link::say_alive`].
+    fresh: bool,
     /// What is done to messages on purpose.
     fault: Fault,
     /// How far this node's log is durable, as the other one was told on this connection.
@@ -74,6 +76,7 @@ impl Link {
             stream: None,
             silence: Silence::default(),
             doubted: false,
+            fresh: false,
             fault: Fault::default(),
             told_durable: 0,
             dropped: 0,
@@ -146,6 +149,16 @@ impl Link {
         if state.letters.len() >= FRAME_BYTES {
             state.seal();
         }
+    }
+
+    /// Lets the other node know at the end of the turn that this one lives. Returns whether the connection is another
+    /// one than when this was last called.
+    pub fn say_alive(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        if state.stream.is_some() && !state.fault.is_cut() && !state.fault.holds() {
+            state.outbox.push(peer_frame::frame(peer_frame::ALIVE, &[]).freeze());
+        }
+        std::mem::take(&mut state.fresh)
     }
 
     /// Writes what was queued, as far as the socket takes it now. `durable` is how far this node's log is durable: it
@@ -237,6 +250,7 @@ impl Link {
             state.outbox.push(hello.clone().freeze());
             state.stream = Some(Rc::clone(&stream));
             state.told_durable = 0;
+            state.fresh = true;
         }
         self.write();
         let mut decoder = FrameDecoder::default();
@@ -406,6 +420,7 @@ mod tests {
             held_upto: Instance(3),
             released: None,
             lease: Duration::ZERO,
+            rest: Duration::ZERO,
         };
         Envelope { group: 4, to: ReplicaId(2), from: ReplicaId(1), message: heartbeat.into() }
     }

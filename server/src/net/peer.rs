@@ -108,6 +108,7 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
             body.put_varint(m.held_upto.0);
             put_option(body, m.released, put_ticket);
             put_duration(body, m.lease);
+            put_duration(body, m.rest);
         }
         Message::HeartbeatAck(m) => {
             body.put_u8(HEARTBEAT_ACK);
@@ -200,6 +201,7 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
             held_upto: instance(r)?,
             released: option(r, ticket)?,
             lease: duration(r)?,
+            rest: duration(r)?,
         }
         .into(),
         HEARTBEAT_ACK => HeartbeatAck {

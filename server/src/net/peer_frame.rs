@@ -25,6 +25,8 @@ pub const DURABLE: u8 = 70;
 pub const LETTERS: u8 = 71;
 /// Says that this connection works: whoever gets it sends it back on the same connection. No body.
 pub const ECHO: u8 = 72;
+/// Says that the sender lives, when there is nothing else to say ([`crate::vigil`]). No body.
+pub const ALIVE: u8 = 73;
 
 /// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes that
 /// said who they are know each other; a decoder still makes no more room than bytes arrive.

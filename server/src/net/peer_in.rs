@@ -32,7 +32,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: TcpStrea
         }
         match stream.try_read_buf(decoder.space()) {
             Ok(0) => return,
-            Ok(_) => {}
+            Ok(_) => shard.borrow().heard(node),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(_) => return,
         }
@@ -62,6 +62,9 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
             && let Some(lsn) = frame.body.first_chunk()
         {
             shard.borrow().shared.told(node, u64::from_le_bytes(*lsn));
+            continue;
+        }
+        if frame.kind == peer_frame::ALIVE {
             continue;
         }
         if frame.kind == peer_frame::ECHO {

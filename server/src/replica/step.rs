@@ -65,6 +65,13 @@ pub enum Input {
         /// When to give up.
         deadline: Time,
     },
+    /// Nothing came from the node of this replica after `since`, or it began anew ([`coppice_ordering::Input::Lost`]).
+    Lost {
+        /// Which replica.
+        peer: ReplicaId,
+        /// When its node was last heard.
+        since: Time,
+    },
     /// The coordinator wants this ticket in the log.
     Place(Place),
     /// The coordinator has released or voided everything up to this ticket.

@@ -17,6 +17,7 @@ mod merges;
 mod pilot;
 mod queries;
 pub mod ranges;
+mod watch;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -49,6 +50,7 @@ use crate::net::public::Connection;
 use crate::replica::{Effect, Input, QueryPart, Samples};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shared::Shared;
+use crate::vigil::Vigil;
 
 /// Inputs taken from the mailbox in one turn: more than a flush makes durable, few enough to look at the sockets again
 /// within a fraction of a millisecond.
@@ -121,6 +123,7 @@ pub struct Shard {
     queries: queries::Queries,
     pilot: pilot::Pilot,
     look: look::Look,
+    vigil: Vigil,
     /// Groups that got requests in this turn.
     touched: Vec<PartitionId>,
     /// Connections with something to write.
@@ -159,6 +162,7 @@ impl Shard {
                 queries: queries::Queries::new(),
                 pilot: pilot::Pilot::new(),
                 look,
+                vigil: Vigil::default(),
                 touched: Vec::new(),
                 dirty: Vec::new(),
                 map: Arc::default(),
@@ -305,6 +309,7 @@ impl Shard {
 
     fn add_peer(&mut self, node: NodeId, stream: StdTcpStream, received: BytesMut) {
         let Some(stream) = adopt(stream) else { return };
+        self.shared.heard(node, self.now(), true);
         tokio::task::spawn_local(crate::net::peer_in::serve(self.this(), node, stream, received));
     }
 
@@ -432,13 +437,14 @@ impl Shard {
             self.step(id, Input::Tick);
         }
         self.tick_queries(now);
+        self.watch(now);
         self.turn.notify_one();
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let now = self.now();
         let deadlines = self.groups.values().filter_map(|group| group.replica.deadline());
-        deadlines.chain(self.queries.deadline()).min().map(|deadline| deadline.since(now))
+        deadlines.chain(self.queries.deadline()).chain(self.watch_at()).min().map(|deadline| deadline.since(now))
     }
 }
 

@@ -55,6 +55,7 @@ pub mod sweep;
 mod tickets;
 pub mod trace;
 mod traps;
+mod vigil;
 mod watch;
 mod world;
 

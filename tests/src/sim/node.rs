@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::PartitionId;
+use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Instance, Lsn, Message, Record, ReplicaId, Time, multicast};
 use coppice_server::log::{Append, Entry};
 use coppice_server::multicast::{Letter, Word};
@@ -13,6 +13,7 @@ use coppice_server::net::peer::Envelope;
 use coppice_server::replica::{Effect, Input, QueryPart, Replica};
 use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot::SavedBorders;
+use coppice_server::vigil::{Heard, Vigil};
 
 use super::control::Control;
 use super::damage;
@@ -114,6 +115,9 @@ pub struct Node {
     pub hosts: BTreeMap<PartitionId, Host>,
     /// Records that this process found on disk, of replicas that have not begun yet.
     pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
+    /// What it heard of the other nodes, and whether it has lost them.
+    pub heard: BTreeMap<NodeId, Heard>,
+    pub vigil: Vigil,
     /// Leaders as it knows them.
     pub leaders: BTreeMap<PartitionId, usize>,
     /// Parts whose clients are not connected yet.
@@ -146,6 +150,8 @@ impl Node {
             desk: Desk::new(plan.place_timeout),
             hosts: BTreeMap::new(),
             found: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            vigil: Vigil::default(),
             leaders: BTreeMap::new(),
             parked: VecDeque::new(),
             limits: None,
@@ -157,6 +163,8 @@ impl Node {
     /// What its process knew is gone; what is on its disk stays.
     pub fn forget(&mut self) {
         self.hosts.clear();
+        self.heard.clear();
+        self.vigil = Vigil::default();
         self.found.clear();
         self.parked.clear();
         (self.desk, self.control) = (Desk::new(self.desk.place_timeout), Control::default());

@@ -31,6 +31,7 @@ pub(super) enum Purpose {
     Sessions,
     Told,
     Misread,
+    Rest,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -268,6 +269,7 @@ fn settings(seed: u64) -> Settings {
         accept_ahead_max: if random.below(4) == 0 { 1 } else { 1_024 },
         queue_submissions_max: if random.below(8) == 0 { 2 } else { 8_192 },
         election_timeout,
+        rest_interval: rest_interval(seed, election_timeout),
         heartbeat_interval: election_timeout / (3 + random.below(5) as u32),
         announce_delay: Duration::from_micros(random.below(3_000) as u64),
         retransmit_max: Duration::from_millis(50 + random.below(300) as u64),
@@ -275,6 +277,12 @@ fn settings(seed: u64) -> Settings {
         lease_duration: election_timeout * 2 / 3,
         ..Settings::default()
     }
+}
+
+/// In two seeds of three groups rest, for less or more than an election takes.
+fn rest_interval(seed: u64, election_timeout: Duration) -> Duration {
+    let mut random = random(seed, Purpose::Rest, 0);
+    election_timeout * [0, 1, 4][random.below(3)]
 }
 
 /// The coordinator's own, of a plan that names none.

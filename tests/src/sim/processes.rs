@@ -111,6 +111,7 @@ impl World {
             self.tell_settings(node);
             let first = self.random.below(LOOK as usize) as Nanos;
             self.schedule(self.now + first, Event::Look { node, life });
+            self.begin_vigil(node);
         }
     }
 

@@ -19,6 +19,9 @@ impl Reached {
         if !member {
             self.stranger(message);
         }
+        if matches!(message, Message::Heartbeat(m) if !m.rest.is_zero()) {
+            self.note("rest: a leader tells of it");
+        }
         match message {
             Message::PreVote(_) if leads => self.note("pre-vote: asked of a leader"),
             Message::PreVote(m) if m.decided_upto < paxos.trimmed_upto() => {

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 200] = [
+pub const NAMES: [&str; 202] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -208,6 +208,8 @@ pub const NAMES: [&str; 200] = [
     "start: a replica was removed",
     "start: a torn tail is cut off",
     "start: is to lead first",
+    "rest: a leader tells of it",
+    "rest: a node is lost",
 ];
 
 /// How often each was met.

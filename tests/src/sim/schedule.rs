@@ -120,6 +120,8 @@ pub(super) struct SettingsInFile {
     queue_bytes_max: usize,
     queue_submissions_max: usize,
     heartbeat_interval: Duration,
+    #[serde(default)]
+    rest_interval: Duration,
     election_timeout: Duration,
     execute_lag_max: u64,
     catch_up_bytes_max: u32,

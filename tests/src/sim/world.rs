@@ -302,8 +302,7 @@ impl World {
         match event {
             Event::Peer { from, to, envelope } => {
                 if self.nodes[to].paused_until > self.now {
-                    let at = self.nodes[to].paused_until;
-                    return self.schedule(at, Event::Peer { from, to, envelope });
+                    return self.schedule(self.nodes[to].paused_until, Event::Peer { from, to, envelope });
                 }
                 if self.net.hears(to, from) {
                     self.receive(to, envelope);
@@ -311,8 +310,7 @@ impl World {
             }
             Event::Letter { from, to, letter } => {
                 if self.nodes[to].paused_until > self.now {
-                    let at = self.nodes[to].paused_until;
-                    return self.schedule(at, Event::Letter { from, to, letter });
+                    return self.schedule(self.nodes[to].paused_until, Event::Letter { from, to, letter });
                 }
                 if from == to || self.net.hears(to, from) {
                     self.on_letter(to, letter);
@@ -339,6 +337,7 @@ impl World {
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
             Event::Settings { node, .. } => self.on_settings(node),
             Event::Look { node, .. } => self.look_around(node),
+            Event::Vigil { node, .. } => self.keep_vigil(node),
             Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
             Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),
             Event::Drive { node, at, .. } => self.on_drive(node, at),

@@ -228,6 +228,7 @@ fn one_that_waits_asks_the_leader_too() {
             held_upto: Instance(40),
             released: None,
             lease: std::time::Duration::ZERO,
+            rest: std::time::Duration::ZERO,
         };
         replica.step(now, Input::Peer { from: ReplicaId(7), message: heartbeat.into() }, &mut effects);
         replica.step(now, Input::Tick, &mut effects);

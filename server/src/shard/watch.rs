@@ -1,0 +1,50 @@
+//! Telling groups of lost nodes, and other nodes that this one lives: once for all groups, which may rest (ordering.md
+//! 1.3).
+
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::{ReplicaId, Settings, Time};
+
+use super::Shard;
+use crate::replica::Input;
+
+impl Shard {
+    /// Something came from another node.
+    pub(crate) fn heard(&self, node: NodeId) {
+        self.shared.heard(node, self.now(), false);
+    }
+
+    /// The settings that all groups share; none: no group is here, and there is nothing to watch.
+    fn settings(&self) -> Option<Settings> {
+        self.groups.values().next().map(|group| group.replica.paxos().settings().clone())
+    }
+
+    /// When [`Shard::watch`] is next wanted.
+    pub(super) fn watch_at(&self) -> Option<Time> {
+        let group = self.groups.values().next()?;
+        self.vigil.deadline(group.replica.paxos().settings())
+    }
+
+    /// Looks whether other nodes live, if it is time.
+    pub(super) fn watch(&mut self, now: Time) {
+        let Some(settings) = self.settings().filter(|settings| self.vigil.is_due(settings, now)) else { return };
+        // Behind a new connection the others doubt this node until they hear it.
+        let fresh = self.links.iter().filter(|(_, link)| link.say_alive()).map(|(&node, _)| (node, now));
+        let mut lost: Vec<(NodeId, Time)> = fresh.collect();
+        for (node, heard) in self.shared.heard_of() {
+            lost.extend(self.vigil.look(node, heard, &settings, now).map(|since| (node, since)));
+        }
+        for (node, since) in lost {
+            self.tell_lost(node, since);
+        }
+    }
+
+    fn tell_lost(&mut self, node: NodeId, since: Time) {
+        let all =
+            self.groups.iter().flat_map(|(&id, group)| group.nodes.iter().map(move |(&peer, &at)| (id, peer, at)));
+        let there = all.filter(|(_, _, at)| *at == node).map(|(id, peer, _)| (id, peer));
+        let peers: Vec<(PartitionId, ReplicaId)> = there.collect();
+        for (id, peer) in peers {
+            self.step(id, Input::Lost { peer, since });
+        }
+    }
+}
