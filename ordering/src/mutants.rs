@@ -52,6 +52,7 @@ pub const PAXOS: &[&str] = &[
     // held by a successor of removed replicas; an answer to an earlier run of the asking process counts.
     "lease_survives_handover",
     "decision_held_in_memory",
+    "serves_twice_in_a_ballot",
     "rest_outlives_leader",
     "rest_is_silence",
     "late_position_counts",

@@ -51,14 +51,21 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("lease_forgotten", "rd12_a_lease_outlives_a_restart"),
     ("lease_survives_handover", "rd06_a_lease_ends_with_a_handover"),
     ("decision_held_in_memory", "seed"),
+    ("serves_twice_in_a_ballot", "a_leader_serves_once_in_a_ballot"),
     ("rest_outlives_leader", "a_group_with_nothing_to_do_rests"),
     ("rest_is_silence", "a_group_with_nothing_to_do_rests"),
     ("late_position_counts", "rd02_an_answer_to_an_earlier_run_answers_nothing"),
 ];
 
 /// They break liveness: a script that prints something else has caught them.
-const LIVENESS: &[&str] =
-    &["deaf_leader_stays", "install_moves_no_executor", "wait_own_flush", "rest_outlives_leader", "rest_is_silence"];
+const LIVENESS: &[&str] = &[
+    "deaf_leader_stays",
+    "install_moves_no_executor",
+    "wait_own_flush",
+    "serves_twice_in_a_ballot",
+    "rest_outlives_leader",
+    "rest_is_silence",
+];
 
 fn scripts() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");

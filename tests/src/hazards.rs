@@ -136,7 +136,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("MV2", "key bounds checked when routed, not when applied", &[sim("bounds_at_routing")]),
     hazard("MV3", "read positioned before the split, executed after", &[sim("read_ignores_split")]),
     hazard("MV4", "p' starts without p's last ticket", &[sim("fork_no_ticket")]),
-    hazard("MV5", "sessions not forked: retry executes again at p'", &[sim("fork_no_sessions")]),
+    hazard("MV5", "sessions not forked: retry executes again at p'", &[cargo("fork_no_sessions")]),
     hazard("MV6", "two owners or none", &[sim("split_released_early"), sim("merge_no_end")]),
     hazard("MV7", "old owner answers after move or merge", &[sim("lease_survives_move")]),
     hazard("MV8", "step done twice after a directory leader change", &[cargo("change_not_idempotent")]),
@@ -253,6 +253,8 @@ pub const OTHERS: &[&str] = &[
     "undo_no_limits",
     // What the executor had no room for when it was accepted is not given to it again (ordering.md 2.1).
     "executor_stands_still",
+    // A leader stops serving and serves again in one ballot: who begins anew with each ballot does not (ordering.md 1.1).
+    "serves_twice_in_a_ballot",
     // A group that rests does not miss its leader when that one's node is lost; or a leader that ends its rest takes the
     // rest for silence, and resigns (ordering.md 1.3).
     "rest_outlives_leader",

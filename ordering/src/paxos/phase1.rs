@@ -190,17 +190,27 @@ impl Paxos {
         }
         let decided_upto = self.learner.decided_upto;
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
+        let found = adopt(&phase1.replies, decided_upto);
+        if proposer.serving && !found.is_empty() {
+            // Only under a new configuration: somebody else proposed there. Reads that were executed before this is
+            // would miss it (ordering.md 7, reliability.md RD5), so it serves no more, and never again in this ballot:
+            // what was begun in it, as tickets are, has one end.
+            if !mutant!(serves_twice_in_a_ballot) {
+                self.stand_down(effects);
+                if self.learner.quorum.position(self.id).is_some() {
+                    self.campaign(None, effects);
+                }
+                return;
+            }
+            self.stop_serving(effects);
+        }
+        let Some(proposer) = self.proposer.as_deref_mut() else { return };
         proposer.elected = true;
         // The first guess at a round trip, flush included.
         proposer.round_trip.sample(self.now - phase1.begun_at);
-        proposer.found = adopt(&phase1.replies, decided_upto);
+        proposer.found = found;
         proposer.window = Window::starting_at(decided_upto.next());
         proposer.takeover_upto = Instance(decided_upto.0 + proposer.found.len() as u64);
-        if proposer.serving && !proposer.found.is_empty() {
-            // Only under a new configuration: somebody else proposed there. Reads that were executed before this is
-            // would miss it (ordering.md 7, reliability.md RD5).
-            self.stop_serving(effects);
-        }
         self.begin_round(true, effects);
     }
 

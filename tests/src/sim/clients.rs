@@ -342,7 +342,7 @@ impl World {
                 let mut lines = self.lines.iter();
                 let found = lines.find(|(_, line)| line.client == client && line.id == connection);
                 if let Some(&number) = found.map(|(number, _)| number) {
-                    self.lines.remove(&number);
+                    self.leave_line(number);
                 }
             }
             Effect::Complete { token, result, .. } => self.complete(client, token, result),
@@ -443,14 +443,18 @@ impl World {
 
     /// A connection broke.
     pub fn on_lost(&mut self, number: u64) {
-        let Some(line) = self.lines.remove(&number) else { return };
-        if line.client_open {
-            if self.busy(line.client) > 0 {
-                self.reached.note("client: a connection is lost under a call");
-            }
-            let trouble = "lost the connection".to_owned();
-            self.client_step(line.client, Input::Disconnected { connection: line.id, trouble });
+        let Some(line) = self.lines.get(&number) else { return };
+        let (client, connection) = (line.client, line.id);
+        if !line.client_open {
+            self.lines.remove(&number);
+            return;
         }
+        self.leave_line(number);
+        if self.busy(client) > 0 {
+            self.reached.note("client: a connection is lost under a call");
+        }
+        let trouble = "lost the connection".to_owned();
+        self.client_step(client, Input::Disconnected { connection, trouble });
     }
 
     /// Bytes of a node arrive at a client.

@@ -40,6 +40,8 @@ pub struct Line {
     pub node_open: bool,
     /// The client still has it.
     pub client_open: bool,
+    /// What is on its way to the node arrives no earlier.
+    pub late_until: Nanos,
     /// Bytes keep their order, each way.
     pub to_node: Nanos,
     /// See `to_node`.
@@ -74,6 +76,7 @@ impl Line {
             node,
             node_open: true,
             client_open: true,
+            late_until: 0,
             to_node: now,
             to_client: now,
             at_node: FrameDecoder::default(),
@@ -382,6 +385,20 @@ impl World {
         {
             line.node_open = false;
         }
+        self.schedule(at, Event::Lost { line: number });
+    }
+
+    /// A client has no use of a connection any more. What it said before may arrive all the same, and later than what it
+    /// says on another one.
+    pub fn leave_line(&mut self, number: u64) {
+        let arrives = self.net.either();
+        let Some(line) = self.lines.get_mut(&number).filter(|line| arrives && line.node_open) else {
+            self.lines.remove(&number);
+            return;
+        };
+        line.client_open = false;
+        line.late_until = self.now + self.net.lateness();
+        let at = line.late_until.max(line.to_node) + MS;
         self.schedule(at, Event::Lost { line: number });
     }
 

@@ -69,6 +69,12 @@ impl Net {
         self.random.chance(self.rates.connect_fails)
     }
 
+    /// How late what a connection carried may be, for which nobody waits any more.
+    pub fn lateness(&mut self) -> Nanos {
+        let shift = self.random.below(8);
+        self.random.below((2_000 * MS as usize) >> shift) as Nanos
+    }
+
     /// One of two, as likely.
     pub fn either(&mut self) -> bool {
         self.random.below(2) == 0

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 202] = [
+pub const NAMES: [&str; 203] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -33,6 +33,7 @@ pub const NAMES: [&str; 202] = [
     "trap: a map is executed, and that is not decided",
     "trap: another one coordinates",
     "trap: a batch is proposed, and nobody has it",
+    "trap: a border is moved, and clients do not hear what came of their writes",
     "start: a rotten log is refused",
     "start: a log that is not its own is refused",
     "frame: damaged and refused",

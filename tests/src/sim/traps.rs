@@ -25,6 +25,9 @@ pub enum Moment {
     Configured,
     /// It executes a split, a seal or a join ahead of its decision (SP8, MV12).
     Border,
+    /// The same, but what breaks are the connections of its clients, which ask again elsewhere and behind the border (MV5,
+    /// SE8).
+    Retried,
     /// It executes a ticket ahead of its decision (SP5, TK9).
     Ticket,
     /// The directory's leader executes a change of the map ahead of its decision (MV13).
@@ -88,7 +91,7 @@ impl World {
         let newcomers = self.newcomers(node, group, effects);
         let comes = |trap: &Trap| match trap.moment {
             Moment::Configured => leads && !newcomers.is_empty(),
-            Moment::Border => ahead && after.border != before.border,
+            Moment::Border | Moment::Retried => ahead && after.border != before.border,
             Moment::Ticket => ahead && after.ticket != before.ticket,
             Moment::Map => ahead && after.map != before.map,
             Moment::Coordinates => {
@@ -102,14 +105,17 @@ impl World {
         self.reached.note(match moment {
             Moment::Configured => "trap: a configuration has just been decided",
             Moment::Border => "trap: a border is moved, and that is not decided",
+            Moment::Retried => "trap: a border is moved, and clients do not hear what came of their writes",
             Moment::Ticket => "trap: a ticket is executed, and that is not decided",
             Moment::Map => "trap: a map is executed, and that is not decided",
             Moment::Coordinates => "trap: another one coordinates",
             Moment::Proposes => "trap: a batch is proposed, and nobody has it",
         });
         self.trace.step(now, &(node, group, length), |line| *line += &format!("n{node}.{group} {moment:?}"));
-        if moment == Moment::Proposes {
-            return self.belate(node, group, effects, length);
+        match moment {
+            Moment::Proposes => return self.belate(node, group, effects, length),
+            Moment::Retried => return self.hang_up(node),
+            _ => {}
         }
         let members: BTreeSet<usize> = host.nodes.values().copied().collect();
         let side: BTreeSet<usize> = newcomers.into_iter().chain([node]).collect();

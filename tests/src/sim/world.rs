@@ -343,9 +343,9 @@ impl World {
             Event::Drive { node, at, .. } => self.on_drive(node, at),
             Event::View { node, view, .. } => self.on_view(node, &view),
             Event::ToNode { line, bytes } => {
-                let node = self.lines.get(&line).map_or(0, |line| line.node);
-                if self.nodes[node].paused_until > self.now {
-                    let at = self.nodes[node].paused_until;
+                let (node, late) = self.lines.get(&line).map_or((0, 0), |line| (line.node, line.late_until));
+                let at = self.nodes[node].paused_until.max(late);
+                if at > self.now {
                     return self.schedule(at, Event::ToNode { line, bytes });
                 }
                 self.node_receives(line, &bytes);
