@@ -31,8 +31,8 @@ pub struct Settings {
     pub queue_submissions_max: usize,
     /// Time between two heartbeats of a leader.
     pub heartbeat_interval: Duration,
-    /// A leader whose group has nothing to do beats this seldom, if that is longer than `heartbeat_interval`, and whoever
-    /// drives the group tells of lost nodes ([`crate::step::Input::Lost`]). Zero: it never does.
+    /// A leader whose group has nothing to do beats this seldom, if that is longer than `heartbeat_interval`, and
+    /// whoever drives the group tells of lost nodes ([`crate::step::Input::Lost`]). Zero: it never does.
     pub rest_interval: Duration,
     /// A leader not heard for one to two of these is lost; so is, to itself, one that heard no quorum for one.
     pub election_timeout: Duration,

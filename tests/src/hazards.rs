@@ -253,10 +253,11 @@ pub const OTHERS: &[&str] = &[
     "undo_no_limits",
     // What the executor had no room for when it was accepted is not given to it again (ordering.md 2.1).
     "executor_stands_still",
-    // A leader stops serving and serves again in one ballot: who begins anew with each ballot does not (ordering.md 1.1).
+    // A leader stops serving and serves again in one ballot: who begins anew with each ballot does not (ordering.md
+    // 1.1).
     "serves_twice_in_a_ballot",
-    // A group that rests does not miss its leader when that one's node is lost; or a leader that ends its rest takes the
-    // rest for silence, and resigns (ordering.md 1.3).
+    // A group that rests does not miss its leader when that one's node is lost; or a leader that ends its rest takes
+    // the rest for silence, and resigns (ordering.md 1.3).
     "rest_outlives_leader",
     "rest_is_silence",
     // A batch becomes due in the moment in which a submission is refused, and is never proposed (ordering.md 9).

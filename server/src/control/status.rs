@@ -98,8 +98,8 @@ impl FlushTimes {
 /// Linux on the machines that we run on.
 const PAGE_BYTES: u64 = 4_096;
 
-/// The other nodes are asked every so many looks around: about once a second while something is decided here, every five
-/// seconds while nothing is.
+/// The other nodes are asked every so many looks around: about once a second while something is decided here, every
+/// five seconds while nothing is.
 const LOOKS_PER_SURVEY: u64 = 2;
 const LOOKS_PER_CALM_SURVEY: u64 = 10;
 

@@ -388,8 +388,8 @@ impl World {
         self.schedule(at, Event::Lost { line: number });
     }
 
-    /// A client has no use of a connection any more. What it said before may arrive all the same, and later than what it
-    /// says on another one.
+    /// A client has no use of a connection any more. What it said before may arrive all the same, and later than what
+    /// it says on another one.
     pub fn leave_line(&mut self, number: u64) {
         let arrives = self.net.either();
         let Some(line) = self.lines.get_mut(&number).filter(|line| arrives && line.node_open) else {

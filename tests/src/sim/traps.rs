@@ -25,8 +25,8 @@ pub enum Moment {
     Configured,
     /// It executes a split, a seal or a join ahead of its decision (SP8, MV12).
     Border,
-    /// The same, but what breaks are the connections of its clients, which ask again elsewhere and behind the border (MV5,
-    /// SE8).
+    /// The same, but what breaks are the connections of its clients, which ask again elsewhere and behind the border
+    /// (MV5, SE8).
     Retried,
     /// It executes a ticket ahead of its decision (SP5, TK9).
     Ticket,
