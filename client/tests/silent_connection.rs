@@ -78,3 +78,14 @@ fn a_spare_connection_that_is_refused_leaves_the_silent_one_alone() {
     assert!(bench.closed.is_empty());
     assert_eq!(bench.asks(Kind::Read).0, silent, "there is no other replica");
 }
+
+/// In a process of its own, as every planted bug (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn a_silence_that_is_borne_is_caught() {
+    let test = "another_connection_that_is_greeted_takes_the_place_of_a_silent_one";
+    let program = std::env::current_exe().expect("this program");
+    let mut command = std::process::Command::new(program);
+    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "client_silence_is_borne").output();
+    assert!(!output.expect("it runs").status.success(), "the planted bug survived");
+}

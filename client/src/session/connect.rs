@@ -102,7 +102,7 @@ impl Session {
     /// more rarely. So another one is tried; whichever is heard first stays.
     fn try_spare(&mut self, at: usize, effects: &mut Vec<Effect>) {
         let peer = &mut self.peers[at];
-        if peer.is_ready() && peer.spare.is_none() {
+        if peer.is_ready() && peer.spare.is_none() && !mutant!(client_silence_is_borne) {
             let life = peer.new_life();
             peer.spare = Some(life);
             let connection = ConnectionId { peer: at as u32, life };
