@@ -33,7 +33,7 @@ struct Known {
 }
 
 /// How often a node looks at the others, and lets them know that it lives.
-fn interval(settings: &Settings) -> Duration {
+pub fn interval(settings: &Settings) -> Duration {
     settings.election_timeout / 2
 }
 

@@ -3,7 +3,7 @@
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
 use coppice_server::replica::Input;
-use coppice_server::vigil::Heard;
+use coppice_server::vigil::{self, Heard};
 
 use super::control::own;
 use super::events::Event;
@@ -15,13 +15,13 @@ impl World {
     pub fn begin_vigil(&mut self, node: usize) {
         if !self.plan.settings.rest_interval.is_zero() {
             let life = self.nodes[node].life;
-            let first = self.vigil_interval() * (life + node as u64) % 8 / 8;
+            let first = self.vigil_interval() * ((life + node as u64) % 8) / 8;
             self.schedule(self.now + first, Event::Vigil { node, life });
         }
     }
 
     fn vigil_interval(&self) -> Nanos {
-        self.plan.settings.election_timeout.as_nanos() as Nanos / 2
+        vigil::interval(&self.plan.settings).as_nanos() as Nanos
     }
 
     /// A node lets the others hear that it lives, and tells its groups of those that it has lost.
