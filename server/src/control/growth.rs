@@ -26,7 +26,7 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(300);
 const LOOK_BUSY: Duration = Duration::from_millis(50);
 
 /// Between two looks at a cluster that is as it should be.
-const LOOK_CALM: Duration = Duration::from_secs(1);
+const LOOK_CALM: Duration = Duration::from_secs(2);
 
 /// Between two handovers that only make leaderships more even.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(2);

@@ -24,6 +24,7 @@ use coppice_btree::KeyRange;
 use coppice_client::map::Addresses;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, Status, StatusGet};
 use coppice_ordering::Instance;
+use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin_http;
@@ -129,10 +130,10 @@ pub struct Control {
     pub(super) rates: BTreeMap<PartitionId, status::Rate>,
     pub(super) flush: Arc<status::FlushTimes>,
     pub(super) failed: Arc<dyn Fn(String) + Send + Sync>,
-    /// Times that it has looked around.
-    looks: u64,
-    /// Instances that were decided here when the other nodes were asked last.
-    surveyed: u64,
+    /// Instances that were decided here at the last look around.
+    decided: u64,
+    /// When the other nodes were asked last.
+    surveyed: Option<Instant>,
 }
 
 impl Control {
@@ -160,8 +161,8 @@ impl Control {
             rates: BTreeMap::new(),
             flush: Arc::default(),
             failed,
-            looks: 0,
-            surveyed: 0,
+            decided: 0,
+            surveyed: None,
         }
     }
 }
@@ -174,15 +175,15 @@ pub fn run(
     messages: mpsc::UnboundedReceiver<ToControl>,
     opened: oneshot::Sender<Result<(), StartError>>,
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             _ = opened.send(Err(StartError::Thread(error)));
             return;
         }
     };
-    let tasks = tokio::task::LocalSet::new();
-    tasks.block_on(&runtime, async move {
+    runtime.block_on(async move {
         if let Err(error) = control.open_log() {
             let node = control.home.identity().map(|identity| identity.node);
             _ = opened.send(Err(StartError::Storage { node, error }));
@@ -238,6 +239,9 @@ fn readiness(shared: &Shared) -> Vec<String> {
 /// How often the control task looks around: rates, memory, map of nodes that do not host the directory.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// The same while nothing is decided here, and nothing is missing.
+const LOOK_CALM: Duration = Duration::from_secs(1);
+
 /// While a node waits for its first map it asks this often, so that a cluster is ready soon after `init`.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 
@@ -249,8 +253,7 @@ impl Control {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(next_look) => {
-                    self.look_around();
-                    let wait = if self.shared.map().version.0 == 0 { LOOK_FIRST } else { LOOK };
+                    let wait = self.look_around();
                     next_look = tokio::time::Instant::now() + wait;
                 }
                 () = tokio::time::sleep_until(self.driver.next.into()) => self.drive(),
@@ -281,7 +284,8 @@ impl Control {
         }
     }
 
-    fn look_around(&mut self) {
+    /// Returns how long until the next look.
+    fn look_around(&mut self) -> Duration {
         self.sample_rates();
         self.publish_node();
         self.check_memory();
@@ -290,13 +294,20 @@ impl Control {
         self.save_children();
         self.start_missing();
         self.shared.show_held_back();
-        self.looks += 1;
-        self.survey_if_due();
+        let decided = self.rates.values().map(|rate| rate.instances()).sum();
+        let rests = std::mem::replace(&mut self.decided, decided) == decided;
+        self.survey_if_due(rests);
         // A replica of the directory that knows no leader may not know either where those are that took others' places:
         // it could not even answer their candidate (ordering.md 1.5).
         let follows = self.shared.leader(PartitionId::DIRECTORY).is_some();
-        if !self.residents.running().contains_key(&PartitionId::DIRECTORY) || !follows {
+        let is_told = follows && self.residents.running().contains_key(&PartitionId::DIRECTORY);
+        if !is_told {
             self.ask_for_the_map();
+        }
+        match self.shared.map().version.0 {
+            0 => LOOK_FIRST,
+            _ if rests && is_told && self.residents.healing().is_empty() => LOOK_CALM,
+            _ => LOOK,
         }
     }
 

@@ -37,6 +37,13 @@ pub struct Rate {
     log_needed: u64,
 }
 
+impl Rate {
+    /// Instances decided so far.
+    pub(super) fn instances(&self) -> u64 {
+        self.instances
+    }
+}
+
 /// The newest flushes of the log, for a p99 without a histogram's memory.
 #[derive(Debug, Default)]
 pub struct FlushTimes {
@@ -98,10 +105,9 @@ impl FlushTimes {
 /// Linux on the machines that we run on.
 const PAGE_BYTES: u64 = 4_096;
 
-/// The other nodes are asked every so many looks around: about once a second while something is decided here, every
-/// five seconds while nothing is.
-const LOOKS_PER_SURVEY: u64 = 2;
-const LOOKS_PER_CALM_SURVEY: u64 = 10;
+/// How often the other nodes are asked, in the looks around: while something is decided here, and while nothing is.
+const SURVEY: Duration = Duration::from_secs(1);
+const SURVEY_CALM: Duration = Duration::from_secs(5);
 
 /// Memory of this process, in bytes; 0 where the system does not say.
 pub fn resident_bytes() -> u64 {
@@ -203,11 +209,10 @@ impl Control {
 
     /// Asks the others how they are, so that `tolerated_failures` is fresh without anybody asking for the status, and
     /// compares the digests of replicas (reliability.md E6).
-    pub(super) fn survey_if_due(&mut self) {
-        let decided = self.rates.values().map(|rate| rate.instances).sum();
-        let looks = if decided == self.surveyed { LOOKS_PER_CALM_SURVEY } else { LOOKS_PER_SURVEY };
-        if self.looks.is_multiple_of(looks) {
-            self.surveyed = decided;
+    pub(super) fn survey_if_due(&mut self, rests: bool) {
+        let interval = if rests { SURVEY_CALM } else { SURVEY };
+        if self.surveyed.is_none_or(|last| last.elapsed() >= interval) {
+            self.surveyed = Some(Instant::now());
             self.survey();
         }
     }

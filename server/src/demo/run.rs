@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coppice_client::wire::InitRequest;
 use coppice_client::{Admin, Client, Config};
+use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
 
 use super::cuts::Cuts;
 use super::faults::{Faults, Refused};
@@ -37,8 +37,8 @@ const NOT_HERE: [&str; 6] = ["demo", "serve", "init", "demo-guard", "completions
 /// That of stdout; a failure is returned with its four lines.
 pub fn run(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     // One thread: the nodes' parent-death signal follows the thread that started them.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, demo(args))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    runtime.block_on(demo(args))
 }
 
 async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {

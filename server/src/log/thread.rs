@@ -18,8 +18,11 @@ use super::segment::SegmentNumber;
 use super::writer::{Append, Flushed, Hooks, LogFailure, LogOptions};
 use crate::spin::{Spin, Wait};
 
-/// How often the keeper looks at the free space, and tries again to prepare a segment on a full disk.
+/// How often the keeper looks at the free space where there is little, and tries again to prepare a segment.
 const KEEPER_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How often it looks where there is enough.
+const CALM_KEEPER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a write that found the disk full is tried again.
 const FULL_RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -306,7 +309,7 @@ struct Keeper {
 impl Keeper {
     fn run(mut self) {
         loop {
-            match self.orders.recv_timeout(KEEPER_INTERVAL) {
+            match self.orders.recv_timeout(self.interval()) {
                 Ok(Order::Prepare(number, bytes)) => self.waiting.push_back((number, bytes)),
                 Ok(Order::CarryOut(effects)) => {
                     let done = effects.iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
@@ -322,6 +325,12 @@ impl Keeper {
                 self.shared.free_bytes.store(free_bytes, Ordering::Relaxed);
             }
         }
+    }
+
+    fn interval(&self) -> Duration {
+        let enough = self.shared.reserve_bytes.saturating_mul(2);
+        let calm = self.waiting.is_empty() && self.shared.free_bytes.load(Ordering::Relaxed) > enough;
+        if calm { CALM_KEEPER_INTERVAL } else { KEEPER_INTERVAL }
     }
 
     /// Prepares what was ordered. On a full disk it is tried again later, behind the drops that make room, while the

@@ -392,6 +392,7 @@ mod tests {
     use coppice_ordering::message::{Heartbeat, Phase2a};
     use coppice_ordering::{Ballot, Batch, Beat, Commands, Instance, ReplicaId, Ticket};
     use tokio::net::TcpListener;
+    use tokio::runtime::LocalOptions;
 
     use super::*;
     use crate::multicast::letter::Word;
@@ -461,8 +462,9 @@ mod tests {
 
     /// Runs `test` with both ends of a link that has said hello.
     fn linked<F: Future<Output = ()>>(test: impl FnOnce(Rc<Link>, Far) -> F) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        tokio::task::LocalSet::new().block_on(&runtime, async {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
+        let runtime = runtime.build_local(LocalOptions::default()).expect("a runtime");
+        runtime.block_on(async {
             let listener = Rc::new(TcpListener::bind("127.0.0.1:0").await.expect("a port"));
             let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
             let link = Link::new(NodeId(2), address);

@@ -34,6 +34,7 @@ use coppice_client::wire::{
 };
 use coppice_ordering::{Lsn, Time};
 use serde::Serialize;
+use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, oneshot};
 
 pub use group::{Group, GroupStatus};
@@ -463,20 +464,20 @@ fn adopt(stream: StdTcpStream) -> Option<tokio::net::TcpStream> {
 
 /// Runs a shard on this thread until `stop` rings.
 pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, started: Clock, stop: Arc<Notify>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // Not a `LocalSet`: the root task that polls one is woken through the system's event queue.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else {
         tracing::error!("the system gives no event loop to a shard thread");
         std::process::exit(1);
     };
     let shard = Shard::new(index, shared, started);
-    let tasks = tokio::task::LocalSet::new();
-    tasks.spawn_local(turns(Rc::clone(&shard)));
-    tasks.spawn_local(timers(Rc::clone(&shard)));
-    tasks.spawn_local(inputs(Rc::clone(&shard), receiver));
+    runtime.spawn_local(turns(Rc::clone(&shard)));
+    runtime.spawn_local(timers(Rc::clone(&shard)));
+    runtime.spawn_local(inputs(Rc::clone(&shard), receiver));
     if !shard.borrow().shared.config.spin.is_zero() {
-        tasks.spawn_local(look::look(Rc::clone(&shard)));
+        runtime.spawn_local(look::look(Rc::clone(&shard)));
     }
-    tasks.block_on(&runtime, stop.notified());
+    runtime.block_on(stop.notified());
 }
 
 /// Ends turns: woken by the first input of a turn, it runs after the tasks that were ready with it.
