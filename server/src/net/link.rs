@@ -462,8 +462,8 @@ mod tests {
 
     /// Runs `test` with both ends of a link that has said hello.
     fn linked<F: Future<Output = ()>>(test: impl FnOnce(Rc<Link>, Far) -> F) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
-        let runtime = runtime.build_local(LocalOptions::default()).expect("a runtime");
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build_local(LocalOptions::default()).expect("a runtime");
         runtime.block_on(async {
             let listener = Rc::new(TcpListener::bind("127.0.0.1:0").await.expect("a port"));
             let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
