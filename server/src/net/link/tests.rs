@@ -1,0 +1,212 @@
+use bytes::Bytes;
+use coppice_client::wire::{Frame, PartitionId};
+use coppice_ordering::message::{Heartbeat, Phase2a};
+use coppice_ordering::{Ballot, Batch, Beat, Commands, Instance, ReplicaId, Ticket};
+use tokio::net::TcpListener;
+use tokio::runtime::LocalOptions;
+
+use super::*;
+use crate::multicast::letter::Word;
+
+/// Whatever is expected comes within this, or the test fails.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A link that is in doubt connects again within this.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// An echo is in doubt after less.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Longer than anything takes that is not held back.
+const DELAY: Duration = Duration::from_millis(300);
+
+fn letter(n: u64) -> Letter {
+    Letter { partition: PartitionId(4), word: Word::Released(Ticket { ballot: Ballot::new(2, 1), n }) }
+}
+
+fn envelope() -> Envelope {
+    let heartbeat = Heartbeat {
+        ballot: Ballot::new(2, 1),
+        beat: Beat(1),
+        decided_upto: Instance(3),
+        held_upto: Instance(3),
+        released: None,
+        lease: Duration::ZERO,
+        rest: Duration::ZERO,
+    };
+    Envelope { group: 4, to: ReplicaId(2), from: ReplicaId(1), message: heartbeat.into() }
+}
+
+/// The other end of a link.
+struct Far {
+    listener: Rc<TcpListener>,
+    stream: TcpStream,
+    decoder: FrameDecoder,
+}
+
+impl Far {
+    /// The next connection, which says hello.
+    async fn accept(listener: &Rc<TcpListener>) -> Far {
+        let accepted = tokio::time::timeout(CONNECTS_WITHIN, listener.accept()).await;
+        let (stream, _) = accepted.expect("it connects").expect("a connection");
+        let decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+        let mut far = Far { listener: Rc::clone(listener), stream, decoder };
+        assert_eq!(far.next().await.kind, peer_frame::HELLO);
+        far
+    }
+
+    async fn next(&mut self) -> Frame {
+        let next = super::super::rpc::read_frame_into(&self.stream, &mut self.decoder);
+        tokio::time::timeout(PATIENCE, next).await.expect("a frame comes").expect("the link stands")
+    }
+
+    /// The next frame that asks for no echo.
+    async fn frame(&mut self) -> Frame {
+        loop {
+            let frame = self.next().await;
+            if frame.kind != peer_frame::ECHO {
+                return frame;
+            }
+        }
+    }
+}
+
+/// Runs `test` with both ends of a link that has said hello.
+fn linked<F: Future<Output = ()>>(test: impl FnOnce(Rc<Link>, Far) -> F) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build_local(LocalOptions::default()).expect("a runtime");
+    runtime.block_on(async {
+        let listener = Rc::new(TcpListener::bind("127.0.0.1:0").await.expect("a port"));
+        let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
+        let link = Link::new(NodeId(2), address);
+        tokio::task::spawn_local(Rc::clone(&link).run(peer_frame::frame(peer_frame::HELLO, b"me")));
+        let far = Far::accept(&listener).await;
+        test(link, far).await;
+    });
+}
+
+/// Letters once lay here until something else woke the link's task. So the first tickets of a new coordinator came
+/// late or never, the gates of all partitions stayed shut, and after a restart clients saw no leader.
+#[test]
+fn a_letter_leaves_at_the_end_of_its_turn_although_no_message_goes_with_it() {
+    linked(|link, mut far| async move {
+        for n in 1..4 {
+            link.send_letter(&letter(n));
+            link.flush(0, Clock::now());
+            let frame = far.frame().await;
+            assert_eq!((frame.kind, letter::decode(&frame.body)), (peer_frame::LETTERS, Ok(vec![letter(n)])));
+        }
+    });
+}
+
+/// A window of ten batches once went through a slow link like one batch of ten times the size.
+#[test]
+fn batches_of_one_turn_come_one_by_one_and_small_messages_together() {
+    linked(|link, mut far| async move {
+        let batch = |instance| {
+            let commands = Commands::new(1, Bytes::from(vec![7; FRAME_BYTES]));
+            let (ballot, instance, batch) = (Ballot::new(2, 1), Instance(instance), Batch::Commands(commands));
+            let message = Phase2a { ballot, instance, batch, decided_upto: Instance(0), released: None }.into();
+            Envelope { message, ..envelope() }
+        };
+        [batch(1), batch(2), batch(3), envelope(), envelope()].iter().for_each(|envelope| link.send(envelope));
+        link.flush(0, Clock::now());
+        for messages in [1, 1, 1, 2] {
+            let envelopes = peer::decode(far.frame().await.body).expect("messages");
+            assert_eq!(envelopes.len(), messages);
+        }
+    });
+}
+
+#[test]
+fn a_cut_loses_messages_and_letters_and_ends_with_it() {
+    linked(|link, mut far| async move {
+        link.set_fault(true, Duration::ZERO);
+        link.send(&envelope());
+        link.send_letter(&letter(1));
+        link.flush(0, Clock::now());
+        assert_eq!(link.dropped(), 2);
+        link.set_fault(false, Duration::ZERO);
+        link.send_letter(&letter(2));
+        link.flush(0, Clock::now());
+        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+    });
+}
+
+#[test]
+fn a_slow_link_holds_everything_back_and_keeps_its_order() {
+    linked(|link, mut far| async move {
+        link.set_fault(false, DELAY);
+        let begun = Instant::now();
+        link.send(&envelope());
+        link.send_letter(&letter(1));
+        link.flush(0, Clock::now());
+        link.set_fault(false, Duration::ZERO);
+        link.send_letter(&letter(2));
+        link.flush(0, Clock::now());
+        assert_eq!(far.frame().await.kind, peer_frame::MESSAGES);
+        assert!(begun.elapsed() >= DELAY);
+        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(1)]));
+        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+    });
+}
+
+#[test]
+fn what_is_held_back_is_lost_with_a_cut() {
+    linked(|link, mut far| async move {
+        link.set_fault(false, DELAY);
+        link.send_letter(&letter(1));
+        link.flush(0, Clock::now());
+        link.set_fault(true, Duration::ZERO);
+        link.set_fault(false, Duration::ZERO);
+        link.send_letter(&letter(2));
+        link.flush(0, Clock::now());
+        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+    });
+}
+
+/// A connection that the kernel gave up for a while, after packets were lost, once stayed in use: a node was deaf
+/// for as long again as it had been cut off.
+#[test]
+fn a_silent_connection_is_replaced_by_one_that_works() {
+    linked(|link, far| async move {
+        let begun = Clock::now();
+        link.send(&envelope());
+        link.flush(0, begun);
+        link.flush(0, begun + LATE);
+        let mut new = Far::accept(&far.listener).await;
+        link.send_letter(&letter(1));
+        link.flush(0, begun + LATE);
+        assert_eq!(new.next().await.kind, peer_frame::ECHO, "it is asked at once");
+        assert_eq!(letter::decode(&new.next().await.body), Ok(vec![letter(1)]));
+        // It was not closed from the other end.
+        drop(far);
+    });
+}
+
+#[test]
+fn a_connection_that_gives_an_echo_stays() {
+    linked(|link, mut far| async move {
+        let begun = Clock::now();
+        link.send(&envelope());
+        link.flush(0, begun);
+        assert_eq!(far.next().await.kind, peer_frame::ECHO);
+        let echo = peer_frame::frame(peer_frame::ECHO, &[]);
+        far.stream.writable().await.expect("the link stands");
+        assert_eq!(far.stream.try_write(&echo).expect("the link stands"), echo.len());
+        // The next question is asked when this one is answered, and not before.
+        let deadline = Instant::now() + CONNECTS_WITHIN;
+        while !link.state.borrow_mut().silence.asks(begun + LATE) {
+            assert!(Instant::now() < deadline, "the echo is heard");
+            tokio::task::yield_now().await;
+        }
+        assert!(!link.state.borrow().doubted);
+    });
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_silence_that_is_borne_is_caught() {
+    let test = "net::link::tests::a_silent_connection_is_replaced_by_one_that_works";
+    crate::mutants::assert_caught("silence_is_borne", test);
+}
