@@ -9,12 +9,23 @@ macro_rules! mutant {
     };
 }
 
+/// The last commit of the sources that these programs were built from; empty: they were built outside of git.
+pub const COMMIT: &str = env!("COPPICE_COMMIT");
+
+/// `println!`, but nobody has to listen (`say.rs`).
+macro_rules! say {
+    ($($words:tt)*) => {
+        $crate::say::line(format_args!($($words)*))
+    };
+}
+
 pub mod check;
 pub mod cluster;
 pub mod hazards;
 pub mod lab;
 pub mod model;
 pub mod mutants;
+pub mod say;
 pub mod sim;
 pub mod tidy;
 pub mod words;
