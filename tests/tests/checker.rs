@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A directory of its own, gone at the end.
 struct Place(PathBuf);
@@ -46,6 +46,21 @@ fn a_right_history_passes_and_exits_with_0() {
     assert_eq!(code, Some(0), "{said}");
     let report: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
     assert_eq!((&report["v"], &report["checks"][0]["verdict"]), (&1.into(), &"PASS".into()));
+}
+
+#[test]
+fn nobody_has_to_listen_to_the_end() {
+    let place = Place::new("unheard");
+    let file = place.file("history.jsonl");
+    check(&["generate", &file, "--ops", "2000"]);
+    for words in [&["history", &file][..], &["history", &file, "-o", "json"], &["generate", "-", "--ops", "20000"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coppice-check"));
+        let mut child = command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        drop(child.stdout.take());
+        let Output { status, stderr, .. } = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&stderr);
+        assert!(status.code() == Some(0) && said.is_empty(), "{words:?}: {status}, {said}");
+    }
 }
 
 #[test]

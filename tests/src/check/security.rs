@@ -77,14 +77,14 @@ pub fn run() -> Result<(usize, usize), String> {
         match by {
             By::Missing(why) => {
                 skipped += 1;
-                println!("skipped  {what}: {why}");
+                say!("skipped  {what}: {why}");
             }
             By::Tests(target, names) => {
                 let ran = &passed[target];
                 let of = |name: &str| ran.iter().filter(|(test, _)| test.contains(name)).collect::<Vec<_>>();
                 let right = names.iter().all(|name| !of(name).is_empty() && of(name).iter().all(|(_, ok)| *ok));
                 failed += usize::from(!right);
-                println!("{}  {what}: {} tests of {target}", if right { "ok     " } else { "FAILED " }, names.len());
+                say!("{}  {what}: {} tests of {target}", if right { "ok     " } else { "FAILED " }, names.len());
             }
         }
     }
