@@ -131,8 +131,8 @@ fn reached(history: &History, operation: &Operation, at: Position) -> (u64, u32)
     (at.instance, if whole { u32::MAX } else { at.index })
 }
 
-/// The name of a ladder's or a token's keys: `..~L<id>.<step>`, `..~T<id>`, `..~U<id>`. What is before `~` decides the
-/// partition.
+/// The name of a ladder's or a token's keys (`marks.rs` makes them): `..~L<id>.<step>`, `..~T<id>`, `..~U<id>`. What is
+/// before `~` decides the partition.
 fn mark(key: &[u8]) -> Option<(u8, u64, u64)> {
     let at = key.iter().rposition(|byte| *byte == b'~')?;
     let (kind, rest) = (*key.get(at + 1)?, std::str::from_utf8(&key[at + 2..]).ok()?);
@@ -161,7 +161,7 @@ fn ranges(history: &History) -> impl Iterator<Item = (u32, &Operation)> {
     ranges.filter(|(_, range)| range.kind() == Kind::Range && range.is_ok()).map(|(index, range)| (index as u32, range))
 }
 
-/// B5. A ladder is inserted step by step, each after the last answer, and never deleted.
+/// B5. A ladder is inserted step by step and deleted from its top, each after the last answer.
 fn ladders(history: &History) -> Finding {
     let ladders = marked(history, b'L');
     let mut count = 0;
@@ -196,8 +196,9 @@ fn tokens(history: &History) -> Finding {
                 let pairs = history.pairs(range);
                 let shown = |key: &&u32| pairs.binary_search_by_key(*key, |pair| pair.0).is_ok();
                 let shown = places.iter().filter(shown).count();
-                let wrong = if none_is_wrong { shown == 0 && covered && range.invoked > born } else { shown > 1 };
-                count += 1;
+                let seen = covered && range.invoked > born;
+                let wrong = if none_is_wrong { shown == 0 && seen } else { shown > 1 };
+                count += u64::from(seen);
                 if wrong {
                     return Finding::Fail(format!("{} shows token {id} at {shown} places", short(history, index)));
                 }

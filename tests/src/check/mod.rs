@@ -11,6 +11,7 @@ pub mod generate;
 pub mod history;
 pub mod intern;
 pub mod json;
+pub mod marks;
 pub mod porcupine;
 pub mod random;
 pub mod read;

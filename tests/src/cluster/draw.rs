@@ -2,62 +2,16 @@
 //! (reliability.md 2, E1). It refuses to know who answers.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
 use coppice_client::{Operation, ReadMode};
 
+use super::climb::Climb;
+use super::space::Space;
 use crate::check::event::{Call, Text};
+use crate::check::marks::Told;
 use crate::check::random::Random;
-
-/// The keys of a run, and the regions that begin as one partition each.
-#[derive(Clone, Debug)]
-pub struct Space {
-    prefix: String,
-    keys: usize,
-    regions: usize,
-}
-
-/// Fewer keys per region make no borders worth crossing.
-const KEYS_PER_REGION_MIN: usize = 4;
-
-impl Space {
-    /// So many keys that begin with `prefix`, cut into regions.
-    pub fn new(prefix: &str, keys: usize, regions: usize) -> Space {
-        let regions = regions.max(1);
-        Space { prefix: prefix.to_owned(), keys: keys.max(regions * KEYS_PER_REGION_MIN), regions }
-    }
-
-    /// How many keys there are.
-    pub fn keys(&self) -> usize {
-        self.keys
-    }
-
-    /// How many regions there are.
-    pub fn regions(&self) -> usize {
-        self.regions
-    }
-
-    /// A key by its number.
-    pub fn key(&self, number: usize) -> String {
-        format!("{}{number:05}", self.prefix)
-    }
-
-    fn first(&self, region: usize) -> usize {
-        region * self.keys / self.regions
-    }
-
-    /// The first keys of all regions but the first.
-    pub fn borders(&self) -> Vec<Bytes> {
-        (1..self.regions).map(|region| Bytes::from(self.key(self.first(region)))).collect()
-    }
-
-    /// Bounds of everything that belongs to the run: the whole key space if there is no prefix.
-    pub fn bounds(&self) -> (Bytes, Option<Bytes>) {
-        // `:` is behind every digit.
-        let high = (!self.prefix.is_empty()).then(|| Bytes::from(format!("{}:", self.prefix)));
-        (Bytes::from(self.prefix.clone()), high)
-    }
-}
 
 /// What a client asks for next.
 #[derive(Clone, Debug)]
@@ -93,9 +47,12 @@ pub struct Drawer {
     writes: u64,
     random: Random,
     space: Space,
-    /// The region of most of its operations; none: it roams. So each partition has clients that a fault of another one
-    /// does not stop.
+    /// The regions that its ranges reach.
+    regions: Vec<Range<usize>>,
+    /// The one of its other operations; none: it roams. So each partition has clients that a fault of another one does
+    /// not stop.
     home: Option<usize>,
+    climb: Climb,
     /// Values that it saw last, for cas.
     seen: BTreeMap<usize, Vec<u8>>,
 }
@@ -103,9 +60,11 @@ pub struct Drawer {
 impl Drawer {
     /// Client number `client` of a run with this seed.
     pub fn new(client: u32, seed: u64, space: Space) -> Drawer {
-        let home = client.is_multiple_of(2).then(|| client as usize / 2 % space.regions());
+        let regions = space.regions_of(client);
+        let home = client.is_multiple_of(2).then(|| client as usize / 2 % regions.len());
         let random = Random::of(seed, 0x0c11_e575 + u64::from(client));
-        Drawer { client, writes: 0, random, space, home, seen: BTreeMap::new() }
+        let climb = Climb::new(client, space.mark_of(client));
+        Drawer { client, writes: 0, random, space, regions, home, climb, seen: BTreeMap::new() }
     }
 
     /// The number of the last write drawn: its values begin with `client.number`.
@@ -115,31 +74,53 @@ impl Drawer {
 
     /// A value was seen at a key.
     pub fn saw(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let number = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&*self.space.prefix)?.parse().ok());
-        let Some(number) = number else { return };
+        let Some(number) = self.space.number(key) else { return };
         match value {
             Some(value) => _ = self.seen.insert(number, value.to_vec()),
             None => _ = self.seen.remove(&number),
         }
     }
 
+    /// What became of the write drawn last.
+    pub fn told(&mut self, told: Told) {
+        self.climb.told(told);
+    }
+
+    /// The next call follows the last answer at once: it moves the same ladder or token.
+    pub fn hurries(&self) -> bool {
+        self.climb.hurries()
+    }
+
     /// The next call.
     pub fn draw(&mut self) -> Draw {
+        if self.climb.hurries() {
+            return self.climb();
+        }
         match self.random.below(100) {
-            0..28 => self.write(|drawer, key| {
+            0..25 => self.write(|drawer, key| {
                 let value = drawer.value(0);
                 Operation::put(&*drawer.space.key(key), &*value)
             }),
-            28..40 => self.write(|drawer, key| {
+            25..36 => self.write(|drawer, key| {
                 let value = drawer.value(0);
                 Operation::insert(&*drawer.space.key(key), &*value)
             }),
-            40..52 => self.write(|drawer, key| Operation::delete(&*drawer.space.key(key))),
-            52..64 => self.write(Drawer::cas),
-            64..67 => self.many(),
-            67..84 => self.get(),
+            36..47 => self.write(|drawer, key| Operation::delete(&*drawer.space.key(key))),
+            47..58 => self.write(Drawer::cas),
+            58..61 => self.many(),
+            61..63 if self.climb.may_begin() => self.climb(),
+            61..80 => self.get(),
             _ => self.range(),
         }
+    }
+
+    /// A move of its ladder or token: those of one client follow each other at once, for only then can a query stand
+    /// between them.
+    fn climb(&mut self) -> Draw {
+        self.writes += 1;
+        let (value, space, random) = (self.value(0), &self.space, &mut self.random);
+        let place = |region: &Range<usize>| space.key(region.start + random.below(region.len()));
+        Draw::Write(vec![self.climb.step(&self.regions, place, value)])
     }
 
     fn write(&mut self, operation: impl FnOnce(&mut Drawer, usize) -> Operation) -> Draw {
@@ -165,9 +146,10 @@ impl Drawer {
     fn many(&mut self) -> Draw {
         self.writes += 1;
         let region = self.region();
+        let region = self.regions[region].clone();
         let mut operations = Vec::new();
         for part in 0..2 + self.random.below(2) {
-            let key = self.key_of(region);
+            let key = self.key_of(&region);
             let key = self.space.key(key);
             let value = self.value(part);
             operations.push(match if part == 0 { 0 } else { self.random.below(3) } {
@@ -191,16 +173,16 @@ impl Drawer {
 
     fn range(&mut self) -> Draw {
         let (low, high) = match self.random.below(10) {
-            0..3 => self.space.bounds(),
-            3..5 => {
-                // A few keys inside a region.
+            0..3 => self.space.bounds_of(self.client),
+            which => {
+                // A few keys inside a region, or from anywhere to anywhere.
                 let region = self.region();
-                let (one, two) = (self.key_of(region), self.key_of(region));
-                let (low, high) = (one.min(two), one.max(two) + 1);
-                (Bytes::from(self.space.key(low)), Some(Bytes::from(self.space.key(high))))
-            }
-            _ => {
-                let (one, two) = (self.random.below(self.space.keys()), self.random.below(self.space.keys()));
+                let keys = if which < 5 {
+                    self.regions[region].clone()
+                } else {
+                    self.regions[0].start..self.regions[self.regions.len() - 1].end
+                };
+                let (one, two) = (self.key_of(&keys), self.key_of(&keys));
                 let (low, high) = (one.min(two), one.max(two) + 1);
                 (Bytes::from(self.space.key(low)), Some(Bytes::from(self.space.key(high))))
             }
@@ -217,18 +199,17 @@ impl Drawer {
     fn region(&mut self) -> usize {
         match self.home {
             Some(home) => home,
-            None => self.random.below(self.space.regions()),
+            None => self.random.below(self.regions.len()),
         }
     }
 
-    fn key_of(&mut self, region: usize) -> usize {
-        let (first, next) = (self.space.first(region), self.space.first(region + 1));
-        first + self.random.below(next - first)
+    fn key_of(&mut self, keys: &Range<usize>) -> usize {
+        keys.start + self.random.below(keys.len())
     }
 
     fn key(&mut self) -> usize {
         let region = self.region();
-        self.key_of(region)
+        self.key_of(&self.regions[region].clone())
     }
 }
 
@@ -276,11 +257,54 @@ mod tests {
     }
 
     #[test]
-    fn regions_tile_the_keys() {
-        let space = Space::new("check-1/", 10, 4);
-        assert_eq!(space.keys(), 16, "at least a few per region");
-        assert_eq!(space.borders(), ["check-1/00004", "check-1/00008", "check-1/00012"]);
-        let (low, high) = space.bounds();
-        assert!(*low <= *space.key(0).as_bytes() && *space.key(15).as_bytes() < *high.expect("a prefix is bounded"));
+    fn calls_of_an_island_stay_on_it() {
+        let space = Space::islands(36, 3);
+        for client in 0..12 {
+            let island = client as usize % 3 * 12;
+            let (first, beyond) = (space.key(island), space.key(island + 12));
+            let inside = |key: &[u8]| (first.as_bytes()..beyond.as_bytes()).contains(&key);
+            let mut drawer = Drawer::new(client, 7, space.clone());
+            let (mut crossing, mut marked) = (0, 0);
+            let border = space.borders()[client as usize % 3].clone();
+            for _ in 0..2_000 {
+                match drawer.draw() {
+                    Draw::Write(operations) => {
+                        assert!(operations.iter().all(|one| inside(one.key())), "{operations:?}");
+                        marked += u32::from(operations[0].key().contains(&b'~'));
+                        drawer.told(Told::Done);
+                    }
+                    Draw::Get { key, .. } => assert!(inside(key.as_bytes()), "{key}"),
+                    Draw::Range { low, high, .. } => {
+                        let high = high.expect("an island is bounded");
+                        assert!(low < high && *first.as_bytes() <= *low && *high <= *beyond.as_bytes());
+                        crossing += u32::from(low < border && border < high);
+                    }
+                }
+            }
+            assert!(crossing > 100, "{crossing} ranges across the border");
+            assert_eq!(marked > 40, client < 9, "three marks on each island: {marked} moves of client {client}");
+        }
+    }
+
+    #[test]
+    fn ladders_and_tokens_lie_in_several_regions_and_move_without_a_pause() {
+        let space = Space::new("", 40, 4);
+        for client in 0..6 {
+            let mut drawer = Drawer::new(client, 7, space.clone());
+            let (mut regions, mut followed, mut moves) = (BTreeSet::new(), 0, 0);
+            for _ in 0..3_000 {
+                let hurried = drawer.hurries();
+                let Draw::Write(operations) = drawer.draw() else { continue };
+                let key = String::from_utf8_lossy(operations[0].key()).into_owned();
+                if let Some((number, _)) = key.split_once('~') {
+                    let number: usize = number.parse().expect("a number");
+                    regions.insert(number / 10);
+                    (moves, followed) = (moves + 1, followed + u32::from(hurried));
+                }
+                drawer.told(Told::Done);
+            }
+            assert!(moves > 100 && followed * 2 > moves, "{followed} of {moves} at once");
+            assert!(regions.len() >= 2, "client {client}: {regions:?}");
+        }
     }
 }

@@ -10,14 +10,19 @@ use std::time::Duration;
 use coppice_btree::OpResult;
 use coppice_client::{Client, Command, Error, Operation, Output as Told, Range, ReadMode};
 
-use super::draw::{Draw, Drawer, Space, call_of};
+use super::draw::{Draw, Drawer, call_of};
+use super::space::Space;
 use crate::check::event::{Call, Output, Position};
+use crate::check::marks::Told as Moved;
 use crate::check::random::Random;
 use crate::check::record::{Answer, Recorder};
 use crate::words::{position, text};
 
 /// Pause before a write without an answer is repeated.
 const REPEAT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Calls on one island: more are beyond the independent judge (reliability.md 3.5).
+pub const ISLAND_CALLS_MAX: u64 = 5_000;
 
 /// Of 1,000 writes without an answer, so many are given up at once.
 const GIVEN_UP_PER_MILLE: u32 = 50;
@@ -51,6 +56,8 @@ pub struct Workload {
     stopping: AtomicBool,
     hopeless: AtomicBool,
     asked: AtomicU64,
+    /// Calls on each island, of at most [`ISLAND_CALLS_MAX`] each; empty: there are no islands.
+    islands: Vec<AtomicU64>,
     numbered: Mutex<Vec<Numbered>>,
     failed: Mutex<Option<io::Error>>,
 }
@@ -58,6 +65,7 @@ pub struct Workload {
 impl Workload {
     /// Nothing was asked yet.
     pub fn new(recorder: Recorder, space: Space, seed: u64, pause: Duration) -> Arc<Workload> {
+        let islands = space.island_count();
         Arc::new(Workload {
             recorder,
             space,
@@ -66,6 +74,7 @@ impl Workload {
             stopping: AtomicBool::new(false),
             hopeless: AtomicBool::new(false),
             asked: AtomicU64::new(0),
+            islands: (0..islands).map(|_| AtomicU64::new(0)).collect(),
             numbered: Mutex::new(Vec::new()),
             failed: Mutex::new(None),
         })
@@ -74,6 +83,18 @@ impl Workload {
     /// Calls made so far.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Counts a call of a client, if its island has room for one more.
+    fn has_room(&self, client: u32) -> bool {
+        let island = self.islands.get(self.space.island_of(client));
+        island.is_none_or(|calls| calls.fetch_add(1, Ordering::Relaxed) < ISLAND_CALLS_MAX)
+    }
+
+    /// There are islands, and all of them are full.
+    pub fn is_full(&self) -> bool {
+        let full = |calls: &AtomicU64| calls.load(Ordering::Relaxed) >= ISLAND_CALLS_MAX;
+        !self.islands.is_empty() && self.islands.iter().all(full)
     }
 
     /// Clients ask for nothing more; writes without an answer are still repeated.
@@ -100,8 +121,10 @@ impl Workload {
     pub async fn client(self: Arc<Self>, number: u32, client: Client) {
         let mut drawer = Drawer::new(number, self.seed, self.space.clone());
         let mut random = Random::of(self.seed, 0x9e57_0000 + u64::from(number));
-        while !self.stopping.load(Ordering::Relaxed) {
-            let next = tokio::time::Instant::now() + self.pause;
+        let mut next = tokio::time::Instant::now();
+        while !self.stopping.load(Ordering::Relaxed) && self.has_room(number) {
+            // What follows at once is made up for behind it.
+            next = if drawer.hurries() { next } else { tokio::time::Instant::now() } + self.pause;
             let draw = drawer.draw();
             self.asked.fetch_add(1, Ordering::Relaxed);
             let own = drawer.writes();
@@ -114,7 +137,9 @@ impl Workload {
                 self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 return self.stop();
             }
-            tokio::time::sleep_until(next).await;
+            if !drawer.hurries() {
+                tokio::time::sleep_until(next).await;
+            }
         }
     }
 
@@ -137,11 +162,12 @@ impl Workload {
         };
         let line = self.recorder.invoke(id, own, call, false)?;
         let (answer, number) = self.until_answered(client, &command, random).await;
-        let (mut at, mut told) = (None, None);
+        let (mut at, mut told, mut moved) = (None, None, Moved::Unknown);
         match &answer {
             Some(Ok(answer)) => {
                 let output = output(&answer.output);
                 learn(operations, &output, drawer);
+                moved = moved_by(operations, &output);
                 at = Some(position(answer.position));
                 told = Some(Answer {
                     status: crate::check::event::Status::Ok,
@@ -150,9 +176,10 @@ impl Workload {
                     ticket: None,
                 });
             }
-            Some(Err(())) => told = Some(Answer::refused()),
+            Some(Err(())) => (told, moved) = (Some(Answer::refused()), Moved::Refused),
             None => {}
         }
+        drawer.told(moved);
         if let Some(told) = told {
             self.recorder.answer(line, told)?;
         }
@@ -267,6 +294,16 @@ fn one(result: &OpResult) -> Output<'static> {
         OpResult::Insert { present } => Output::Value(value(present)),
         OpResult::Get { value: found } => Output::Value(value(found)),
         OpResult::Cas { done, current } => Output::Cas(*done, value(current)),
+    }
+}
+
+/// Of a ladder's or a token's key: the insert found nothing there, the delete something.
+fn moved_by(operations: &[Operation], output: &Output<'_>) -> Moved {
+    match (operations, output) {
+        ([Operation::Insert { .. }], Output::Value(None)) | ([Operation::Delete { .. }], Output::Value(Some(_))) => {
+            Moved::Done
+        }
+        _ => Moved::Unknown,
     }
 }
 

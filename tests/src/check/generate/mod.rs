@@ -1,6 +1,7 @@
 //! Synthetic histories that a correct server could have given, or one with a wrong gate: a tiny sequential store with
 //! partitions, logs, tickets, splits and merges. For tests of the checkers and for their benchmarks. Deterministic.
 
+mod names;
 mod run;
 mod store;
 
@@ -56,6 +57,9 @@ pub struct Shape {
     pub changes: u32,
     /// Chance of a new coordinator per operation.
     pub coordinators: u32,
+    /// Moves of ladders and tokens, one for each client (`marks.rs`). With them, `keys` counts the places of all keys,
+    /// one in four of them an ordinary key's.
+    pub marks: u32,
     pub gate: Gate,
     /// Without: no log lines.
     pub logs: bool,
@@ -82,6 +86,7 @@ impl Default for Shape {
             batch: 8,
             changes: 0,
             coordinators: 0,
+            marks: 0,
             gate: Gate::Right,
             logs: true,
         }
@@ -129,6 +134,9 @@ pub struct Arguments {
     /// Splits and merges, per mille of the operations.
     #[arg(long, default_value_t = 0)]
     changes: u32,
+    /// Moves of ladders and tokens, per mille of the operations: what B5 and B6 check.
+    #[arg(long, default_value_t = 0)]
+    marks: u32,
     /// Plant faults: one in that many operations; 0 = none.
     #[arg(long, default_value_t = 0)]
     faults: usize,
@@ -146,12 +154,13 @@ pub fn write(arguments: &Arguments) -> io::Result<()> {
         seed: arguments.seed,
         operations: arguments.ops,
         clients: arguments.clients,
-        keys: arguments.keys,
+        keys: if arguments.marks > 0 { arguments.keys * names::STRIDE } else { arguments.keys },
         partitions: arguments.partitions,
         replicas: arguments.replicas,
         ranges: arguments.ranges,
         unanswered: arguments.unanswered,
         changes: arguments.changes,
+        marks: arguments.marks,
         gate: arguments.gate,
         logs: !arguments.no_logs,
         ..Shape::default()

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::super::event::{Call, Entry, Event, Head, Invoke, Output, Position, Return, Status, Text, Ticket};
+use super::super::marks::{Kind, Mark, Move, Told};
 use super::super::random::Random;
 use super::Shape;
-use super::store::{Bytes, Store, bound, key};
+use super::store::{Bytes, Store};
 
 /// An operation in flight.
 struct Flying {
@@ -20,6 +21,8 @@ struct Flying {
     /// No answer will be recorded.
     lost: bool,
     stale: bool,
+    /// It moves its client's ladder or token.
+    moves: bool,
 }
 
 enum Stage {
@@ -36,6 +39,9 @@ enum Stage {
     Refused,
 }
 
+/// Places of a ladder or a token at most.
+const PLACES_MAX: usize = 4;
+
 /// A generator at work.
 pub struct Run<'a> {
     shape: &'a Shape,
@@ -46,17 +52,23 @@ pub struct Run<'a> {
     flying: Vec<Flying>,
     idle: Vec<u32>,
     numbers: Vec<u64>,
+    /// The ladder or token of each client that has one and was told of all its moves.
+    marks: Vec<Option<Mark>>,
 }
 
 impl<'a> Run<'a> {
     pub fn new(shape: &'a Shape, sink: &'a mut dyn FnMut(Event<'static>)) -> Run<'a> {
         let mut random = Random::new(shape.seed);
         let state: Vec<(Bytes, Bytes)> = (0..shape.keys)
+            .step_by(shape.stride() as usize)
             .filter(|_| random.chance(shape.filled))
-            .map(|number| (key(number), Text::Owned(format!("0.{number}").into_bytes())))
+            .map(|number| (shape.key(number), Text::Owned(format!("0.{number}").into_bytes())))
             .collect();
+        let mark = |client: u32| Mark::new(Kind::ALL[client as usize % 3], shape.places(client).min(PLACES_MAX));
+        let marked = if shape.marks > 0 { shape.marks_of_a_kind() } else { 0 };
+        let marks = (0..shape.clients).map(|client| (client < marked).then(|| mark(client))).collect();
         let seed = Text::Owned(format!("0x{:x}", shape.seed).into_bytes());
-        sink(Event::Head(Head { commit: Text::Borrowed(b"synthetic"), seed, state: state.clone() }));
+        sink(Event::Head(Head { commit: Text::Borrowed(b"synthetic"), seed, state: state.clone(), ..Head::default() }));
         let mut store = Store::new(shape, sink);
         for (key, value) in state {
             store.execute(&Call::Put { key, value });
@@ -70,6 +82,7 @@ impl<'a> Run<'a> {
             flying: Vec::new(),
             idle: (0..shape.clients).rev().collect(),
             numbers: vec![0; shape.clients as usize],
+            marks,
         }
     }
 
@@ -113,8 +126,9 @@ impl<'a> Run<'a> {
             self.store.merge(at, &mut self.random);
             // What waits for the gate of a partition that ends has passed it: nothing was on its way.
             debug_assert!(self.store.is_open(ended, u64::MAX));
-        } else if high - low > 1 {
-            let cut = low + 1 + self.random.below((high - low - 1) as usize) as u32;
+        } else if high - low > self.shape.stride() {
+            let stride = self.shape.stride();
+            let cut = low + stride * (1 + self.random.below(((high - low) / stride - 1) as usize) as u32);
             self.store.split(at, cut, &mut self.random);
         }
     }
@@ -128,7 +142,8 @@ impl<'a> Run<'a> {
         };
         self.numbers[client as usize] += 1;
         let number = self.numbers[client as usize];
-        let (call, low, high) = self.call(client, number);
+        let moves = self.marks[client as usize].is_some() && self.random.chance(self.shape.marks);
+        let (call, low, high) = if moves { self.step(client, number) } else { self.call(client, number) };
         let read = matches!(call, Call::Get { .. } | Call::Range { .. });
         let stale = read && self.random.chance(self.shape.stale);
         self.started += 1;
@@ -139,19 +154,39 @@ impl<'a> Run<'a> {
         let lost = self.random.chance(self.shape.unanswered);
         if lost {
             self.idle.push(client);
+            if moves {
+                self.marks[client as usize] = None;
+            }
             if self.random.chance(500) {
                 return;
             }
         }
         let refused = self.random.chance(self.shape.refused);
         let stage = if refused { Stage::Refused } else { Stage::Invoked };
-        self.flying.push(Flying { id, client, number, call, low, high, stage, lost, stale });
+        self.flying.push(Flying { id, client, number, call, low, high, stage, lost, stale, moves });
+    }
+
+    /// The next move of a client's ladder or token.
+    fn step(&mut self, client: u32, number: u64) -> (Call<'static>, u32, u32) {
+        let next = self.marks[client as usize].as_ref().map(|mark| (mark.kind(), mark.next()));
+        let (kind, next) = next.unwrap_or((Kind::Ladder, Move::Insert(0)));
+        let (Move::Insert(place) | Move::Delete(place)) = next;
+        let low = self.shape.place(kind, client, place);
+        let key = self.shape.key(low);
+        let call = match next {
+            Move::Insert(_) => {
+                Call::Insert { key, value: Text::Owned(format!("{}.{number}", client + 1).into_bytes()) }
+            }
+            Move::Delete(_) => Call::Delete { key },
+        };
+        (call, low, low + 1)
     }
 
     fn call(&mut self, client: u32, number: u64) -> (Call<'static>, u32, u32) {
         let keys = self.shape.keys;
         let draw = self.random.below(1_000) as u32;
-        let low = self.random.below(keys as usize) as u32;
+        let stride = self.shape.stride();
+        let low = self.random.below((keys / stride) as usize) as u32 * stride;
         let Shape { gets, ranges, many, .. } = *self.shape;
         if draw < ranges {
             let (low, high) = if self.random.chance(self.shape.whole) {
@@ -159,18 +194,18 @@ impl<'a> Run<'a> {
             } else {
                 (low, low + self.random.below((keys - low) as usize + 1) as u32)
             };
-            let text = if low == 0 { Text::Borrowed(&b""[..]) } else { key(low) };
-            return (Call::Range { low: text, high: bound(high, keys), limit: 0, reverse: false }, low, high);
+            let text = if low == 0 { Text::Borrowed(&b""[..]) } else { self.shape.key(low) };
+            return (Call::Range { low: text, high: self.shape.bound(high), limit: 0, reverse: false }, low, high);
         }
         if draw < ranges + gets {
-            return (Call::Get { key: key(low) }, low, low + 1);
+            return (Call::Get { key: self.shape.key(low) }, low, low + 1);
         }
         if draw < ranges + gets + many {
             let partition = &self.store.partitions[self.store.owner(low)];
             let (from, to) = (partition.low, partition.high);
             let calls = (0..1 + self.random.below(4))
                 .map(|step| {
-                    let target = from + self.random.below((to - from) as usize) as u32;
+                    let target = from + self.random.below(((to - from) / stride) as usize) as u32 * stride;
                     self.single(target, format!("{}.{number}.{step}", client + 1), true)
                 })
                 .collect();
@@ -180,7 +215,7 @@ impl<'a> Run<'a> {
     }
 
     fn single(&mut self, target: u32, value: String, get: bool) -> Call<'static> {
-        let (key, value) = (key(target), Text::Owned(value.into_bytes()));
+        let (key, value) = (self.shape.key(target), Text::Owned(value.into_bytes()));
         match self.random.below(100) {
             0..45 => Call::Put { key, value },
             45..62 => Call::Insert { key, value },
@@ -219,7 +254,7 @@ impl<'a> Run<'a> {
                     let positions: Vec<_> = parts.iter().map(|part| part.0).collect();
                     let inside = |number: &u32| (flying.low..flying.high).contains(number);
                     let pairs = parts.iter().flat_map(|part| part.3.iter()).filter(|pair| inside(pair.0));
-                    let pairs: Vec<_> = pairs.map(|(number, value)| (key(*number), value.clone())).collect();
+                    let pairs: Vec<_> = pairs.map(|(number, value)| (self.shape.key(*number), value.clone())).collect();
                     let ticket = Some(sent.ticket);
                     sent.users -= 1;
                     if sent.users == 0 {
@@ -248,6 +283,11 @@ impl<'a> Run<'a> {
     ) {
         let flying = self.flying.swap_remove(at);
         if !flying.lost {
+            if let Some(mark) = self.marks[flying.client as usize].as_mut().filter(|_| flying.moves) {
+                // This store has one client at a mark: what was done was done to what it knew.
+                let told = if status == Status::No { Told::Refused } else { Told::Done };
+                mark.told(told);
+            }
             let answer = Return { id: flying.id, at: self.now, status, output, positions, ticket };
             (self.store.sink)(Event::Return(answer));
             self.idle.push(flying.client);
@@ -284,8 +324,8 @@ fn range(store: &mut Store<'_>, flying: &mut Flying, random: &mut Random) {
 /// A command: into its partition's log, perhaps also, without counting, into others or twice.
 fn command(store: &mut Store<'_>, flying: &mut Flying, random: &mut Random, shape: &Shape) {
     let first = match &flying.call {
-        Call::Many(calls) => calls.first().map_or(flying.low, key_of),
-        call => key_of(call),
+        Call::Many(calls) => calls.first().map_or(flying.low, |call| key_of(shape, call)),
+        call => key_of(shape, call),
     };
     let at = store.owner(first);
     let entry = Entry::Command {
@@ -298,7 +338,7 @@ fn command(store: &mut Store<'_>, flying: &mut Flying, random: &mut Random, shap
     };
     let (low, high) = (store.partitions[at].low, store.partitions[at].high);
     if let Call::Many(calls) = &flying.call
-        && calls.iter().any(|call| !(low..high).contains(&key_of(call)))
+        && calls.iter().any(|call| !(low..high).contains(&key_of(shape, call)))
     {
         // The partition was split meanwhile: no partition has all its keys.
         store.append(at, entry, false, random);
@@ -321,14 +361,10 @@ fn command(store: &mut Store<'_>, flying: &mut Flying, random: &mut Random, shap
     flying.stage = Stage::Done { output, positions: vec![position], ticket: None, gate };
 }
 
-fn key_of(call: &Call<'static>) -> u32 {
+fn key_of(shape: &Shape, call: &Call<'static>) -> u32 {
     match call {
-        Call::Get { key } | Call::Put { key, .. } | Call::Insert { key, .. } => number(key),
-        Call::Delete { key } | Call::Cas { key, .. } => number(key),
+        Call::Get { key } | Call::Put { key, .. } | Call::Insert { key, .. } => shape.number(key),
+        Call::Delete { key } | Call::Cas { key, .. } => shape.number(key),
         Call::Range { .. } | Call::Many(_) => 0,
     }
-}
-
-fn number(key: &Bytes) -> u32 {
-    String::from_utf8_lossy(&key[1..]).parse().unwrap_or(0)
 }

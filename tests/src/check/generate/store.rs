@@ -58,14 +58,6 @@ pub struct Store<'a> {
     change: u64,
 }
 
-pub fn key(number: u32) -> Bytes {
-    Text::Owned(format!("k{number:06}").into_bytes())
-}
-
-pub fn bound(number: u32, keys: u32) -> Option<Bytes> {
-    (number < keys).then(|| key(number))
-}
-
 impl<'a> Store<'a> {
     pub fn new(shape: &'a Shape, sink: &'a mut dyn FnMut(Event<'static>)) -> Store<'a> {
         let mut store = Store {
@@ -80,7 +72,9 @@ impl<'a> Store<'a> {
             change: 0,
         };
         for at in 0..shape.partitions {
-            let cut = |at: u32| (u64::from(shape.keys) * u64::from(at) / u64::from(shape.partitions)) as u32;
+            // Borders lie at ordinary keys.
+            let all = u64::from(shape.keys / shape.stride());
+            let cut = |at: u32| (all * u64::from(at) / u64::from(shape.partitions)) as u32 * shape.stride();
             let position = Position { partition: at + 1, instance: 0, index: 0 };
             store.born(position, None, cut(at), cut(at + 1), None);
         }
@@ -89,11 +83,12 @@ impl<'a> Store<'a> {
 
     fn born(&mut self, at: Position, from: Option<Position>, low: u32, high: u32, ticket: Option<Ticket>) {
         self.partition_number = self.partition_number.max(at.partition);
-        let lowest = if low == 0 { Text::Borrowed(&b""[..]) } else { key(low) };
-        let high_key = bound(high, self.shape.keys);
+        let lowest = if low == 0 { Text::Borrowed(&b""[..]) } else { self.shape.key(low) };
+        let high_key = self.shape.bound(high);
         self.log(LogLine {
             position: at,
             replica: 1,
+            ballot: None,
             entry: Entry::Born { from, low: lowest, high: high_key, ticket },
             hit: true,
         });
@@ -143,13 +138,15 @@ impl<'a> Store<'a> {
         let position = Position { partition: partition.number, instance: partition.instance, index: partition.index };
         partition.index += 1;
         partition.tip = position;
-        self.log(LogLine { position, replica: 1, entry, hit });
+        let ballot = Some((self.ballot, 1));
+        self.log(LogLine { position, replica: 1, ballot, entry, hit });
         position
     }
 
     /// Runs one call.
     pub fn execute(&mut self, call: &Call<'static>) -> Output<'static> {
-        let number = |key: &Bytes| String::from_utf8_lossy(&key[1..]).parse().unwrap_or(0);
+        let shape = self.shape;
+        let number = |key: &Bytes| shape.number(key);
         let state = &mut self.state;
         match call {
             Call::Get { key } => Output::Value(state.get(&number(key)).cloned()),
@@ -177,7 +174,7 @@ impl<'a> Store<'a> {
 
     /// The pairs of a range, as an answer has them.
     pub fn pairs(&self, low: u32, high: u32) -> Vec<(Bytes, Bytes)> {
-        self.state.range(low..high.max(low)).map(|(number, value)| (key(*number), value.clone())).collect()
+        self.state.range(low..high.max(low)).map(|(number, value)| (self.shape.key(*number), value.clone())).collect()
     }
 
     /// Sends a new ticket to partitions, by number.
@@ -291,7 +288,7 @@ impl<'a> Store<'a> {
         let (number, high) = (self.partitions[at].number, self.partitions[at].high);
         let to = self.partition_number + 1;
         self.send(vec![number]);
-        let change = Change::Split { id: self.change, key: key(cut), to };
+        let change = Change::Split { id: self.change, key: self.shape.key(cut), to };
         let Some(position) = self.place(at, Some(change), random) else { return };
         self.partitions[at].high = cut;
         let ticket = self.partitions[at].last_ticket;

@@ -1,6 +1,7 @@
 //! Each rule of tier 0's judge, and each check beyond linearizability, is seen to complain.
 
 use super::super::beyond::{Finding, checks};
+use super::super::generate::{Gate, Shape, events};
 use super::super::history::History;
 use super::super::tier0;
 use super::super::verdict::Verdict;
@@ -197,6 +198,44 @@ fn a_ladder_has_no_gap_and_a_token_is_at_one_place() {
                  c2 5 50 range .. -> ";
     assert!(matches!(finding(5, &format!("{token}[a~U1=1.1 s~U1=1.2]")), Finding::Pass(_)));
     assert!(matches!(finding(5, &format!("{token}[]")), Finding::Fail(_)));
+}
+
+#[test]
+fn ladders_and_tokens_show_a_missing_gate_and_accuse_no_right_one() {
+    let findings = |seed: u64, gate: Gate| {
+        let shape = Shape {
+            seed,
+            operations: 400,
+            clients: 6,
+            keys: 160,
+            marks: 500,
+            ranges: 250,
+            whole: 700,
+            changes: 10,
+            coordinators: 10,
+            unanswered: 2,
+            refused: 10,
+            logs: false,
+            gate,
+            ..Shape::default()
+        };
+        let history = History::from_events(&events(&shape)).expect("well-formed");
+        let found = checks(&history, None);
+        [found[4].2.clone(), found[5].2.clone()]
+    };
+    let (mut caught, mut checked) = ([0, 0], [0, 0]);
+    for seed in 0..150 {
+        for (check, finding) in findings(seed, Gate::Right).into_iter().enumerate() {
+            assert!(!matches!(finding, Finding::Fail(_)), "seed {seed}: {finding:?}");
+            checked[check] += u32::from(matches!(finding, Finding::Pass(_)));
+        }
+        for (check, finding) in findings(seed, Gate::Off).into_iter().enumerate() {
+            caught[check] += u32::from(matches!(finding, Finding::Fail(_)));
+        }
+    }
+    println!("without a gate: B5 fails in {} of 150 histories, B6 in {}", caught[0], caught[1]);
+    assert!(checked.iter().all(|count| *count > 140), "{checked:?}");
+    assert!(caught.iter().all(|count| *count > 5), "{caught:?}");
 }
 
 /// A real run had such a read: the client's map had two partitions where there was but one by then, which it so asked
