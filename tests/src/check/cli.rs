@@ -58,6 +58,9 @@ pub enum Tier {
     /// Graph of lives of keys: explains a failure.
     #[value(name = "1b")]
     OneB,
+    /// Another program, porcupine, on islands of keys.
+    #[value(name = "2")]
+    Two,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -77,6 +80,9 @@ struct HistoryArgs {
     /// Write the history for another judge: `porcupine DIR`.
     #[arg(long, num_args = 2, value_names = ["JUDGE", "DIR"])]
     export: Option<Vec<String>>,
+    /// The program of tier 2, built from tests/porcupine; without it the islands are only written, to FILE.islands.
+    #[arg(long, value_name = "FILE")]
+    judge: Option<PathBuf>,
     /// Where to write the timeline of a violation [default: FILE.html]
     #[arg(long)]
     html: Option<PathBuf>,
@@ -111,9 +117,10 @@ pub fn main() -> ExitCode {
     let code = match Cli::parse().command {
         Command::History(arguments) => history(&arguments),
         Command::Diff(arguments) => diff(&arguments),
-        Command::Generate(arguments) => {
-            super::generate::write(&arguments).map(|()| 0).map_err(|failed| failed.to_string())
-        }
+        Command::Generate(arguments) => super::generate::write(&arguments)
+            .or_else(crate::say::unheard)
+            .map(|()| 0)
+            .map_err(|failed| failed.to_string()),
         Command::Cluster(arguments) => crate::cluster::run(&arguments),
         Command::Security { strict } => super::security::run().map(|(failed, skipped)| match (failed, skipped) {
             (0, 0) => 0,
@@ -135,7 +142,7 @@ pub fn main() -> ExitCode {
 pub struct Line {
     /// What was checked.
     pub check: String,
-    /// PASS, FAIL, UNKNOWN, or that there was nothing to check.
+    /// PASS, FAIL, UNKNOWN, skipped, `seen` of what is only told, or that there was nothing to check.
     pub verdict: &'static str,
     /// Details.
     pub what: String,
@@ -159,14 +166,24 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
         if judge != "porcupine" {
             return Err(format!("--export {judge}: the only judge is porcupine"));
         }
-        let islands = porcupine::export(&history, Path::new(directory)).map_err(|failed| failed.to_string())?;
-        println!("{islands} islands for porcupine in {directory}: see README.md there");
+        let sizes = porcupine::export(&history, Path::new(directory)).map_err(|failed| failed.to_string())?;
+        let (islands, largest) = (sizes.len(), sizes.iter().max().copied().unwrap_or(0));
+        say!("{islands} islands of at most {largest} operations for porcupine in {directory}: see README.md there");
     }
     let mut tiers = arguments.tier.clone();
     if tiers.is_empty() {
         tiers = if history.log.is_empty() { vec![Tier::One] } else { vec![Tier::Zero, Tier::One] };
     }
+    if arguments.judge.is_some() && !tiers.contains(&Tier::Two) {
+        return Err("--judge is the program of --tier 2".into());
+    }
     let Judgement { mut lines, violation } = judge(&history, &tiers);
+    if tiers.contains(&Tier::Two) {
+        let directory = PathBuf::from(format!("{}.islands", arguments.files[0]));
+        let judge = arguments.judge.as_deref();
+        lines.push(porcupine::judge(&history, &directory, judge).map_err(|failed| failed.to_string())?);
+    }
+    let skipped = lines.iter().any(|line| line.verdict == "skipped");
     let failed = lines.iter().any(|line| line.verdict == "FAIL");
     let unknown = lines.iter().any(|line| line.verdict == "UNKNOWN");
     let html = violation.as_ref().map(|violation| {
@@ -198,11 +215,12 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
         (true, _) => FAILED,
         (false, true) if arguments.strict => FAILED,
         (false, true) => UNKNOWN,
+        (false, false) if skipped && arguments.strict => FAILED,
         (false, false) => 0,
     })
 }
 
-/// All checks, and the best explained violation.
+/// All checks but tier 2, which is another program's, and the best explained violation.
 pub fn judge(history: &History, tiers: &[Tier]) -> Judgement {
     let mut lines = Vec::new();
     let mut violations: Vec<Violation> = Vec::new();
@@ -217,6 +235,7 @@ pub fn judge(history: &History, tiers: &[Tier]) -> Judgement {
             }
             Tier::One => ("tier 1", tier1::check(history, judged.as_ref(), Limits::default())),
             Tier::OneB => ("tier 1b", tier1b::check(history, judged.as_ref())),
+            Tier::Two => continue,
         };
         let elapsed = started.elapsed();
         let (verdict, what) = match verdict {
@@ -259,14 +278,14 @@ pub fn judge(history: &History, tiers: &[Tier]) -> Judgement {
 
 fn print_table(lines: &[Line], words: &[String], timeline: Option<&Path>) {
     for line in lines {
-        println!("{:8} {:8} {}", line.check, line.verdict, line.what.trim_end());
+        say!("{:8} {:8} {}", line.check, line.verdict, line.what.trim_end());
     }
     if !words.is_empty() {
-        println!();
-        words.iter().for_each(|line| println!("{line}"));
+        say!("");
+        words.iter().for_each(|line| say!("{line}"));
     }
     if let Some(timeline) = timeline {
-        println!("\ntimeline: {}", timeline.display());
+        say!("\ntimeline: {}", timeline.display());
     }
 }
 
@@ -284,14 +303,14 @@ fn print_json(lines: &[Line], words: &[String], timeline: Option<&Path>, history
     }
     let words: Vec<String> = words.iter().map(|line| string(line)).collect();
     let timeline = timeline.map_or("null".into(), |timeline| string(&timeline.display().to_string()));
-    println!("{out}],\"violation\":[{}],\"timeline\":{timeline}}}", words.join(","));
+    say!("{out}],\"violation\":[{}],\"timeline\":{timeline}}}", words.join(","));
 }
 
 fn diff(arguments: &DiffArgs) -> Result<u8, String> {
     if let Some(directory) = &arguments.porcupine {
         let count =
             porcupine::export_diff(arguments.from, arguments.count, directory).map_err(|failed| failed.to_string())?;
-        println!("{count} histories for porcupine in {}: see README.md there", directory.display());
+        say!("{count} histories for porcupine in {}: see README.md there", directory.display());
         return Ok(0);
     }
     if (arguments.mutants || arguments.mutant.is_some()) && !cfg!(feature = "mutants") {
@@ -306,16 +325,16 @@ fn diff(arguments: &DiffArgs) -> Result<u8, String> {
     let started = Instant::now();
     match on_all_cores(arguments.from, arguments.count) {
         Ok(tally) => {
-            println!("PASS     {tally}  {:.2?}", started.elapsed());
+            say!("PASS     {tally}  {:.2?}", started.elapsed());
             Ok(0)
         }
         Err(found) => {
-            println!("FAIL     seed {}: {}", found.seed, found.what);
+            say!("FAIL     seed {}: {}", found.seed, found.what);
             let mut out = Vec::new();
             for event in small_history(found.seed).0 {
                 write(&mut out, &event).map_err(|failed| failed.to_string())?;
             }
-            print!("{}", String::from_utf8_lossy(&out));
+            say!("{}", String::from_utf8_lossy(&out).trim_end());
             Ok(FAILED)
         }
     }
@@ -359,7 +378,7 @@ fn run_mutants(arguments: &DiffArgs) -> Result<u8, String> {
         let caught = output.status.code() == Some(i32::from(FAILED));
         survivors += u32::from(!caught);
         let shown: String = first.chars().take(160).collect();
-        println!("{:8} {mutant}: {shown}", if caught { "caught" } else { "SURVIVED" });
+        say!("{:8} {mutant}: {shown}", if caught { "caught" } else { "SURVIVED" });
     }
     Ok(if survivors == 0 { 0 } else { FAILED })
 }

@@ -14,6 +14,9 @@
 //!   its tree alone, after instance `i` (E6).
 //! - A range may carry `"limit"`, the most pairs that it asks for, and `"rev":true`, which takes those from its high end.
 //!   An answer that is full says something of the keys up to its last pair only. Pairs are in key order either way.
+//! - A dump of a real cluster has one line per entry: logs were compared while it was made. `r` is the log that it was
+//!   taken from, by its node's number (disks that were lost count on behind the last node), 0 of a `born`; `b` is the
+//!   ballot, `[round, replica]`, in which that log accepted it.
 //! - The same `id` may have several `ret` lines: answers to repeated sendings. They must be identical (B3).
 //! - Texts are the bytes themselves when they are UTF-8, else `0x` and hexadecimal digits ([`text_of`], [`bytes_of`]).
 
@@ -98,6 +101,10 @@ pub struct Head<'a> {
     pub commit: Text<'a>,
     /// Seed of the run, as it is written for `replay`.
     pub seed: Text<'a>,
+    /// How gets and ranges are confirmed, `quorum` or `lease`; empty: not said.
+    pub reads: Text<'a>,
+    /// Whether nodes execute ahead of decisions, if said.
+    pub speculation: Option<bool>,
     /// The whole map at the start (long runs are cut at rest).
     pub state: Vec<(Text<'a>, Text<'a>)>,
 }
@@ -243,8 +250,11 @@ pub enum Change<'a> {
 pub struct LogLine<'a> {
     /// Where it stands.
     pub position: Position,
-    /// Whose dump says so.
+    /// Whose dump says so; 0: said of all that were compared.
     pub replica: u32,
+    /// The ballot in which that replica accepted it, round and replica, if said. Another one may have accepted the same
+    /// in another.
+    pub ballot: Option<(u64, u32)>,
     /// What it is.
     pub entry: Entry<'a>,
     /// The replica's own verdict: it counted.

@@ -4,7 +4,9 @@
 use std::fs::{File, create_dir_all, write};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::process::Command;
 
+use super::cli::Line;
 use super::event::{NEVER, Status};
 use super::generate::{Shape, events};
 use super::history::{History, Kind, Operation, Step};
@@ -29,15 +31,36 @@ fn prepare(directory: &Path) -> io::Result<BufWriter<File>> {
     Ok(BufWriter::new(File::create(directory.join("histories.jsonl"))?))
 }
 
-/// Writes each island of a history; returns how many there are.
-pub fn export(history: &History, directory: &Path) -> io::Result<usize> {
+/// Writes each island of a history; returns how many operations each has.
+pub fn export(history: &History, directory: &Path) -> io::Result<Vec<usize>> {
     let mut out = prepare(directory)?;
-    let islands = islands(history);
-    for (number, keys) in islands.iter().enumerate() {
-        island(&mut out, history, keys, &format!("island-{number}"), "pass")?;
+    let mut sizes = Vec::new();
+    for (number, keys) in islands(history).iter().enumerate() {
+        sizes.push(island(&mut out, history, keys, &format!("island-{number}"), "pass")?);
     }
     out.flush()?;
-    Ok(islands.len())
+    Ok(sizes)
+}
+
+/// Tier 2: writes the islands, and hands them to the program built from `tests/porcupine` if there is one.
+///
+/// # Errors
+/// The files cannot be written, or the program cannot be run.
+pub fn judge(history: &History, directory: &Path, judge: Option<&Path>) -> io::Result<Line> {
+    let sizes = export(history, directory)?;
+    let largest = sizes.iter().max().copied().unwrap_or(0);
+    let what = format!("{} islands of at most {largest} operations, in {}", sizes.len(), directory.display());
+    let line = |verdict, what| Ok(Line { check: "tier 2".into(), verdict, what });
+    let Some(judge) = judge else { return line("skipped", format!("{what}; no --judge")) };
+    let output = Command::new(judge.canonicalize()?).current_dir(directory).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or("nothing said").to_owned();
+    match output.status.code() {
+        Some(0) => line("PASS", format!("{what}: {last}")),
+        Some(1) => line("FAIL", format!("{what}: {}", said.lines().next().unwrap_or("nothing said"))),
+        Some(6) => line("UNKNOWN", format!("{what}: {last}")),
+        _ => Err(io::Error::other(format!("{} ended with {}: {last}", judge.display(), output.status))),
+    }
 }
 
 /// Writes random histories of up to 50 operations with tier 1's verdicts; returns how many.
@@ -132,15 +155,21 @@ fn happened(history: &History) -> impl Iterator<Item = &Operation> {
     history.operations.iter().filter(move |operation| !drop(operation))
 }
 
-/// One history in one line: the operations on `keys` (sorted), which nothing connects to others.
-fn island(out: &mut impl Write, history: &History, keys: &[u32], name: &str, expect: &str) -> io::Result<()> {
+/// One history in one line: the operations on `keys` (sorted), which nothing connects to others. Returns how many.
+fn island(out: &mut impl Write, history: &History, keys: &[u32], name: &str, expect: &str) -> io::Result<usize> {
     let number = |key: u32| keys.partition_point(|each| *each < key);
     let inside = |operation: &&Operation| match operation.kind() {
-        // A range is answered by the keys inside of it; without any it says nothing, unless it claims some.
-        Kind::Range => number(operation.step.key) < number(operation.high) || !history.pairs(operation).is_empty(),
+        // A range is answered by the keys inside of it; without any it says nothing, unless it claims one.
+        Kind::Range => {
+            let claimed = history.pairs(operation).iter().any(|pair| keys.binary_search(&pair.0).is_ok());
+            number(operation.step.key) < number(operation.high) || claimed
+        }
         _ => history.steps(operation).first().is_some_and(|step| keys.binary_search(&step.key).is_ok()),
     };
     let operations: Vec<&Operation> = happened(history).filter(inside).collect();
+    let mut clients: Vec<u64> = operations.iter().map(|operation| operation.client).collect();
+    clients.sort_unstable();
+    clients.dedup();
     let mut times: Vec<(u64, bool, usize)> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
         times.push((operation.invoked, false, index));
@@ -164,8 +193,10 @@ fn island(out: &mut impl Write, history: &History, keys: &[u32], name: &str, exp
         let comma = if index > 0 { "," } else { "" };
         let (call, back) = ranks[index];
         let answered = operation.returned != NEVER;
-        // A client has one operation at a time; one without an end is its own client.
-        let client = if answered { operation.client } else { 1_000_000 + index as u64 };
+        // A client has one operation at a time; one without an end is its own client. Names of clients need 64 bits,
+        // their numbers here few.
+        let client = clients.partition_point(|each| *each < operation.client);
+        let client = if answered { client } else { clients.len() + index };
         let low = number(operation.step.key);
         let high = number(operation.high).max(low);
         let pairs = history.pairs(operation).iter().map(|(key, value)| format!("[{},{value}]", number(*key)));
@@ -176,7 +207,8 @@ fn island(out: &mut impl Write, history: &History, keys: &[u32], name: &str, exp
         write!(out, "\"answered\":{answered},\"low\":{low},\"high\":{high},\"pairs\":[{}],", pairs.join(","))?;
         write!(out, "\"steps\":[{}]}}", steps.join(","))?;
     }
-    out.write_all(b"]}\n")
+    out.write_all(b"]}\n")?;
+    Ok(operations.len())
 }
 
 fn step_text(step: &Step, key: usize) -> String {

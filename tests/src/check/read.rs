@@ -111,6 +111,9 @@ struct Fields<'a> {
     ticket: Option<Ticket>,
     previous: Option<Ticket>,
     pairs: Vec<(Text<'a>, Text<'a>)>,
+    ballot: Option<(u64, u32)>,
+    reads: Text<'a>,
+    speculation: Option<bool>,
     calls: Option<Vec<Call<'a>>>,
 }
 
@@ -126,7 +129,10 @@ pub fn parse(line: &[u8]) -> Result<Event<'_>, Syntax> {
         b"ret" => answer(fields).map_err(wrong),
         b"log" => log_line(fields).map_err(wrong),
         b"head" => match fields.version {
-            Some(VERSION) => Ok(Event::Head(Head { commit: fields.commit, seed: fields.seed, state: fields.pairs })),
+            Some(VERSION) => {
+                let Fields { commit, seed, reads, speculation, pairs: state, .. } = fields;
+                Ok(Event::Head(Head { commit, seed, reads, speculation, state }))
+            }
             _ => Err(wrong("\"v\":1: this program reads no other version")),
         },
         b"fault" => Ok(Event::Fault(Fault {
@@ -179,6 +185,9 @@ fn field<'a>(scanner: &mut Scanner<'a>, name: &[u8], fields: &mut Fields<'a>) ->
         b"s" => fields.session = scanner.or_null(position)?,
         b"from" => positions(scanner, &mut fields.from)?,
         b"to" => fields.to = Some(scanner.small()?),
+        b"b" => fields.ballot = scanner.or_null(ballot)?,
+        b"reads" => fields.reads = scanner.text()?,
+        b"speculation" => fields.speculation = Some(scanner.bool()?),
         b"who" => fields.who = scanner.text()?,
         b"commit" => fields.commit = scanner.text()?,
         b"seed" => fields.seed = scanner.text()?,
@@ -205,6 +214,15 @@ fn position(scanner: &mut Scanner<'_>) -> Result<Position, Syntax> {
     let index = scanner.small()?;
     scanner.need(b']', "three numbers")?;
     Ok(Position { partition, instance, index })
+}
+
+fn ballot(scanner: &mut Scanner<'_>) -> Result<(u64, u32), Syntax> {
+    scanner.need(b'[', "[round, replica]")?;
+    let round = scanner.number()?;
+    scanner.need(b',', "a comma")?;
+    let replica = scanner.small()?;
+    scanner.need(b']', "two numbers")?;
+    Ok((round, replica))
 }
 
 fn positions(scanner: &mut Scanner<'_>, positions: &mut Vec<Position>) -> Result<(), Syntax> {
@@ -404,7 +422,7 @@ fn log_line(mut fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
         b"noop" | b"conf" | b"open" => Entry::Other,
         _ => return Err("\"do\" to be cmd, place, split, seal, merge, conf, noop, open or born"),
     };
-    Ok(Event::Log(LogLine { position, replica, entry, hit }))
+    Ok(Event::Log(LogLine { position, replica, ballot: fields.ballot, entry, hit }))
 }
 
 fn place<'a>(fields: &Fields<'a>, change: Option<Change<'a>>) -> Result<Entry<'a>, &'static str> {

@@ -100,7 +100,15 @@ fn write_head(out: &mut impl Write, head: &Head<'_>) -> io::Result<()> {
     text(out, &head.commit)?;
     out.write_all(b",\"seed\":")?;
     text(out, &head.seed)?;
-    out.write_all(b",\"clock\":\"mono_ns\",\"state\":")?;
+    out.write_all(b",\"clock\":\"mono_ns\"")?;
+    if !head.reads.is_empty() {
+        out.write_all(b",\"reads\":")?;
+        text(out, &head.reads)?;
+    }
+    if let Some(speculation) = head.speculation {
+        write!(out, ",\"speculation\":{speculation}")?;
+    }
+    out.write_all(b",\"state\":")?;
     pairs(out, &head.state)
 }
 
@@ -191,6 +199,9 @@ fn write_log(mut out: &mut impl Write, line: &LogLine<'_>) -> io::Result<()> {
     let Position { partition, instance, index } = line.position;
     let replica = line.replica;
     write!(out, "{{\"e\":\"log\",\"p\":{partition},\"r\":{replica},\"i\":{instance},\"x\":{index},")?;
+    if let Some((round, replica)) = line.ballot {
+        write!(out, "\"b\":[{round},{replica}],")?;
+    }
     match &line.entry {
         Entry::Command { client, number, call: what, low, session, expired } => {
             write!(out, "\"do\":\"cmd\",\"c\":{client},\"n\":{number},")?;

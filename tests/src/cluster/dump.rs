@@ -70,12 +70,21 @@ pub struct Delete {
     pub key: Vec<u8>,
 }
 
+/// A decided batch, and the log that it was taken from.
+struct Held {
+    batch: Batch,
+    /// Number of the directory.
+    node: usize,
+    /// In which that log accepted it; others may have accepted the same batch in another.
+    ballot: Ballot,
+}
+
 /// The decided batches of all groups, agreed on by all logs.
 #[derive(Default)]
 struct Logs {
     /// The directories' names: that of a node, or of a disk that it lost.
     names: Vec<String>,
-    groups: BTreeMap<PartitionId, BTreeMap<u64, (Batch, usize)>>,
+    groups: BTreeMap<PartitionId, BTreeMap<u64, Held>>,
     /// Votes that no log says to be decided: by instance and ballot.
     votes: BTreeMap<PartitionId, BTreeMap<(u64, Ballot), Vec<Vote>>>,
     compared: u64,
@@ -155,19 +164,19 @@ impl Logs {
                 let votes = self.votes.entry(group).or_default();
                 votes.entry((instance, ballot)).or_default().push((node, batch));
             } else {
-                self.decided(node, group, instance, batch)?;
+                self.decided(group, instance, Held { batch, node, ballot })?;
             }
         }
         Ok(())
     }
 
-    fn decided(&mut self, node: usize, group: PartitionId, instance: u64, batch: Batch) -> Result<(), DumpError> {
+    fn decided(&mut self, group: PartitionId, instance: u64, held: Held) -> Result<(), DumpError> {
         let known = self.groups.entry(group).or_default();
         match known.get(&instance) {
-            None => _ = known.insert(instance, (batch, node)),
-            Some((first, _)) if *first == batch => self.compared += 1,
-            Some((_, other)) => {
-                let (one, two) = (&self.names[*other], &self.names[node]);
+            None => _ = known.insert(instance, held),
+            Some(first) if first.batch == held.batch => self.compared += 1,
+            Some(other) => {
+                let (one, two) = (&self.names[other.node], &self.names[held.node]);
                 let what = format!("{one} and {two} hold different batches at {group}#{instance}, both decided");
                 return Err(DumpError::Disagree(what));
             }
@@ -178,9 +187,9 @@ impl Logs {
     /// What a quorum voted for in one ballot is decided, though nobody lived to write it down.
     fn count_votes(&mut self, quorum: usize) -> Result<(), DumpError> {
         for (group, votes) in std::mem::take(&mut self.votes) {
-            for ((instance, _), votes) in votes.into_iter().filter(|(_, votes)| votes.len() >= quorum) {
+            for ((instance, ballot), votes) in votes.into_iter().filter(|(_, votes)| votes.len() >= quorum) {
                 for (node, batch) in votes {
-                    self.decided(node, group, instance, batch)?;
+                    self.decided(group, instance, Held { batch, node, ballot })?;
                 }
             }
         }
@@ -219,6 +228,7 @@ pub fn dump(
         clients: HashMap::new(),
         seals: HashMap::new(),
         inheritances: Vec::new(),
+        source: (0, None),
         wanted,
         sink,
     };
@@ -243,7 +253,7 @@ struct Running {
     /// The instance that comes next.
     next: u64,
     /// What its log holds from there on.
-    left: VecDeque<(u64, Batch)>,
+    left: VecDeque<(u64, Held)>,
 }
 
 struct Replay<'a> {
@@ -254,6 +264,8 @@ struct Replay<'a> {
     seals: HashMap<ChangeId, Position>,
     /// What sealed partitions leave, once their logs are replayed to the end.
     inheritances: Vec<Inheritance>,
+    /// The log that the current batch is taken from, and its ballot there.
+    source: (u32, Option<(u64, u32)>),
     /// Where a digest is wanted.
     wanted: BTreeSet<(u32, u64)>,
     sink: &'a mut dyn FnMut(&Event<'_>) -> io::Result<()>,
@@ -280,7 +292,7 @@ impl Replay<'_> {
     fn all(
         &mut self,
         mut begins: VecDeque<Begin>,
-        mut logs: BTreeMap<PartitionId, BTreeMap<u64, (Batch, usize)>>,
+        mut logs: BTreeMap<PartitionId, BTreeMap<u64, Held>>,
     ) -> Result<(), DumpError> {
         let mut parked: Vec<(Awaited, Running)> = Vec::new();
         loop {
@@ -303,7 +315,7 @@ impl Replay<'_> {
         })
     }
 
-    fn begin(&mut self, begin: Begin, batches: BTreeMap<u64, (Batch, usize)>) -> Result<Running, DumpError> {
+    fn begin(&mut self, begin: Begin, batches: BTreeMap<u64, Held>) -> Result<Running, DumpError> {
         let Begin { partition, instance: born, from, shard } = begin;
         let entry = Entry::Born {
             from,
@@ -311,9 +323,9 @@ impl Replay<'_> {
             high: shard.range().high.as_ref().map(|high| text(high)),
             ticket: shard.last_ticket().map(ticket),
         };
+        self.source = (0, None);
         self.line(Position { partition: partition.0, instance: born, index: 0 }, entry, true)?;
-        let batches = batches.into_iter().filter(|(instance, _)| *instance > born);
-        let left = batches.map(|(instance, (batch, _))| (instance, batch)).collect();
+        let left = batches.into_iter().filter(|(instance, _)| *instance > born).collect();
         Ok(Running { partition, machine: Machine::Shard(Box::new(shard)), next: born + 1, left })
     }
 
@@ -325,7 +337,7 @@ impl Replay<'_> {
         children: &mut VecDeque<Begin>,
     ) -> Result<Option<(Awaited, Running)>, DumpError> {
         let partition = running.partition;
-        while let Some((instance, batch)) = running.left.pop_front() {
+        while let Some((instance, held)) = running.left.pop_front() {
             let next = running.next;
             if instance != next {
                 let what = format!("no node's log holds {partition}#{next}; the nodes must run with log.keep = all");
@@ -333,12 +345,12 @@ impl Replay<'_> {
             }
             let machine = &mut running.machine;
             let mut answers = Vec::new();
-            let mark = machine.execute(Instance(instance), &batch, &mut answers);
+            let mark = machine.execute(Instance(instance), &held.batch, &mut answers);
             if let Some(awaited) = Machine::awaits(&mark) {
                 // The batch runs again when its neighbour's state is there.
                 machine.undo(mark);
                 let left = self.inheritances.iter().find(|left| left.seal.join == awaited.join).cloned();
-                running.left.push_front((instance, batch));
+                running.left.push_front((instance, held));
                 if left.is_some_and(|left| running.machine.inherit(left)) {
                     continue;
                 }
@@ -351,8 +363,9 @@ impl Replay<'_> {
             if self.wanted.contains(&(partition.0, instance)) {
                 self.dump.digests.insert((partition.0, instance), machine.digest());
             }
-            self.dump.counts.insert((partition.0, instance), batch.count());
-            let splits = self.batch(&Ran { partition, instance, answers: &answers, placed: &placed }, &batch)?;
+            self.dump.counts.insert((partition.0, instance), held.batch.count());
+            self.source = (held.node as u32 + 1, Some((held.ballot.round.0, held.ballot.replica.0)));
+            let splits = self.batch(&Ran { partition, instance, answers: &answers, placed: &placed }, &held.batch)?;
             for fork in Machine::forks(&mark) {
                 let child = fork.shard.partition();
                 let from = splits.iter().find(|(of, _)| *of == child).map(|(_, at)| *at);
@@ -463,7 +476,8 @@ impl Replay<'_> {
 
     fn line(&mut self, position: Position, entry: Entry<'_>, hit: bool) -> io::Result<()> {
         self.dump.entries += u64::from(hit && !matches!(entry, Entry::Other));
-        (self.sink)(&Event::Log(LogLine { position, replica: 0, entry, hit }))
+        let (replica, ballot) = self.source;
+        (self.sink)(&Event::Log(LogLine { position, replica, ballot, entry, hit }))
     }
 }
 

@@ -130,7 +130,7 @@ impl Account {
                 ticket: born.ticket.map(ticket),
             };
             let position = Position { partition: group.0, instance: born.instance, index: 0 };
-            events.push(Event::Log(LogLine { position, replica: 0, entry, hit: true }));
+            events.push(Event::Log(LogLine { position, replica: 0, ballot: None, entry, hit: true }));
             dump(group, state, &known, &mut events);
         }
         events
@@ -266,7 +266,7 @@ fn each_entry<'a>(group: PartitionId, state: &'a Group, mut sink: impl FnMut(Pos
 
 /// One group's decided log with the verdicts of the machine that executed it without speculation.
 fn dump(group: PartitionId, state: &Group, known: &Known, events: &mut Vec<Event<'static>>) {
-    let line = |position, entry, hit| Event::Log(LogLine { position, replica: 0, entry, hit });
+    let line = |position, entry, hit| Event::Log(LogLine { position, replica: 0, ballot: None, entry, hit });
     for (instance, batch) in (state.born.instance + 1..).zip(&state.decided) {
         if !matches!(batch, Batch::Commands(_)) {
             events.push(line(Position { partition: group.0, instance, index: 0 }, Entry::Other, true));
@@ -309,6 +309,6 @@ fn dump_pack(first: Position, pack: &Pack<'_>, answer: &Answer, known: &Known, e
         };
         let own = results.get(offset as usize).map(|(told, refusal)| (words::position(*told), refusal.is_none()));
         let hit = matches!(entry, Entry::Other) || own == Some((position, true));
-        events.push(Event::Log(LogLine { position, replica: 0, entry, hit }));
+        events.push(Event::Log(LogLine { position, replica: 0, ballot: None, entry, hit }));
     }
 }

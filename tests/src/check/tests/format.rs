@@ -27,6 +27,22 @@ fn every_event_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_head_says_how_the_cluster_was_set_and_a_log_line_its_ballot() {
+    let line = r#"{"e":"head","v":1,"commit":"c0","seed":"7","clock":"mono_ns","reads":"quorum","speculation":false,"state":[]}"#;
+    let Event::Head(head) = parse(line.as_bytes()).expect("well-formed") else { panic!("a head") };
+    assert_eq!((&*head.reads, head.speculation), (&b"quorum"[..], Some(false)));
+    let mut written = Vec::new();
+    write(&mut written, &Event::Head(head)).expect("a Vec takes all");
+    assert_eq!(String::from_utf8_lossy(&written).trim_end(), line);
+    let line = r#"{"e":"log","p":4,"r":2,"i":9,"x":1,"b":[3,2],"do":"noop","hit":true}"#;
+    let Event::Log(entry) = parse(line.as_bytes()).expect("well-formed") else { panic!("a log line") };
+    assert_eq!((entry.replica, entry.ballot), (2, Some((3, 2))));
+    let mut written = Vec::new();
+    write(&mut written, &Event::Log(entry)).expect("a Vec takes all");
+    assert_eq!(String::from_utf8_lossy(&written).trim_end(), line);
+}
+
+#[test]
 fn the_lines_of_the_specification_are_read() {
     let text = r#"
         {"e":"head","v":1,"commit":"..","seed":"..","clock":"mono_ns","reads":"quorum","speculation":true,"state":[]}

@@ -2,6 +2,7 @@
 
 mod diff;
 mod format;
+mod islands;
 mod judge;
 mod schedules;
 mod script;
