@@ -11,6 +11,7 @@ use super::kinds::Kind;
 use super::matrix::{Answered, What};
 use super::nemesis::Span;
 use super::workload::Numbered;
+use crate::check::cli::Line;
 use crate::check::event::{Call, Event, Position, Return, Status};
 use crate::check::read::read;
 use crate::check::write::write;
@@ -282,6 +283,18 @@ impl Figures {
         self.takeovers.extend(&other.takeovers);
         self.takeovers.sort_unstable();
         other.faults.iter().for_each(|(kind, count)| *self.faults.entry(*kind).or_default() += count);
+    }
+
+    /// B7, which is judged elsewhere (`--nemesis gap`, `--matrix`): what this run saw.
+    pub fn availability(&self) -> Line {
+        let milliseconds = |nanoseconds: u64| nanoseconds / 1_000_000;
+        let outside = milliseconds(self.gaps.get(&None).map_or(0, |gap| gap.length));
+        let behind = self.gaps.iter().filter_map(|(kind, gap)| Some((gap.behind, (*kind)?))).max();
+        let behind = behind.map_or(String::new(), |(time, kind)| {
+            format!("; behind the end of a fault {} ms ({kind})", milliseconds(time))
+        });
+        let what = format!("longest silence of a partition outside of faults {outside} ms{behind}");
+        Line { check: "B7".into(), verdict: "seen", what }
     }
 
     /// The longest gap of all, nanoseconds.

@@ -155,7 +155,8 @@ impl Network {
     /// The kernel refuses.
     pub fn harm(&self, pairs: &[(End, End)], harm: Harm) -> io::Result<()> {
         let set = match harm {
-            Harm::Cut | Harm::Slow(_) => "lost",
+            // It knows packets, not bytes: what only proxies can do is a cut here.
+            Harm::Cut | Harm::Slow(_) | Harm::Torn | Harm::Flipped | Harm::Half => "lost",
             Harm::Lossy => "thinned",
             Harm::Reset => "refused",
         };

@@ -29,6 +29,9 @@ pub enum Kind {
     Power,
     /// The disk of a node is lost with everything on it; it comes back as another node (`coppice node replace`).
     Wipe,
+    /// One bit of a log is turned over while its node is down: the node has to refuse to start, or to start as if
+    /// nothing was; then its disk counts as lost, as with `wipe`.
+    Rot,
     /// A node is restarted with another clock: up to an hour off, at half to twice the rate (libfaketime).
     Clock,
     /// Partitions are split and merged, leaderships handed over, replicas moved.
@@ -49,13 +52,15 @@ impl fmt::Display for Kind {
 /// The kinds of these that can be made here, and why others cannot.
 pub fn possible(wanted: &[Kind], own_processes: bool, root: bool) -> (Vec<Kind>, Vec<(Kind, &'static str)>) {
     let every = [Kind::Kill, Kind::Pause, Kind::Cut, Kind::SlowDisk, Kind::Flush, Kind::FullDisk, Kind::Power];
-    let every = every.into_iter().chain([Kind::Wipe, Kind::Clock, Kind::Map, Kind::Gap]);
+    let every = every.into_iter().chain([Kind::Wipe, Kind::Rot, Kind::Clock, Kind::Map, Kind::Gap]);
     let all = wanted.contains(&Kind::All);
     let (mut kinds, mut skipped): (Vec<Kind>, Vec<_>) = (Vec::new(), Vec::new());
     for kind in every.filter(|kind| (all && *kind != Kind::Gap) || wanted.contains(kind)) {
         match obstacle(kind, own_processes, root) {
             // A mounted directory cannot be set aside.
-            None if kind == Kind::Wipe && kinds.contains(&Kind::Power) => skipped.push((kind, "not beside power")),
+            None if matches!(kind, Kind::Wipe | Kind::Rot) && kinds.contains(&Kind::Power) => {
+                skipped.push((kind, "not beside power"))
+            }
             None => kinds.push(kind),
             Some(why) => skipped.push((kind, why)),
         }
@@ -67,7 +72,7 @@ fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str>
     match kind {
         Kind::Map => None,
         _ if !own_processes => Some("needs nodes that this program started (no --endpoints)"),
-        Kind::Kill | Kind::Pause | Kind::Cut | Kind::Wipe | Kind::Gap | Kind::All => None,
+        Kind::Kill | Kind::Pause | Kind::Cut | Kind::Wipe | Kind::Rot | Kind::Gap | Kind::All => None,
         Kind::SlowDisk | Kind::Flush | Kind::FullDisk if !runs("strace") => Some("needs strace"),
         Kind::SlowDisk | Kind::Flush | Kind::FullDisk => None,
         Kind::Power if !(root && rustix::process::geteuid().is_root()) => Some("needs root, and --root"),
@@ -80,11 +85,51 @@ fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str>
     }
 }
 
+/// What reliability.md 5 names, and no fault of these kinds makes: each is told as skipped.
+pub fn unmade(kinds: &[Kind], nodes: u32, root: bool) -> Vec<(Kind, &'static str)> {
+    let all = [
+        (Kind::Cut, "no copies of packets, no limits of bandwidth"),
+        (Kind::SlowDisk, "no slow reads, no limits of a disk's bandwidth"),
+        (Kind::Flush, "no flush that lies, no read that fails"),
+        (Kind::Rot, "no misplaced, old or short file, no flip while the node runs"),
+        (Kind::Wipe, "no old copy of a directory"),
+        (Kind::Clock, "no jump while the node runs"),
+        (Kind::Map, "no nodes added and removed"),
+    ];
+    let mut unmade: Vec<_> = all.into_iter().filter(|(kind, _)| kinds.contains(kind)).collect();
+    if kinds.contains(&Kind::Map) && nodes <= 3 {
+        unmade.push((Kind::Map, "no moved replicas: these need --nodes above 3"));
+    }
+    if kinds.contains(&Kind::Cut) && !root {
+        unmade.push((Kind::Cut, "no lost packets, no resets: these need --root"));
+    } else if kinds.contains(&Kind::Cut) {
+        unmade.push((Kind::Cut, "no torn or flipped frames, no half-closed connections, no delays: not with --root"));
+    }
+    unmade
+}
+
 /// Why the kernel cannot cut links here.
 pub fn kernel_obstacle(root: bool) -> Option<&'static str> {
     match root {
         false => Some("needs root, and --root"),
         true if !kernel::TOOLS.into_iter().all(runs) => Some("by proxies only: the kernel's needs ip, nft and nsenter"),
         true => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_made_is_told_of_the_kinds_that_were_asked_for() {
+        assert_eq!(unmade(&[Kind::Kill, Kind::Pause, Kind::Gap], 3, false), []);
+        let of = |kinds: &[Kind], nodes, root| -> Vec<String> {
+            unmade(kinds, nodes, root).into_iter().map(|(_, why)| why.to_owned()).collect()
+        };
+        assert!(of(&[Kind::Map], 3, false).iter().any(|why| why.contains("--nodes above 3")));
+        assert!(!of(&[Kind::Map], 4, false).iter().any(|why| why.contains("--nodes above 3")));
+        assert!(of(&[Kind::Cut], 3, true).iter().any(|why| why.contains("half-closed")));
+        assert!(of(&[Kind::Cut], 3, false).iter().any(|why| why.contains("need --root")));
     }
 }

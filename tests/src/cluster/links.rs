@@ -23,6 +23,12 @@ pub enum Harm {
     Cut,
     /// Proxies only: everything arrives so much later.
     Slow(Duration),
+    /// Proxies only: connections break within a frame.
+    Torn,
+    /// Proxies only: a bit of each connection is turned over; the frame's checksum must tell.
+    Flipped,
+    /// Proxies only: each side is told the end of the other's words, and may go on with its own.
+    Half,
     /// The kernel only: three packets of ten are lost.
     Lossy,
     /// The kernel only: whoever sends is told that the connection is gone.
@@ -60,7 +66,13 @@ impl Links {
             Links::Direct => Ok(()),
             Links::Kernel(network) => network.harm(pairs, harm),
             Links::Proxies { peers, clients } => {
-                let way = if let Harm::Slow(delay) = harm { Way::Slow(delay) } else { Way::Held };
+                let way = match harm {
+                    Harm::Slow(delay) => Way::Slow(delay),
+                    Harm::Torn => Way::Torn,
+                    Harm::Flipped => Way::Flipped,
+                    Harm::Half => Way::Half,
+                    Harm::Cut | Harm::Lossy | Harm::Reset => Way::Held,
+                };
                 for pair in pairs {
                     let proxy = match pair {
                         (End::Node(from), End::Node(to)) => peers.get(&(*from, *to)),

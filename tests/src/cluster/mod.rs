@@ -5,11 +5,13 @@
 //! history down, faults are made and healed, the whole map is read, the nodes end, their logs are read back, and the
 //! checkers judge. So neither memory nor disk grows with the length of a run.
 
+mod climb;
 pub(crate) mod command;
 mod disk_faults;
 mod draw;
 mod dump;
 mod figures;
+mod judged;
 mod kernel;
 mod kinds;
 mod links;
@@ -19,8 +21,10 @@ pub(crate) mod nodes;
 mod power;
 pub mod proxy;
 mod report;
+mod resources;
 mod round;
 mod shape;
+mod space;
 mod strace;
 mod tools;
 mod workload;

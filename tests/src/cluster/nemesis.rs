@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coppice_client::wire::NodeId;
 
@@ -19,6 +19,9 @@ use crate::check::random::Random;
 /// A killed leader of everything is down for so long: the others have to serve without it, for which the goal is a
 /// second (reliability.md G17).
 const DOWN: Duration = Duration::from_millis(1_500);
+
+/// Of 1,000 pauses, so many last longer than any timeout: up to a minute, but no longer than the round.
+const LONG_PER_MILLE: usize = 40;
 
 /// A fault that was made: from when to when, nanoseconds of the history.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +54,8 @@ pub struct Nemesis<'a> {
     pub kinds: Vec<Kind>,
     /// Cuts of the matrix that are still to be made; the matrix takes the place of all other faults.
     pub matrix: Option<Vec<Cut>>,
+    /// When the round ends, if it ends by time.
+    pub until: Option<Instant>,
     /// What was made.
     pub spans: Vec<Span>,
     /// When a leader of everything was killed, nanoseconds of the history.
@@ -133,6 +138,7 @@ impl Nemesis<'_> {
             Kind::FullDisk => self.full_disk(),
             Kind::Power => self.power(),
             Kind::Wipe => self.wipe(),
+            Kind::Rot => self.rot(),
             Kind::Clock => self.clock(),
             Kind::Gap => self.gap(),
             Kind::Map | Kind::All => Ok(()),
@@ -222,8 +228,11 @@ impl Nemesis<'_> {
         self.note("pause", &names(&victims))?;
         victims.iter().for_each(|node| self.nodes.pause(*node));
         self.count += 1;
-        let span = self.span(10, 4_000);
-        std::thread::sleep(span);
+        let long = self.random.below(1_000) < LONG_PER_MILLE;
+        let span = if long { self.span(4_000, 60_000) } else { self.span(10, 4_000) };
+        // A long one ends with the round.
+        let left = self.until.map_or(span, |until| until.saturating_duration_since(Instant::now()));
+        std::thread::sleep(span.min(left.max(Duration::from_millis(10))));
         victims.iter().for_each(|node| self.nodes.resume(*node));
         self.note("resume", &names(&victims))?;
         self.look()
@@ -243,15 +252,23 @@ impl Nemesis<'_> {
             _ => true,
         };
         let clients = self.random.chance(300);
-        let harm = match (self.random.chance(150), self.links.are_real()) {
+        let harm = match (self.random.chance(300), self.links.are_real()) {
             (false, _) => Harm::Cut,
-            (true, false) => Harm::Slow(self.span(5, 200)),
+            (true, false) => match self.random.below(5) {
+                0..2 => Harm::Slow(self.span(5, 200)),
+                2 => Harm::Torn,
+                3 => Harm::Flipped,
+                _ => Harm::Half,
+            },
             (true, true) if self.random.chance(500) => Harm::Lossy,
             (true, true) => Harm::Reset,
         };
         let word = match harm {
             Harm::Cut => "cut",
             Harm::Slow(_) => "slow",
+            Harm::Torn => "torn",
+            Harm::Flipped => "flipped",
+            Harm::Half => "half",
             Harm::Lossy => "lossy",
             Harm::Reset => "reset",
         };
@@ -318,8 +335,8 @@ impl Nemesis<'_> {
         let length = Duration::from_millis(100 + self.random.below(1_200) as u64);
         self.links.harm(&pairs, Harm::Cut)?;
         if cut == Cut::Flapping {
-            let until = std::time::Instant::now() + length;
-            while std::time::Instant::now() < until {
+            let until = Instant::now() + length;
+            while Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(20 + self.random.below(130) as u64));
                 self.links.heal()?;
                 std::thread::sleep(Duration::from_millis(20 + self.random.below(60) as u64));

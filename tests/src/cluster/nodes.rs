@@ -11,6 +11,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -110,6 +112,8 @@ struct Process {
 /// The nodes of a run, numbered from 0.
 pub struct Nodes {
     plan: Plan,
+    /// Process numbers of nodes that run, for whoever looks on; 0: it is down.
+    pids: Arc<Vec<AtomicU32>>,
     running: Vec<Option<Process>>,
     /// How each sees the time from its next start on; none: as it is.
     clocks: Vec<Option<Clock>>,
@@ -133,7 +137,8 @@ impl Nodes {
     pub fn start(plan: Plan) -> io::Result<Nodes> {
         let count = plan.ports.len();
         let running = (0..count).map(|_| None).collect();
-        let mut nodes = Nodes { plan, running, clocks: vec![None; count], lost: Vec::new() };
+        let pids = Arc::new((0..count).map(|_| AtomicU32::new(0)).collect());
+        let mut nodes = Nodes { plan, pids, running, clocks: vec![None; count], lost: Vec::new() };
         for node in 0..count {
             nodes.launch(node)?;
         }
@@ -194,9 +199,15 @@ impl Nodes {
         self.plan.directory.join(format!("n{}.log", node + 1))
     }
 
+    /// The end of what a node said on its standard error.
+    pub fn said(&self, node: usize) -> String {
+        tail(&self.log(node))
+    }
+
     /// Ends a node without warning; one that is down stays down.
     pub fn kill(&mut self, node: usize) {
         if let Some(mut process) = self.running[node].take() {
+            self.pids[node].store(0, Ordering::Relaxed);
             // It may have ended by itself; whoever asked has looked before.
             let _ = process.child.kill();
             let _ = process.child.wait();
@@ -225,6 +236,11 @@ impl Nodes {
     /// It ends, or says nothing.
     pub fn ready(&mut self, node: usize) -> io::Result<()> {
         self.spoken(node, &["ready"])
+    }
+
+    /// Process numbers of all nodes, as they come and go; 0: it is down.
+    pub fn pids(&self) -> Arc<Vec<AtomicU32>> {
+        Arc::clone(&self.pids)
     }
 
     /// The process of a node that runs.
@@ -334,6 +350,7 @@ impl Nodes {
                 }
             });
         }
+        self.pids[node].store(child.id(), Ordering::Relaxed);
         self.running[node] = Some(Process { child, lines });
         Ok(())
     }
@@ -365,9 +382,12 @@ pub fn data(directory: &Path, node: usize) -> PathBuf {
     directory.join(format!("n{}", node + 1))
 }
 
+fn tail(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned()
+}
+
 /// The last line of a log that says something.
 fn last_line(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
-    let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
-    tail.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("none").to_owned()
+    tail(log).lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("none").to_owned()
 }

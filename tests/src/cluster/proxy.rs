@@ -30,6 +30,12 @@ pub enum Way {
     Held,
     /// Forwards each byte so much later.
     Slow(Duration),
+    /// Forwards what comes next up to somewhere in it, and then breaks the connection.
+    Torn,
+    /// Forwards what comes next with one bit of it turned over, and what follows as it is.
+    Flipped,
+    /// Forwards what comes next, and tells this side's end, while the other direction goes on.
+    Half,
 }
 
 /// A listening port that forwards to another one.
@@ -100,6 +106,12 @@ async fn open(way: &mut watch::Receiver<Way>) -> Option<Way> {
     way.wait_for(|way| *way != Way::Held).await.ok().map(|way| *way)
 }
 
+/// A place in what passes that depends on nothing but that: a frame is rarely cut at its end.
+fn somewhere(chunk: &[u8]) -> usize {
+    let sum = chunk.iter().fold(17_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(*byte)));
+    sum % chunk.len().max(1)
+}
+
 async fn pump(
     mut input: OwnedReadHalf,
     mut output: OwnedWriteHalf,
@@ -114,11 +126,26 @@ async fn pump(
             }
         }
     };
+    let mut flipped = false;
     let writing = async move {
-        while let Some((arrived, chunk)) = queued.recv().await {
+        while let Some((arrived, mut chunk)) = queued.recv().await {
             let Some(now) = open(&mut way).await else { return Ok(()) };
-            if let Way::Slow(delay) = now {
-                tokio::time::sleep_until(arrived + delay).await;
+            match now {
+                Way::Slow(delay) => tokio::time::sleep_until(arrived + delay).await,
+                Way::Torn => {
+                    output.write_all(&chunk[..somewhere(&chunk)]).await?;
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                Way::Flipped if !flipped => {
+                    flipped = true;
+                    let at = somewhere(&chunk);
+                    chunk[at] ^= 1 << (at % 8);
+                }
+                Way::Half => {
+                    output.write_all(&chunk).await?;
+                    break;
+                }
+                Way::Open | Way::Held | Way::Flipped => {}
             }
             output.write_all(&chunk).await?;
         }
@@ -168,6 +195,45 @@ pub(crate) mod tests {
         before.read_exact(&mut old[..1]).await.expect("and then the rest");
         assert_eq!(ask(&mut during, Duration::from_secs(10)).await, Some(b'x'));
         during.read_exact(&mut young[..1]).await.expect("of both");
+    }
+
+    #[tokio::test]
+    async fn a_torn_way_breaks_connections_within_what_passes_and_a_flipped_one_turns_a_bit_over() {
+        let proxy = Proxy::start(echo().await).await.expect("a port");
+        let said = [7; 1_000];
+        let mut stream = TcpStream::connect(proxy.address()).await.expect("it listens");
+        assert_eq!(ask(&mut stream, Duration::from_secs(10)).await, Some(b'x'));
+        proxy.set(Way::Torn);
+        stream.write_all(&said).await.expect("it takes it");
+        let mut heard = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut heard)).await;
+        assert!(ended.is_ok() && heard.len() < said.len(), "{} bytes, {ended:?}", heard.len());
+        proxy.set(Way::Flipped);
+        let mut stream = TcpStream::connect(proxy.address()).await.expect("it listens");
+        stream.write_all(&said).await.expect("it takes it");
+        let mut heard = [0; 1_000];
+        let all = tokio::time::timeout(Duration::from_secs(10), stream.read_exact(&mut heard)).await;
+        all.expect("in time").expect("nothing is missing");
+        // One bit on its way there, and another one on its way back.
+        let turned: u32 = heard.iter().zip(said).map(|(heard, said)| (heard ^ said).count_ones()).sum();
+        assert_eq!(turned, 2);
+    }
+
+    #[tokio::test]
+    async fn a_half_closed_way_ends_one_direction_after_the_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let proxy = Proxy::start(listener.local_addr().expect("bound")).await.expect("a port");
+        let mut near = TcpStream::connect(proxy.address()).await.expect("it listens");
+        let (mut far, _) = listener.accept().await.expect("it is passed on");
+        proxy.set(Way::Half);
+        near.write_all(b"ask").await.expect("it takes it");
+        let mut heard = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(10), far.read_to_end(&mut heard)).await;
+        assert!(matches!(ended, Ok(Ok(3))), "{ended:?}");
+        far.write_all(b"told").await.expect("this direction is open");
+        let mut told = [0; 4];
+        let all = tokio::time::timeout(Duration::from_secs(10), near.read_exact(&mut told)).await;
+        assert!(matches!(all, Ok(Ok(4))) && told == *b"told");
     }
 
     #[tokio::test]

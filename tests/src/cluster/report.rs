@@ -1,5 +1,6 @@
 //! What a run says at its end: the checks, the figures, one verdict line.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use super::figures::{Figures, Gap, percentile};
 use super::kinds::Kind;
 use super::matrix::Matrix;
+use super::resources::{Held, merge};
 use super::round::Ended;
 use crate::check::cli::Line;
 
@@ -33,7 +35,10 @@ pub struct Report {
     late: Vec<String>,
     rounds: u64,
     undecided: u64,
-    changes: (u64, u64),
+    unchecked: u64,
+    /// Changes of the map that were done, of each kind, and how many were not.
+    changes: (BTreeMap<&'static str, u64>, u64),
+    held: Vec<Held>,
     lines: Vec<Line>,
     wrong: Vec<String>,
     timeline: Option<PathBuf>,
@@ -42,6 +47,9 @@ pub struct Report {
 
 /// The election timeout of a cluster that was told nothing else.
 const TIMEOUT: Duration = Duration::from_millis(300);
+
+/// The kill of the leader of everything stops service for no longer, in 99 of 100 cases.
+const GAP_P99_MAX: Duration = Duration::from_secs(1);
 
 fn milliseconds(nanoseconds: u64) -> u64 {
     nanoseconds / 1_000_000
@@ -71,7 +79,9 @@ impl Report {
         self.figures.add(&ended.figures);
         self.count += ended.count;
         self.undecided += u64::from(ended.unknown);
-        self.changes.0 += ended.changes.0;
+        self.unchecked += u64::from(ended.skipped);
+        ended.changes.0.iter().for_each(|(kind, count)| *self.changes.0.entry(kind).or_default() += count);
+        merge(&mut self.held, &ended.held);
         self.changes.1 += ended.changes.1;
         self.matrix.merge(ended.matrix);
         self.lines = ended.lines;
@@ -86,6 +96,14 @@ impl Report {
         self.late = wanted.map(|wanted| self.matrix.complaints(wanted, 2 * TIMEOUT)).unwrap_or_default();
     }
 
+    /// So is a leader's death that stops service for too long (reliability.md G17).
+    pub fn judge_takeovers(&mut self) {
+        let Some([_, _, p99, _]) = self.takeovers() else { return };
+        if p99 > milliseconds(GAP_P99_MAX.as_nanos() as u64) {
+            self.late.push(format!("service after a leader's death: p99 {p99} ms is more than {GAP_P99_MAX:?}"));
+        }
+    }
+
     /// Whether something is wrong.
     pub fn is_bad(&self) -> bool {
         !self.wrong.is_empty() || !self.late.is_empty()
@@ -96,40 +114,49 @@ impl Report {
         self.undecided > 0
     }
 
+    /// Whether something that was asked for was not done.
+    pub fn is_partial(&self) -> bool {
+        !self.skipped.is_empty() || self.unchecked > 0
+    }
+
     /// For people: checks of the last round, figures of all, the verdict.
     pub fn print(&self, elapsed: Duration) {
         for line in &self.lines {
-            println!("{:8} {:8} {}", line.check, line.verdict, line.what.trim_end());
+            say!("{:8} {:8} {}", line.check, line.verdict, line.what.trim_end());
         }
         for (kind, why) in &self.skipped {
-            println!("{kind:8} skipped  {why}");
+            say!("{kind:8} skipped  {why}");
         }
-        println!();
+        say!("");
         let Figures { answered, refused, unknown, .. } = self.figures;
-        println!("operations: {answered} answered, {refused} surely without effect, {unknown} writes unknown");
+        say!("operations: {answered} answered, {refused} surely without effect, {unknown} writes unknown");
         for (kind, count) in &self.figures.faults {
             let gap = self.figures.gaps.get(&Some(*kind)).copied().unwrap_or_default();
-            println!("{kind}: {count} times, {}", in_words(gap));
+            say!("{kind}: {count} times, {}", in_words(gap));
         }
         if let Some([p50, p90, p99, longest]) = self.takeovers() {
-            println!(
+            say!(
                 "service after each of {} kills of the leader of everything: p50 {p50} ms, p90 {p90} ms, p99 {p99} ms, \
                  longest {longest} ms",
                 self.figures.takeovers.len()
             );
         }
-        if self.changes != (0, 0) {
-            println!("changes of the map: {} done, {} refused or left", self.changes.0, self.changes.1);
+        if !self.changes.0.is_empty() || self.changes.1 > 0 {
+            let done: Vec<String> = self.changes.0.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+            say!("changes of the map: {}; {} refused or left", done.join(", "), self.changes.1);
+        }
+        for (node, held) in self.held.iter().enumerate() {
+            say!("n{} held at most {held}", node + 1);
         }
         if self.with_matrix {
-            println!("cuts met, and election timeouts (p99) from their end to the full rate:");
-            println!("{}\n{}", self.matrix.table(TIMEOUT), self.matrix.words(TIMEOUT));
+            say!("cuts met, and election timeouts (p99) from their end to the full rate:");
+            say!("{}\n{}", self.matrix.table(TIMEOUT), self.matrix.words(TIMEOUT));
         }
-        println!("without a fault: {}", in_words(self.figures.gaps.get(&None).copied().unwrap_or_default()));
+        say!("without a fault: {}", in_words(self.figures.gaps.get(&None).copied().unwrap_or_default()));
         let rounds = if self.rounds == 1 { "1 round".to_owned() } else { format!("{} rounds", self.rounds) };
-        println!("seed {}, {rounds}, {:.0} s\n", self.seed, elapsed.as_secs_f64());
-        self.wrong.iter().chain(&self.late).for_each(|line| println!("{line}"));
-        println!("{}", self.verdict());
+        say!("seed {}, {rounds}, {:.0} s\n", self.seed, elapsed.as_secs_f64());
+        self.wrong.iter().chain(&self.late).for_each(|line| say!("{line}"));
+        say!("{}", self.verdict());
     }
 
     /// How long the kill of the leader of everything stops service: p50, p90, p99 and the longest, milliseconds.
@@ -186,6 +213,8 @@ impl Report {
                 json!({ "kills": self.figures.takeovers.len(), "p50": p50, "p90": p90, "p99": p99, "longest": longest })
             }),
             "skipped": skipped.collect::<Vec<_>>(), "checks": checks.collect::<Vec<_>>(),
+            "map_changes": self.changes.0, "map_changes_not_done": self.changes.1,
+            "held_at_most": self.held.iter().map(Held::json).collect::<Vec<_>>(),
             "longest_gap_ms": milliseconds(self.figures.longest()), "wrong": self.wrong,
             "history": self.out.display().to_string(), "timeline": self.timeline, "data": self.kept,
         })
@@ -198,4 +227,25 @@ fn in_words(gap: Gap) -> String {
     }
     let (length, behind) = (milliseconds(gap.length), milliseconds(gap.behind));
     format!("longest silence {length} ms (p{}), {behind} ms of it behind the fault", gap.partition)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_takeover_of_more_than_a_second_in_one_of_a_hundred_fails_the_run() {
+        const MS: u64 = 1_000_000;
+        let bad = |times: Vec<u64>| {
+            let figures =
+                Figures { takeovers: times.into_iter().map(|time| time * MS).collect(), ..Figures::default() };
+            let mut report = Report { figures, ..Report::default() };
+            report.judge_takeovers();
+            (report.is_bad(), report.verdict().starts_with("LATE"))
+        };
+        assert_eq!(bad(vec![]), (false, false));
+        assert_eq!(bad([vec![300; 99], vec![1_500]].concat()), (false, false), "one of a hundred may");
+        assert_eq!(bad([vec![300; 98], vec![1_500; 2]].concat()), (true, true));
+        assert_eq!(bad(vec![1_000]), (false, false));
+    }
 }

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{InitRequest, NodeId};
-use coppice_client::{Admin, Client, Config, Operation, ReadMode};
+use coppice_client::wire::{ConfigRow, InitRequest, NodeId};
+use coppice_client::{Admin, Client, Config, Operation, Range, ReadMode};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use super::draw::{Draw, Space};
-use super::dump::{Dump, DumpError, dump};
-use super::figures::{Figures, settle};
+use super::draw::Draw;
+use super::figures::Figures;
+use super::judged::judge_round;
 use super::kernel::Network;
 use super::kinds::Kind;
 use super::links::Links;
@@ -24,14 +24,14 @@ use super::nemesis::{Broken, Nemesis, Span};
 use super::nodes::{Host, Nodes, Plan, draw_ports, local};
 use super::power::Disks;
 use super::proxy::Proxy;
+use super::resources::{Held, Sampler, beyond};
 use super::shape::{Changes, Operator, change};
-use super::workload::{Numbered, Workload};
-use crate::check::cli::{Line, Tier, judge};
+use super::space::Space;
+use super::workload::Workload;
+use crate::check::cli::{Line, Tier};
 use crate::check::event::{Head, Text};
-use crate::check::history::History;
 use crate::check::random::Random;
 use crate::check::record::Recorder;
-use crate::check::write::write;
 
 /// After the last fault every write without an answer gets one within this time, and the whole map can be read.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
@@ -69,6 +69,12 @@ pub struct Setup {
     pub clients: u32,
     /// Keys.
     pub keys: usize,
+    /// So many groups of keys that no call connects; none: all keys are one group.
+    pub islands: Option<usize>,
+    /// What judges the history.
+    pub tiers: Vec<Tier>,
+    /// The program that judges islands.
+    pub judge: Option<PathBuf>,
     /// Operations per second; 0: no limit.
     pub rate: u32,
     /// Faults that can be made here.
@@ -79,6 +85,8 @@ pub struct Setup {
     pub matrix: Option<Vec<Cut>>,
     /// Of all draws.
     pub seed: u64,
+    /// Resident memory that no node may exceed, bytes.
+    pub memory_max: u64,
     /// When it ends.
     pub limits: Limits,
     /// Ctrl-C.
@@ -98,14 +106,18 @@ pub struct Ended {
     pub ended_at: u64,
     /// Of cuts and operations, if it was asked for.
     pub matrix: Matrix,
-    /// Changes of the map that were done, and not.
-    pub changes: (u64, u64),
+    /// Changes of the map that were done, of each kind, and how many were not.
+    pub changes: (BTreeMap<&'static str, u64>, u64),
+    /// The most that each node held.
+    pub held: Vec<Held>,
     /// What was checked, and the outcome.
     pub lines: Vec<Line>,
     /// What is wrong, in words; empty: nothing.
     pub wrong: Vec<String>,
-    /// Neither tier could decide.
+    /// Neither tier 0 nor tier 1 could decide.
     pub unknown: bool,
+    /// A check that was asked for was not made.
+    pub skipped: bool,
     /// The timeline of a violation.
     pub timeline: Option<PathBuf>,
     /// The nodes' data, kept because something is wrong.
@@ -120,7 +132,7 @@ struct Own {
     directories: Vec<PathBuf>,
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -150,16 +162,29 @@ fn whole(setup: &Setup) -> Result<Ended, String> {
     let endpoints = own.as_ref().map_or_else(|| setup.endpoints.clone(), |own| own.endpoints(setup));
     let config = client_config(own.as_ref());
     let prefix = if own.is_some() { String::new() } else { format!("check-{:x}/", setup.seed) };
-    let space = Space::new(&prefix, setup.keys, setup.partitions as usize);
+    let space = match setup.islands {
+        Some(islands) => Space::islands(setup.keys, islands),
+        None => Space::new(&prefix, setup.keys, setup.partitions as usize),
+    };
     let map = begin(&runtime, &endpoints, &config, own.is_some().then_some(&space))?;
     let raw = setup.out.join("raw.jsonl");
-    let recorder = Recorder::create(&raw, head(setup)).map_err(|error| format!("{}: {error}", raw.display()))?;
+    let settings = settings(&runtime, &endpoints, &config);
+    let recorder =
+        Recorder::create(&raw, head(setup, &settings)).map_err(|error| format!("{}: {error}", raw.display()))?;
     let each = Duration::from_secs_f64(f64::from(setup.clients) / f64::from(setup.rate.max(1)));
     let pause = if setup.rate == 0 { Duration::ZERO } else { each };
     let workload = Workload::new(recorder, space, setup.seed, pause);
     let load = Load { runtime: &runtime, endpoints, config, workload: Arc::clone(&workload) };
     let mut ended = Ended::default();
+    let sampler = own.as_ref().map(|own| Sampler::start(own.nodes.pids(), own.directories.clone()));
     let spans = load.run(setup, own.as_mut(), &mut ended)?;
+    if let Some(sampler) = sampler {
+        if !ended.is_bad() {
+            ended.wrong.extend(sampler.at_rest());
+        }
+        ended.held = sampler.finish();
+        ended.wrong.extend(beyond(&ended.held, setup.memory_max));
+    }
     if let Some(error) = workload.failure() {
         return Err(format!("{}: {error}", raw.display()));
     }
@@ -196,10 +221,22 @@ fn remove(directory: &Path) -> Result<(), String> {
     std::fs::remove_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
 }
 
-fn head(setup: &Setup) -> Head<'static> {
+fn head(setup: &Setup, settings: &[ConfigRow]) -> Head<'static> {
     let text = |text: String| Text::Owned(text.into_bytes());
-    let commit = option_env!("COPPICE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION"));
-    Head { commit: text(commit.to_owned()), seed: text(format!("{:x}", setup.seed)), state: Vec::new() }
+    let value = |key: &str| settings.iter().find(|row| row.key == key).map(|row| row.value.clone());
+    Head {
+        commit: text(crate::COMMIT.to_owned()),
+        seed: text(format!("{:x}", setup.seed)),
+        reads: text(value("reads").unwrap_or_default()),
+        speculation: value("speculation").map(|value| value == "on"),
+        state: Vec::new(),
+    }
+}
+
+/// The settings of the cluster, as far as it tells.
+fn settings(runtime: &Runtime, endpoints: &[String], config: &Config) -> Vec<ConfigRow> {
+    let admin = Admin::new(endpoints.to_vec(), Config { timeout: CALL_TIMEOUT, ..config.clone() });
+    runtime.block_on(admin.config()).unwrap_or_default()
 }
 
 fn client_config(own: Option<&Own>) -> Config {
@@ -334,6 +371,7 @@ impl Load<'_> {
             setup.interrupted.load(Ordering::Relaxed)
                 || limits.time.is_some_and(|time| started.elapsed() >= time)
                 || limits.ops.is_some_and(|ops| self.workload.asked() >= ops)
+                || self.workload.is_full()
                 || limits.count.is_some_and(|limit| count >= limit)
         };
         let mut spans = self.faults(setup, own, ended, enough)?;
@@ -341,8 +379,8 @@ impl Load<'_> {
         stop.store(true, Ordering::Relaxed);
         if let Some(changes) = changes {
             let changes = self.runtime.block_on(changes).map_err(text)?;
+            ended.count += changes.done.values().sum::<u64>();
             ended.changes = (changes.done, changes.not_done);
-            ended.count += changes.done;
             spans.extend(changes.spans);
         }
         self.workload.stop();
@@ -381,6 +419,7 @@ impl Load<'_> {
             random: Random::of(setup.seed, 0xfa17),
             kinds: setup.kinds.iter().copied().filter(|kind| *kind != Kind::Map).collect(),
             matrix: setup.matrix.clone(),
+            until: setup.limits.time.map(|time| Instant::now() + time),
             spans: Vec::new(),
             kills: Vec::new(),
             count: 0,
@@ -416,14 +455,15 @@ impl Load<'_> {
                 ended.wrong.push(format!("{open} clients waited for {RECOVERY_MAX:?} after the last fault"));
             }
             let client = Client::start(self.endpoints.clone(), self.config.clone());
-            let (low, high) = self.workload.space.bounds();
-            let whole = Draw::Range { low, high, limit: 0, reverse: false, mode: ReadMode::Leader };
             let deadline = Instant::now() + RECOVERY_MAX;
-            while !self.workload.range(&client, &whole).await.map_err(text)? {
-                if Instant::now() > deadline {
-                    let what = format!("the whole map could not be read within {RECOVERY_MAX:?} of the last fault");
-                    ended.wrong.push(what);
-                    break;
+            for (low, high) in self.workload.space.wholes() {
+                let whole = Draw::Range { low, high, limit: 0, reverse: false, mode: ReadMode::Leader };
+                while !self.workload.range(&client, &whole).await.map_err(text)? {
+                    if Instant::now() > deadline {
+                        let what = format!("the whole map could not be read within {RECOVERY_MAX:?} of the last fault");
+                        ended.wrong.push(what);
+                        return Ok(());
+                    }
                 }
             }
             Ok(())
@@ -436,9 +476,15 @@ impl Load<'_> {
             let _inside = self.runtime.enter();
             Client::start(self.endpoints.clone(), self.config.clone())
         };
-        let space = &self.workload.space;
-        let deletes = (0..space.keys()).map(|number| Operation::delete(&*space.key(number))).collect();
-        self.runtime.block_on(client.execute(deletes));
+        let (low, high) = self.workload.space.bounds();
+        self.runtime.block_on(async {
+            let Ok(mut stream) = client.range(Range::between(&low, high.as_deref())).await else { return };
+            let mut deletes = Vec::new();
+            while let Ok(Some((key, _))) = stream.next().await {
+                deletes.push(Operation::delete(key));
+            }
+            client.execute(deletes).await;
+        });
     }
 
     /// What the nodes say of their states: partition, instance, digest.
@@ -448,91 +494,4 @@ impl Load<'_> {
         let partitions = status.partitions.iter();
         partitions.filter_map(|of| of.digest.map(|(instance, digest)| (of.id.0, instance, digest))).collect()
     }
-}
-
-fn judge_round(
-    setup: &Setup,
-    map: &PartitionMap,
-    directories: Option<Vec<PathBuf>>,
-    numbered: &[Numbered],
-    spans: &[Span],
-    digests: &[(u32, u64, u64)],
-    ended: &mut Ended,
-) -> Result<(), String> {
-    let (raw, history, logs) =
-        (setup.out.join("raw.jsonl"), setup.out.join("history.jsonl"), setup.out.join("logs.jsonl"));
-    let mut files = vec![history.display().to_string()];
-    let dumped = match directories {
-        None => None,
-        Some(directories) => match dump_to(&logs, &directories, setup.nodes, map, digests) {
-            Ok(dump) => {
-                files.push(logs.display().to_string());
-                Some(dump)
-            }
-            Err(DumpError::Io(error)) => return Err(format!("{}: {error}", logs.display())),
-            Err(DumpError::Disagree(what) | DumpError::Unreadable(what)) => {
-                ended.wrong.push(what);
-                None
-            }
-        },
-    };
-    let (mut figures, gaps, answers) =
-        settle(&raw, &history, dumped.as_ref(), numbered).map_err(|error| format!("{}: {error}", raw.display()))?;
-    if setup.matrix.is_some() {
-        let first = answers.iter().map(|answer| answer.2).min().unwrap_or(0);
-        ended.matrix.add(&answers, spans, (first, ended.ended_at));
-    }
-    figures.gaps = gaps.longest(spans);
-    figures.takeovers = gaps.after(&ended.kills);
-    spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
-    ended.figures = figures;
-    let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
-    let tiers = if dumped.is_some() { vec![Tier::Zero, Tier::One] } else { vec![Tier::One] };
-    let judgement = judge(&loaded, &tiers);
-    ended.lines = judgement.lines;
-    let passed = |tier: &str| ended.lines.iter().any(|line| line.check == tier && line.verdict == "PASS");
-    ended.unknown = !passed("tier 0") && !passed("tier 1");
-    if let Some(violation) = &judgement.violation {
-        ended.wrong.extend(violation.words(&loaded));
-        let page = setup.out.join("violation.html");
-        std::fs::write(&page, crate::check::timeline::html(&loaded, violation)).map_err(text)?;
-        ended.timeline = Some(page);
-    }
-    if let Some(dump) = &dumped {
-        ended.lines.push(compare_digests(dump, digests, &mut ended.wrong));
-    }
-    Ok(())
-}
-
-fn dump_to(
-    logs: &Path,
-    directories: &[PathBuf],
-    nodes: usize,
-    map: &PartitionMap,
-    digests: &[(u32, u64, u64)],
-) -> Result<Dump, DumpError> {
-    let mut out = io::BufWriter::with_capacity(1 << 20, std::fs::File::create(logs)?);
-    let wanted = digests.iter().map(|(partition, instance, _)| (*partition, *instance)).collect();
-    let dump = dump(directories, nodes, map, wanted, &mut |event| write(&mut out, event))?;
-    io::Write::flush(&mut out)?;
-    Ok(dump)
-}
-
-/// B1: the replicas' logs were compared when they were read; their states must be those of the logs.
-fn compare_digests(dump: &Dump, digests: &[(u32, u64, u64)], wrong: &mut Vec<String>) -> Line {
-    let mut equal = 0;
-    let mut verdict = "PASS";
-    for (partition, instance, digest) in digests {
-        match dump.digests.get(&(*partition, *instance)) {
-            Some(known) if known == digest => equal += 1,
-            Some(known) => {
-                verdict = "FAIL";
-                let logged = format!("their logs give {known:016x}");
-                wrong.push(format!("the state of p{partition} after #{instance} is {digest:016x}, {logged}"));
-            }
-            None => {}
-        }
-    }
-    let what = format!("{} instances equal in several logs; {equal} states equal to their log's", dump.compared);
-    Line { check: "logs".into(), verdict, what }
 }

@@ -1,6 +1,7 @@
 //! Changes of the map while everything else goes on: splits, merges, handed over leaderships, moved replicas, through
 //! the operators' verbs like anybody's.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Changes {
     /// When.
     pub spans: Vec<Span>,
-    /// Done: splits, merges, moves, handed over leaderships.
-    pub done: u64,
+    /// Done: those of each kind, by name.
+    pub done: BTreeMap<&'static str, u64>,
     /// Not done in time, or refused.
     pub not_done: u64,
 }
@@ -58,7 +59,7 @@ pub async fn change(endpoints: Vec<String>, workload: Arc<Workload>, seed: u64, 
         };
         changes.spans.push(Span { kind: Kind::Map, cut: None, from, to: workload.recorder.now() });
         match done {
-            Ok(()) => changes.done += 1,
+            Ok(()) => *changes.done.entry(drawn.kind()).or_default() += 1,
             Err(_) => changes.not_done += 1,
         }
     }
@@ -163,6 +164,19 @@ impl Operator<'_> {
 enum Drawn {
     Transfer(PartitionId, NodeId),
     Reshape(Shape),
+}
+
+impl Drawn {
+    /// What a report counts it as.
+    fn kind(&self) -> &'static str {
+        match self {
+            Drawn::Transfer(..) => "leaderships handed over",
+            Drawn::Reshape(Shape::Split { .. }) => "splits",
+            Drawn::Reshape(Shape::Merge { .. }) => "merges",
+            Drawn::Reshape(Shape::Move { .. }) => "moves",
+            Drawn::Reshape(_) => "others",
+        }
+    }
 }
 
 impl std::fmt::Display for Drawn {
