@@ -67,6 +67,16 @@ impl Undo {
         self.records.len()
     }
 
+    /// Memory that the records keep: themselves, and the keys and values that do not fit inside. O(n).
+    pub fn bytes(&self) -> u64 {
+        let held = |value: &Value| if value.len() > Value::INLINE_BYTES_MAX { value.len() as u64 } else { 0 };
+        let bytes = |record: &Record| match record {
+            Record::Inserted { key } => held(key),
+            Record::Deleted { key, value } | Record::Replaced { key, value } => held(key) + held(value),
+        };
+        (self.records.len() * size_of::<Record>()) as u64 + self.records.iter().map(bytes).sum::<u64>()
+    }
+
     /// Whether there is nothing to take back.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()

@@ -246,6 +246,11 @@ impl Executor {
         self.digests.iter().copied()
     }
 
+    /// Memory of the undo of what is executed and undecided; linear in the changes that it would take back.
+    pub fn undo_bytes(&self) -> u64 {
+        self.machine.undo_bytes(self.executed.iter().map(|executed| &executed.mark))
+    }
+
     /// A digest is taken every so many instances; 0: never.
     pub fn set_digest_interval(&mut self, instances: u64) {
         self.digest_interval = instances;

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod tests;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,6 +13,9 @@ use bytes::Bytes;
 use coppice_client::wire::reply::result_bytes;
 use coppice_client::wire::{PartitionId, SessionId};
 use serde::{Deserialize, Serialize};
+
+pub use undo::SessionUndo;
+use undo::Taken;
 
 /// Bounds of a session table. Sessions end by them, so they are replicated state themselves: they change by an entry of
 /// the log (ordering.md 6).
@@ -212,32 +216,6 @@ impl Row {
             self.freed += 1;
         }
     }
-}
-
-/// Takes back what one entry did to the table; apply in reverse order (ordering.md 2.3).
-#[derive(Clone, Debug)]
-pub struct SessionUndo(Taken);
-
-#[derive(Clone, Debug)]
-enum Taken {
-    /// The session was opened.
-    Opened { session: SessionId, digest: u64 },
-    /// The session was ended by log order.
-    Ended { session: SessionId, row: Box<Row>, digest: u64 },
-    /// A split copied these, for the first time.
-    Shared { sessions: Vec<SessionId>, digest: u64 },
-    /// A pack of it was executed.
-    Used {
-        session: SessionId,
-        lowest_unacknowledged: u64,
-        highest: u64,
-        forgotten_upto: u64,
-        last_used: u64,
-        bytes: usize,
-        dropped: u64,
-        stored: u64,
-        digest: u64,
-    },
 }
 
 /// The sessions of one partition.

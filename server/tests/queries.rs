@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use coppice_client::wire::{ClientId, Completed, Cut, Kind, NodeId, Part, PartEnd, PartitionId, QueryRequest, Refusal};
+use coppice_client::wire::control::{decode_control, encode_control};
+use coppice_client::wire::{
+    ClientId, Completed, Cut, Kind, NodeId, Part, PartEnd, PartitionId, QueryRequest, Refusal, Status, StatusGet,
+};
 use coppice_server::local::{Cluster, LocalOptions};
 
-use common::cluster::{connect, formed};
+use common::cluster::{connect, formed, leader};
 use common::raw::Raw;
 use common::{Scratch, patience, wait_for};
 
@@ -194,6 +197,68 @@ fn a_query_reads_all_partitions_at_one_ticket_while_they_change() {
         }
     });
     println!("{queries} queries, {} different states", seen.len());
+}
+
+/// The status, as one node knows it (reliability.md E7).
+fn status(cluster: &Cluster, at: usize, local: bool) -> Status {
+    let mut out = BytesMut::new();
+    encode_control(&mut out, Kind::Status, 7, &StatusGet { local });
+    let frame = Raw::connect(cluster.endpoints()[at], ClientId(76)).ask(&out);
+    assert_eq!(Kind::from_u8(frame.kind), Some(Kind::StatusReply));
+    decode_control(&frame.body, "status").expect("readable")
+}
+
+#[test]
+fn the_status_of_every_node_says_the_last_ticket_and_that_it_is_released() {
+    let directory = Scratch::new("queries-status");
+    let cluster = formed(&LocalOptions { partitions: 4, ..LocalOptions::new(&directory.0) });
+    let (_, cut, _) = Asker::connect(&cluster).query(&everything());
+    assert_eq!(cut.parts.len(), 4, "{cut:?}");
+    for at in 0..3 {
+        // The watermark and what the others know come a moment after the answer.
+        wait_for("the ticket is placed and released in all partitions", patience(), || {
+            let told = status(&cluster, at, false).partitions.into_iter().filter(|partition| partition.id.0 != 0);
+            let tickets: Vec<_> = told.map(|partition| (partition.last_ticket, partition.released)).collect();
+            let done = tickets.iter().all(|(last, released)| *last >= Some(cut.ticket) && released >= last);
+            (tickets.len() == 4 && done).then_some(())
+        });
+    }
+    let directory = &status(&cluster, 0, false).partitions[0];
+    assert_eq!((directory.id.0, directory.last_ticket), (0, None), "no ticket stands in the directory");
+}
+
+#[test]
+fn the_status_says_how_much_undo_waits_for_a_majority() {
+    let directory = Scratch::new("queries-undo");
+    let mut cluster = formed(&LocalOptions { partitions: 1, ..LocalOptions::new(&directory.0) });
+    let data = PartitionId(1);
+    let client = connect(&cluster);
+    client.put(b"key", vec![b'v'; 1_000]).expect("the cluster serves");
+    let leads = leader(&cluster, data);
+    let at = (0..3).find(|&at| status(&cluster, at, true).node == leads).expect("one of the three");
+    let undo = |cluster: &Cluster| {
+        let told = status(cluster, at, true).partitions.into_iter().find(|partition| partition.id == data);
+        told.map_or(0, |partition| partition.undo_bytes)
+    };
+    wait_for("nothing is undecided", patience(), || (undo(&cluster) == 0).then_some(()));
+    let endpoints = cluster.endpoints();
+    let stop = AtomicBool::new(false);
+    let stopped = &stop;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let config = coppice_client::Config { timeout: ATTEMPT, ..coppice_client::Config::default() };
+            let writer =
+                coppice_client::blocking::Client::connect_with(endpoints.iter().map(ToString::to_string), config);
+            let writer = writer.expect("the cluster serves");
+            // The one that finds no majority is the last.
+            while !stopped.load(Ordering::Relaxed) && writer.put(b"key", vec![b'w'; 1_000]).is_ok() {}
+        });
+        let _stop = Stop(stopped);
+        for other in (0..3).filter(|&other| other != at) {
+            cluster.stop(other);
+        }
+        wait_for("the undo of an undecided put", patience(), || (undo(&cluster) >= 1_000).then_some(()));
+    });
 }
 
 #[test]

@@ -334,6 +334,9 @@ fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
         lags: group.lags.clone(),
         digests: group.digests.iter().map(|(instance, digest)| (instance.0, *digest)).collect(),
         group: group.report.clone(),
+        last_ticket: group.last_ticket.map(translate::ticket),
+        released: group.released.map(translate::ticket),
+        undo_bytes: group.undo_bytes,
     }
 }
 
@@ -403,7 +406,10 @@ fn partition_status(entry: &coppice_client::map::Entry, known: &BTreeMap<NodeId,
         ballot: told.ballot,
         decided_upto: told.decided_upto,
         trimmed_upto: told.trimmed_upto,
+        last_ticket: told.last_ticket,
+        released: told.released,
         held: told.held,
+        undo_bytes: told.undo_bytes,
         keys: told.keys,
         bytes: told.bytes,
         commands_per_second: told.commands_per_second,
@@ -411,6 +417,5 @@ fn partition_status(entry: &coppice_client::map::Entry, known: &BTreeMap<NodeId,
         batch_commands: told.batch_commands,
         sessions: told.sessions,
         digest: told.digests.last().copied(),
-        ..PartitionStatus::default()
     }
 }

@@ -181,6 +181,16 @@ impl Machine {
         }
     }
 
+    /// Memory of what could take back the batches that `marks` are of: all that are executed and undecided. Of the
+    /// directory it is a reference to its state before.
+    pub fn undo_bytes<'m>(&self, marks: impl Iterator<Item = &'m Mark>) -> u64 {
+        let of = |mark: &Mark| match mark {
+            Mark::Shard(mark) => mark.bytes(),
+            Mark::Directory(_) => size_of::<Mark>() as u64,
+        };
+        self.shard().map_or(0, Shard::undo_bytes) + marks.map(of).sum::<u64>()
+    }
+
     /// Drops all undo: this copy of the state will not be taken back.
     pub fn forget_undo(&mut self) {
         if let Machine::Shard(shard) = self {

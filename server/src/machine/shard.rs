@@ -115,6 +115,11 @@ pub struct ShardMark {
 }
 
 impl ShardMark {
+    /// Memory that it keeps, beside the tree's records.
+    pub fn bytes(&self) -> u64 {
+        size_of::<ShardMark>() as u64 + self.sessions.iter().map(SessionUndo::bytes).sum::<u64>()
+    }
+
     /// Children that begin when the batch is decided.
     pub fn forks(&self) -> &[Fork] {
         &self.forks
@@ -567,6 +572,11 @@ impl Shard {
         self.undo.forget_before(upto);
         mark.sessions.iter().for_each(|record| self.sessions.confirm(record));
         self.confirm_borders(mark);
+    }
+
+    /// Memory of the tree's undo records.
+    pub fn undo_bytes(&self) -> u64 {
+        self.undo.bytes()
     }
 
     /// Drops all undo.

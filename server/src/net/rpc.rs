@@ -6,7 +6,7 @@ use std::time::Duration;
 use coppice_client::map::{Addresses, PartitionMap};
 use coppice_client::wire::{
     AdminReply, AdminRequest, ChangeId, ClusterId, Frame, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal,
-    ReplicaId,
+    ReplicaId, Ticket,
 };
 use coppice_ordering::{Configuration, Paxos};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub struct PeerHello {
 }
 
 /// Version of the messages between nodes.
-pub const PEER_PROTOCOL: u16 = 3;
+pub const PEER_PROTOCOL: u16 = 4;
 
 /// A question of one node to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -187,6 +187,12 @@ pub struct LocalReplica {
     pub digests: Vec<(u64, u64)>,
     /// Its group's membership.
     pub group: GroupReport,
+    /// The last ticket of its decided log.
+    pub last_ticket: Option<Ticket>,
+    /// Every ticket up to here is released, as far as it was told.
+    pub released: Option<Ticket>,
+    /// Bytes of the undo of what is executed and undecided.
+    pub undo_bytes: u64,
 }
 
 /// An answer.

@@ -21,7 +21,7 @@ use coppice_btree::KeyRange;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::{
     Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Paxos, ReadToken,
-    RecoveredGroup, ReplicaId, Reporter, SubmitError, Time,
+    RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
 };
 
 use inherit::Stall;
@@ -234,6 +234,16 @@ impl Replica {
     /// Replies that wait behind the gate.
     pub fn held(&self) -> usize {
         self.gate.len()
+    }
+
+    /// The last ticket of the decided log.
+    pub fn last_ticket(&self) -> Option<Ticket> {
+        self.reporter.last_ticket()
+    }
+
+    /// Every ticket up to here is released, as far as this replica was told.
+    pub fn released(&self) -> Option<Ticket> {
+        self.reporter.watermark()
     }
 
     /// When `step` with `Tick` is next wanted.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coppice_client::wire::{ChangeId, NodeId};
-use coppice_ordering::{Instance, ReplicaId};
+use coppice_ordering::{Instance, ReplicaId, Ticket};
 
 use super::lag::Lag;
 use crate::checkpoint::due::Needs;
@@ -75,6 +75,12 @@ pub struct GroupStatus {
     pub held: usize,
     /// Instances executed and not decided.
     pub speculative: u64,
+    /// Memory of the undo of these.
+    pub undo_bytes: u64,
+    /// The last ticket of the decided log.
+    pub last_ticket: Option<Ticket>,
+    /// Every ticket up to here is released, as far as it was told.
+    pub released: Option<Ticket>,
     /// Undecided instances of a leader, and their limit.
     pub window: (u64, u64),
     /// Sessions at the tip.
@@ -117,6 +123,9 @@ impl Group {
             bytes,
             held: self.replica.held(),
             speculative: executor.tip().ahead_of(executor.decided()),
+            undo_bytes: executor.undo_bytes(),
+            last_ticket: self.replica.last_ticket(),
+            released: self.replica.released(),
             window: (paxos.in_flight().0 as u64, u64::from(paxos.settings().window)),
             sessions: executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64),
             instances_decided: counters.instances_decided,

@@ -212,6 +212,30 @@ fn a_gap_is_filled_although_there_is_no_room_above_it() {
     assert_eq!(executor.decided(), Instance(4));
 }
 
+/// What the status calls `undo_bytes` (reliability.md E7).
+#[test]
+fn undo_is_counted_while_nothing_is_decided_and_then_gone() {
+    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
+    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default());
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(entry::open(ClientId(9), 1)), &mut answers);
+    executor.decided_upto(Instance(1), &mut answers);
+    let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
+    assert_eq!(executor.undo_bytes(), 0);
+    let long = "v".repeat(1_000);
+    executor.accepted(Instance(2), batch(put_of(session, 1, "a", &long)), &mut answers);
+    let of_an_insert = executor.undo_bytes();
+    assert!((1..1_000).contains(&of_an_insert), "{of_an_insert}: the undo of an insert is a delete");
+    executor.accepted(Instance(3), batch(put_of(session, 2, "a", "b")), &mut answers);
+    let of_both = executor.undo_bytes();
+    assert!(of_both >= of_an_insert + 1_000, "{of_both}: the old value waits");
+    executor.accepted(Instance(3), Batch::NoOp, &mut answers);
+    let of_the_first = executor.undo_bytes();
+    assert!(of_the_first < of_both - 1_000, "{of_the_first}: the second put is taken back");
+    executor.decided_upto(Instance(3), &mut answers);
+    assert_eq!(executor.undo_bytes(), 0);
+}
+
 #[test]
 fn a_split_is_applied_once() {
     let mut log = Log::new();
