@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use clap::Subcommand;
 use coppice_btree::Op;
-use coppice_client::wire::{Command, Pack, PartitionId};
+use coppice_client::wire::{ChangeId, Command, Pack, PartitionId};
+use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Record};
 use serde_json::{Map, Value, json};
 
@@ -17,6 +18,9 @@ use super::words::quote;
 use crate::checkpoint::{CheckpointOptions, Checkpoints};
 use crate::entry::{Entry as Part, entries};
 use crate::log::{Entry, LogError};
+use crate::machine::shard::BorderChange;
+use crate::multicast::Share;
+use crate::net::translate;
 
 /// `inspect`
 #[derive(Debug, Clone, Subcommand)]
@@ -155,10 +159,48 @@ fn describe_part(part: &[u8], coding: Coding) -> Vec<Value> {
             Part::Pack(pack) => describe_pack(&pack, coding, &mut values),
             Part::Open(open) => values.push(json!({ "do": "open", "client": open.client.to_string() })),
             Part::Directory(command) => values.push(json!({ "do": "directory", "command": format!("{command:?}") })),
-            _ => values.push(json!({ "do": "unknown" })),
+            Part::Place(place) => values.push(describe_place(&place, coding)),
+            Part::Limits(limits) => values.push(json!({
+                "do": "limits", "session_expiry": limits.expiry_instances, "sessions_max": limits.sessions_max,
+                "session_bytes_max": limits.bytes_max, "table_bytes_max": limits.table_bytes_max,
+            })),
+            Part::Unknown => values.push(json!({ "do": "unknown" })),
         }
     }
     values
+}
+
+/// A ticket, and what it is for. Whether it counts depends on what stands before it (ordering.md 4, step 3): a log that
+/// was trimmed does not tell.
+fn describe_place(place: &Place, coding: Coding) -> Value {
+    let mut fields = Map::new();
+    fields.insert("do".into(), "place".into());
+    fields.insert("tk".into(), place.ticket.to_string().into());
+    fields.insert("prev".into(), place.prev.map(|prev| prev.to_string()).into());
+    match &place.work {
+        Work::Nothing => {}
+        Work::Queries(queries) => {
+            let queries = queries.iter().map(|sub| describe_share(&sub.bytes, coding)).collect();
+            fields.insert("queries".into(), queries);
+        }
+        Work::Change { id, payload } => {
+            fields.insert("change".into(), ChangeId(id.0).to_string().into());
+            let border = postcard::from_bytes::<BorderChange>(payload).ok();
+            fields.insert("border".into(), border.map(|change| format!("{:?}", change.border)).into());
+        }
+    }
+    Value::Object(fields)
+}
+
+fn describe_share(bytes: &Bytes, coding: Coding) -> Value {
+    let Ok(share) = Share::decode(bytes) else { return json!({ "do": "unknown" }) };
+    let mut fields = Map::new();
+    fields.insert("client".into(), share.client.to_string().into());
+    fields.insert("query".into(), share.query.into());
+    fields.insert("replica".into(), translate::wire_replica(share.replica).to_string().into());
+    coding.put_field(&mut fields, "lo", Some(&share.low));
+    coding.put_field(&mut fields, "hi", share.high.as_deref());
+    Value::Object(fields)
 }
 
 fn describe_pack(pack: &Pack<'_>, coding: Coding, values: &mut Vec<Value>) {
@@ -263,5 +305,67 @@ fn unreadable(verb: &str, dir: &Path, error: &str) -> Failure {
         place: dir.display().to_string(),
         cause: "it is no data directory of a node, or this user may not read it".to_owned(),
         next: "coppice config show --origin".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::wire::ClientId;
+    use coppice_ordering::multicast::SubQuery;
+    use coppice_ordering::{Ballot, QueryId, ReplicaId, Ticket};
+
+    use super::*;
+    use crate::entry;
+    use crate::machine::shard::Border;
+    use crate::sessions::SessionLimits;
+
+    fn ticket(n: u64) -> Ticket {
+        Ticket { ballot: Ballot::new(3, 1), n }
+    }
+
+    fn described(entry: &[u8]) -> Value {
+        json!(describe_part(entry, Coding::Plain))
+    }
+
+    #[test]
+    fn a_ticket_is_printed_with_what_it_is_for() {
+        let share = Share {
+            client: ClientId(9),
+            query: 4,
+            replica: ReplicaId(2),
+            low: Bytes::from("a"),
+            high: None,
+            reverse: false,
+            keys_only: false,
+            count_only: false,
+            pairs_max: 0,
+            bytes_max: 0,
+            credit: 0,
+        };
+        let asked = |bytes| Work::Queries(vec![SubQuery { query: QueryId(1), bytes }]);
+        let place = |prev, work| entry::place(&Place { ticket: ticket(7), prev, work });
+        let query = json!({
+            "client": ClientId(9).to_string(), "query": 4, "replica": translate::wire_replica(ReplicaId(2)).to_string(),
+            "lo": "a", "hi": null,
+        });
+        let printed = described(&place(Some(ticket(6)), asked(share.encode())));
+        assert_eq!(printed, json!([{ "do": "place", "tk": "~3.7", "prev": "~3.6", "queries": [query] }]));
+        let printed = described(&place(None, asked(Bytes::from("rot"))));
+        assert_eq!(printed, json!([{ "do": "place", "tk": "~3.7", "prev": null, "queries": [{ "do": "unknown" }] }]));
+        assert_eq!(described(&place(None, Work::Nothing)), json!([{ "do": "place", "tk": "~3.7", "prev": null }]));
+    }
+
+    #[test]
+    fn a_change_of_borders_and_limits_of_sessions_are_printed() {
+        let (id, version) = (ChangeId(5), coppice_client::wire::MapVersion(2));
+        let border = Border::Split { parent: PartitionId(1), child: PartitionId(2), at: "m".into(), replicas: vec![] };
+        let change = postcard::to_stdvec(&BorderChange { id, version, border }).expect("plain data");
+        let work = Work::Change { id: coppice_ordering::ChangeId(5), payload: change.into() };
+        let printed = described(&entry::place(&Place { ticket: ticket(1), prev: None, work }));
+        let border = printed[0]["border"].as_str().expect("a border");
+        assert!(printed[0]["change"] == id.to_string().as_str() && border.starts_with("Split"), "{printed}");
+        let limits = SessionLimits { sessions_max: 3, ..SessionLimits::default() };
+        let printed = described(&entry::limits(&limits));
+        assert_eq!((&printed[0]["do"], &printed[0]["sessions_max"]), (&json!("limits"), &json!(3)), "{printed}");
     }
 }
