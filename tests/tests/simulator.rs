@@ -49,6 +49,66 @@ fn an_older_checkpoint_below_an_installed_snapshot_is_caught() {
     assert!(!output.status.success() && said.contains("FAILED") && said.contains("I1"), "{said}");
 }
 
+/// Schedules A to F, and the runs of the past (reliability.md 6).
+#[test]
+fn scripts_and_schedules_end_well() {
+    let output = simulate(&["scripts", "--plain"], "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains(" 0 failed"), "{said}");
+    for name in ["a_two_partitions", "f_a_part_that_is_read_late", "sp04_a_session_row_is_undone"] {
+        assert!(said.contains(&format!("{name}: passes")), "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_name_that_nothing_has_is_refused_before_anything_is_built() {
+    for words in [["scripts", "--only", "typo"], ["mutants", "--only", "typo"]] {
+        let output = simulate(&words, "");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("`typo`") && !said.contains("building"), "{said}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_scripts_and_schedules_are_caught() {
+    let output = simulate(&["scripts"], "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains(" 0 failed"), "{said}");
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/schedules")).expect("schedules").count();
+    // One each, and C and F have two.
+    assert_eq!(said.matches("it fails, as it must").count(), files + 8, "{said}");
+    let output = simulate(&["scripts", "--plain", "--only", "a_two_partitions"], "gate_off");
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// What a short run needs is less than what its seed drew.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_planted_bug_that_is_caught_is_shown_by_less_than_its_seed_draws() {
+    use coppice_tests::sim::Plan;
+    let directory = std::env::temp_dir().join(format!("coppice-shrink-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = directory.join("short.json");
+    let file = file.to_str().expect("a path");
+    let output = simulate(&["sweep", "--first", "--count", "200", "--jobs", "1"], "undo_no_session");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let seed = said.lines().find_map(|line| line.strip_prefix("seed ")?.split_once(" FAILED")).expect("caught").0;
+    let output = simulate(&["shrink", seed, "--runs", "60", "--out", file], "undo_no_session");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains(" operations are left"), "{said}");
+    let again = simulate(&["replay", file], "undo_no_session");
+    assert_eq!(again.status.code(), Some(1), "the short run fails too");
+    let text = std::fs::read_to_string(file).expect("a schedule");
+    std::fs::remove_dir_all(&directory).expect("removed");
+    let short: serde_json::Value = serde_json::from_str(&text).expect("json");
+    let (short, drawn) = (&short["plan"], serde_json::to_value(Plan::of(seed.parse().expect("a seed"))).expect("json"));
+    let less = |name: &str| short[name].as_u64() < drawn[name].as_u64();
+    assert!(short["faults"].as_array().map(Vec::len) < drawn["faults"].as_array().map(Vec::len), "{short}");
+    assert!(less("operations"), "{short}");
+}
+
 /// Those of the list that few seeds show; `coppice-sim mutants` looks for all.
 #[cfg(feature = "mutants")]
 #[test]

@@ -10,11 +10,11 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use super::plan::{Judged, Plan};
 use super::reached::Reached;
-use super::schedule::{self, Schedule};
+use super::schedule::Schedule;
 use super::sweep::{Changes, Sweep, catch_panics, run_plan};
 use super::trace::Trace;
 use super::watch::Limits;
-use super::{exhaustive, planted, shrink};
+use super::{exhaustive, planted, scripts, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
 use crate::model::cli as model;
@@ -95,12 +95,12 @@ enum Verb {
         #[arg(long)]
         history: Option<PathBuf>,
     },
-    /// Make a failing seed's faults and operations few.
+    /// Make a failing seed's faults and operations few, then its clients, nodes, partitions and keys.
     Shrink {
         /// Which.
         seed: u64,
         /// Runs at most.
-        #[arg(long, default_value_t = 400)]
+        #[arg(long, default_value_t = 2_000)]
         runs: u32,
         /// Write every step of the short run there.
         #[arg(long)]
@@ -109,11 +109,8 @@ enum Verb {
         #[arg(long)]
         out: Option<PathBuf>,
     },
-    /// Play all schedules of the past, each also with its planted bug, which must fail.
-    Scripts {
-        /// Where they are [default: tests/schedules of this repository]
-        directory: Option<PathBuf>,
-    },
+    /// Play schedules A to F and those of the past, each also with its planted bugs, with which it must fail.
+    Scripts(scripts::Arguments),
     /// A crash at every place of a small run: between every two effects.
     CrashEvery(exhaustive::CrashEvery),
     /// A fault of the disk at every place of a small run.
@@ -170,7 +167,7 @@ pub fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
         },
-        Verb::Scripts { directory } => schedule::play_all(&directory.unwrap_or_else(schedule::directory)),
+        Verb::Scripts(arguments) => scripts::main(&arguments),
         Verb::CrashEvery(arguments) => exhaustive::crash_every(&arguments),
         Verb::IoEvery(arguments) => exhaustive::io_every(&arguments),
         Verb::Rot(arguments) => exhaustive::rot(&arguments),

@@ -20,7 +20,7 @@
 //! | `oracle`, `tickets` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
-//! | `schedule` | runs as files, some with a planted bug |
+//! | `schedule`, `scripts` | runs as files, some with planted bugs; these, and schedules A to F, played |
 //! | `reached`, `rare` | rare conditions that a sweep must meet |
 //! | `sweep`, `shrink`, `planted` | many seeds; one seed made short; planted bugs |
 //! | `cli`, `watch` | the program; what it may take |
@@ -46,6 +46,7 @@ mod queries;
 mod rare;
 pub mod reached;
 mod schedule;
+mod scripts;
 mod settings;
 mod shrink;
 mod snapshots;

@@ -173,13 +173,13 @@ pub struct Arguments {
 /// Runs a sweep under each planted bug and prints what caught it. Needs the feature `mutants`: a program without it
 /// builds one that has it, and runs that.
 pub fn main(arguments: &Arguments) -> ExitCode {
-    if !cfg!(feature = "mutants") {
-        return with_mutants();
-    }
     let chosen = chosen(arguments);
     if let Some(strange) = chosen.iter().find(|name| !everybody().any(|(_, known)| known == **name)) {
         eprintln!("error: no planted bug is called `{strange}`; `coppice-sim mutants` without names lists all");
         return ExitCode::from(2);
+    }
+    if !cfg!(feature = "mutants") {
+        return with_mutants();
     }
     let known = |name: &str| CAUGHT.iter().find(|planted| planted.name == name).map(|planted| planted.seeds);
     let limit = |name: &str| arguments.seeds.or_else(|| known(name)).unwrap_or(SEEDS);
@@ -264,7 +264,7 @@ fn directed_tests() -> bool {
 }
 
 /// Builds this program with planted bugs, in a target directory of its own, and runs that with the same words.
-fn with_mutants() -> ExitCode {
+pub(super) fn with_mutants() -> ExitCode {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| manifest().with_file_name("../target"), Into::into);
     let target = target.join("mutants");

@@ -3,15 +3,12 @@
 //! fail.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use coppice_ordering::{Reads, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use super::sweep::run_plan;
-use super::trace::Trace;
 
 /// The version of the files.
 const VERSION: u32 = 1;
@@ -61,51 +58,6 @@ impl Schedule {
 /// Where the schedules of the past are.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("schedules")
-}
-
-/// Plays all files of a directory: each passes, and fails with its planted bug.
-pub fn play_all(directory: &Path) -> ExitCode {
-    let files = match std::fs::read_dir(directory) {
-        Ok(files) => files.flatten().map(|file| file.path()),
-        Err(error) => {
-            eprintln!("error: {}: {error}", directory.display());
-            return ExitCode::from(2);
-        }
-    };
-    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
-    files.sort();
-    let failed = files.iter().filter(|path| !plays(path)).count();
-    println!("{} schedules, {failed} failed", files.len());
-    println!("schedules A to F of reliability.md 6: cargo test -p coppice-tests --test multicast --features mutants");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn plays(path: &Path) -> bool {
-    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let schedule = match Schedule::read(path) {
-        Ok(schedule) => schedule,
-        Err(error) => {
-            println!("{name}: {error}");
-            return false;
-        }
-    };
-    if let Some(failure) = run_plan(schedule.plan, Trace::silent()).failure {
-        println!("{name}: FAILED: {}: {}", failure.check, failure.what);
-        return false;
-    }
-    let Some(mutant) = schedule.mutant else {
-        println!("{name}: passes");
-        return true;
-    };
-    if !cfg!(feature = "mutants") {
-        println!("{name}: passes; skipped: with {mutant} it must fail (build with --features mutants)");
-        return true;
-    }
-    let again = std::env::current_exe()
-        .and_then(|program| Command::new(program).arg("replay").arg(path).env("COPPICE_MUTANT", &mutant).output());
-    let caught = again.is_ok_and(|output| output.status.code() == Some(1));
-    println!("{name}: passes; with {mutant} it {}", if caught { "fails, as it must" } else { "passes too: FAILED" });
-    caught
 }
 
 /// [`Settings`] in a file.

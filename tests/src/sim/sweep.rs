@@ -81,14 +81,18 @@ pub fn catch_panics() {
     }));
 }
 
+/// What the panic said that was caught last on this thread.
+pub(super) fn panicked() -> String {
+    PANIC.with_borrow(String::clone)
+}
+
 /// Runs a plan; a panic of the code under test is a failure like any other.
 pub fn run_plan(plan: Plan, trace: Trace) -> Outcome {
     let _running = Running::begin(plan.seed);
     match catch_unwind(AssertUnwindSafe(|| run(plan, trace))) {
         Ok(outcome) => outcome,
         Err(_) => {
-            let what = PANIC.with_borrow(String::clone);
-            let failure = Failure { check: "panic".into(), what, step: 0, at: 0 };
+            let failure = Failure { check: "panic".into(), what: panicked(), step: 0, at: 0 };
             Outcome { failure: Some(failure), ..Outcome::default() }
         }
     }

@@ -17,7 +17,9 @@
 //! test profile.
 
 pub mod history;
+mod part;
 pub mod partition;
+pub mod scripts;
 pub mod stage;
 pub mod world;
 mod worlds;
