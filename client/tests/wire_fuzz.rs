@@ -149,8 +149,14 @@ fn samples() -> Vec<Bytes> {
     samples
 }
 
+/// 2,000, or as many as `COPPICE_FUZZ_RUNS` asks for.
+fn cases() -> u32 {
+    let asked = std::env::var("COPPICE_FUZZ_RUNS").ok().filter(|text| !text.is_empty());
+    asked.map_or(2_000, |text| text.parse().expect("a number below 2^32"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn random_bytes_panic_no_decoder(bytes in vec(any::<u8>(), 0..600), kind: u8) {

@@ -1,4 +1,5 @@
-//! Decoders of nodes meet valid images that were damaged: no panic, no loop, nothing made up (reliability.md 7, G20).
+//! Decoders of nodes, and of what they say to clients, meet valid images that were damaged: no panic, no loop, nothing
+//! made up (reliability.md 7, G20).
 //!
 //! Each target takes bytes and decodes them as a node would, then uses what it got. Cases are drawn from a seed:
 //! flipped bits, bytes out of and into the middle, cut, doubled and swapped ranges, numbers at the ends of their range.
@@ -11,6 +12,7 @@
 //!     cargo test --release -p coppice-server --test fuzz -- --nocapture
 //! ```
 
+mod fuzz_targets;
 mod log_common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,6 +61,9 @@ const TARGETS: &[Target] = &[
     Target { name: "questions", corpus: questions, run: run_questions },
     Target { name: "log_record", corpus: log_records, run: run_log_record },
     Target { name: "batch_entries", corpus: batch_entries, run: run_batch_entries },
+    Target { name: "letters", corpus: fuzz_targets::letters, run: fuzz_targets::run_letters },
+    Target { name: "share", corpus: fuzz_targets::shares, run: fuzz_targets::run_share },
+    Target { name: "answers", corpus: fuzz_targets::answers, run: fuzz_targets::run_answers },
     Target { name: "manifest", corpus: manifests, run: run_manifest },
     Target { name: "snapshot_stream", corpus: snapshot_streams, run: run_snapshot_stream },
     Target { name: "snapshot_state", corpus: snapshot_states, run: run_snapshot_state },
