@@ -29,7 +29,7 @@ fn every_order_of_small_groups_decides_one_value() {
 
 #[test]
 fn a_lost_disk_under_its_old_id_decides_twice() {
-    let found = search(&Bounds { crashes: 1, amnesia: true, ..world("flushes in their own time") });
+    let found = search(&world("a lost disk under its old id"));
     let (why, _) = found.violation.expect("a violation");
     assert!(why.contains("is decided again") || why.contains("takes a value for decided"), "{why}");
 }

@@ -47,20 +47,57 @@ fn tell(found: &Found) {
     eprintln!("  so far {found}");
 }
 
-/// Searches a world; false: a rule is broken, or nothing ever ends in it.
-fn search(name: &str, bounds: &str, model: &impl Model, arguments: &Arguments) -> Option<Found> {
+/// Searches a world, if it is wanted. `must_break`: a rule that a search finds to be broken is what it is for; one that
+/// finds none has failed.
+fn search(
+    name: &str,
+    (bounds, must_break): (&str, bool),
+    model: &impl Model,
+    arguments: &Arguments,
+) -> Option<Searched> {
     if !name.contains(&arguments.only) {
         return None;
     }
     println!("{name}: {bounds}");
     let limits = Limits { states_max: arguments.states_max.unwrap_or(usize::MAX), progress: Some((PROGRESS, tell)) };
     let found = explore(model, limits);
+    let verdict = match (&found.violation, must_break, found.exhausted) {
+        (Some((why, story)), true, _) => {
+            println!("  broken after {} steps, as it must be: {why}", story.len());
+            Verdict::Right
+        }
+        (Some((why, story)), false, _) => {
+            println!("  VIOLATED: {why}; the way there:");
+            story.iter().for_each(|line| println!("    {line}"));
+            Verdict::Broken
+        }
+        (None, true, true) => {
+            println!("  NOT FOUND to be broken, as it must be");
+            Verdict::Broken
+        }
+        (None, _, false) => Verdict::Cut,
+        (None, false, true) if found.ended == 0 => Verdict::Idle,
+        (None, false, true) => Verdict::Right,
+    };
     println!("  {}: {found}", if found.exhausted { "exhausted" } else { "NOT exhausted" });
-    if let Some((why, story)) = &found.violation {
-        println!("  VIOLATED: {why}; the way there:");
-        story.iter().for_each(|line| println!("    {line}"));
-    }
-    Some(found)
+    Some(Searched { states: found.states, verdict })
+}
+
+/// What became of a world.
+struct Searched {
+    states: usize,
+    verdict: Verdict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Right,
+    /// A rule is broken, or is not where it must be.
+    Broken,
+    /// Nothing ever ends in it.
+    Idle,
+    /// States were left out.
+    Cut,
 }
 
 /// Runs the command.
@@ -74,22 +111,22 @@ pub fn main(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
         for (name, bounds) in paxos::worlds(acceptors.into(), proposers.into(), instances.into()) {
-            searched.extend(search(&format!("paxos, {name}"), &bounds.to_string(), &bounds, arguments));
+            let told = (&*bounds.to_string(), bounds.must_break());
+            searched.extend(search(&format!("paxos, {name}"), told, &bounds, arguments));
         }
     }
     if let Some([partitions, queries, writes]) = chosen(arguments.tickets, [3, 2, 3]) {
         for (name, bounds) in tickets::worlds(partitions, queries.into(), writes) {
-            searched.extend(search(&format!("tickets, {name}"), &bounds.to_string(), &bounds, arguments));
+            searched.extend(search(&format!("tickets, {name}"), (&*bounds.to_string(), false), &bounds, arguments));
         }
     }
     for (name, bounds) in tickets::WORLDS.iter().filter(|_| all) {
         let bounds = bounds();
-        searched.extend(search(&format!("tickets, {name}"), &bounds.to_string(), &bounds, arguments));
+        searched.extend(search(&format!("tickets, {name}"), (&*bounds.to_string(), false), &bounds, arguments));
     }
-    let states: usize = searched.iter().map(|found| found.states).sum();
-    let broken = searched.iter().filter(|found| found.violation.is_some()).count();
-    let idle = searched.iter().filter(|found| found.exhausted && found.ended == 0).count();
-    let cut = searched.iter().filter(|found| !found.exhausted).count() - broken;
+    let states: usize = searched.iter().map(|searched| searched.states).sum();
+    let count = |verdict| searched.iter().filter(|searched| searched.verdict == verdict).count();
+    let (broken, idle, cut) = (count(Verdict::Broken), count(Verdict::Idle), count(Verdict::Cut));
     println!(
         "{} worlds, {states} states: {broken} break a rule, {idle} never end, {cut} not exhausted",
         searched.len()

@@ -4,8 +4,7 @@
 //!
 //! The network is the set of all messages ever said: each may arrive at any time, in any order, again and again, or
 //! never. Proposers stand for election at any moment, whoever leads. A process ends at any moment and comes back with
-//! what is flushed and any beginning of what is not; one that stays away for ever, its disk lost, is one to which
-//! nothing happens any more.
+//! what is flushed and any beginning of what is not; or its disk is lost, and it stays away for ever.
 //!
 //! What is left out because it can make no difference to what is decided: a message of a ballot that its receiver has
 //! durably put behind it; an answer to a process that is gone; `Preempted`, which says no more than silence does; pre-
@@ -54,13 +53,32 @@ pub struct Bounds {
     pub eager: bool,
     /// How replicas hear what is decided.
     pub news: News,
-    /// A crash may lose the disk, and the replica comes back under its old id: this must be found (ordering.md 1.5).
-    pub amnesia: bool,
+    /// What becomes of them at a crash.
+    pub disks: Disks,
+}
+
+/// What a crash leaves of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disks {
+    /// What was flushed, and any beginning of what was not.
+    Kept,
+    /// Nothing: the replica takes no part any more. Whoever comes in its place has another id, and is no member here
+    /// (ordering.md 1.5).
+    Lost,
+    /// That, or nothing, and the replica comes back under its old id: this must be found.
+    Forgotten,
+}
+
+impl Bounds {
+    /// Whether a search must find that a rule is broken.
+    pub fn must_break(&self) -> bool {
+        self.disks == Disks::Forgotten
+    }
 }
 
 impl std::fmt::Display for Bounds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Bounds { acceptors, proposers, instances, campaigns, crashes, eager, news, amnesia } = self;
+        let Bounds { acceptors, proposers, instances, campaigns, crashes, eager, news, disks } = self;
         write!(f, "{acceptors} acceptors, {proposers} proposers, {instances} instances, {campaigns} campaigns")?;
         write!(f, ", {crashes} crashes")?;
         f.write_str(if *eager { "; flushes and proposals at once" } else { "; flushes and proposals at any time" })?;
@@ -69,7 +87,11 @@ impl std::fmt::Display for Bounds {
             News::Heartbeats => "; decisions are told by the leader",
             News::Anybody => "; decisions are told by anybody",
         })?;
-        f.write_str(if *amnesia { "; lost disks come back" } else { "" })
+        f.write_str(match disks {
+            Disks::Kept => "",
+            Disks::Lost => "; a crash takes the disk, and the replica with it",
+            Disks::Forgotten => "; a lost disk comes back under its old id",
+        })
     }
 }
 
@@ -142,6 +164,9 @@ impl State {
         self.fingerprints[id.0 as usize] = fingerprint(&*replica);
         for letter in said {
             let key = fingerprint(&letter);
+            if self.replicas[letter.to.0 as usize].gone {
+                continue;
+            }
             if letter.is_of_use(bounds.news) && !self.arrived.contains_key(&key) {
                 self.sent.entry(key).or_insert_with(|| Rc::new(letter));
             }
@@ -172,6 +197,16 @@ impl State {
         let (again, arrived) = std::mem::take(&mut self.arrived).into_iter().partition(|(_, letter)| letter.to == id);
         self.arrived = arrived;
         self.sent.append(&mut { again });
+    }
+
+    /// A disk is gone, and its replica with it. What was chosen stays so.
+    fn lose(&mut self, id: ReplicaId) {
+        let replica = Rc::make_mut(&mut self.replicas[id.0 as usize]);
+        replica.lose();
+        self.fingerprints[id.0 as usize] = fingerprint(&*replica);
+        let stays = |letter: &Letter| letter.to != id;
+        self.sent.retain(|_, letter| stays(letter));
+        self.arrived.retain(|_, letter| stays(letter));
     }
 
     fn judge(&mut self, bounds: &Bounds, id: ReplicaId) {
@@ -251,20 +286,23 @@ impl Model for Bounds {
     fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
         let busy = |id: ReplicaId| self.eager && !state.replicas[id.0 as usize].written.is_empty();
-        for replica in &state.replicas {
+        for replica in state.replicas.iter().filter(|replica| !replica.gone) {
             let id = replica.id;
             if !replica.written.is_empty() {
                 actions.push(Action::Flush(id));
             }
-            if state.crashes > 0 {
+            if state.crashes > 0 && self.disks != Disks::Lost {
                 actions.extend((0..=replica.written.len()).map(|kept| Action::Crash(id, kept)));
-                actions.extend(self.amnesia.then_some(Action::LoseDisk(id)));
+            }
+            if state.crashes > 0 && self.disks != Disks::Kept {
+                actions.push(Action::LoseDisk(id));
             }
             if busy(id) {
                 continue;
             }
             if state.campaigns > 0 && id.0 < self.proposers && replica.written.is_empty() {
-                let peers = state.replicas.iter().map(|peer| peer.id).filter(|peer| *peer != id);
+                let others = state.replicas.iter().filter(|peer| peer.id != id && !peer.gone);
+                let peers = others.map(|peer| peer.id);
                 actions.extend(peers.map(|peer| Action::Campaign(id, peer)));
             }
             if may_submit(self, replica) {
@@ -293,7 +331,12 @@ impl Model for Bounds {
             }
             Action::LoseDisk(id) => {
                 state.unlearn(id);
-                state.at(self, id, |replica, said| replica.forget(group, said));
+                match self.disks {
+                    Disks::Lost => state.lose(id),
+                    Disks::Kept | Disks::Forgotten => {
+                        state.at(self, id, |replica, said| replica.forget(group, said));
+                    }
+                }
             }
         }
     }

@@ -60,6 +60,8 @@ pub struct Replica {
     pub written: Vec<(Lsn, Record)>,
     /// Counts its processes.
     pub incarnation: u64,
+    /// Its disk is lost, and nothing happens to it any more.
+    pub gone: bool,
     clock: Time,
 }
 
@@ -88,6 +90,7 @@ impl Replica {
             durable: Vec::new(),
             written: Vec::new(),
             incarnation: 1,
+            gone: false,
             clock: Time::ZERO,
         }
     }
@@ -211,6 +214,14 @@ impl Replica {
     pub fn crash(&mut self, kept: usize, group: u32, out: &mut Vec<Letter>) {
         self.durable.extend(self.written.drain(..).take(kept));
         self.restart(group, out);
+    }
+
+    /// The disk is lost for good. Its votes were given, and count where they were heard; nothing else is left of the
+    /// replica that could make two states differ.
+    pub fn lose(&mut self) {
+        let group = self.paxos.configuration().0.voters.len() as u32;
+        let durable = std::mem::take(&mut self.durable);
+        *self = Replica { durable, gone: true, ..Replica::new(self.id, group) };
     }
 
     /// The disk is lost, and the replica comes back as if it were new, under its old id: what ordering.md 1.5 forbids.
