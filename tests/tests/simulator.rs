@@ -70,6 +70,14 @@ fn a_name_that_nothing_has_is_refused_before_anything_is_built() {
     }
 }
 
+/// The command itself says so, and would fail if it did not find it (ordering.md 1.5).
+#[test]
+fn the_model_of_a_lost_disk_under_its_old_id_is_found_to_be_broken() {
+    let output = simulate(&["model", "--paxos", "3x2x1", "--only", "a lost disk under its old id"], "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("as it must be") && said.contains("1 worlds"), "{said}");
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_scripts_and_schedules_are_caught() {

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use bytes::{BufMut, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{ClusterId, Frame, FrameDecoder, Hello, Kind, PROTOCOL, Refusal, encode_frame};
+use coppice_server::net::peer_frame;
 
 use crate::support::{Cluster, eventually, patience};
 
@@ -96,6 +97,27 @@ fn garbage_and_oversized_frames_get_a_readable_error_and_take_no_memory() {
     }
     let after = resident_kib(cluster.pid(0));
     assert!(after < before + 16 * 1024, "memory grew from {before} KiB to {after} KiB");
+    assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
+}
+
+/// Frames of nodes at the clients' port, before and after a greeting, and of clients at the nodes' port.
+#[test]
+fn a_message_at_the_wrong_port_is_refused() {
+    let cluster = Cluster::formed(1, "");
+    let bodies: [&[u8]; 2] = [b"", &[1; 40]];
+    for body in bodies {
+        for kind in peer_frame::HELLO..=peer_frame::ALIVE {
+            let frame = peer_frame::frame(kind, body);
+            for bytes in [frame.to_vec(), [&hello(None)[..], &frame].concat()] {
+                let text = refusal(&answers(cluster.native_port(0), &bytes));
+                assert!(!text.is_empty() && !text.contains("checksum"), "kind {kind}: {text}");
+            }
+        }
+        for &kind in Kind::ALL {
+            let text = refusal(&answers(cluster.peer_port(0), &peer_frame::frame(kind as u8, body)));
+            assert!(text.contains("does not open a connection between nodes"), "{kind:?}: {text}");
+        }
+    }
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
 }
 

@@ -7,51 +7,96 @@ use std::process::{Command, Stdio};
 
 /// What holds an expectation.
 enum By {
-    /// Tests of the server: target, names.
-    Tests(&'static str, &'static [&'static str]),
+    /// Tests: package, target, part of their names.
+    Tests(&'static [Test]),
     /// The part does not exist.
     Missing(&'static str),
 }
 
+/// The package without `coppice-`, its test target (`lib`: its unit tests), and what stands in the tests' names.
+type Test = (&'static str, &'static str, &'static str);
+
 const NO_TLS: &str = "there are no certificates: beyond loopback a node listens with insecure = true only";
 const NO_ROLES: &str = "there are no certificates, so no roles";
 
-/// The rows, in order.
+/// The rows, in order; what a row expects beyond what exists is a row of its own.
 const ROWS: &[(&str, By)] = &[
     ("nodes speak TLS and know each other by certificate", By::Missing(NO_TLS)),
     ("clients have roles by certificate", By::Missing(NO_ROLES)),
     ("admin operations need the admin role", By::Missing(NO_ROLES)),
-    ("certificates are reloaded", By::Missing(NO_TLS)),
+    (
+        "node messages have their own port; what belongs to the other one, and garbage at any, harms nothing",
+        By::Tests(&[
+            ("server", "program", "garbage_at_the_port_is_answered_and_the_node_goes_on"),
+            ("server", "program", "a_message_at_the_wrong_port_is_refused"),
+        ]),
+    ),
     (
         "hello comes first: other clusters and old copies are refused",
-        By::Tests(
+        By::Tests(&[
+            ("server", "program", "a_client_of_another_cluster_is_told_both_ids"),
+            ("server", "program", "a_node_of_another_cluster_is_refused_with_both_ids"),
+            ("server", "program", "an_old_copy_of_a_data_directory_is_found_out_by_the_others"),
+        ]),
+    ),
+    (
+        "frames, keys and values are checked before anything is allocated",
+        By::Tests(&[
+            ("server", "program", "garbage_and_oversized_frames_get_a_readable_error_and_take_no_memory"),
+            ("server", "program", "what_is_too_large_is_refused_before_it_is_sent"),
+            ("client", "wire_fuzz", "lengths_that_lie_get_no_memory"),
+        ]),
+    ),
+    (
+        "connections and what each may send are capped: slow senders, more connections than allowed",
+        By::Tests(&[(
+            "server",
             "program",
-            &[
-                "a_client_of_another_cluster_is_told_both_ids",
-                "a_node_of_another_cluster_is_refused_with_both_ids",
-                "an_old_copy_of_a_data_directory_is_found_out_by_the_others",
-            ],
-        ),
+            "slow_senders_and_more_connections_than_allowed_take_no_memory_and_no_room_for_long",
+        )]),
     ),
     (
-        "frames are checked before anything is allocated",
-        By::Tests("program", &["garbage_and_oversized_frames_get_a_readable_error_and_take_no_memory"]),
+        "sessions are capped, and their answers",
+        By::Tests(&[
+            ("server", "lib", "answers_that_nobody_acknowledges_are_bounded_by_the_sessions_that_left_them"),
+            ("server", "lib", "bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of"),
+        ]),
     ),
     (
-        "node messages have their own port; garbage at any port harms nothing",
-        By::Tests("program", &["garbage_at_the_port_is_answered_and_the_node_goes_on"]),
+        "slow readers take bounded memory, and get all of a range or an error",
+        By::Tests(&[
+            ("server", "program", "slow_readers_of_everything_take_bounded_memory_and_get_all_or_an_error"),
+            ("server", "program", "scans_beyond_the_nodes_limit_wait_and_come_whole"),
+        ]),
     ),
-    ("decoders take any bytes", By::Tests("fuzz", &[""])),
     (
-        "a data directory belongs to one process",
-        By::Tests("datadir", &["a_second_process_is_refused_and_told_who_has_the_directory"]),
+        "before authentication only the hello is decoded; decoders take any bytes",
+        By::Tests(&[
+            ("client", "wire_fuzz", "a_hello_above_its_limit_is_refused_undecoded"),
+            ("client", "wire_fuzz", "no_decoder"),
+            ("server", "fuzz", ""),
+        ]),
     ),
+    ("noise at line rate harms nobody", By::Tests(&[("server", "program", "noise_at_every_port_harms_nobody")])),
+    ("certificates are reloaded", By::Missing(NO_TLS)),
+    (
+        "a data directory belongs to one process and to no other user",
+        By::Tests(&[
+            ("server", "datadir", "a_second_process_is_refused_and_told_who_has_the_directory"),
+            ("server", "datadir", "nothing_is_open_to_other_users"),
+        ]),
+    ),
+    (
+        "no key and no value in the logs",
+        By::Tests(&[("server", "program", "a_slow_request_logs_the_time_of_each_stage")]),
+    ),
+    ("secrets are compared in constant time", By::Missing("nodes ask for no secret")),
     (
         "records in the wrong place, old or damaged are found",
-        By::Tests(
-            "log_damage",
-            &["every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset", "a_lost_sector"],
-        ),
+        By::Tests(&[
+            ("server", "log_damage", "every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset"),
+            ("server", "log_damage", "a_lost_sector"),
+        ]),
     ),
     ("dependencies are pinned and audited", By::Missing("that is .ci/run deny")),
 ];
@@ -61,42 +106,58 @@ const ROWS: &[(&str, By)] = &[
 /// # Errors
 /// In words: cargo cannot be run.
 pub fn run() -> Result<(usize, usize), String> {
-    let mut wanted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (_, by) in ROWS {
-        if let By::Tests(target, names) = by {
-            wanted.entry(target).or_default().extend(*names);
-        }
+    let mut wanted: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for (package, target, name) in ROWS.iter().flat_map(|(_, by)| by.tests()) {
+        wanted.entry((package, target)).or_default().insert(name);
     }
-    eprintln!("building and running {} test programs of the server; cargo says how far it is", wanted.len());
+    eprintln!("building and running {} test programs; cargo says how far it is", wanted.len());
     let mut passed = BTreeMap::new();
-    for (target, names) in wanted {
-        passed.insert(target, tests(target, &names)?);
+    for ((package, target), names) in wanted {
+        passed.insert((package, target), tests(package, target, &names)?);
     }
     let (mut failed, mut skipped) = (0, 0);
     for (what, by) in ROWS {
-        match by {
-            By::Missing(why) => {
-                skipped += 1;
-                say!("skipped  {what}: {why}");
-            }
-            By::Tests(target, names) => {
-                let ran = &passed[target];
-                let of = |name: &str| ran.iter().filter(|(test, _)| test.contains(name)).collect::<Vec<_>>();
-                let right = names.iter().all(|name| !of(name).is_empty() && of(name).iter().all(|(_, ok)| *ok));
-                failed += usize::from(!right);
-                say!("{}  {what}: {} tests of {target}", if right { "ok     " } else { "FAILED " }, names.len());
-            }
+        if let By::Missing(why) = by {
+            skipped += 1;
+            println!("skipped  {what}: {why}");
+            continue;
+        }
+        let holds = |(package, target, name): &Test| {
+            let mut ran = passed[&(*package, *target)].iter().filter(|(test, _)| test.contains(name)).peekable();
+            ran.peek().is_some() && ran.all(|(_, right)| *right)
+        };
+        let broken: Vec<&str> = by.tests().filter(|test| !holds(test)).map(|(_, _, name)| *name).collect();
+        failed += usize::from(!broken.is_empty());
+        match broken.is_empty() {
+            true => println!("ok       {what}: {} tests", by.tests().count()),
+            false => println!("FAILED   {what}: {}", broken.join(" ")),
         }
     }
     Ok((failed, skipped))
 }
 
+impl By {
+    fn tests(&self) -> impl Iterator<Item = &'static Test> + use<> {
+        let tests: &'static [Test] = match self {
+            By::Tests(tests) => tests,
+            By::Missing(_) => &[],
+        };
+        tests.iter()
+    }
+}
+
 /// The tests of a target whose names hold one of these, and whether each passed.
-fn tests(target: &str, names: &BTreeSet<&str>) -> Result<Vec<(String, bool)>, String> {
+fn tests(package: &str, target: &str, names: &BTreeSet<&str>) -> Result<Vec<(String, bool)>, String> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Cargo.toml");
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--locked", "-p", "coppice-server", "--test", target, "--manifest-path"]).arg(manifest);
-    let output = cargo.arg("--").args(names).stderr(Stdio::inherit()).output();
+    cargo.args(["test", "--locked", "-p", &format!("coppice-{package}")]);
+    match target {
+        "lib" => cargo.arg("--lib"),
+        _ => cargo.args(["--test", target]),
+    };
+    // One by one: each of them measures memory, or keeps the machine busy.
+    cargo.arg("--manifest-path").arg(manifest).args(["--", "--test-threads=1"]).args(names);
+    let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);
     let lines = said.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
@@ -104,5 +165,25 @@ fn tests(target: &str, names: &BTreeSet<&str>) -> Result<Vec<(String, bool)>, St
     match found.is_empty() {
         true => Err(format!("no test of {target} ran")),
         false => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A test that was renamed would fail its row only when all have been built and run.
+    #[test]
+    fn every_test_of_a_row_exists() {
+        let sources = crate::tidy::sources().expect("sources");
+        for (package, target, name) in ROWS.iter().flat_map(|(_, by)| by.tests()) {
+            let (file, room) = match *target {
+                "lib" => (format!("{package}/src/lib.rs"), format!("{package}/src/")),
+                _ => (format!("{package}/tests/{target}.rs"), format!("{package}/tests/{target}/")),
+            };
+            let mut files = sources.iter().filter(|source| source.path == file || source.path.starts_with(&room));
+            let named = |text: &str| text.lines().any(|line| line.contains("fn ") && line.contains(name));
+            assert!(files.any(|source| named(&source.text)), "no test of {file} is called {name}");
+        }
     }
 }
