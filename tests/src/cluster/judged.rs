@@ -57,7 +57,11 @@ pub fn judge_round(
     spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
     ended.figures = figures;
     let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
-    let possible = |tier: &&Tier| **tier != Tier::Zero || dumped.is_some();
+    let possible = |tier: &&Tier| match tier {
+        Tier::Zero => dumped.is_some(),
+        Tier::Two => setup.islands.is_some(),
+        Tier::One | Tier::OneB => true,
+    };
     let tiers: Vec<Tier> = setup.tiers.iter().filter(possible).copied().collect();
     let judgement = judge(&loaded, &tiers);
     ended.lines = judgement.lines;
@@ -67,6 +71,7 @@ pub fn judge_round(
         if line.verdict == "FAIL" {
             ended.wrong.push(format!("an independent judge refuses the history: {}", line.what));
         }
+        ended.on_islands = ended.figures.operations;
         ended.lines.push(line);
     }
     let passed = |tier: &str| ended.lines.iter().any(|line| line.check == tier && line.verdict == "PASS");
@@ -79,7 +84,7 @@ pub fn judge_round(
         ended.timeline = Some(page);
     }
     ended.lines.push(ended.figures.availability());
-    ended.lines.extend(bounds(&ended.held, setup.memory_max));
+    ended.lines.extend(bounds(&ended.held, &ended.waiting, setup.memory_max));
     if let Some(dump) = &dumped {
         ended.lines.push(compare_digests(dump, digests, &mut ended.wrong));
     }

@@ -21,7 +21,10 @@ use crate::check::random::Random;
 const DOWN: Duration = Duration::from_millis(1_500);
 
 /// Of 1,000 pauses, so many last longer than any timeout: up to a minute, but no longer than the round.
-const LONG_PER_MILLE: usize = 40;
+const LONG_PER_MILLE: u32 = 40;
+
+/// No pause is shorter.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// A fault that was made: from when to when, nanoseconds of the history.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +93,22 @@ fn links(count: usize, hit: impl Fn(usize, usize) -> bool, clients: Option<usize
     let between = between.map(|(from, to)| (End::Node(from), End::Node(to)));
     let outside = clients.into_iter().map(End::Node).flat_map(|node| [(node, End::Clients), (End::Clients, node)]);
     between.chain(outside).collect()
+}
+
+/// From `low` to `high` milliseconds, each order of magnitude alike.
+fn span(random: &mut Random, low: u64, high: u64) -> Duration {
+    let doublings = (high / low).ilog2() as usize;
+    let base = low << random.below(doublings + 1);
+    Duration::from_millis((base + random.below(base as usize + 1) as u64).min(high))
+}
+
+/// How long nodes are paused; a long one ends with the round.
+fn pause_of(random: &mut Random, left: Option<Duration>) -> Duration {
+    if random.chance(LONG_PER_MILLE) {
+        let long = span(random, 4_000, 60_000);
+        return long.min(left.unwrap_or(long)).max(PAUSE_MIN);
+    }
+    span(random, 10, 4_000)
 }
 
 impl Nemesis<'_> {
@@ -162,11 +181,8 @@ impl Nemesis<'_> {
         all
     }
 
-    /// From `low` to `high` milliseconds, each order of magnitude alike.
     pub(super) fn span(&mut self, low: u64, high: u64) -> Duration {
-        let doublings = (high / low).ilog2() as usize;
-        let base = low << self.random.below(doublings + 1);
-        Duration::from_millis((base + self.random.below(base as usize + 1) as u64).min(high))
+        span(&mut self.random, low, high)
     }
 
     pub(super) fn note(&self, action: &str, who: &str) -> io::Result<()> {
@@ -228,11 +244,8 @@ impl Nemesis<'_> {
         self.note("pause", &names(&victims))?;
         victims.iter().for_each(|node| self.nodes.pause(*node));
         self.count += 1;
-        let long = self.random.below(1_000) < LONG_PER_MILLE;
-        let span = if long { self.span(4_000, 60_000) } else { self.span(10, 4_000) };
-        // A long one ends with the round.
-        let left = self.until.map_or(span, |until| until.saturating_duration_since(Instant::now()));
-        std::thread::sleep(span.min(left.max(Duration::from_millis(10))));
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        std::thread::sleep(pause_of(&mut self.random, left));
         victims.iter().for_each(|node| self.nodes.resume(*node));
         self.note("resume", &names(&victims))?;
         self.look()
@@ -351,3 +364,23 @@ impl Nemesis<'_> {
 
 /// Between two cuts of the matrix: to come back, and to see how much is usual.
 const MATRIX_REST: Duration = Duration::from_millis(1_600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_pause_in_twenty_five_is_long_but_no_longer_than_the_round() {
+        let mut random = Random::new(7);
+        let mut drawn =
+            |left: Option<Duration>| -> Vec<Duration> { (0..2_000).map(|_| pause_of(&mut random, left)).collect() };
+        let (short, minute) = (Duration::from_secs(4), Duration::from_secs(60));
+        let free = drawn(None);
+        assert!(free.iter().all(|pause| (PAUSE_MIN..=minute).contains(pause)));
+        let long = free.iter().filter(|pause| **pause > short).count();
+        assert!((40..130).contains(&long) && free.iter().any(|pause| *pause > minute / 2), "{long} long ones");
+        let left = Duration::from_secs(7);
+        assert!(drawn(Some(left)).into_iter().all(|pause| pause <= left));
+        assert!(drawn(Some(Duration::ZERO)).into_iter().all(|pause| (PAUSE_MIN..=short).contains(&pause)));
+    }
+}

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use coppice_client::wire::Status;
+use coppice_client::{Admin, Config};
 use serde_json::{Value, json};
 
 use crate::check::cli::Line;
@@ -187,11 +189,66 @@ pub fn beyond(most: &[Held], memory_max: u64) -> Vec<String> {
         .collect()
 }
 
+/// What waits for decisions and releases, as nodes tell: the most of any partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Replies behind the gate.
+    pub replies: u64,
+    /// Bytes of undo records.
+    pub undo: u64,
+    /// Open sessions; these stay.
+    pub sessions: u64,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waiting { replies, undo, sessions } = self;
+        write!(out, "a partition had {replies} replies behind its gate, {undo} bytes of undo, {sessions} sessions")
+    }
+}
+
+impl Waiting {
+    /// The most of any partition.
+    pub fn of(status: &Status) -> Waiting {
+        status.partitions.iter().fold(Waiting::default(), |most, partition| {
+            most.most(Waiting { replies: partition.held, undo: partition.undo_bytes, sessions: partition.sessions })
+        })
+    }
+
+    /// The most of both.
+    pub fn most(self, other: Waiting) -> Waiting {
+        Waiting {
+            replies: self.replies.max(other.replies),
+            undo: self.undo.max(other.undo),
+            sessions: self.sessions.max(other.sessions),
+        }
+    }
+
+    /// Nothing waits.
+    pub fn is_over(&self) -> bool {
+        self.replies == 0 && self.undo == 0
+    }
+}
+
+/// Asks the nodes what waits every now and then, until `stop`.
+pub async fn watch(endpoints: Vec<String>, stop: Arc<AtomicBool>) -> Waiting {
+    let admin = Admin::new(endpoints, Config { timeout: Duration::from_secs(1), ..Config::default() });
+    let mut most = Waiting::default();
+    while !stop.load(Ordering::Relaxed) {
+        // Nodes that are down tell nothing.
+        if let Ok(status) = admin.status(false).await {
+            most = most.most(Waiting::of(&status));
+        }
+        tokio::time::sleep(2 * PAUSE).await;
+    }
+    most
+}
+
 /// B8, as a line of the report; none: no node was looked at.
-pub fn bounds(most: &[Held], memory_max: u64) -> Option<Line> {
+pub fn bounds(most: &[Held], waiting: &Waiting, memory_max: u64) -> Option<Line> {
     let worst = most.iter().copied().reduce(Held::most)?;
     let (memory, disk) = (memory_max / MIB, DISK_MAX / MIB);
-    let what = format!("a node held at most {worst}; allowed: {memory} MiB, {DESCRIPTORS_MAX}, {disk} MiB");
+    let what = format!("at most {worst}; allowed: {memory} MiB, {DESCRIPTORS_MAX}, {disk} MiB; {waiting} at most");
     let verdict = if beyond(most, memory_max).is_empty() { "PASS" } else { "FAIL" };
     Some(Line { check: "B8".into(), verdict, what })
 }
@@ -199,6 +256,7 @@ pub fn bounds(most: &[Held], memory_max: u64) -> Option<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coppice_client::wire::PartitionStatus;
 
     #[test]
     fn what_this_process_holds_is_seen() {
@@ -217,9 +275,22 @@ mod tests {
         assert!(most[0].memory > MIB && most[0].disk == 1_000, "{most:?}");
         assert!(beyond(&most, 1 << 40).is_empty());
         assert_eq!(beyond(&most, 1_000).len(), 1);
-        assert_eq!(bounds(&most, 1_000).map(|line| line.verdict), Some("FAIL"));
+        assert_eq!(bounds(&most, &Waiting::default(), 1_000).map(|line| line.verdict), Some("FAIL"));
         assert_eq!(Held::now(0, &data.join("none")), Held::default());
         fs::remove_dir_all(&data).expect("ours");
+    }
+
+    #[test]
+    fn what_waits_is_the_most_of_any_partition() {
+        let partition =
+            |held, undo_bytes| PartitionStatus { held, undo_bytes, sessions: 9, ..PartitionStatus::default() };
+        let of = |partitions: &[PartitionStatus]| {
+            Waiting::of(&Status { partitions: partitions.to_vec(), ..Status::default() })
+        };
+        assert_eq!(of(&[partition(3, 0), partition(0, 70)]), Waiting { replies: 3, undo: 70, sessions: 9 });
+        assert!(
+            of(&[partition(0, 0)]).is_over() && !of(&[partition(1, 0)]).is_over() && !of(&[partition(0, 1)]).is_over()
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::nemesis::{Broken, Nemesis, Span};
 use super::nodes::{Host, Nodes, Plan, draw_ports, local};
 use super::power::Disks;
 use super::proxy::Proxy;
-use super::resources::{Held, Sampler, beyond};
+use super::resources::{Held, Sampler, Waiting, beyond, watch};
 use super::shape::{Changes, Operator, change};
 use super::space::Space;
 use super::workload::Workload;
@@ -38,6 +38,9 @@ pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 /// How long one call of a client may take before it counts as unanswered.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What waits for decisions and releases is over within this time of the last call.
+const REST_WITHIN: Duration = Duration::from_secs(10);
 
 /// When a round ends.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,6 +113,10 @@ pub struct Ended {
     pub changes: (BTreeMap<&'static str, u64>, u64),
     /// The most that each node held.
     pub held: Vec<Held>,
+    /// The most that waited in a partition.
+    pub waiting: Waiting,
+    /// Operations of a round on islands that tier 2 was asked for.
+    pub on_islands: u64,
     /// What was checked, and the outcome.
     pub lines: Vec<Line>,
     /// What is wrong, in words; empty: nothing.
@@ -180,6 +187,7 @@ fn whole(setup: &Setup) -> Result<Ended, String> {
     let spans = load.run(setup, own.as_mut(), &mut ended)?;
     if let Some(sampler) = sampler {
         if !ended.is_bad() {
+            ended.wrong.extend(load.at_rest());
             ended.wrong.extend(sampler.at_rest());
         }
         ended.held = sampler.finish();
@@ -362,6 +370,10 @@ impl Load<'_> {
         let started = Instant::now();
         let clients: Vec<JoinHandle<()>> = (0..setup.clients).map(|number| self.client(number)).collect();
         let stop = Arc::new(AtomicBool::new(false));
+        let watching = own.is_some().then(|| {
+            let _inside = self.runtime.enter();
+            self.runtime.spawn(watch(self.endpoints.clone(), Arc::clone(&stop)))
+        });
         let changes: Option<JoinHandle<Changes>> = setup.kinds.contains(&Kind::Map).then(|| {
             let workload = Arc::clone(&self.workload);
             self.runtime.spawn(change(self.endpoints.clone(), workload, setup.seed, Arc::clone(&stop)))
@@ -382,6 +394,9 @@ impl Load<'_> {
             ended.count += changes.done.values().sum::<u64>();
             ended.changes = (changes.done, changes.not_done);
             spans.extend(changes.spans);
+        }
+        if let Some(watching) = watching {
+            ended.waiting = self.runtime.block_on(watching).map_err(text)?;
         }
         self.workload.stop();
         self.last_words(clients, ended)?;
@@ -485,6 +500,23 @@ impl Load<'_> {
             }
             client.execute(deletes).await;
         });
+    }
+
+    /// What still waits although nobody asks for anything, in words.
+    fn at_rest(&self) -> Option<String> {
+        let admin = Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..self.config.clone() });
+        let deadline = Instant::now() + REST_WITHIN;
+        loop {
+            let Ok(status) = self.runtime.block_on(admin.status(false)) else { return None };
+            let waiting = Waiting::of(&status);
+            if waiting.is_over() {
+                return None;
+            }
+            if Instant::now() > deadline {
+                return Some(format!("{REST_WITHIN:?} after the last call, {waiting}"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// What the nodes say of their states: partition, instance, digest.
