@@ -129,3 +129,21 @@ fn planted_bugs_are_caught() {
         assert!(!output.status.success() && said.contains("FAILED"), "{} is not caught: {said}", planted.name);
     }
 }
+
+/// What is needed to see what went wrong, without running it again: the check, the commit, the command that replays the
+/// seed, and its last steps.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_seed_that_is_caught_says_how_and_shows_its_last_steps() {
+    let output = simulate(&["sweep", "--first", "--count", "200", "--jobs", "1"], "gate_off");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let seed = said.split("seed ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a seed");
+    let hex = format!("{:#x}", seed.parse::<u64>().expect("a number"));
+    assert!(said.contains(&format!("seed {seed} FAILED: ")), "{said}");
+    assert!(said.contains("; commit ") || said.contains("of a commit that is not known"), "{said}");
+    assert!(said.contains(&format!("replay: coppice-sim replay {hex} --trace {seed}.trace")), "{said}");
+    let steps = said.lines().filter(|line| line.contains(" => ")).count();
+    assert!(steps > 20 && steps <= 200, "{steps} steps: {said}");
+    let again = simulate(&["replay", &hex], "gate_off");
+    assert!(String::from_utf8_lossy(&again.stdout).contains("FAILED at step"), "{hex}");
+}

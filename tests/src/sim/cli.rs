@@ -14,7 +14,7 @@ use super::schedule::Schedule;
 use super::sweep::{Changes, Sweep, catch_panics, run_plan};
 use super::trace::Trace;
 use super::watch::Limits;
-use super::{exhaustive, planted, scripts, shrink};
+use super::{exhaustive, failing, planted, scripts, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
 use crate::model::cli as model;
@@ -42,6 +42,13 @@ enum Phase {
     Audit,
 }
 
+/// A seed: a number, or one of base 16 behind `0x`.
+fn seed(text: &str) -> Result<u64, String> {
+    let (digits, base) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
+    let seed = u64::from_str_radix(digits, base);
+    seed.map_err(|error| format!("a seed is a number of 64 bits, as 8740 or 0x2224: {error}"))
+}
+
 /// A name and a value that fit a plan.
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
@@ -54,7 +61,7 @@ enum Verb {
     /// Run many seeds.
     Sweep {
         /// First seed.
-        #[arg(long, default_value_t = 0)]
+        #[arg(long, default_value = "0", value_parser = seed)]
         from: u64,
         /// How many.
         #[arg(long, default_value_t = 1_000)]
@@ -98,6 +105,7 @@ enum Verb {
     /// Make a failing seed's faults and operations few, then its clients, nodes, partitions and keys.
     Shrink {
         /// Which.
+        #[arg(value_parser = seed)]
         seed: u64,
         /// Runs at most.
         #[arg(long, default_value_t = 2_000)]
@@ -179,7 +187,7 @@ pub fn main() -> ExitCode {
 
 /// The plan of a seed, or that in a file.
 fn planned(what: &str) -> Result<Plan, String> {
-    match what.parse() {
+    match seed(what) {
         Ok(seed) => Ok(Plan::of(seed)),
         Err(_) => Schedule::read(Path::new(what)).map(|schedule| schedule.plan),
     }
@@ -213,7 +221,7 @@ fn sweep(sweep: &Sweep, reached_min: Option<u64>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     for (seed, failure) in &report.failed {
-        println!("seed {seed}: {}: replay with: coppice-sim replay {seed} --trace {seed}.trace", failure.check);
+        println!("seed {seed}: {}: replay with: coppice-sim replay {seed:#x} --trace {seed}.trace", failure.check);
     }
     ExitCode::FAILURE
 }
@@ -228,9 +236,7 @@ fn replay(plan: Plan, file: Option<PathBuf>, history: Option<PathBuf>) -> ExitCo
         }
     };
     let outcome = run_plan(plan, trace);
-    for line in &outcome.last {
-        println!("{}", line.chars().take(400).collect::<String>());
-    }
+    print!("{}", failing::lines(&outcome.last));
     if let Some(path) = history
         && let Err(error) = keep(&path, &outcome.history)
     {
@@ -252,4 +258,17 @@ fn keep(path: &Path, history: &[Event<'static>]) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     history.iter().try_for_each(|event| write(&mut out, event))?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_written_in_either_base() {
+        assert_eq!((seed("8740"), seed("0x2224"), seed("0xFFFFFFFFFFFFFFFF")), (Ok(8740), Ok(0x2224), Ok(u64::MAX)));
+        assert!(seed("0x").is_err() && seed("x1").is_err() && seed("0x1_0000").is_err() && seed("-1").is_err());
+        let told = planned("8741x").expect_err("neither a seed nor a file");
+        assert!(told.contains("8741x"), "{told}");
+    }
 }

@@ -22,7 +22,8 @@
 //! | `exhaustive` | one fault at every place of a small run |
 //! | `schedule`, `scripts` | runs as files, some with planted bugs; these, and schedules A to F, played |
 //! | `reached`, `rare` | rare conditions that a sweep must meet |
-//! | `sweep`, `shrink`, `planted` | many seeds; one seed made short; planted bugs |
+//! | `sweep`, `failing`, `shrink`, `planted` | many seeds; what is said of one that fails; one made short; planted bugs |
+//! | `trace`, `said` | a line per step; what goes into its hash |
 //! | `cli`, `watch` | the program; what it may take |
 
 mod account;
@@ -35,6 +36,7 @@ mod doors;
 mod driver;
 mod events;
 mod exhaustive;
+mod failing;
 mod faults;
 mod net;
 mod node;
@@ -45,6 +47,7 @@ mod processes;
 mod queries;
 mod rare;
 pub mod reached;
+mod said;
 mod schedule;
 mod scripts;
 mod settings;

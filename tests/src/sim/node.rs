@@ -20,6 +20,7 @@ use super::damage;
 use super::events::Event;
 use super::plan::{MS, Nanos, Plan};
 use super::queries::Desk;
+use super::said;
 use super::store::{Store, Written};
 use super::world::World;
 
@@ -188,6 +189,7 @@ impl World {
         let mut effects = std::mem::take(&mut self.effects);
         let words = self.trace.is_wordy().then(|| format!("{input:?}"));
         let rollbacks = host.replica.executor().counters().rollbacks;
+        let asked = said::input(&input);
         host.replica.step(local, input, &mut effects);
         host.replica.step(local, Input::TurnEnd, &mut effects);
         if host.replica.executor().has_ahead() {
@@ -198,7 +200,7 @@ impl World {
         self.reached.add("executor: takes back what it ran ahead", rollbacks);
         effects.iter().for_each(|effect| self.reached.effect(effect));
         let decided = host.replica.executor().decided();
-        let state = (node, group, decided, host.replica.executor().tip(), effects.len());
+        let state = (node, group, decided, host.replica.executor().tip(), asked, said::effects(&effects));
         self.trace.step(now, &state, |line| {
             let shown: Vec<String> = effects.iter().map(show).collect();
             let words = words.unwrap_or_default();
@@ -402,7 +404,7 @@ impl World {
 }
 
 /// An effect in a trace.
-fn show(effect: &Effect) -> String {
+pub fn show(effect: &Effect) -> String {
     match effect {
         Effect::Persist { lsn, record } => format!("persist {lsn} {record:?}"),
         Effect::Send { to, message } => format!("send {to} {message:?}"),

@@ -3,6 +3,7 @@
 //! asked.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use coppice_server::request::{Origin, Refusal, Reply};
 use super::damage;
 use super::events::Event;
 use super::plan::Nanos;
+use super::said;
+use super::trace::Fingerprint;
 use super::world::World;
 
 /// A node's coordinator and whom it owes an answer.
@@ -106,12 +109,15 @@ impl World {
         let mut effects = Vec::new();
         let words = self.trace.is_wordy().then(|| format!("{input:?}"));
         let ballot = self.nodes[node].desk.coordinator.leading();
+        let mut said = Fingerprint::default();
+        said::words(&input, &mut said);
         self.nodes[node].desk.coordinator.step(local, input, &mut effects);
         if let Err((check, what)) = self.tickets.coordinated(&self.oracle, ballot, &effects) {
             self.fail(check, what);
         }
         let now = self.now;
-        self.trace.step(now, &(node, effects.len()), |line| {
+        said::words(&effects, &mut said);
+        self.trace.step(now, &(node, said.finish()), |line| {
             let words = words.unwrap_or_default();
             *line += &format!("n{node} coordinator {words} => {effects:?}");
         });

@@ -1,5 +1,6 @@
 //! Many seeds, one after the other on each thread, with a line of progress.
 
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::plan::Judged;
 use super::reached::Reached;
 use super::watch::Running;
-use super::{Failure, Outcome, Plan, run, trace::Trace};
+use super::{Failure, Outcome, Plan, failing, run, trace::Trace};
 
 /// Which seeds, and how.
 #[derive(Clone, Debug)]
@@ -70,13 +71,22 @@ pub struct Report {
 }
 
 thread_local! {
-    static PANIC: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Panics become failures of their seed; what they say is kept, not printed.
+/// Panics become failures of their seed; what they say is kept, not printed. A program that a panic ends says at once
+/// which seed it was.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|info| {
         let text = info.to_string();
+        if cfg!(panic = "abort") {
+            match SEED.get() {
+                Some(seed) => println!("seed {seed} FAILED: panic: {text}\n  replay: coppice-sim replay {seed:#x}"),
+                None => eprintln!("{text}"),
+            }
+            println!("  a panic ends this program; built with --profile sim it goes on with the next seed");
+        }
         PANIC.with_borrow_mut(|kept| *kept = text);
     }));
 }
@@ -89,6 +99,7 @@ pub(super) fn panicked() -> String {
 /// Runs a plan; a panic of the code under test is a failure like any other.
 pub fn run_plan(plan: Plan, trace: Trace) -> Outcome {
     let _running = Running::begin(plan.seed);
+    SEED.set(Some(plan.seed));
     match catch_unwind(AssertUnwindSafe(|| run(plan, trace))) {
         Ok(outcome) => outcome,
         Err(_) => {
@@ -143,10 +154,11 @@ impl Sweep {
             report.answered += outcome.answered;
             report.faults += outcome.faults;
             report.reached.merge(&outcome.reached);
+            let mut shown = false;
             if let Some(failure) = outcome.failure {
                 if !self.quiet {
-                    println!("seed {seed} FAILED: {}: {}", failure.check, failure.what);
-                    println!("  replay: coppice-sim replay {seed} --trace {seed}.trace");
+                    failing::tell(seed, &failure);
+                    shown = report.failed.len() < failing::SHOWN_MAX;
                 }
                 report.failed.push((seed, failure));
                 stop.fetch_or(self.first, Ordering::Relaxed);
@@ -155,6 +167,10 @@ impl Sweep {
                 let (seeds, steps) = (report.seeds, report.steps);
                 let rate = seeds as f64 / started.elapsed().as_secs_f64();
                 println!("{seeds} seeds, {steps} steps, {rate:.1} seeds/s, {} failed", report.failed.len());
+            }
+            drop(report);
+            if shown {
+                print!("{}", failing::last_steps(seed, self.changes.plan(seed)));
             }
         }
     }
