@@ -147,3 +147,28 @@ fn a_seed_that_is_caught_says_how_and_shows_its_last_steps() {
     let again = simulate(&["replay", &hex], "gate_off");
     assert!(String::from_utf8_lossy(&again.stdout).contains("FAILED at step"), "{hex}");
 }
+
+/// Each invariant after every step is shown by a bug that breaks it; those that are not here have directed tests beside
+/// them (`marks`, `ledger`, `positions`).
+#[cfg(feature = "mutants")]
+#[test]
+fn invariants_after_every_step_are_seen_when_caught() {
+    let shown = [
+        ("released_guessed", "I3"),
+        ("old_quorum", "I5"),
+        ("conf_one_phase1", "I5"),
+        ("undo_unbounded", "I6"),
+        ("part_at_tip", "I13"),
+        ("cut_by_other_map", "I13"),
+        ("bounds_at_routing", "I14"),
+        ("fork_no_sessions", "I15"),
+        ("fork_no_ticket", "I15"),
+        ("dedupe_at_propose", "I16"),
+        ("merge_drops_sessions", "I16"),
+    ];
+    for (mutant, invariant) in shown {
+        let output = simulate(&["sweep", "--first", "--count", "400", "--jobs", "2"], mutant);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(&format!("FAILED: {invariant} ")), "{mutant}: {said}");
+    }
+}

@@ -10,7 +10,8 @@ use coppice_server::machine::shard::{Border, BorderChange};
 use coppice_server::machine::{Answer, Outcome};
 
 use super::faults::Kind;
-use super::oracle::{Group, Oracle};
+use super::groups::Group;
+use super::oracle::Oracle;
 use super::plan::{Judged, Nanos};
 use crate::check::beyond::{Finding, checks};
 use crate::check::event::{
@@ -49,8 +50,8 @@ pub struct Operation {
     invoked: Nanos,
     call: Call<'static>,
     stale: bool,
-    /// The number that the client's session gave it.
-    number: Option<u64>,
+    /// The numbers that the client's session gave it, the newest last.
+    numbers: Vec<u64>,
     returned: Nanos,
     end: Option<End>,
 }
@@ -67,14 +68,22 @@ impl Account {
     /// A call is made. Returns its index.
     pub fn invoke(&mut self, client: u64, now: Nanos, call: Call<'static>, stale: bool) -> usize {
         self.open += 1;
-        let operation = Operation { client, invoked: now, call, stale, number: None, returned: 0, end: None };
+        let operation = Operation { client, invoked: now, call, stale, numbers: Vec::new(), returned: 0, end: None };
         self.operations.push(operation);
         self.operations.len() - 1
     }
 
     /// It was numbered.
     pub fn number(&mut self, index: usize, number: u64) {
-        self.operations[index].number = Some(number);
+        let numbers = &mut self.operations[index].numbers;
+        if numbers.last() != Some(&number) {
+            numbers.push(number);
+        }
+    }
+
+    /// The numbers that it had.
+    pub fn numbers(&self, index: usize) -> &[u64] {
+        &self.operations[index].numbers
     }
 
     /// It ended.
@@ -137,7 +146,7 @@ impl Account {
     }
 
     fn operation(&self, id: u64, operation: &Operation, oracle: &Oracle, events: &mut Vec<Event<'static>>) {
-        let number = operation.number.unwrap_or(UNNUMBERED + id);
+        let number = operation.numbers.last().copied().unwrap_or(UNNUMBERED + id);
         let &Operation { client, invoked, stale, returned, .. } = operation;
         let call = operation.call.clone();
         events.push(Event::Invoke(Invoke { id, at: invoked, client, number, call, stale }));
@@ -158,6 +167,7 @@ impl Account {
 
     /// Checks the run: exactly by the logs, then by the answers alone, then what goes beyond (reliability.md 3).
     pub fn judge(&self, oracle: &Oracle, judged: Judged) -> Result<(), (&'static str, String)> {
+        oracle.same_pairs()?;
         let events = self.events(oracle);
         let history = History::from_events(&events).map_err(|what| ("history", what))?;
         let certificate = tier0::check(&history);

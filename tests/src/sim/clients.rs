@@ -15,6 +15,7 @@ use super::account::End;
 use super::doors::Line;
 use super::events::Event;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::positions::Positions;
 use super::world::World;
 use crate::check::event::{Call, Output as Told, Text, Ticket};
 use crate::check::random::Random;
@@ -44,6 +45,8 @@ struct Waiting {
     limit: usize,
     /// It was sent again after an unknown end: a failure says nothing about the first sending.
     resumed: bool,
+    /// Of a read that is not stale: what had been answered when it was asked.
+    floor: Option<Positions>,
 }
 
 /// A client.
@@ -260,11 +263,14 @@ impl World {
             Request::Range(range) => (None, range.pairs_max as usize),
             _ => (None, 0),
         };
+        let reads = matches!(call, Call::Get { .. } | Call::Range { .. });
         match each.session.submit(token, Time(now + patience), request) {
             Ok(key) => {
                 let index = self.account.invoke(each.number as u64 + 1, now, call, stale);
                 let (pairs, positions) = (Vec::new(), Vec::new());
-                let waiting = Waiting { index, key, command, pairs, positions, ticket: None, limit, resumed: false };
+                let floor = (reads && !stale).then(|| self.positions.clone());
+                let (ticket, resumed) = (None, false);
+                let waiting = Waiting { index, key, command, pairs, positions, ticket, limit, resumed, floor };
                 each.waiting.insert(token, waiting);
             }
             // By the client's map, a border lies between the keys.
@@ -373,6 +379,11 @@ impl World {
                     if waiting.resumed {
                         self.reached.note("client: a write that was repeated is answered");
                     }
+                    let exactly = waiting.ticket.is_some();
+                    if let Some(Err((check, what))) = waiting.floor.map(|floor| floor.allow(&own, exactly)) {
+                        self.fail(check, what);
+                    }
+                    self.positions.raise(&own);
                     End::Answered { output, positions: own, ticket: waiting.ticket }
                 }
                 None => return self.fail("client", format!("a call got the answer of another: {:?}", answer.output)),
@@ -380,6 +391,10 @@ impl World {
             Err(Error::Failed(_)) if waiting.resumed => End::Unknown,
             Err(Error::Failed(_)) => {
                 self.reached.note("client: a call surely had no effect");
+                let (client, numbers) = (self.clients[client].number as u64 + 1, self.account.numbers(index));
+                if let Err((check, what)) = self.oracle.ledger.refuse(client, numbers) {
+                    self.fail(check, what);
+                }
                 End::Refused
             }
             Err(error) => match (error.resume_token().copied(), waiting.command.clone()) {

@@ -9,7 +9,7 @@
 //! | room | what |
 //! |---|---|
 //! | [`plan`] | what a seed draws: shape, settings, workload, faults |
-//! | `events`, `world` | the heap of events, the phases |
+//! | `events`, `world`, `phases` | the heap of events, the phases |
 //! | `node`, `processes`, `snapshots` | a node: its replicas, its starts and ends, its checkpoints |
 //! | `store`, `doors` | its disk, its client connections |
 //! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
@@ -17,7 +17,7 @@
 //! | `faults`, `stories`, `traps` | what goes wrong, and what together; what waits for its moment |
 //! | `clients` | client sessions and their workload |
 //! | `queries` | queries over several partitions: the coordinator, letters, parts |
-//! | `oracle`, `tickets` | invariants after every step, from the simulator's own knowledge |
+//! | `oracle`, `groups`, `tickets`, `ledger`, `marks`, `positions` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
 //! | `schedule`, `scripts` | runs as files, some with planted bugs; these, and schedules A to F, played |
@@ -38,11 +38,16 @@ mod events;
 mod exhaustive;
 mod failing;
 mod faults;
+mod groups;
+mod ledger;
+mod marks;
 mod net;
 mod node;
 mod oracle;
+mod phases;
 pub mod plan;
 pub mod planted;
+mod positions;
 mod processes;
 mod queries;
 mod rare;

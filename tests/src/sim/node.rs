@@ -18,6 +18,7 @@ use coppice_server::vigil::{Heard, Vigil};
 use super::control::Control;
 use super::damage;
 use super::events::Event;
+use super::marks::Marks;
 use super::plan::{MS, Nanos, Plan};
 use super::queries::Desk;
 use super::said;
@@ -78,8 +79,8 @@ pub struct Host {
     pub snapshot_at: Instance,
     /// Changes of borders that are on the disk.
     pub borders: SavedBorders,
-    /// Instances under way when it was last looked at.
-    pub in_flight: usize,
+    /// How far it was when it was last looked at.
+    pub marks: Marks,
 }
 
 /// A node.
@@ -332,6 +333,7 @@ impl World {
                     self.oracle.durable(node, &append.entry);
                     match append.entry {
                         Entry::Removed { group, .. } => self.on_removal_logged(node, PartitionId(group.0)),
+                        Entry::Trimmed { group, upto } => self.check_trim(node, PartitionId(group.0), upto),
                         Entry::Created { group, replica, .. } => {
                             self.nodes[node].control.residents.birth_is_durable(group, replica);
                         }

@@ -9,10 +9,13 @@ use coppice_client::wire::PartitionId;
 use coppice_ordering::message::Message;
 use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId, Ticket};
 use coppice_server::log::Entry;
-use coppice_server::machine::shard::{Inheritance, Shard};
-use coppice_server::machine::{Answer, Machine, Mark};
-use coppice_server::replica::Effect;
+use coppice_server::machine::Machine;
+use coppice_server::machine::shard::Shard;
+use coppice_server::replica::{Effect, QueryPart};
 
+use super::groups::Group;
+use super::ledger::Ledger;
+use super::marks::{forked_whole, is_elected};
 use super::plan::Nanos;
 use super::store::Saved;
 use super::world::World;
@@ -29,48 +32,12 @@ struct Known {
     promised: Ballot,
     /// On disk: the ballot of the vote for each instance above the snapshot.
     accepted: BTreeMap<Instance, Ballot>,
+    /// On disk: instances that others told to be decided.
+    learned: BTreeSet<Instance>,
     /// In memory: what it holds for each instance.
     slots: BTreeMap<Instance, Batch>,
     /// What it has decided and executed in this process.
     decided: Instance,
-}
-
-/// What is known of one group.
-pub struct Group {
-    /// Executes what is decided, without speculation, from the first instance on (reliability.md G16).
-    machine: Machine,
-    /// The keys that it begins with, and the last ticket.
-    pub born: Born,
-    /// Decided batches, from the instance after its birth on.
-    pub decided: Vec<Batch>,
-    /// What they came to.
-    pub answers: Vec<Vec<Answer>>,
-    /// Where tickets counted: instance and index.
-    pub placed: BTreeSet<(u64, u32)>,
-    /// The same in order, and when that was first decided.
-    tickets: Vec<((u64, u32), Ticket, Nanos)>,
-    /// Of the state after each instance, from that of its birth on.
-    digests: Vec<u64>,
-    /// Who governs from an instance on, ascending.
-    configurations: Vec<(Instance, Configuration)>,
-    proposals: BTreeMap<(Instance, Ballot), Batch>,
-    /// Replicas whose vote became durable, one bit each.
-    votes: BTreeMap<(Instance, Ballot), u64>,
-    /// Which process used a ballot: node and life.
-    ballots: BTreeMap<Ballot, (usize, u64)>,
-}
-
-/// How a partition began.
-#[derive(Clone, Debug, Default)]
-pub struct Born {
-    /// The instance of its state; its own log begins behind it.
-    pub instance: u64,
-    /// First key.
-    pub low: Vec<u8>,
-    /// First key beyond.
-    pub high: Option<Vec<u8>>,
-    /// The last ticket placed before.
-    pub ticket: Option<Ticket>,
 }
 
 /// The oracle.
@@ -83,6 +50,8 @@ pub struct Oracle {
     pub groups: BTreeMap<PartitionId, Group>,
     /// Replicas that lived on a disk that is lost.
     lost: BTreeSet<(PartitionId, ReplicaId)>,
+    /// What the logs come to, by a model.
+    pub ledger: Ledger,
 }
 
 pub type Found = Result<(), (&'static str, String)>;
@@ -94,6 +63,9 @@ pub fn broken<T>(check: &'static str, what: String) -> Result<T, (&'static str, 
 impl Oracle {
     /// A group of the first map begins with this state and these voters.
     pub fn begin(&mut self, group: PartitionId, machine: Machine, voters: Vec<ReplicaId>) {
+        if let Some(shard) = machine.shard() {
+            self.ledger.begin(group, shard.range());
+        }
         self.groups.insert(group, Group::new(machine, Instance::ZERO, voters));
     }
 
@@ -159,7 +131,8 @@ impl Oracle {
                 known.accepted.insert(*instance, *ballot);
                 self.vote(id.0, id.1, *instance, *ballot);
             }
-            Record::Learned { .. } | Record::Decided { .. } | Record::Lease { .. } => {}
+            Record::Learned { instance, .. } => _ = known.learned.insert(*instance),
+            Record::Decided { .. } | Record::Lease { .. } => {}
         }
     }
 
@@ -214,7 +187,10 @@ impl Oracle {
                     }
                     self.vote(group, replica, *instance, *ballot);
                 }
-                Record::Learned { instance, batch, .. } => _ = now.slots.insert(*instance, batch.clone()),
+                Record::Learned { instance, batch, .. } => {
+                    now.slots.insert(*instance, batch.clone());
+                    now.learned.insert(*instance);
+                }
                 Record::Decided { .. } | Record::Lease { .. } => {}
             }
         }
@@ -289,6 +265,7 @@ impl Oracle {
                     let what = format!("n{node}.{group} hides its vote for {instance} in {ballot}");
                     return broken("I2 vote not told", what);
                 }
+                *state.promises.entry(m.ballot).or_default() |= 1 << replica.0;
             }
             Message::Phase2b(m) => {
                 for instance in m.first.0..=m.instance.0 {
@@ -347,13 +324,79 @@ impl Oracle {
         let decided = state.decide(group, instance, batch, |partition| {
             self.groups.get(&partition).and_then(|left| left.machine.shard()).and_then(Shard::inheritance)
         });
+        let whole = decided.as_ref().map_or(Ok(()), |mark| forked_whole(group, &state, mark));
         self.groups.insert(group, state);
-        for fork in Machine::forks(&decided?) {
+        let decided = decided?;
+        whole?;
+        let moves = Machine::moves_borders(&decided);
+        for fork in Machine::forks(&decided) {
             let voters = fork.replicas.iter().map(|info| ReplicaId(info.replica.0)).collect();
             let machine = Machine::Shard(Box::new(fork.shard.copy()));
             self.groups.insert(fork.shard.partition(), Group::new(machine, fork.instance, voters));
         }
+        self.account(group, instance, moves)
+    }
+
+    /// Takes a decided instance into the ledger, which must come to the same.
+    fn account(&mut self, group: PartitionId, instance: Instance, moves: bool) -> Found {
+        let Some(state) = self.groups.get(&group) else { return Ok(()) };
+        let (Some(batch), Some(answers)) = (state.decided.last(), state.answers.last()) else { return Ok(()) };
+        let counts = |index| state.placed.contains(&(instance.0, index));
+        self.ledger.decide((group, instance.0), batch, answers, counts)?;
+        for (&partition, state) in self.groups.iter().filter(|(partition, _)| moves || **partition == group) {
+            if let Some(shard) = state.machine.shard() {
+                self.ledger.agrees(partition, shard.range(), shard.tree().len())?;
+            }
+        }
+        if moves { self.ledger.check_map() } else { Ok(()) }
+    }
+
+    /// All pairs of all partitions are those of the model.
+    pub fn same_pairs(&self) -> Found {
+        for (&partition, state) in &self.groups {
+            if let Some(shard) = state.machine.shard() {
+                let snapshot = shard.tree().snapshot();
+                let pairs = snapshot.iter().map(|(key, value)| (key.to_vec(), value.to_vec()));
+                self.ledger.same(partition, pairs)?;
+            }
+        }
         Ok(())
+    }
+
+    /// A replica begins to lead (I5).
+    fn leads(&self, (group, replica): (PartitionId, ReplicaId), ballot: Ballot, under: &Configuration) -> Found {
+        let promises = self.groups.get(&group).and_then(|state| state.promises.get(&ballot)).copied().unwrap_or(0);
+        is_elected(ballot, promises | 1 << replica.0, under)
+    }
+
+    /// Every replica that knows which instance decided a configuration knows the same one (I5).
+    fn is_governed(&self, group: PartitionId, at: Instance, found: &Configuration) -> Found {
+        match self.configuration(group, at.next()) {
+            Some(truth) if at.0 <= self.decided(group) && truth != found => {
+                broken("I5 another configuration", format!("{group} after {at}: {found}, and not {truth}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a majority of the voters durably holds an instance of a group's own log, in its log or in the state that
+    /// `saved` tells of a node; of a configuration from the one that governed it to the newest (I4).
+    pub fn is_held(&self, group: PartitionId, instance: Instance, saved: impl Fn(usize) -> Instance) -> bool {
+        let Some(state) = self.groups.get(&group) else { return false };
+        let holds = |voter: &ReplicaId| {
+            let id = (group, *voter);
+            let known = self.known.get(&id).is_some_and(|known| {
+                let logged = known.accepted.contains_key(&instance) || known.learned.contains(&instance);
+                logged || saved(known.node) >= instance
+            });
+            // What it held when it answered is gone with its disk: one of a majority may be.
+            known || self.lost.contains(&id)
+        };
+        let governing = state.configurations.partition_point(|(from, _)| *from <= instance).saturating_sub(1);
+        state.configurations[governing..].iter().any(|(_, configuration)| {
+            let voters = &configuration.voters;
+            voters.iter().filter(|voter| holds(voter)).count() * 2 > voters.len()
+        })
     }
 
     /// The configuration that governs an instance of a group, as far as it is decided.
@@ -383,113 +426,11 @@ impl Oracle {
     }
 }
 
-impl Group {
-    fn new(machine: Machine, instance: Instance, voters: Vec<ReplicaId>) -> Group {
-        let shard = machine.shard();
-        let born = Born {
-            instance: instance.0,
-            low: shard.map(|shard| shard.range().low.to_vec()).unwrap_or_default(),
-            high: shard.and_then(|shard| shard.range().high.as_ref().map(|high| high.to_vec())),
-            ticket: machine.last_ticket(),
-        };
-        Group {
-            digests: vec![machine.digest()],
-            machine,
-            born,
-            decided: Vec::new(),
-            answers: Vec::new(),
-            placed: BTreeSet::new(),
-            tickets: Vec::new(),
-            configurations: vec![(instance.next(), Configuration::of_voters(voters))],
-            proposals: BTreeMap::new(),
-            votes: BTreeMap::new(),
-            ballots: BTreeMap::new(),
-        }
-    }
-
-    /// The last decided instance.
-    pub fn decided_upto(&self) -> u64 {
-        self.born.instance + self.decided.len() as u64
-    }
-
-    /// The last ticket that counted at or before a place of its log, or before its birth.
-    pub fn last_ticket(&self, at: (u64, u32)) -> Option<Ticket> {
-        let after = self.tickets.partition_point(|(place, ..)| *place <= at);
-        after.checked_sub(1).map(|last| self.tickets[last].1).or(self.born.ticket)
-    }
-
-    /// The batch decided at an instance of its own log.
-    pub fn at(&self, instance: u64) -> Option<&Batch> {
-        self.decided.get(instance.checked_sub(self.born.instance + 1)? as usize)
-    }
-
-    /// The ballots in which a quorum of its configuration has voted for an instance.
-    fn quorums(&self, instance: Instance) -> impl Iterator<Item = Ballot> {
-        let governing = self.configurations.iter().rev().find(|(from, _)| *from <= instance);
-        let voters = governing.map(|(_, configuration)| &configuration.voters).expect("the first one begins at 1");
-        let mask = voters.iter().fold(0_u64, |mask, voter| mask | 1 << voter.0);
-        let votes = self.votes.range((instance, Ballot::ZERO)..(instance.next(), Ballot::ZERO));
-        let enough = move |votes: u64| (votes & mask).count_ones() as usize > voters.len() / 2;
-        votes.filter(move |(_, votes)| enough(**votes)).map(|((_, ballot), _)| *ballot)
-    }
-
-    /// Whether a quorum has voted for an instance in a ballot up to this one. It may wait to be executed: a merge waits
-    /// for the state that it takes in.
-    fn is_chosen(&self, instance: Instance, upto: Ballot) -> bool {
-        self.quorums(instance).any(|ballot| ballot <= upto)
-    }
-
-    /// An instance is decided for the first time: a quorum must have voted for exactly this.
-    fn decide(
-        &mut self,
-        group: PartitionId,
-        instance: Instance,
-        (batch, now): (Batch, Nanos),
-        inheritance: impl Fn(PartitionId) -> Option<Inheritance>,
-    ) -> Result<Mark, (&'static str, String)> {
-        if instance.0 != self.decided_upto() + 1 {
-            return broken("I3 decided with a gap", format!("{group} {instance}"));
-        }
-        if !self.quorums(instance).any(|ballot| self.proposals.get(&(instance, ballot)) == Some(&batch)) {
-            return broken("I1 decided without a quorum", format!("{group} {instance} {batch}"));
-        }
-        if let Some(configuration) = batch.as_configuration() {
-            self.configurations.push((instance.next(), configuration.clone()));
-        }
-        let mut answers = Vec::new();
-        let mut mark = self.machine.execute(instance, &batch, &mut answers);
-        if let Some(awaited) = Machine::awaits(&mark) {
-            let Some(left) = inheritance(awaited.partition) else {
-                let what = format!("{group} {instance} takes in {}, which is not sealed", awaited.partition);
-                return broken("MV12 nothing to take in", what);
-            };
-            self.machine.undo(mark);
-            self.machine.inherit(left);
-            answers.clear();
-            mark = self.machine.execute(instance, &batch, &mut answers);
-        }
-        self.machine.confirm(&mark, None);
-        let mut placed = Vec::new();
-        self.machine.take_placed(&mut placed);
-        for placed in placed {
-            let (at, ticket) = ((placed.instance.0, placed.index), placed.ticket);
-            if let Some(before) = self.last_ticket(at).filter(|before| *before >= ticket) {
-                return broken("I10 tickets", format!("{group} {instance}: {ticket} counts after {before}"));
-            }
-            self.placed.insert(at);
-            self.tickets.push((at, ticket, now));
-        }
-        self.digests.push(self.machine.digest());
-        self.decided.push(batch);
-        self.answers.push(answers);
-        Ok(mark)
-    }
-}
-
 impl World {
     /// Holds a replica against what is known, after a step and before its effects are carried out.
     pub fn observe(&mut self, node: usize, group: PartitionId, effects: &[Effect]) {
-        if let Err((check, what)) = self.observed(node, group, effects) {
+        let observed = self.observed(node, group, effects).and_then(|()| self.check_marks(node, group));
+        if let Err((check, what)) = observed {
             self.fail(check, what);
         }
     }
@@ -505,8 +446,7 @@ impl World {
                 _ => {}
             }
         }
-        let replica = &host.replica;
-        let executor = replica.executor();
+        let (replica, executor) = (&host.replica, host.replica.executor());
         self.oracle.decides((node, self.now), id, executor.decided())?;
         if group == PartitionId::DIRECTORY
             && let Some(map) = self.oracle.map().filter(|map| map.version > self.map.version)
@@ -519,17 +459,16 @@ impl World {
         if let Some((instance, digest)) = executor.digest() {
             self.oracle.digest(node, group, instance, digest, "I7 states differ")?;
         }
-        // What was under way when its window was made narrower runs out.
-        let (in_flight, window) = (replica.paxos().in_flight().0, replica.paxos().settings().window);
-        if in_flight > host.in_flight.max(window as usize) {
-            return broken("I6 window", format!("n{node}.{group} has {in_flight} of {window} instances open"));
+        let (configuration, at) = replica.paxos().configuration();
+        self.oracle.is_governed(group, at, configuration)?;
+        for effect in effects {
+            if let Effect::Leading { ballot } = effect {
+                self.oracle.leads(id, *ballot, configuration)?;
+            }
         }
         if self.trace.steps().is_multiple_of(UNDO_CHECK_STEPS) {
             let digest = executor.decided_state().digest();
             self.oracle.digest(node, group, executor.decided(), digest, "I8 undo")?;
-        }
-        if let Some(host) = self.nodes[node].hosts.get_mut(&group) {
-            host.in_flight = in_flight;
         }
         for effect in effects {
             match effect {
@@ -538,10 +477,18 @@ impl World {
                 Effect::Part(part) if part.position.instance > self.oracle.decided(group) => {
                     return broken("I9 undecided part", format!("n{node}.{group} gives {}", part.position));
                 }
+                Effect::Part(part) => self.oracle.gives(part)?,
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// A process must begin with the decided state of its instance, a child with what the split left it (I7, I15).
+    pub fn check_start(&mut self, node: usize, group: PartitionId, instance: Instance, digest: u64) {
+        if let Err((check, what)) = self.oracle.digest(node, group, instance, digest, "I7 another beginning") {
+            self.fail(check, what);
+        }
     }
 
     /// A snapshot must be the decided state of its instance, all of it (ST6, SP7).
@@ -561,6 +508,16 @@ impl World {
 }
 
 impl Oracle {
+    /// A part of a query leaves (I13).
+    fn gives(&self, part: &QueryPart) -> Found {
+        let group = self.groups.get(&part.position.partition);
+        let place = group.and_then(|state| state.place_of(part.ticket));
+        if place != Some((part.position.instance, part.position.index)) {
+            return broken("I13 a part of another place", format!("{} at {}", part.ticket, part.position));
+        }
+        self.ledger.check_part(part)
+    }
+
     fn governs(&self, group: PartitionId, instance: Instance, found: &Configuration) -> Found {
         let configurations = self.groups.get(&group).map(|state| &state.configurations[..]).unwrap_or_default();
         let governing = configurations.iter().rev().find(|(from, _)| *from <= instance.next());

@@ -16,6 +16,7 @@ use coppice_server::snapshot::SavedBorders;
 
 use super::control::LOOK;
 use super::events::Event;
+use super::marks::Marks;
 use super::node::Host;
 use super::plan::{MS, Nanos};
 use super::world::World;
@@ -169,6 +170,7 @@ impl World {
         if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
             self.fail(check, what);
         }
+        self.check_start(node, group, snapshot, machine.digest());
         let borders = SavedBorders::new(&machine, snapshot);
         if campaign_first {
             self.reached.note("start: is to lead first");
@@ -202,7 +204,7 @@ impl World {
             installing: false,
             snapshot_at: snapshot,
             borders,
-            in_flight: 0,
+            marks: Marks::beginning(snapshot),
         };
         self.nodes[node].hosts.insert(group, host);
         let life = self.nodes[node].life;

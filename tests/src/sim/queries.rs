@@ -83,6 +83,9 @@ impl World {
         let desk = &mut self.nodes[node].desk;
         desk.next += 1;
         let id = QueryId(desk.next);
+        if let Some(ballot) = desk.coordinator.leading() {
+            self.tickets.asked(ballot, id, &request.low, request.high.as_ref());
+        }
         desk.asked.insert(id, (origin, Cut { ticket: Default::default(), version: map.version, parts }));
         self.coordinate(node, Input::Query(Query { id, map: MapVersion(map.version.0), parts: shares }));
     }

@@ -281,6 +281,11 @@ impl Store {
         Some(generations[older].instance)
     }
 
+    /// Up to where the newest checkpoint of a group reaches.
+    pub fn newest_checkpoint(&self, group: GroupId) -> Option<Instance> {
+        Some(self.checkpoints.get(&group)?.last()?.instance)
+    }
+
     /// The newest checkpoint of a group that is whole.
     pub fn load_checkpoint(&self, group: GroupId) -> Option<Loaded> {
         self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load().ok())

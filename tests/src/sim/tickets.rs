@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::multicast::{Effect, Work};
-use coppice_ordering::{Ballot, QueryId, Ticket};
+use coppice_ordering::{Ballot, Instance, QueryId, Ticket};
 use coppice_server::net::translate;
 use coppice_server::request::{Origin, Reply};
 
@@ -43,6 +44,8 @@ pub struct Tickets {
     /// By ballot, since each coordinator counts its own.
     queries: BTreeMap<(Ballot, QueryId), Ticket>,
     aborted: BTreeSet<(Ballot, QueryId)>,
+    /// Over which keys they go.
+    ranges: BTreeMap<(Ballot, QueryId), (Bytes, Option<Bytes>)>,
     /// The highest watermark that any coordinator told.
     released: BTreeMap<PartitionId, Ticket>,
     /// When a replica of the directory began to lead.
@@ -53,6 +56,11 @@ impl Tickets {
     /// A replica of the directory leads.
     pub fn leads(&mut self, ballot: Ballot, now: Nanos) {
         self.leaders.push((ballot, now));
+    }
+
+    /// A coordinator is asked for a query.
+    pub fn asked(&mut self, ballot: Ballot, query: QueryId, low: &Bytes, high: Option<&Bytes>) {
+        self.ranges.insert((ballot, query), (low.clone(), high.cloned()));
     }
 
     /// The highest ticket of a partition up to which all are released or voided.
@@ -70,6 +78,9 @@ impl Tickets {
                         return broken("I12 a voided ticket", format!("{ticket} was voided, and completes {query}"));
                     }
                     self.ends(oracle, *ticket)?;
+                    if let Some((low, high)) = self.ranges.remove(&(ticket.ballot, *query)) {
+                        oracle.ledger.check_tiles(*ticket, (&low, high.as_ref()))?;
+                    }
                     self.end(ticket.ballot, *query);
                 }
                 Effect::Changed { ticket, .. } => {
@@ -176,6 +187,11 @@ impl World {
         };
         if instance > self.oracle.decided(of) {
             return broken("I9 undecided reply", format!("n{node}.{group} answers as of {of} #{instance}"));
+        }
+        let saved = |node: usize| self.nodes[node].store.newest_checkpoint(group).unwrap_or_default();
+        let writes = of == group && matches!(reply, Reply::Pack(_) | Reply::Opened(_));
+        if writes && !self.oracle.is_held(group, Instance(instance), saved) {
+            return broken("I4 answered and not held", format!("n{node}.{group} #{instance}, by no majority"));
         }
         // The tickets of the parent's log are behind the one that the child was born with, or behind a later first one.
         let before = self.oracle.groups.get(&group).filter(|_| of == group);

@@ -1,11 +1,9 @@
-//! The run of one seed: a heap of events ordered by simulated time, and three phases. Safety: the drawn faults, until
-//! the operations are used up. Liveness: everything works again, at least for a majority, and every operation must end
-//! within a bound. Audit: all nodes run, replicas become equal, and the history is checked.
+//! The run of one seed: a heap of events ordered by simulated time, and what each of them does (the phases are in
+//! `phases`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
@@ -18,37 +16,18 @@ use super::account::Account;
 use super::clients::{Client, key};
 use super::doors::Line;
 use super::events::{Event, Scheduled};
-use super::faults::{Kind, SAFETY_MAX, Target};
+use super::faults::{Kind, Target};
 use super::net::Net;
 use super::node::{Clock, Node};
 use super::oracle::Oracle;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::positions::Positions;
 use super::reached::Reached;
 use super::settings::first_limits;
 use super::tickets::Tickets;
 use super::trace::Trace;
 use super::traps::Trap;
 use crate::check::random::Random;
-
-/// Every operation ends so long after everything works again (reliability.md 4, liveness): 20 election timeouts, twice
-/// the time of a ticket, and the client's longest patience with a node that died without a word.
-const LIVENESS_TIMEOUTS: u32 = 20;
-/// See [`LIVENESS_TIMEOUTS`].
-const CLIENT_PATIENCE: Duration = Duration::from_secs(8);
-
-/// Replicas are equal so long after all nodes run and nothing is asked any more.
-const CONVERGENCE: Nanos = 20_000 * MS;
-
-/// Steps of one run at most: beyond, something goes round in circles.
-const STEPS_MAX: u64 = 3_000_000;
-
-/// Events of one run at most: what steps no replica, a client's deadline for one, can go round in circles too. Of 300
-/// seeds none had more than 160 000.
-const EVENTS_MAX: u64 = 10_000_000;
-
-/// Events at most that are ordered and have not happened: beyond, more is ordered than ever happens. Of 300 seeds none
-/// had more than 4 400.
-const ORDERED_MAX: usize = 200_000;
 
 /// What a run found.
 #[derive(Clone, Debug)]
@@ -90,10 +69,10 @@ pub struct Outcome {
 pub struct World {
     pub plan: Plan,
     pub now: Nanos,
-    queue: BinaryHeap<Reverse<Scheduled>>,
+    pub(super) queue: BinaryHeap<Reverse<Scheduled>>,
     /// Events ordered so far, and those that happened.
-    events: u64,
-    happened: u64,
+    pub(super) events: u64,
+    pub(super) happened: u64,
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
     pub lines: BTreeMap<u64, Line>,
@@ -109,6 +88,8 @@ pub struct World {
     pub tickets: Tickets,
     pub traps: Vec<Trap>,
     pub account: Account,
+    /// How far answers have seen.
+    pub positions: Positions,
     pub trace: Trace,
     pub failure: Option<Failure>,
     /// No more faults; nodes that are to stay down have their bit set.
@@ -126,7 +107,7 @@ pub struct World {
     pub crashes: u64,
     /// Rare conditions, and how often they were met.
     pub reached: Reached,
-    faults: u64,
+    pub(super) faults: u64,
 }
 
 /// Runs one seed's plan.
@@ -170,6 +151,7 @@ impl World {
             limits: first_limits(&plan),
             net,
             account: Account::default(),
+            positions: Positions::default(),
             trace,
             failure: None,
             healed: false,
@@ -193,83 +175,6 @@ impl World {
         world
     }
 
-    /// Runs it, through its three phases.
-    pub fn run(&mut self) {
-        for node in 0..self.nodes.len() {
-            self.start(node);
-        }
-        for client in 0..self.clients.len() {
-            self.schedule(self.now, Event::Think { client });
-        }
-        for number in 0..self.plan.faults.len() {
-            let at = self.plan.faults[number].at + self.now;
-            self.schedule(at, Event::Fault { number });
-        }
-        self.advance(SAFETY_MAX, |world| world.account.open() == 0 && world.clients.iter().all(Client::is_done));
-        self.heal();
-        let void = Duration::from_nanos(2 * self.plan.place_timeout);
-        let settled = self.plan.settings.election_timeout * LIVENESS_TIMEOUTS + CLIENT_PATIENCE + void;
-        let slowest = self.plan.clock_rates.iter().min().map_or(1_000, |rate| u64::from(*rate));
-        let bound = settled.as_nanos() as Nanos * 1_000 / slowest;
-        self.advance(self.now + bound, |world| world.account.open() == 0);
-        if self.failure.is_none() && self.account.open() > 0 {
-            let waiting = self.account.waiting();
-            self.fail("liveness", format!("after {bound} ns without a fault these still wait: {waiting}"));
-        }
-        if self.plan.judged.audit {
-            self.audit();
-        }
-    }
-
-    fn audit(&mut self) {
-        self.stays_down = 0;
-        for node in 0..self.nodes.len() {
-            if !self.nodes[node].up && self.nodes[node].may_start() {
-                self.start(node);
-            }
-        }
-        for client in 0..self.clients.len().min(1) {
-            self.read_everything(client);
-        }
-        self.advance(self.now + CONVERGENCE, |world| world.account.open() == 0 && world.is_even());
-        if self.failure.is_none() && !self.is_even() {
-            let uneven = self.uneven();
-            self.fail("convergence", format!("replicas stay apart: {uneven}"));
-        }
-        if self.failure.is_none()
-            && let Err((check, what)) = self.account.judge(&self.oracle, self.plan.judged)
-        {
-            self.fail(check, what);
-        }
-    }
-
-    /// Lets things happen until `until`, or until `enough`.
-    fn advance(&mut self, until: Nanos, enough: impl Fn(&World) -> bool) {
-        while self.failure.is_none() && !enough(self) {
-            let Some(Reverse(next)) = self.queue.peek() else { return };
-            if next.at > until {
-                break;
-            }
-            let Some(Reverse(Scheduled { at, event, .. })) = self.queue.pop() else { return };
-            self.now = self.now.max(at);
-            self.happen(event);
-            self.bound();
-        }
-    }
-
-    /// A run that goes round in circles, or orders ever more, ends.
-    fn bound(&mut self) {
-        self.happened += 1;
-        let ordered = self.ordered();
-        if self.trace.steps() > STEPS_MAX {
-            self.fail("livelock", format!("more than {STEPS_MAX} steps"));
-        } else if self.happened > EVENTS_MAX {
-            self.fail("livelock", format!("more than {EVENTS_MAX} events, and {} steps", self.trace.steps()));
-        } else if ordered > ORDERED_MAX {
-            self.fail("growth", format!("{ordered} events are ordered, after {} that happened", self.happened));
-        }
-    }
-
     /// Events that are ordered and have not happened.
     pub fn ordered(&self) -> usize {
         self.queue.len()
@@ -289,7 +194,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    pub(super) fn happen(&mut self, event: Event) {
         if let Some((node, life)) = event.process() {
             let each = &self.nodes[node];
             if !each.up || each.life != life {
@@ -489,68 +394,6 @@ impl World {
                 self.schedule(self.now + length, Event::DiskWell { node });
             }
         }
-    }
-
-    /// Everything works from now on; perhaps a minority stays down until the audit.
-    fn heal(&mut self) {
-        self.healed = true;
-        self.net.heal();
-        self.traps.clear();
-        self.clients.iter_mut().for_each(Client::comes_back);
-        if self.plan.minority_down {
-            // A disk that was lost is as good as a node that stays down, and so is one with damage.
-            let lost = usize::from(self.nodes.iter().any(|node| node.is_lost || node.is_rotten || node.has_rotten_log));
-            let minority = ((self.plan.replicas as usize - 1) / 2).saturating_sub(lost);
-            for _ in 0..minority {
-                self.reached.note("liveness: a node stays down");
-                self.stays_down |= 1 << self.random.below(self.nodes.len());
-            }
-        }
-        for node in 0..self.nodes.len() {
-            let now = self.now;
-            let each = &mut self.nodes[node];
-            (each.paused_until, each.doom, each.flush_extra, each.cut_start) = (0, None, 0, None);
-            each.store.set_room(None);
-            each.store.spare();
-            let life = each.life;
-            match (self.nodes[node].up, self.stays_down >> node & 1 == 1) {
-                (true, true) => self.crash(node, 0),
-                (false, false) if self.nodes[node].may_start() => self.schedule(now, Event::Start { node, life }),
-                _ => {}
-            }
-            self.arm(node);
-        }
-    }
-
-    /// All replicas have decided all that any of them has.
-    fn is_even(&self) -> bool {
-        self.uneven().is_empty()
-    }
-
-    /// What keeps the run from its end: changes under way, replicas that lack something.
-    fn uneven(&self) -> String {
-        let mut uneven = self.oracle.under_way();
-        for entry in self.map.groups() {
-            let known = self.oracle.decided(entry.partition);
-            for info in &entry.replicas {
-                let node = info.node.0 as usize - 1;
-                let host = self.nodes[node].hosts.get(&entry.partition).filter(|host| host.me.0 == info.replica.0);
-                let decided = host.map(|host| host.replica.executor().decided());
-                if decided != Some(Instance(known)) {
-                    uneven += &format!("{} on n{node}: {decided:?} of {known}; ", entry.partition);
-                }
-            }
-        }
-        let strangers = self.nodes.iter().enumerate().flat_map(|(node, each)| {
-            let own = NodeId(node as u32 + 1);
-            let stays = move |group| self.map.group(group).is_some_and(|entry| entry.replica_on(own).is_some());
-            each.hosts
-                .keys()
-                .filter(move |group| !stays(**group))
-                .map(move |group| format!("{group} still on n{node}; "))
-        });
-        uneven.extend(strangers);
-        uneven
     }
 }
 
