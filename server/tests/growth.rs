@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use coppice_client::map::{PartitionMap, Role};
-use coppice_client::wire::{AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Shape};
+use coppice_client::wire::{
+    AdminError, AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Shape,
+};
 use coppice_server::local::{Cluster, LocalOptions, admin};
 
 use common::cluster::{ASK, Writer, add, connect, formed, leader, map, refused, relocate, reshape};
@@ -14,6 +16,18 @@ use common::{Scratch, patience, wait_for, wait_until};
 
 fn nodes_of(map: &PartitionMap, partition: u32) -> Vec<u32> {
     map.entry(PartitionId(partition)).unwrap().replicas.iter().map(|info| info.node.0).collect()
+}
+
+/// Their states, and who is decided to replicate each group (reliability.md E6).
+fn replicas_agree(cluster: &Cluster) {
+    wait_for("all replicas are compared", patience(), || {
+        let said = cluster.endpoints().into_iter().find_map(|endpoint| admin(endpoint, AdminRequest::Verify, ASK).ok());
+        match said {
+            Some(AdminReply::Verified { missing, .. }) => missing.is_empty().then_some(()),
+            Some(AdminReply::Failed(AdminError::Mismatch(text))) => panic!("{text}"),
+            _ => None,
+        }
+    });
 }
 
 #[test]
@@ -44,6 +58,7 @@ fn every_replica_moves_to_new_nodes_and_the_old_ones_go_while_a_client_writes() 
         cluster.restart(at).unwrap();
     }
     writer.check(&cluster);
+    replicas_agree(&cluster);
 }
 
 #[test]
@@ -65,6 +80,7 @@ fn a_drained_node_holds_nothing_and_the_move_survives_the_directorys_leader() {
     cluster.restart(leader).unwrap();
     assert_eq!(nodes_of(&map(&cluster), 1), [2, 3, 4]);
     reshape(&cluster, 3, Shape::DrainNode { node: NodeId(2) });
+    replicas_agree(&cluster);
     let drained = map(&cluster);
     for partition in 0..=3 {
         let nodes = nodes_of(&drained, partition);

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::PartitionMap;
+use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, NodeId, PartitionId};
+use coppice_client::wire::{AdminReply, NodeId, PartitionId, ReplicaId};
 use tokio::sync::oneshot;
 
 use super::{Control, ToControl};
-use crate::net::rpc::LocalStatus;
+use crate::net::rpc::{GroupReport, LocalStatus};
 
 /// Between two looks of `verify` at replicas that had no instance in common, while they go on deciding.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -23,8 +23,20 @@ const LOOKS_MAX: u32 = 40;
 #[derive(Debug, Default)]
 pub(super) struct Digests {
     by_replica: BTreeMap<(PartitionId, NodeId), BTreeMap<u64, u64>>,
+    /// Decided configurations by replica, and the instances that decided them. They are no part of the digests: the
+    /// ordering core holds them, not the machine.
+    configurations: BTreeMap<(PartitionId, NodeId), BTreeMap<u64, Members>>,
     /// Replicas that answer.
     present: Vec<(PartitionId, NodeId)>,
+}
+
+/// Voters and learners, ascending.
+type Members = (Vec<ReplicaId>, Vec<ReplicaId>);
+
+/// Who votes and who learns, and what decided that; none: no instance did yet, and what a replica begins with is told
+/// by whoever starts it.
+fn members(report: &GroupReport) -> Option<(u64, Members)> {
+    (report.configured_at > 0).then(|| (report.configured_at, (report.voters.clone(), report.learners.clone())))
 }
 
 impl Digests {
@@ -35,6 +47,7 @@ impl Digests {
             for (&partition, replica) in &local.replicas {
                 self.present.push((partition, node));
                 self.by_replica.entry((partition, node)).or_default().extend(replica.digests.iter().copied());
+                self.configurations.entry((partition, node)).or_default().extend(members(&replica.group));
             }
         }
     }
@@ -57,6 +70,9 @@ impl Digests {
                     return AdminReply::Failed(AdminError::Mismatch(text));
                 }
             }
+            if let Some(text) = self.configurations_differ(entry) {
+                return AdminReply::Failed(AdminError::Mismatch(text));
+            }
             // The newest of the instances that most replicas have.
             let compared = by_instance.iter().max_by_key(|(instance, digests)| (digests.len(), **instance));
             let told = compared.iter().flat_map(|(_, digests)| digests.iter().map(|(node, _)| *node));
@@ -71,6 +87,22 @@ impl Digests {
             }
         }
         AdminReply::Verified { partitions, missing }
+    }
+
+    /// Two replicas that say who was decided at an instance to replicate the group, and say different things.
+    fn configurations_differ(&self, entry: &Entry) -> Option<String> {
+        let mut first: BTreeMap<u64, (NodeId, &Members)> = BTreeMap::new();
+        for replica in &entry.replicas {
+            let told = self.configurations.get(&(entry.partition, replica.node));
+            for (&instance, members) in told.into_iter().flatten() {
+                let (node, expected) = *first.entry(instance).or_insert((replica.node, members));
+                if members != expected {
+                    let (partition, other) = (entry.partition, replica.node);
+                    return Some(format!("{partition}: {other} has another configuration than {node} of #{instance}"));
+                }
+            }
+        }
+        None
     }
 
     /// Whether another look may show more: a replica that answers has not been compared yet.
@@ -110,8 +142,7 @@ impl Control {
 
 #[cfg(test)]
 mod tests {
-    use coppice_client::map::{Entry, ReplicaInfo, Role};
-    use coppice_client::wire::ReplicaId;
+    use coppice_client::map::{ReplicaInfo, Role};
 
     use super::*;
     use crate::net::rpc::LocalReplica;
@@ -155,6 +186,31 @@ mod tests {
         assert!(
             matches!(digests.compare(&map()), AdminReply::Failed(AdminError::Mismatch(text)) if text.contains("#7"))
         );
+    }
+
+    #[test]
+    fn another_configuration_of_the_same_instance_is_a_mismatch() {
+        let told = |rows: &[(u32, u64, &[u32])]| -> BTreeMap<NodeId, LocalStatus> {
+            let of = |&(node, configured_at, voters): &(u32, u64, &[u32])| {
+                let voters = voters.iter().copied().map(ReplicaId).collect();
+                let group = GroupReport { voters, configured_at, ..GroupReport::default() };
+                let replica = LocalReplica { group, digests: vec![(9, 90)], ..LocalReplica::default() };
+                (NodeId(node), LocalStatus { replicas: BTreeMap::from([(P1, replica)]), ..LocalStatus::default() })
+            };
+            rows.iter().map(of).collect()
+        };
+        let verdict = |rows: &[(u32, u64, &[u32])]| {
+            let mut digests = Digests::default();
+            digests.note(&told(rows));
+            digests.compare(&map())
+        };
+        let right = [(1, 7, &[1, 2, 3][..]), (2, 7, &[1, 2, 3]), (3, 4, &[1, 2, 4])];
+        assert!(matches!(verdict(&right), AdminReply::Verified { .. }), "one lags, and knows an older one");
+        let wrong = verdict(&[(1, 7, &[1, 2, 3]), (2, 7, &[1, 2, 4]), (3, 7, &[1, 2, 3])]);
+        assert!(matches!(&wrong, AdminReply::Failed(AdminError::Mismatch(text)) if text.contains("#7")), "{wrong:?}");
+        // What a replica begins with may be older on one node than on another.
+        let begun = [(1, 0, &[1, 2, 3][..]), (2, 0, &[1, 2]), (3, 0, &[1, 2, 3])];
+        assert!(matches!(verdict(&begun), AdminReply::Verified { .. }));
     }
 
     #[test]
