@@ -31,6 +31,14 @@ pub(super) fn check(config: &NodeConfig, effective: &[Effective]) -> Result<(), 
             return conflict(key, what, "a wildcard needs the address that others shall dial");
         }
     }
+    let open: Vec<_> = listens.iter().filter_map(|(key, listen, _)| Some((*key, (*listen)?))).collect();
+    for (at, (key, listen)) in open.iter().enumerate() {
+        let other = open[..at].iter().find(|(_, other)| other == listen && listen.port() != 0);
+        if let Some((other, _)) = other {
+            let what = format!("`{other}` and `{key}` are both {listen}");
+            return conflict(key, what, "each needs a port of its own");
+        }
+    }
     if !config.dial_override.is_empty() && !config.allow_faults {
         let what = "`dial_override` needs `allow_faults = true`".to_owned();
         return conflict("dial_override", what, "dialling a proxy instead of a node is for tests");

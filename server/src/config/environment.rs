@@ -1,5 +1,7 @@
 //! The part of the environment that is meant for a node.
 
+use std::ffi::{OsStr, OsString};
+
 use super::error::ConfigError;
 use super::load::{Given, Origin};
 use super::nearest::nearest;
@@ -19,22 +21,31 @@ const PLATFORM_PREFIXES: [&str; 2] = ["COPPICE_SERVICE_", "COPPICE_PORT"];
 
 /// Takes the settings out of `environment`, over what the file gave. Returns warnings.
 pub(super) fn read_environment(
-    environment: &[(String, String)],
+    environment: &[(String, OsString)],
     given: &mut Given,
 ) -> Result<Vec<String>, ConfigError> {
     let mut warnings = Vec::new();
     for (name, text) in environment.iter().filter(|(name, _)| name == SHARED_LOG_VARIABLE) {
-        given.insert("log_level", (text.clone(), Origin::Environment(name.clone())));
+        given.insert("log_level", text_of("log_level", name, text)?);
     }
     for (name, text) in environment.iter().filter(|(name, _)| is_ours(name)) {
         match NODE_SETTINGS.iter().find(|setting| setting.variable() == *name) {
             Some(setting) => {
-                given.insert(setting.key, (text.clone(), Origin::Environment(name.clone())));
+                given.insert(setting.key, text_of(setting.key, name, text)?);
             }
             None => warnings.push(warning_for(name)?),
         }
     }
     Ok(warnings)
+}
+
+/// The value of a variable, and where it stands.
+fn text_of(key: &'static str, name: &str, value: &OsStr) -> Result<(String, Origin), ConfigError> {
+    let origin = Origin::Environment(name.to_owned());
+    match value.to_str() {
+        Some(text) => Ok((text.to_owned(), origin)),
+        None => Err(ConfigError::Invalid { key, origin, expected: format!("text in UTF-8, not {value:?}") }),
+    }
 }
 
 fn is_ours(name: &str) -> bool {

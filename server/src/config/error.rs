@@ -86,7 +86,7 @@ impl ConfigError {
     #[must_use]
     pub fn cause(&self) -> String {
         match self {
-            Self::File { .. } => "the file is missing or may not be read".to_owned(),
+            Self::File { .. } => "the file is missing, may not be read, or is not a file of settings".to_owned(),
             Self::Syntax { .. } => "the file is not valid TOML".to_owned(),
             Self::Unknown { nearest: Some(_), .. } => "a typing error".to_owned(),
             Self::Unknown { nearest: None, .. } => "no setting has this name".to_owned(),

@@ -1,8 +1,14 @@
 //! Merging flags, environment, file and defaults, and remembering where each value came from.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::check::check;
 use super::environment::read_environment;
@@ -13,6 +19,9 @@ use super::table::{LATER, NODE_SETTINGS, Setting, find};
 
 /// Files that are looked for, in this order, when none is named.
 const FILES: [&str; 2] = ["./coppice.toml", "/etc/coppice/coppice.toml"];
+
+/// All settings with all their comments are a hundredth of that.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +53,7 @@ pub struct Sources {
     /// Setting name and text, from the command line.
     pub flags: Vec<(&'static str, String)>,
     /// The environment, or as much of it as shall count.
-    pub environment: Vec<(String, String)>,
+    pub environment: Vec<(String, OsString)>,
     /// The file to read. None: the first that exists of `./coppice.toml` and `/etc/coppice/coppice.toml`.
     pub file: Option<PathBuf>,
     /// Looks at no file at all, not even those that are looked for by default.
@@ -56,7 +65,8 @@ impl Sources {
     #[must_use]
     pub fn of_process() -> Self {
         let environment = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            // A name that is no text is none of ours.
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .collect();
         Self { environment, ..Self::default() }
     }
@@ -120,7 +130,7 @@ fn read_file(sources: &Sources, given: &mut Given) -> Result<Option<PathBuf>, Co
     }
     let found = || FILES.iter().map(PathBuf::from).find(|path| path.exists());
     let Some(path) = sources.file.clone().or_else(found) else { return Ok(None) };
-    let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::File { path: path.clone(), source })?;
+    let text = read_text(&path).map_err(|source| ConfigError::File { path: path.clone(), source })?;
     let table: toml::Table =
         toml::from_str(&text).map_err(|error| ConfigError::Syntax { path: path.clone(), reason: error.to_string() })?;
     let origin = Origin::File(path.clone());
@@ -128,6 +138,17 @@ fn read_file(sources: &Sources, given: &mut Given) -> Result<Option<PathBuf>, Co
         read_value(key, value, &origin, given)?;
     }
     Ok(Some(path))
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    // A pipe without a writer must not be waited for.
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() && path != Path::new("/dev/null") {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
 }
 
 /// A value of a file; a table's keys continue its own name.
@@ -214,7 +235,7 @@ mod tests {
     fn with(file: Option<&TestFile>, environment: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Sources {
         Sources {
             flags: flags.iter().map(|(key, text)| (*key, (*text).to_owned())).collect(),
-            environment: environment.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect(),
+            environment: environment.iter().map(|(name, text)| ((*name).to_owned(), (*text).into())).collect(),
             file: file.map(|file| file.0.clone()),
             no_file: file.is_none(),
         }
@@ -311,6 +332,40 @@ mod tests {
     fn a_missing_file_that_was_asked_for_is_an_error() {
         let sources = Sources { file: Some(PathBuf::from("/nowhere/coppice.toml")), ..Sources::default() };
         assert!(matches!(load(&sources), Err(ConfigError::File { .. })));
+    }
+
+    #[test]
+    fn a_variable_that_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        let broken = || OsString::from_vec(b"d\xff".to_vec());
+        for (name, key) in [("COPPICE_DATA_DIR", "data_dir"), ("COPPICE_LOG", "log_level")] {
+            let sources = Sources { environment: vec![(name.to_owned(), broken())], ..with(None, &[], &[]) };
+            assert!(error_of(&sources).starts_with(&format!("`{key}` must be text in UTF-8, not ")), "{name}");
+        }
+        let foreign = Sources { environment: vec![("LESSOPEN".to_owned(), broken())], ..with(None, &[], &[]) };
+        assert!(load(&foreign).is_ok());
+    }
+
+    #[test]
+    fn only_a_regular_file_of_bounded_size_is_read() {
+        let file = TestFile::new(&"#".repeat(FILE_BYTES_MAX as usize + 1));
+        assert!(error_of(&with(Some(&file), &[], &[])).ends_with("it is larger than 1 MiB"));
+        let of = |path: &str| Sources { file: Some(PathBuf::from(path)), ..Sources::default() };
+        assert!(error_of(&of("/dev/zero")).ends_with("it is no regular file"));
+        assert!(load(&of("/dev/null")).is_ok());
+        let pipe = TestFile::new("");
+        std::fs::remove_file(&pipe.0).expect("it is there");
+        let made = std::process::Command::new("mkfifo").arg(&pipe.0).status().expect("mkfifo runs");
+        assert!(made.success());
+        assert!(error_of(&with(Some(&pipe), &[], &[])).ends_with("it is no regular file"));
+    }
+
+    #[test]
+    fn two_doors_cannot_share_a_port() {
+        let same = [("listen.native", "127.0.0.1:7400"), ("listen.peer", "127.0.0.1:7400")];
+        assert!(error_of(&with(None, &[], &same)).contains("`listen.native` and `listen.peer` are both"));
+        let any = [("listen.native", "127.0.0.1:0"), ("listen.peer", "127.0.0.1:0")];
+        assert!(load(&with(None, &[], &any)).is_ok());
     }
 
     #[test]
