@@ -50,6 +50,8 @@ fn every_replica_moves_to_new_nodes_and_the_old_ones_go_while_a_client_writes() 
     }
     for node in 1..=3 {
         reshape(&cluster, 30 + u64::from(node), Shape::RemoveNode { node: NodeId(node) });
+        let address = cluster.node(node as usize - 1).unwrap().endpoints().peer.to_string();
+        refused(&cluster, 40 + u64::from(node), Shape::AddNode { address }, "empty its data directory");
         cluster.stop(node as usize - 1);
     }
     // All that the cluster was formed of is gone; those that are left come back by themselves.
@@ -127,7 +129,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_half_done() {
     let before = map(&cluster);
     let because = |shape: Shape, words: &str| refused(&cluster, 1, shape, words);
     because(relocate(1, &[1, 2, 9]), "no node n9");
-    because(relocate(1, &[2]), "--force");
+    because(relocate(1, &[2]), "set `replicas` first");
     because(relocate(7, &[1, 2, 3]), "no partition p7");
     because(Shape::RemoveNode { node: NodeId(3) }, "add a node first");
     because(Shape::AddNode { address: "127.0.0.1:1".into() }, "nobody answers");

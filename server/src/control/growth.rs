@@ -395,6 +395,11 @@ async fn enlist(
     match identified.identity {
         Some((cluster, node)) if Some(cluster) == own => {
             let done = state.map.node(node).is_some_and(|row| row.state == NodeState::Member);
+            if state.map.node(node).is_some_and(|row| row.state == NodeState::Removed) {
+                return refused(format!(
+                    "{address} is {node}, which was removed: stop it, empty its data directory and start it again"
+                ));
+            }
             if replaces.is_some() || !done {
                 return refused(format!("{address} is {node} of this cluster, with its data"));
             }

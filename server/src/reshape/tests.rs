@@ -321,11 +321,11 @@ fn what_would_lose_a_quorum_is_refused_with_the_reason() {
     let mut model = Model::new(5, 1);
     let because = |text: String, words: &str| assert!(text.contains(words), "{text}");
     because(model.why(relocation(1, &[])), "no replica left");
-    because(model.why(relocation(1, &[1, 2])), "--force");
+    because(model.why(relocation(1, &[1, 2])), "set `replicas` first");
     because(model.why(relocation(7, &[1, 2, 3])), "no partition p7");
     because(model.why(relocation(1, &[1, 2, 9])), "no node n9");
     because(model.why(relocation(1, &[9])), "no node n9");
-    because(model.why(relocation(1, &[2])), "would have 1 replica instead of 3");
+    because(model.why(relocation(1, &[2])), "would have 1 replica and get another at once");
     model.down.insert(NodeId(4));
     because(model.why(relocation(1, &[1, 2, 4])), "n4 does not answer");
     model.down.extend([NodeId(2), NodeId(3)]);
@@ -347,6 +347,31 @@ fn a_node_without_a_place_for_its_replicas_stays() {
     let last = Shape::RemoveNode { node: NodeId(1) };
     assert!(model.why(last.clone()).contains("last node"), "{}", model.why(last));
     model.down.clear();
+}
+
+/// `partition move p1 --to n1 --force` was done, and said `p1 is on n1 n2`: the plan had begun to undo it.
+#[test]
+fn a_move_that_would_be_undone_at_once_is_refused_even_when_forced() {
+    let mut model = Model::new(3, 1);
+    let alone = || relocation(1, &[1]);
+    let because = |text: String, words: &str| assert!(text.contains(words), "{text}");
+    because(model.ask(alone(), true).expect_err("a refusal").to_string(), "`replicas` is 3");
+    model.down.extend([NodeId(2)]);
+    because(model.ask(alone(), true).expect_err("a refusal").to_string(), "on n3 perhaps");
+    // Nobody is there to take another: that is what --force is for.
+    because(model.why(relocation(1, &[1, 3])), "--force");
+    assert!(matches!(model.ask(relocation(1, &[1, 3]), true), Ok(Verdict::Begin { .. })));
+}
+
+/// `node add` and `partition add` were tried for 30 s: a leader that had lost its quorum took itself for one.
+#[test]
+fn nothing_is_begun_while_the_directory_cannot_decide() {
+    let mut model = Model::new(3, 1);
+    let add = || Shape::AddNode { address: "h4:2".to_owned() };
+    assert!(matches!(model.ask(add(), false), Ok(Verdict::Enlist { .. })));
+    model.down.extend([NodeId(2), NodeId(3)]);
+    let error = model.ask(add(), false).expect_err("a refusal");
+    assert_eq!(error, AdminError::Unavailable("the directory has no quorum: 1 of its 3 voters answer".to_owned()));
 }
 
 #[test]

@@ -45,16 +45,15 @@ pub fn verdict(
     request: &ReshapeRequest,
 ) -> Result<Verdict, AdminError> {
     let judge = Judge { state, view, replicas, request };
-    match &request.shape {
-        Shape::AddNode { address } => judge.add(address),
-        Shape::DrainNode { node } => judge.drain(*node),
-        Shape::UndrainNode { node } => judge.undrain(*node),
-        Shape::RemoveNode { node } => judge.remove(*node),
-        Shape::ReplaceNode { old, address } => judge.replace(*old, address),
-        Shape::Move { partition, from, to } => judge.relocate(*partition, from, to),
-        Shape::Split { partition, at } => judge.split(*partition, at.as_deref()),
-        Shape::Merge { partition, into } => judge.merge(*partition, *into),
+    let verdict = judge.shape()?;
+    if !matches!(verdict, Verdict::Progress(_)) {
+        // Whoever lost its quorum a moment ago still takes itself for the leader, and can decide nothing.
+        let (up, all) = view.voters_up(state, PartitionId::DIRECTORY);
+        if up <= all / 2 {
+            return unavailable(format!("the directory has no quorum: {up} of its {all} voters answer"));
+        }
     }
+    Ok(verdict)
 }
 
 struct Judge<'a> {
@@ -78,6 +77,19 @@ fn decide(command: Reshape, plan: Reshaped) -> Result<Verdict, AdminError> {
 }
 
 impl Judge<'_> {
+    fn shape(&self) -> Result<Verdict, AdminError> {
+        match &self.request.shape {
+            Shape::AddNode { address } => self.add(address),
+            Shape::DrainNode { node } => self.drain(*node),
+            Shape::UndrainNode { node } => self.undrain(*node),
+            Shape::RemoveNode { node } => self.remove(*node),
+            Shape::ReplaceNode { old, address } => self.replace(*old, address),
+            Shape::Move { partition, from, to } => self.relocate(*partition, from, to),
+            Shape::Split { partition, at } => self.split(*partition, at.as_deref()),
+            Shape::Merge { partition, into } => self.merge(*partition, *into),
+        }
+    }
+
     fn reshaped(&self, done: bool, left: usize, steps: Vec<String>) -> Reshaped {
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         Reshaped { done, steps, left, partition: None, node: None, map_version: self.state.map.version }
@@ -315,7 +327,17 @@ impl Judge<'_> {
         for &node in target.difference(now) {
             self.known(node)?;
         }
-        if target.len() < self.replicas.min(now.len()) && !self.request.force {
+        let fewer = target.len() < self.replicas.min(now.len());
+        if let Some(back) = self.state.map.nodes.iter().find(|row| fewer && self.is_free(row, target)) {
+            return refused(format!(
+                "{partition} would have {} and get another at once, on {} perhaps, for `replicas` is {}: give it as many \
+                 nodes, or set `replicas` first",
+                replicas(target.len()),
+                back.id,
+                self.replicas
+            ));
+        }
+        if fewer && !self.request.force {
             return refused(format!(
                 "{partition} would have {} instead of {}, and survive fewer failures: give it as many nodes, set \
                  `replicas`, or accept it with --force",
@@ -348,6 +370,12 @@ impl Judge<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// Whether a group that is on `nodes` may be given a replica on this one.
+    fn is_free(&self, row: &NodeInfo, nodes: &BTreeSet<NodeId>) -> bool {
+        let takes = self.view.node(row.id).is_some_and(|local| !local.is_full());
+        row.state == NodeState::Member && !nodes.contains(&row.id) && takes
     }
 
     fn moving(&self, change: &Move) -> Reshaped {
