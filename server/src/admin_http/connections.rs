@@ -19,6 +19,10 @@ const CONNECTIONS_MAX: usize = 64;
 /// A connection on which neither side moved a byte for this long is closed. Longer than a scrape interval of 15 s.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
+/// From the first byte of a request until the beginning of its answer, and from the accept until the first byte. Who
+/// sends a byte now and then would hold a place for ever. No answer takes longer than two seconds.
+const REQUEST_MAX: Duration = Duration::from_secs(5);
+
 /// A listener that holds back while [`CONNECTIONS_MAX`] connections are open.
 pub(super) struct Bounded {
     listener: TcpListener,
@@ -39,7 +43,8 @@ impl Listener for Bounded {
         let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         // axum's own accept logs what fails and waits when descriptors have run out.
         let (stream, peer) = Listener::accept(&mut self.listener).await;
-        (Connection { stream, idle: Box::pin(tokio::time::sleep(IDLE_MAX)), _place: place }, peer)
+        let end = Box::pin(tokio::time::sleep(REQUEST_MAX));
+        (Connection { stream, end, asking: true, _place: place }, peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -50,37 +55,44 @@ impl Listener for Bounded {
 /// One connection; it gives its place back when dropped.
 pub(super) struct Connection {
     stream: TcpStream,
-    idle: Pin<Box<Sleep>>,
+    /// It is closed then, if nothing can be read or written.
+    end: Pin<Box<Sleep>>,
+    /// A request has begun and no answer yet.
+    asking: bool,
     _place: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    /// Passes on what the socket says; what is still pending fails when the connection was silent too long.
-    fn bounded<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match polled {
-            Poll::Ready(done) => {
-                self.idle.as_mut().reset(Instant::now() + IDLE_MAX);
-                Poll::Ready(done)
-            }
-            Poll::Pending => match self.idle.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                Poll::Pending => Poll::Pending,
-            },
-        }
+    fn ends_after(&mut self, time: Duration) {
+        self.end.as_mut().reset(Instant::now() + time);
+    }
+
+    /// What is still pending fails when the time is over.
+    fn bounded<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.end.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_read(cx, into);
-        self.bounded(cx, polled)
+        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, into) else { return self.bounded(cx) };
+        if !std::mem::replace(&mut self.asking, true) {
+            self.ends_after(REQUEST_MAX);
+        }
+        // More of a request that takes too long is not read.
+        match self.bounded(cx) {
+            Poll::Ready(late) => Poll::Ready(read.and(late)),
+            Poll::Pending => Poll::Ready(read),
+        }
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.bounded(cx, polled)
+        let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, bytes) else { return self.bounded(cx) };
+        self.asking = false;
+        self.ends_after(IDLE_MAX);
+        Poll::Ready(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -115,6 +115,34 @@ fn forgotten_connections_give_their_places_back() {
     assert_eq!(fetch(&server, "/livez").0, 200);
 }
 
+/// 64 connections that each sent a header line every ten seconds kept `/livez` unanswered: every byte renewed the time
+/// that a connection has.
+#[test]
+fn requests_that_drip_in_give_their_places_up() {
+    let server = serve(admin(&[]));
+    let mut drips: Vec<_> = (0..64).map(|_| TcpStream::connect(server.address()).expect("connect")).collect();
+    let begun = Instant::now();
+    let address = server.address();
+    let asked = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).expect("connect");
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("send");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    });
+    let head = b"GET / HTTP/1.1\r\n";
+    let mut bytes = head.iter().chain(b"x: y\r\n".iter().cycle());
+    while !asked.is_finished() && begun.elapsed() < Duration::from_secs(60) {
+        let byte = [*bytes.next().expect("it goes on for ever")];
+        // Those that were closed are gone.
+        drips.retain_mut(|drip| drip.write_all(&byte).is_ok());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(asked.is_finished(), "no answer beside {} requests that drip in", drips.len());
+    let answer = asked.join().expect("no panic").expect("an answer");
+    // By now the shards of this test, which never turn, stand still.
+    assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+}
+
 #[test]
 fn a_stopped_endpoint_gives_its_port_back() {
     let server = serve(admin(&[]));
