@@ -178,12 +178,16 @@ fn a_second_process_is_refused_and_told_who_has_the_directory() {
     let output = BufReader::new(child.stdout.take().expect("piped"));
     assert!(output.lines().map_while(Result::ok).any(|line| line == "holding"), "it holds the directory");
     let refused = DataDir::open(&temp.0);
+    // Whoever tidies up removes the file, and the directory is in use all the same.
+    std::fs::remove_file(temp.0.join("LOCK")).expect("it is there");
+    let refused_again = DataDir::open(&temp.0);
     child.kill().expect("killed");
     child.wait().expect("ended");
     match refused {
         Err(DataDirError::Locked { pid, .. }) => assert_eq!(pid, child.id()),
         other => panic!("{other:?}"),
     }
+    assert!(matches!(refused_again, Err(DataDirError::Locked { .. })), "{refused_again:?}");
     DataDir::open(&temp.0).expect("a killed process holds nothing");
 }
 

@@ -16,7 +16,7 @@ pub mod claim;
 mod identity;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -93,8 +93,8 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// Locked until it is dropped.
-    _lock: File,
+    /// Locked until they are dropped.
+    _locks: [File; 2],
     identity: Option<Identity>,
 }
 
@@ -108,7 +108,7 @@ impl DataDir {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at)?;
         let new = is_new(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(at)?;
-        let lock = lock(path)?;
+        let locks = lock(path)?;
         if new {
             create(path).map_err(at)?;
         }
@@ -117,7 +117,7 @@ impl DataDir {
         }
         let identity = identity::read(&path.join("node.toml"))?;
         _ = fs::remove_file(path.join("endpoints.json"));
-        Ok(DataDir { path: path.to_owned(), _lock: lock, identity })
+        Ok(DataDir { path: path.to_owned(), _locks: locks, identity })
     }
 
     /// Whose directory it is, as of the last start that went through; `None` before [`DataDir::adopt`].
@@ -235,22 +235,24 @@ fn create(path: &Path) -> io::Result<()> {
     replace(path, "VERSION", VERSION.as_bytes())
 }
 
-/// Takes the lock, or says who has it (reliability.md ST13).
-fn lock(path: &Path) -> Result<File, DataDirError> {
+/// Takes the lock, or says who has it (reliability.md ST13). The directory itself is locked, for somebody may remove
+/// `LOCK` beneath a running process; the file too, whose content says who that is.
+fn lock(path: &Path) -> Result<[File; 2], DataDirError> {
     let name = path.join("LOCK");
     let at = |error: io::Error| DataDirError::Io { path: name.clone(), error };
+    let directory = File::open(path).map_err(at)?;
     let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&name).map_err(at)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        _ if crate::mutant!(no_lock) => {}
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            file.read_to_string(&mut pid).map_err(at)?;
-            let pid = pid.trim().parse().unwrap_or(0);
-            return Err(DataDirError::Locked { path: path.to_owned(), pid });
+    let mut file = options.write(true).create(true).truncate(false).mode(0o600).open(&name).map_err(at)?;
+    for locked in [&directory, &file] {
+        match flock(locked, FlockOperation::NonBlockingLockExclusive) {
+            _ if crate::mutant!(no_lock) => {}
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let pid = fs::read_to_string(&name).map_err(at)?.trim().parse().unwrap_or(0);
+                return Err(DataDirError::Locked { path: path.to_owned(), pid });
+            }
+            Err(error) => return Err(at(error.into())),
         }
-        Err(error) => return Err(at(error.into())),
     }
     let write = |file: &mut File| {
         file.set_len(0)?;
@@ -258,7 +260,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
         writeln!(file, "{}", std::process::id())
     };
     write(&mut file).map_err(at)?;
-    Ok(file)
+    Ok([directory, file])
 }
 
 /// Gives the file `name` in `dir` new content, durably and all at once.
