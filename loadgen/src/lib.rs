@@ -16,6 +16,7 @@ pub mod random;
 pub mod record;
 pub mod report;
 pub mod runner;
+mod say;
 pub mod target;
 pub mod units;
 pub mod versus;

@@ -46,6 +46,25 @@ pub enum Output {
     Json,
 }
 
+/// Each client has a place of its own in the generator, and a request under way in the store.
+const CLIENTS_MAX: u64 = 100_000;
+
+/// One request per nanosecond, the unit of our clock.
+const RATE_MAX: u64 = 1_000_000_000;
+
+fn clients(text: &str) -> Result<u64, String> {
+    between(text, CLIENTS_MAX)
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    between(text, RATE_MAX)
+}
+
+fn between(text: &str, max: u64) -> Result<u64, String> {
+    let count = units::count(text)?;
+    if (1..=max).contains(&count) { Ok(count) } else { Err(format!("it must be between 1 and {max}")) }
+}
+
 /// Commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -101,13 +120,13 @@ pub struct RunArgs {
     #[arg(long, default_value = "mixed")]
     pub workload: String,
     /// Closed loop: clients, each with one request at a time [64]; with --rate: the most requests under way [10000]
-    #[arg(long, value_parser = units::count)]
+    #[arg(long, value_parser = clients)]
     pub clients: Option<u64>,
     /// Closed loop: pause of a client between an answer and its next request: 5ms, or 0..10ms (even)
     #[arg(long, value_parser = Think::parse, default_value = "0")]
     pub think: Think,
     /// Open loop: requests due per second; latency counts from the moment when a request was due
-    #[arg(long, value_parser = units::count)]
+    #[arg(long, value_parser = rate)]
     pub rate: Option<u64>,
     /// Length of the run [20s; each step of --find-max: 6s]
     #[arg(long, value_parser = units::duration)]
@@ -130,7 +149,7 @@ pub struct RunArgs {
     /// Of ranges, this percentage spans two partitions
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=100), default_value_t = 0)]
     pub cross_percent: u8,
-    /// Split the key space evenly into so many partitions first
+    /// Run only on a cluster of so many partitions
     #[arg(long)]
     pub partitions: Option<u32>,
     /// Bytes that the client library packs into one frame; 0: one command per frame
@@ -305,6 +324,17 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!("it is a run") };
         assert_eq!((run.preload, run.pack, run.duration), (Some(12_000_000), 8_192, Some(Duration::from_secs(60))));
         assert_eq!(run.find_max.unwrap().percentile, 99.0);
+    }
+
+    /// None ran one, one per second; 99999999999 clients took all memory.
+    #[test]
+    fn clients_and_rates_that_no_run_can_have_are_refused() {
+        for flag in ["--clients", "--rate"] {
+            for (value, good) in [("0", false), ("1", true), ("100k", true), ("99999999999", false)] {
+                let parsed = Cli::try_parse_from(["coppice-load", "run", flag, value]);
+                assert_eq!(parsed.is_ok(), good, "{flag} {value}");
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::failure::{Exit, Failure};
 use super::progress::Progress;
 use super::store::{Description, Store};
 use crate::fill::Filled;
+use crate::say::say;
 use crate::units::{print_count, significant};
 use std::time::Instant;
 
@@ -13,14 +14,14 @@ pub fn fill(args: &FillArgs, global: &Global) -> Result<Exit, Failure> {
     let (filled, description, seconds) = fill_quietly(args, global)?;
     let rate = filled.keys as f64 / seconds.max(1e-9);
     match global.output {
-        Output::Json => println!(
+        Output::Json => say!(
             "{}",
             serde_json::json!({
                 "v": 1, "entries": filled.keys, "present": filled.present, "seconds": seconds,
                 "keys_per_second": rate.round(), "partitions": description.keys.parts(), "value_bytes": args.value_size,
             })
         ),
-        Output::Table => println!(
+        Output::Table => say!(
             "{} keys of 8 bytes with values of {} bytes in {} partitions, in {} s: {} keys/s{}",
             print_count(filled.keys),
             print_count(args.value_size),

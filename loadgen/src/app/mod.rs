@@ -10,9 +10,11 @@ pub(crate) mod run;
 mod store;
 mod unloaded;
 
+use crate::say::{say, unsaid};
 use args::{Cli, Command, Output};
 use clap::Parser;
 use failure::{Exit, Failure};
+use std::io::Write;
 use std::process::ExitCode;
 
 pub use run::{NOTHING_ANSWERED, measure};
@@ -28,13 +30,23 @@ pub fn main() -> ExitCode {
             return ExitCode::from(error.exit_code() as u8);
         }
     };
-    let done = carry_out(&cli, &line.join(" "));
+    let mut done = carry_out(&cli, &line.join(" "));
+    if let (Ok(_), Some(cause)) = (&done, unsaid()) {
+        done = Err(Failure {
+            exit: Exit::Failed,
+            what: "it was carried out, and its result cannot be written".to_owned(),
+            place: "stdout".to_owned(),
+            cause: cause.to_owned(),
+            attempt: line.join(" "),
+        });
+    }
     match done {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) => {
             match cli.global.output {
-                Output::Json => println!("{}", failure.json()),
-                Output::Table => eprint!("{}", failure.text()),
+                Output::Json if unsaid().is_none() => say!("{}", failure.json()),
+                // If nobody reads that either, the exit status is left.
+                Output::Json | Output::Table => _ = write!(std::io::stderr(), "{}", failure.text()),
             }
             ExitCode::from(failure.exit as u8)
         }

@@ -4,6 +4,7 @@ use super::args::PlotArgs;
 use super::failure::{Exit, Failure};
 use crate::plot;
 use crate::report::files;
+use crate::say::say;
 
 /// Carries the command out; the names of the pictures go to stdout.
 pub fn plot(args: &PlotArgs) -> Result<Exit, Failure> {
@@ -20,7 +21,7 @@ pub fn plot(args: &PlotArgs) -> Result<Exit, Failure> {
     for (name, svg) in plot::of_runs(&named) {
         let path = args.out.join(name);
         std::fs::write(&path, svg).map_err(|e| written(&path, e))?;
-        println!("{}", path.display());
+        say!("{}", path.display());
     }
     Ok(Exit::Done)
 }

@@ -12,6 +12,7 @@ use crate::record::History;
 use crate::report::files::{self, OrderingRow};
 use crate::report::{self, Point, RunFile, Setup, Summary, summary::FindMax};
 use crate::runner::{Orders, Pace, Tally, Timeline, Watch};
+use crate::say::say;
 use crate::target::Nanos;
 use crate::units::print_count;
 use crate::workload::mix::{NAMES, Scan, Size};
@@ -50,20 +51,23 @@ struct Prepared<'a> {
 
 /// Carries the command out; `command` is the command line, for the report.
 pub fn run(args: &RunArgs, global: &Global, command: &str) -> Result<Exit, Failure> {
+    let unwritten = |e| Failure::file("the report cannot be written", e, "coppice-load run --out ANOTHER");
+    if let Some(directory) = &args.out {
+        files::prepare(directory).map_err(unwritten)?;
+    }
     let prepared = prepare(args, global)?;
     let (step, points) = match args.find_max {
         None => (prepared.step(prepared.load(), prepared.duration())?, Vec::new()),
         Some(_) => prepared.search()?,
     };
     let exit = exit_of(&step.summary);
+    match global.output {
+        Output::Json => say!("{}", report::json(&step.summary)),
+        Output::Table => crate::say::write(format_args!("{}", report::text::render(&step.summary))),
+    }
     if let Some(directory) = &args.out {
         let run = prepared.file(&step, points, command);
-        files::write(directory, &run, &step.tally, &step.timeline)
-            .map_err(|e| Failure::file("the report cannot be written", e, "coppice-load run --out ANOTHER"))?;
-    }
-    match global.output {
-        Output::Json => println!("{}", report::json(&step.summary)),
-        Output::Table => print!("{}", report::text::render(&step.summary)),
+        files::write(directory, &run, &step.tally, &step.timeline).map_err(unwritten)?;
     }
     if exit == Exit::Unavailable {
         return Err(unanswered(&prepared, &step.summary));
@@ -133,8 +137,8 @@ fn check_partitions(args: &RunArgs, store: &Store, description: &Description) ->
     if let Some(wanted) = args.partitions.filter(|&wanted| wanted != parts) {
         return Err(Failure::usage(
             format!("--partitions {wanted}"),
-            format!("the cluster has {parts}, and splitting them is not possible yet"),
-            format!("coppice demo --partitions {wanted}"),
+            format!("the cluster has {parts}: partitions are cut and joined by its own verbs"),
+            if wanted > parts { "coppice partition split --help" } else { "coppice partition merge --help" },
         ));
     }
     if args.cross_percent == 0 {

@@ -8,6 +8,7 @@
 use super::args::{Global, Output, TargetName, UnloadedArgs};
 use super::failure::{Exit, Failure};
 use super::store::Store;
+use crate::say::say;
 use crate::units::print_count;
 use bytes::BytesMut;
 use coppice_client::blocking::Client;
@@ -83,7 +84,7 @@ fn report(output: Output, rounds: u64, [put, of_client, of_replica, flush]: [&Hi
     let ratio = at(put, 0.5) / sum;
     if let Output::Json = output {
         let p50 = |times| (at(times, 0.5) * 1e6).round() / 1e6;
-        println!(
+        say!(
             "{}",
             serde_json::json!({
                 "v": 1, "rounds": rounds, "put_p50_ms": p50(put), "put_p99_ms": at(put, 0.99),
@@ -93,16 +94,16 @@ fn report(output: Output, rounds: u64, [put, of_client, of_replica, flush]: [&Hi
         );
         return;
     }
-    println!("{} rounds, one request at a time; ms", print_count(rounds));
-    println!("{:<42} {:>7} {:>7} {:>7}", "", "p50", "p90", "p99");
+    say!("{} rounds, one request at a time; ms", print_count(rounds));
+    say!("{:<42} {:>7} {:>7} {:>7}", "", "p50", "p90", "p99");
     let line = |name: &str, times| {
-        println!("{name:<42} {:>7.3} {:>7.3} {:>7.3}", at(times, 0.5), at(times, 0.9), at(times, 0.99));
+        say!("{name:<42} {:>7.3} {:>7.3} {:>7.3}", at(times, 0.5), at(times, 0.9), at(times, 0.99));
     };
     line("durable put", put);
     line("round trip to a node (client)", of_client);
     line("round trip to a node (as between replicas)", of_replica);
     line("fdatasync of one block", flush);
-    println!("put / (round trip + round trip + fdatasync) = {ratio:.2} at p50");
+    say!("put / (round trip + round trip + fdatasync) = {ratio:.2} at p50");
 }
 
 /// A connection on which nothing but pings goes.

@@ -18,6 +18,7 @@ use crate::app::failure::{Exit, Failure};
 use crate::app::progress::Progress;
 use crate::machine::Machine;
 use crate::processes::{Site, in_path};
+use crate::say::say;
 use crate::units::{Think, print_count, print_duration};
 use cluster::{Ground, Pool};
 pub use lab::COLUMNS as LAB_COLUMNS;
@@ -120,8 +121,8 @@ impl Work<'_> {
         for figure in &self.figures {
             let (all, over) = self.progress(figure, state);
             match self.global.output {
-                Output::Table => println!("{:<8} {over} of {all} rounds measured  {}", figure.id, figure.title),
-                Output::Json => println!(
+                Output::Table => say!("{:<8} {over} of {all} rounds measured  {}", figure.id, figure.title),
+                Output::Json => say!(
                     "{}",
                     json!({"v": 1, "figure": figure.id, "title": figure.title, "rounds": all, "measured": over})
                 ),
@@ -261,12 +262,12 @@ impl Work<'_> {
         for figure in &self.figures {
             let results = self.results(figure, state);
             match self.global.output {
-                Output::Table => print!("{}", index::lines(figure, &results)),
-                Output::Json => println!("{}", index::object(figure, &results)),
+                Output::Table => crate::say::write(format_args!("{}", index::lines(figure, &results))),
+                Output::Json => say!("{}", index::object(figure, &results)),
             }
         }
         if self.global.output == Output::Table {
-            println!("{}", self.args.out.join("index.html").display());
+            say!("{}", self.args.out.join("index.html").display());
         }
     }
 }

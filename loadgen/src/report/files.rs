@@ -97,6 +97,15 @@ pub fn percentiles(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
     points
 }
 
+/// Makes the directory if needed and tries to write into it, before anything is measured for it; the error names the
+/// file.
+pub fn prepare(directory: &Path) -> Result<(), String> {
+    let error = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    std::fs::create_dir_all(directory).map_err(|e| error(directory, &e))?;
+    let path = directory.join("run.json.tmp");
+    std::fs::write(&path, "").and_then(|()| std::fs::remove_file(&path)).map_err(|e| error(&path, &e))
+}
+
 /// Writes the directory, making it if needed; the error names the file.
 pub fn write(directory: &Path, run: &RunFile, tally: &Tally, timeline: &Timeline) -> Result<(), String> {
     let error = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());

@@ -105,8 +105,8 @@ impl<T: Target, L: FnMut(Live)> Engine<'_, T, L> {
             self.poll(next.min(end).min(self.told_at + LIVE_INTERVAL), &mut done);
             self.tell();
         }
-        for intended in self.pacing.untaken(end) {
-            self.tally.never_sent(intended, end);
+        for (intended, count) in self.pacing.untaken(end) {
+            self.tally.never_sent(intended, count, end);
         }
         self.drain(&mut done);
     }

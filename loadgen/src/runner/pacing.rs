@@ -11,6 +11,9 @@ use std::collections::{BinaryHeap, VecDeque};
 /// cost nothing.
 const PAUSE_AFTER_ERROR: Nanos = 10_000_000;
 
+/// Requests that a run did not come to are charged one by one up to so many: a second's work.
+const UNTAKEN_MAX: u64 = 10_000_000;
+
 /// A slot that may send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
@@ -156,13 +159,21 @@ impl Pacing {
         }
     }
 
-    /// Open loop: when the requests were due that are due before `end` and not taken yet.
-    pub fn untaken(&self, end: Nanos) -> impl Iterator<Item = Nanos> + use<> {
+    /// Open loop: when the requests were due that are due before `end` and not taken yet, and how many of them. If
+    /// they are more than [`UNTAKEN_MAX`], neighbours go together.
+    pub fn untaken(&self, end: Nanos) -> impl Iterator<Item = (Nanos, u64)> + use<> {
         let (gap, offset, taken) = match *self {
             Pacing::Open { gap, offset, taken, .. } => (gap, offset, taken),
             Pacing::Closed { .. } => (1.0, Nanos::MAX / 2, 0),
         };
-        (taken..).map(move |number| Pacing::due_at(gap, offset, number)).take_while(move |&due| due < end)
+        let mut due = (end.saturating_sub(offset) as f64 / gap) as u64 + 2;
+        // Rounding moves the last one by a place or two.
+        while due > taken && Pacing::due_at(gap, offset, due - 1) >= end {
+            due -= 1;
+        }
+        let step = due.saturating_sub(taken).div_ceil(UNTAKEN_MAX).max(1);
+        let first = (taken..due).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        first.map(move |number| (Pacing::due_at(gap, offset, number), step.min(due - number)))
     }
 }
 
@@ -181,8 +192,18 @@ mod tests {
         pacing.ended(1, 6_000_000, true);
         assert_eq!(pacing.take(6_000_000), Some(Due { slot: 1, intended: 2_000_500 }));
         // Due before 10 ms: 0.0005, 1.0005, .. 9.0005 ms; three are taken.
-        assert_eq!(pacing.untaken(10_000_000).collect::<Vec<_>>()[..2], [3_000_500, 4_000_500]);
+        assert_eq!(pacing.untaken(10_000_000).collect::<Vec<_>>()[..2], [(3_000_500, 1), (4_000_500, 1)]);
         assert_eq!(pacing.untaken(10_000_000).count(), 7);
+    }
+
+    /// A rate of 10^9 took a minute to count what it had not sent in two seconds.
+    #[test]
+    fn very_many_that_were_never_sent_are_counted_together() {
+        let pacing = Pacing::new(&Pace::Open { rate: 1e9, offset: 7, slots: 1 }, 0);
+        let untaken: Vec<_> = pacing.untaken(2_000_000_007).collect();
+        assert!(untaken.len() as u64 <= UNTAKEN_MAX, "{}", untaken.len());
+        assert_eq!(untaken.iter().map(|(_, count)| count).sum::<u64>(), 2_000_000_000);
+        assert!(untaken.last().is_some_and(|(due, _)| *due < 2_000_000_007));
     }
 
     #[test]

@@ -15,8 +15,12 @@ pub fn histogram() -> Histogram<u64> {
 
 /// Adds one latency.
 pub fn record(histogram: &mut Histogram<u64>, latency: Nanos) {
+    record_many(histogram, latency, 1);
+}
+
+fn record_many(histogram: &mut Histogram<u64>, latency: Nanos, count: u64) {
     // Auto-resizing and bounded above: it cannot be refused.
-    let _ = histogram.record(latency.min(LATENCY_MAX));
+    let _ = histogram.record_n(latency.min(LATENCY_MAX), count);
 }
 
 /// Ends by how they came.
@@ -175,14 +179,14 @@ impl Tally {
         }
     }
 
-    /// Counts a request that was due at `intended` and not sent by the end of the run, at `now`. Leaving it out would
-    /// make a store look the faster the further it falls behind.
-    pub fn never_sent(&mut self, intended: Nanos, now: Nanos) {
+    /// Counts `count` requests that were due about `intended` and not sent by the end of the run, at `now`. Leaving
+    /// them out would make a store look the faster the further it falls behind.
+    pub fn never_sent(&mut self, intended: Nanos, count: u64, now: Nanos) {
         let Some(slice) = self.timeline.slice_of(intended) else { return };
         let waited = now.saturating_sub(intended);
-        self.unsent += 1;
-        record(&mut self.overdue, waited);
-        record(&mut self.slices[slice].latency, waited);
+        self.unsent += count;
+        record_many(&mut self.overdue, waited, count);
+        record_many(&mut self.slices[slice].latency, waited, count);
     }
 
     /// All latencies of the window, those of requests that were never sent included.

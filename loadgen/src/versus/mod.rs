@@ -14,6 +14,7 @@ use crate::app::args::{Global, Output, Peers, VersusArgs};
 use crate::app::failure::{Exit, Failure};
 use crate::machine::{self, Machine};
 use crate::processes::Site;
+use crate::say::say;
 use job::{Job, Measured};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -161,8 +162,8 @@ pub fn versus(args: &VersusArgs, global: &Global, command: &str) -> Result<Exit,
             .map_err(|e| Failure::file("the table cannot be written", e, "coppice-load versus all --out ANOTHER"))?;
     }
     match global.output {
-        Output::Json => println!("{}", table::json(&comparison)),
-        Output::Table => print!("{}", table::text(&comparison)),
+        Output::Json => say!("{}", table::json(&comparison)),
+        Output::Table => crate::say::write(format_args!("{}", table::text(&comparison))),
     }
     let failed = comparison.stores.iter().any(|column| column.failed.is_some());
     Ok(if failed { Exit::Failed } else { Exit::Done })
