@@ -37,6 +37,9 @@ pub enum Error {
     /// No node answered; what became of each.
     #[error("no node answered{}", in_brackets(.0))]
     Unreachable(Vec<NodeTrouble>),
+    /// A node was asked for a change and did not answer: it may have been carried out. What became of each node.
+    #[error("sent, and no node answered{}", in_brackets(.0))]
+    Unanswered(Vec<NodeTrouble>),
     /// A node answered, and refused.
     #[error("refused: {0:?}")]
     Refused(Refusal),
@@ -56,8 +59,10 @@ fn in_brackets(troubles: &[NodeTrouble]) -> Place {
 enum Attempt<T> {
     Answered(T),
     Refused(Refusal),
-    /// No answer, and why.
+    /// Not asked, and why.
     Silent(String),
+    /// Asked, and no answer: why.
+    Unanswered(String),
     /// It belongs to no cluster, and was not asked: it waits to be formed, or has lost its disk.
     Blank,
 }
@@ -97,6 +102,19 @@ fn least_patience(request: &AdminRequest) -> Duration {
             Duration::from_millis(u64::from(*deadline_ms)) + Duration::from_secs(1)
         }
         _ => Duration::ZERO,
+    }
+}
+
+/// Whether the verb changes anything, if it is carried out.
+fn changes(request: &AdminRequest) -> bool {
+    match request {
+        AdminRequest::ConfigGet | AdminRequest::Verify | AdminRequest::Tuning { .. } => false,
+        AdminRequest::Reshape(request) => !request.dry_run,
+        AdminRequest::Init(_)
+        | AdminRequest::ConfigSet { .. }
+        | AdminRequest::LogLevel { .. }
+        | AdminRequest::TransferLeader { .. }
+        | AdminRequest::Faults(_) => true,
     }
 }
 
@@ -146,7 +164,9 @@ impl Admin {
             match connect(address, &self.config, until.greeted).await {
                 Ok((_, hello)) => return Ok(hello),
                 Err(Attempt::Refused(refusal)) => return Err(Error::Refused(refusal)),
-                Err(Attempt::Silent(trouble)) => troubles.push(trouble_of(address, trouble)),
+                Err(Attempt::Silent(trouble) | Attempt::Unanswered(trouble)) => {
+                    troubles.push(trouble_of(address, trouble));
+                }
                 Err(Attempt::Answered(()) | Attempt::Blank) => {}
             }
         }
@@ -183,7 +203,7 @@ impl Admin {
     /// Hands the leadership of a partition over; how long nobody led.
     ///
     /// # Errors
-    /// [`AdminError::TimedOut`]: the old leader goes on.
+    /// [`AdminError::TimedOut`]: the old leader goes on, or hands over later.
     pub async fn transfer_leader(
         &self,
         partition: PartitionId,
@@ -226,10 +246,10 @@ impl Admin {
     /// greet.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// See [`Error`]; [`Error::Unanswered`] only if the verb changes something.
     pub async fn verb(&self, request: AdminRequest) -> Result<AdminReply, Error> {
         let deadline = Instant::now() + self.config.timeout;
-        let (mut troubles, mut refused) = (Vec::new(), None);
+        let (mut troubles, mut refused, mut unanswered) = (Vec::new(), None, false);
         let (mut addresses, mut blank) = (self.endpoints.clone(), Vec::new());
         // Only a node without a cluster can form one.
         let mut whom = if matches!(request, AdminRequest::Init(_)) { Whom::Anybody } else { Whom::Members };
@@ -244,8 +264,15 @@ impl Admin {
                     // Another node may know better, or lead.
                     Attempt::Refused(refusal) => refused = Some(refusal),
                     Attempt::Silent(trouble) => troubles.push(trouble_of(address, trouble)),
+                    Attempt::Unanswered(trouble) => {
+                        unanswered |= changes(&request);
+                        troubles.push(trouble_of(address, trouble));
+                    }
                     Attempt::Blank => blank.push(address.clone()),
                 }
+            }
+            if unanswered {
+                return Err(Error::Unanswered(troubles));
             }
             if blank.is_empty() || refused.is_some() {
                 return Err(refused.map_or(Error::Unreachable(troubles), Error::Refused));
@@ -288,7 +315,7 @@ impl Admin {
             match timeout_at(patience, asked.join_next()).await {
                 Ok(Some(Ok((_, Attempt::Answered(answer))))) => return Ok(answer),
                 Ok(Some(Ok((_, Attempt::Refused(refusal))))) => refused = Some(refusal),
-                Ok(Some(Ok((address, Attempt::Silent(trouble))))) => {
+                Ok(Some(Ok((address, Attempt::Silent(trouble) | Attempt::Unanswered(trouble))))) => {
                     troubles.push(trouble_of(&address, trouble));
                 }
                 Ok(Some(Ok((address, Attempt::Blank)))) => blank.push(address),
@@ -321,24 +348,24 @@ async fn ask<Q: Serialize, A: DeserializeOwned>(
         Ok((_, hello)) if whom == Whom::Members && hello.cluster.is_none() => return Attempt::Blank,
         Ok((line, _)) => line,
         Err(Attempt::Refused(refusal)) => return Attempt::Refused(refusal),
-        Err(Attempt::Silent(trouble)) => return Attempt::Silent(trouble),
+        Err(Attempt::Silent(trouble) | Attempt::Unanswered(trouble)) => return Attempt::Silent(trouble),
         Err(Attempt::Answered(()) | Attempt::Blank) => return silent("did not greet"),
     };
     let mut out = BytesMut::new();
     encode_control(&mut out, kind, 1, question);
     match timeout_at(until.answered, line.exchange(out)).await {
-        Err(_) => silent("timed out"),
-        Ok(Err(trouble)) => Attempt::Silent(trouble),
+        Err(_) => Attempt::Unanswered("timed out".into()),
+        Ok(Err(trouble)) => Attempt::Unanswered(trouble),
         Ok(Ok(frame)) => match Kind::from_u8(frame.kind) {
             Some(kind) if kind == answer => match decode_control(&frame.body, what) {
                 Ok(answer) => Attempt::Answered(answer),
-                Err(error) => Attempt::Silent(error.to_string()),
+                Err(error) => Attempt::Unanswered(error.to_string()),
             },
             Some(Kind::Refused) => match Refusal::decode(&frame.body) {
                 Ok(refusal) => Attempt::Refused(refusal),
-                Err(error) => Attempt::Silent(error.to_string()),
+                Err(error) => Attempt::Unanswered(error.to_string()),
             },
-            _ => silent("answered something else"),
+            _ => Attempt::Unanswered("answered something else".into()),
         },
     }
 }

@@ -459,6 +459,22 @@ async fn verbs_are_carried_out_or_say_why_not() {
     assert_eq!(admin.map().await.unwrap().map.unwrap().partitions.len(), 1);
 }
 
+/// A setting was said to be certainly not set, exit 3, and was: a node had been asked that answered too late.
+#[tokio::test]
+async fn a_change_that_a_node_was_asked_for_is_not_called_undone() {
+    let hangs = Server::start(&[]).await;
+    hangs.behave(Manner::NeverAnswers, u64::MAX);
+    let config = || Config { timeout: Duration::from_millis(500), ..patient() };
+    let admin = Admin::new([hangs.address.clone()], config());
+    let error = admin.set_config("replicas", "3").await.unwrap_err();
+    assert!(matches!(&error, coppice_client::admin::Error::Unanswered(nodes) if nodes.len() == 1), "{error:?}");
+    let error = admin.config().await.unwrap_err();
+    assert!(matches!(&error, coppice_client::admin::Error::Unreachable(_)), "a question: {error:?}");
+    let nobody = Admin::new(["127.0.0.1:1"], config());
+    let error = nobody.set_config("replicas", "3").await.unwrap_err();
+    assert!(matches!(&error, coppice_client::admin::Error::Unreachable(_)), "never sent: {error:?}");
+}
+
 /// The first node of the list was stopped: a verb waited for it until its time was up, and no other node was asked.
 #[tokio::test]
 async fn a_verb_goes_on_to_the_next_endpoint_when_one_hangs() {

@@ -161,6 +161,8 @@ impl Verb {
             Self::Verify => "verify",
             Self::Node(_) => "node",
             Self::Partition(_) => "partition",
+            Self::Config(ConfigVerb::Get { .. }) => "config get",
+            Self::Config(ConfigVerb::Set { .. }) => "config set",
             Self::Config(_) => "config",
             Self::Autopilot(_) => "autopilot",
             Self::Inspect(_) => "inspect",

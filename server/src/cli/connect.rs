@@ -29,6 +29,7 @@ pub fn context_of(cli: &Cli, line: &[String]) -> Context {
         default_endpoints,
         coding: cli.global.coding(),
         reverse: false,
+        may_read_stdin: true,
     }
 }
 

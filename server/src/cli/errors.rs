@@ -29,6 +29,8 @@ pub struct Context {
     pub coding: Coding,
     /// The direction of a scan.
     pub reverse: bool,
+    /// Nobody else reads stdin.
+    pub may_read_stdin: bool,
 }
 
 impl Context {
@@ -43,6 +45,7 @@ impl Context {
             default_endpoints: true,
             coding: Coding::Plain,
             reverse: false,
+            may_read_stdin: false,
         }
     }
 
@@ -95,11 +98,34 @@ pub fn admin_failure(error: &admin::Error, context: &Context) -> Failure {
     match error {
         admin::Error::Unreachable(troubles) => {
             let place = Place { nodes: troubles.clone(), ..Place::default() };
-            sure(&Reason::Unreachable, &place, context)
+            let failure = sure(&Reason::Unreachable, &place, context);
+            if troubles.iter().any(|node| node.trouble == "timed out") {
+                return failure;
+            }
+            // Nobody was waited for.
+            Failure { what: format!("{}: no node answered", context.verb), ..failure }
+        }
+        admin::Error::Unanswered(troubles) => {
+            let place = Place { nodes: troubles.clone(), ..Place::default() };
+            let what = format!("sent, and no answer {}", context.within());
+            Failure { place: nodes_of(&place, context), ..unknown(&what, context) }
         }
         admin::Error::Refused(refusal) => refused(refusal, context),
         admin::Error::Failed(error) => not_done(error, context),
         admin::Error::Incompatible(why) => sure(&Reason::Incompatible(why.clone()), &Place::default(), context),
+    }
+}
+
+/// A verb that was begun, and perhaps carried out.
+#[must_use]
+pub fn unknown(what: &str, context: &Context) -> Failure {
+    Failure {
+        exit: Exit::Unknown,
+        code: "unknown",
+        what: format!("{}: outcome unknown: {what}; it may be carried out yet", context.verb),
+        place: context.endpoints.join(", "),
+        cause: "too few of the nodes that must agree answer, or they are slow".to_owned(),
+        next: context.look(),
     }
 }
 
@@ -323,6 +349,12 @@ fn unsure(unknown: &Unknown, context: &Context) -> Failure {
         cause,
         next,
     }
+}
+
+/// How to see what a write did; none for other verbs.
+pub fn read_back(context: &Context) -> Option<String> {
+    let writes = ["put", "insert", "delete", "cas"].contains(&context.verb);
+    key_of(context).filter(|_| writes).map(|key| words::join(["coppice", "get", &key]))
 }
 
 /// The key of a write as it was given.

@@ -26,6 +26,7 @@ fn context(line: &str) -> Context {
         default_endpoints: true,
         coding: Coding::Plain,
         reverse: false,
+        may_read_stdin: true,
     }
 }
 
@@ -197,7 +198,13 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
         Refusal::Aborted { text: text() },
     ];
     let troubles = vec![NodeTrouble { node: None, address: "127.0.0.1:1".to_owned(), trouble: "timed out".to_owned() }];
-    let others = [admin::Error::Unreachable(troubles), admin::Error::Incompatible(text())];
+    let unanswered = admin::Error::Unanswered(troubles.clone());
+    assert_eq!(admin_failure(&unanswered, &context("init")).exit, Exit::Unknown);
+    let refused = vec![NodeTrouble { trouble: "refused the connection".to_owned(), ..troubles[0].clone() }];
+    for (troubles, what) in [(&troubles, "init: no node answered within 5s"), (&refused, "init: no node answered")] {
+        assert_eq!(admin_failure(&admin::Error::Unreachable(troubles.clone()), &context("init")).what, what);
+    }
+    let others = [admin::Error::Unreachable(troubles), unanswered, admin::Error::Incompatible(text())];
     for error in refusals.into_iter().map(admin::Error::Refused).chain(others) {
         for line in ["init", "status"] {
             assert_whole(&admin_failure(&error, &context(line)));

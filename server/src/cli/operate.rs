@@ -1,10 +1,11 @@
 //! Operators' verbs that are one question to the cluster: `config get` and `set`, `leader transfer`, `verify`.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
+use coppice_client::admin::Error;
+use coppice_client::wire::{AdminError, AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
 use coppice_client::{Admin, Config};
 use serde_json::{Value, json};
 
@@ -13,7 +14,11 @@ use super::connect::admin;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::output::Output;
+use super::words;
 use crate::config::units;
+
+/// A leadership that was handed over arrives within an election, if at all.
+const LATE_MAX: Duration = Duration::from_secs(1);
 
 type Outcome = io::Result<Result<Exit, Failure>>;
 
@@ -104,8 +109,14 @@ fn unknown_setting(context: &Context, key: &str, rows: &[ConfigRow]) -> Failure 
 /// # Errors
 /// That of stdout; a failure is returned with its four lines.
 pub async fn config_set(cli: &Cli, context: &Context, key: &str, value: &str, output: &mut Output<'_>) -> Outcome {
-    if let Err(error) = admin(cli).set_config(key, value).await {
-        return Ok(Err(errors::admin_failure(&error, context)));
+    match admin(cli).set_config(key, value).await {
+        Ok(()) => {}
+        // It was proposed, perhaps: a leader decides what it has in its log when it has a quorum again.
+        Err(Error::Failed(AdminError::TimedOut(text))) => {
+            let failure = errors::unknown(&text, context);
+            return Ok(Err(Failure { next: words::join(["coppice", "config", "get", key]), ..failure }));
+        }
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     }
     match output.style.admin() {
         Format::Json | Format::Jsonl => {
@@ -143,10 +154,21 @@ pub async fn transfer(cli: &Cli, context: &Context, args: &TransferArgs, output:
         return Ok(Ok(Exit::Done));
     }
     let pause = match admin.transfer_leader(partition, node, deadline).await {
-        Ok(pause) => pause,
+        Ok(pause) => Some(pause),
+        Err(Error::Failed(AdminError::TimedOut(_)) | Error::Unanswered(_)) => {
+            match led_late(&admin, partition, node).await {
+                Ok(()) => None,
+                Err(leader) => {
+                    let within = units::show_time(deadline);
+                    let leader = name(leader);
+                    let text = format!("{node} did not take {partition} over within {within}, {leader} leads it now");
+                    return Ok(Err(errors::unknown(&text, context)));
+                }
+            }
+        }
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
-    let pause_ms = pause.as_secs_f64() * 1e3;
+    let pause_ms = pause.map(|pause| pause.as_secs_f64() * 1e3);
     match output.style.admin() {
         Format::Json | Format::Jsonl => {
             let from = before.map(|leader| leader.to_string());
@@ -160,10 +182,24 @@ pub async fn transfer(cli: &Cli, context: &Context, args: &TransferArgs, output:
             writeln!(output.data, "{node} leads {partition} already")?
         }
         Format::Table | Format::Raw => {
-            writeln!(output.data, "{partition} led by {node}, was {}; pause {pause_ms:.1} ms", name(before))?;
+            let pause = pause_ms.map_or_else(|| "later than asked".to_owned(), |ms| format!("pause {ms:.1} ms"));
+            writeln!(output.data, "{partition} led by {node}, was {}; {pause}", name(before))?;
         }
     }
     Ok(Ok(Exit::Done))
+}
+
+/// Whether the node has come to lead the partition after the deadline; if not, who leads it.
+async fn led_late(admin: &Admin, partition: PartitionId, node: NodeId) -> Result<(), Option<NodeId>> {
+    let until = Instant::now() + LATE_MAX;
+    loop {
+        let leaders = admin.map().await.map(|reply| reply.leaders).unwrap_or_default();
+        match leaders.into_iter().find(|(id, _)| *id == partition).map(|(_, leader)| leader) {
+            Some(leader) if leader == node => return Ok(()),
+            leader if Instant::now() >= until => return Err(leader),
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
 
 /// `verify`: compares the digests of all replicas. A replica that does not answer, or has reported none yet, is named

@@ -86,13 +86,18 @@ fn split_key(context: &Context, key: &OsStr) -> Result<Bytes, Failure> {
 /// `partition add`: nodes that are none yet join, the largest partition is cut at its median, the new one moves. Each
 /// step is a change of its own; repeated, what is done already is passed over.
 async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
-    let first = plan.resume.unwrap_or_else(|| ChangeId(crate::random::draw()));
+    let first = plan.resume.unwrap_or_else(draw_change);
     output.note(&format!("plan: {} join if they are no nodes yet", words.join(" ")))?;
     output.note("plan: the largest partition is cut at its median, and the new one moves to them")?;
+    if plan.resume.is_none()
+        && let Err(error) = can_add(admin, words, plan.force).await
+    {
+        return Ok(Err(errors::admin_failure(&error, context)));
+    }
     if plan.dry_run {
         return Ok(Ok(Exit::Done));
     }
-    if plan.resume.is_none() && !plan.yes && !agreed(output)? {
+    if plan.resume.is_none() && !plan.yes && !agreed(context, output)? {
         let cause = "nobody agreed to the plan";
         return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
     }
@@ -100,6 +105,43 @@ async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs
     match or_interrupted(context, first, steps).await? {
         Ok(done) => report(&done, first, output).map(|()| Ok(Exit::Done)),
         Err(failure) => Ok(Err(failure)),
+    }
+}
+
+/// Looks at every step before the first is begun: a partition that was cut stays cut.
+async fn can_add(admin: &Admin, words: &[String], force: bool) -> Result<(), admin::Error> {
+    let ask = |shape, force| planned(admin, ReshapeRequest { change: draw_change(), shape, dry_run: true, force });
+    let mut to = Vec::new();
+    for word in words {
+        match super::shape_args::node(word) {
+            Ok(node) => to.push(node),
+            Err(_) => drop(ask(Shape::AddNode { address: word.clone() }, force).await?),
+        }
+    }
+    let cut = ask(Shape::Split { partition: None, at: None }, force).await?;
+    if let Some(partition) = cut.partition.filter(|_| !to.is_empty()) {
+        // Those that are to join come on top; how many there will be in all is known only then.
+        let force = force || to.len() < words.len();
+        ask(Shape::Move { partition, from: Vec::new(), to }, force).await?;
+    }
+    Ok(())
+}
+
+fn draw_change() -> ChangeId {
+    ChangeId(crate::random::draw())
+}
+
+/// What a change would be; `request` is a dry run.
+async fn planned(admin: &Admin, request: ReshapeRequest) -> Result<Reshaped, admin::Error> {
+    let begun = Instant::now();
+    loop {
+        match admin.reshape(request.clone()).await {
+            // The directory's leader may have died a moment ago; nothing was begun.
+            Err(admin::Error::Failed(AdminError::TimedOut(_))) if begun.elapsed() < ELECTION_PATIENCE => {
+                tokio::time::sleep(POLL).await;
+            }
+            answer => return answer,
+        }
     }
 }
 
@@ -139,18 +181,11 @@ async fn add_steps(
 
 /// Shows the plan, asks, begins, and watches until the end.
 async fn change(admin: &Admin, context: &Context, shape: Shape, plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
-    let name = plan.resume.unwrap_or_else(|| ChangeId(crate::random::draw()));
+    let name = plan.resume.unwrap_or_else(draw_change);
     let request = ReshapeRequest { change: name, shape, dry_run: true, force: plan.force };
-    let begun = Instant::now();
-    let planned = loop {
-        match admin.reshape(request.clone()).await {
-            Ok(planned) => break planned,
-            // The directory's leader may have died a moment ago; nothing was begun.
-            Err(admin::Error::Failed(AdminError::TimedOut(_))) if begun.elapsed() < ELECTION_PATIENCE => {
-                tokio::time::sleep(POLL).await;
-            }
-            Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
-        }
+    let planned = match planned(admin, request.clone()).await {
+        Ok(planned) => planned,
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
     if planned.done {
         return report(&planned, name, output).map(|()| Ok(Exit::Done));
@@ -161,7 +196,7 @@ async fn change(admin: &Admin, context: &Context, shape: Shape, plan: &PlanArgs,
     if plan.dry_run {
         return report(&planned, name, output).map(|()| Ok(Exit::Done));
     }
-    if plan.resume.is_none() && !plan.yes && !agreed(output)? {
+    if plan.resume.is_none() && !plan.yes && !agreed(context, output)? {
         let cause = "nobody agreed to the plan";
         return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
     }
@@ -218,8 +253,8 @@ async fn merge(
     if plan.dry_run {
         return Ok(Ok(Exit::Done));
     }
-    let first = plan.resume.unwrap_or_else(|| ChangeId(crate::random::draw()));
-    if plan.resume.is_none() && !plan.yes && !agreed(output)? {
+    let first = plan.resume.unwrap_or_else(draw_change);
+    if plan.resume.is_none() && !plan.yes && !agreed(context, output)? {
         let cause = "nobody agreed to the plan";
         return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
     }
@@ -261,20 +296,23 @@ async fn watch(
                 said = text;
             }
             // Somebody is elected, or starts again; asking twice is not asking for two.
-            Err(admin::Error::Failed(AdminError::TimedOut(_)) | admin::Error::Unreachable(_))
-                if heard.elapsed() < PATIENCE => {}
-            Err(admin::Error::Failed(AdminError::TimedOut(_)) | admin::Error::Unreachable(_)) => {
-                return Ok(Err(interrupted(context, request.change)));
-            }
+            Err(error) if is_silence(&error) && heard.elapsed() < PATIENCE => {}
+            Err(error) if is_silence(&error) => return Ok(Err(interrupted(context, request.change))),
             Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
+/// Nobody answered, or nobody who decides.
+fn is_silence(error: &admin::Error) -> bool {
+    use admin::Error::{Failed, Unanswered, Unreachable};
+    matches!(error, Failed(AdminError::TimedOut(_)) | Unreachable(_) | Unanswered(_))
+}
+
 /// Asks on a terminal; without one the answer is no.
-fn agreed(output: &mut Output<'_>) -> io::Result<bool> {
-    if !io::stdin().is_terminal() {
+fn agreed(context: &Context, output: &mut Output<'_>) -> io::Result<bool> {
+    if !context.may_read_stdin || !io::stdin().is_terminal() {
         return Ok(false);
     }
     write!(output.notes, "go on? [y/N] ")?;

@@ -137,7 +137,7 @@ impl Control {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let text = format!("{to} did not take {partition} over in time; the old leader goes on");
+            let text = format!("{to} did not take {partition} over in time");
             _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
         });
     }
