@@ -119,10 +119,17 @@ impl Output<'_> {
     /// # Errors
     /// That of stdout or stderr.
     pub fn write(&mut self, key: &[u8], outcome: &WriteOutcome<'_>, position: &str) -> io::Result<Exit> {
-        if is_json(self.style.data()) {
-            self.write_json(key, outcome, position)?;
-            return Ok(outcome.exit());
+        let json = is_json(self.style.data());
+        let printed =
+            if json { self.write_json(key, outcome, position) } else { self.write_text(key, outcome, position) };
+        match printed {
+            // A long value is written past the buffer: whoever does not read it learns the outcome nevertheless.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            _ => Ok(outcome.exit()),
         }
+    }
+
+    fn write_text(&mut self, key: &[u8], outcome: &WriteOutcome<'_>, position: &str) -> io::Result<()> {
         let coding = self.style.coding;
         match outcome {
             WriteOutcome::Done { previous: None } => writeln!(self.data, "ok  {position}")?,
@@ -138,7 +145,7 @@ impl Output<'_> {
                 }
             }
         }
-        Ok(outcome.exit())
+        Ok(())
     }
 
     fn write_json(&mut self, key: &[u8], outcome: &WriteOutcome<'_>, position: &str) -> io::Result<()> {
@@ -274,6 +281,9 @@ pub struct ScanEnd {
 
 impl ScanEnd {
     fn sentence(&self) -> String {
+        if self.positions.is_empty() {
+            return "0 keys: nothing lies between the ends".to_owned();
+        }
         let keys = if self.count == 1 { "1 key".to_owned() } else { format!("{} keys", self.count) };
         let partitions: Vec<&str> = self.positions.iter().filter_map(|position| position.split('#').next()).collect();
         let moment = match (&self.ticket, self.stale) {

@@ -97,6 +97,7 @@ fn scans_print_pairs_and_say_how_many_and_as_of_when() {
             ("scan", |o| scan(o, &[(b"apple", Some(b"green")), (EIGHT, Some(BINARY))], &end(2), false)),
             ("scan --keys-only", |o| scan(o, &[(b"apple", None)], &end(1), false)),
             ("scan of nothing", |o| scan(o, &[], &end(0), false)),
+            ("scan a..a", |o| scan(o, &[], &ScanEnd { positions: Vec::new(), ..end(0) }, false)),
             ("scan --count", |o| scan(o, &[], &end(12), true)),
             ("scan --limit", |o| {
                 let after = Some("AQBhcHBsZQ".to_owned());

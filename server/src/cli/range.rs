@@ -28,6 +28,9 @@ pub enum RangeError {
         /// What was expected.
         expected: String,
     },
+    /// An end that is to be included, and is not there.
+    #[error("`{0}` names no last key")]
+    NoLast(String),
     /// It ends before it begins.
     #[error("`{low}..{high}` ends before it begins")]
     Backwards {
@@ -52,38 +55,39 @@ impl Bounds {
         }
         let (low, high) = (&text[..at], &text[at + 2..]);
         match high.strip_prefix(b"=") {
-            Some(last) => Self::of_ends(Some(low), Some(last), true, coding),
-            None => Self::of_ends(Some(low), Some(high), false, coding),
+            Some([]) => Err(RangeError::NoLast(shown())),
+            Some(last) => Self::of_ends(low, last, true, coding),
+            None => Self::of_ends(low, high, false, coding),
         }
     }
 
     /// A range of two ends as written; an empty or missing one is open.
-    ///
-    /// # Errors
-    /// An end is written wrongly, or the range ends before it begins.
-    pub fn of_ends(
-        low: Option<&[u8]>,
-        high: Option<&[u8]>,
-        inclusive: bool,
-        coding: Coding,
-    ) -> Result<Self, RangeError> {
-        let decode = |end: Option<&[u8]>| match end {
-            None | Some([]) => Ok(None),
-            Some(end) => coding
+    fn of_ends(low: &[u8], high: &[u8], inclusive: bool, coding: Coding) -> Result<Self, RangeError> {
+        let decode = |end: &[u8]| match end {
+            [] => Ok(None),
+            end => coding
                 .decode(end)
                 .map(Some)
                 .map_err(|expected| RangeError::End { end: String::from_utf8_lossy(end).into_owned(), expected }),
         };
-        let (low_key, mut high_key) = (decode(low)?.unwrap_or_default(), decode(high)?);
-        if high_key.as_ref().is_some_and(|high_key| *high_key < low_key) {
-            let written = |end: Option<&[u8]>| String::from_utf8_lossy(end.unwrap_or_default()).into_owned();
-            return Err(RangeError::Backwards { low: written(low), high: written(high) });
-        }
-        if let (true, Some(high_key)) = (inclusive, &mut high_key) {
+        let mut bounds = Self::of_keys(decode(low)?, decode(high)?, coding)?;
+        if let (true, Some(high)) = (inclusive, &mut bounds.high) {
             // The first key after k is k and a zero byte.
-            high_key.push(0);
+            high.push(0);
         }
-        Ok(Self { low: low_key, high: high_key })
+        Ok(bounds)
+    }
+
+    /// The keys from `low` to before `high`; a missing one is open.
+    ///
+    /// # Errors
+    /// The range ends before it begins.
+    pub fn of_keys(low: Option<Vec<u8>>, high: Option<Vec<u8>>, coding: Coding) -> Result<Self, RangeError> {
+        let low = low.unwrap_or_default();
+        match high {
+            Some(high) if high < low => Err(RangeError::Backwards { low: coding.show(&low), high: coding.show(&high) }),
+            high => Ok(Self { low, high }),
+        }
     }
 }
 
@@ -115,6 +119,8 @@ mod tests {
         assert_eq!(refused("apple"), "`apple` is no range");
         assert_eq!(refused("a..b..c"), "`a..b..c` has more than one `..`");
         assert_eq!(refused("a...c"), "`a...c` has more than one `..`");
+        assert_eq!(refused("..="), "`..=` names no last key");
+        assert_eq!(refused("b..="), "`b..=` names no last key");
         assert_eq!(refused("b..a"), "`b..a` ends before it begins");
         let refused = Bounds::parse(b"1..x", Coding::Int).expect_err("a refusal").to_string();
         assert_eq!(refused, "`x` must be a number from 0 to 18446744073709551615, not `x`");

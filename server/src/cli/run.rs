@@ -14,7 +14,7 @@ use super::failure::{Exit, Failure};
 use super::operate::LeaderVerb;
 use super::output::{Output, Style};
 use super::usage::{Refusal, refusal};
-use super::{cluster, config_verb, data, inspect, local, operate, predict, serve, shape, shell};
+use super::{cluster, config_verb, data, errors, inspect, local, operate, predict, serve, shape, shell, words};
 
 /// The program: reads the process's arguments, does what they say, and gives its exit status.
 #[must_use]
@@ -22,21 +22,40 @@ pub fn main() -> ExitCode {
     let line: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let exit = match Cli::try_parse() {
         Ok(cli) => as_process(&cli, &line),
-        Err(error) => refuse(&error, &line),
+        Err(error) => match refuse(&error, &line) {
+            Err(error) if !reader_gone(&error) => {
+                Notes(io::stderr()).say(&unprinted("coppice", &line, &error));
+                Exit::Failed
+            }
+            refused => refused.unwrap_or(Exit::Done),
+        },
     };
-    match exit {
-        Ok(exit) => ExitCode::from(exit as u8),
-        // The reader of our output has gone, as `head` does: it has what it wanted.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(Exit::Failed as u8),
+    ExitCode::from(exit as u8)
+}
+
+/// Whoever read our output has gone, as `head` does: it has what it wanted.
+fn reader_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
+fn unprinted(verb: &str, line: &[String], error: &io::Error) -> Failure {
+    let words = ["coppice"].into_iter().chain(line.iter().skip(1).map(String::as_str));
+    Failure {
+        exit: Exit::Failed,
+        code: "output",
+        what: format!("{verb}: it ends here: {error}"),
+        place: "stdout, or the process itself".to_owned(),
+        cause: "the device behind stdout takes no more, or a limit of the process is reached (ulimit -a)".to_owned(),
+        next: words::join(words),
     }
 }
 
 /// Carries out the words of a verb at the prompt of a demo whose nodes are at `endpoints`, and prints as for a person.
+/// Stdin is not the verb's if the prompt reads it.
 ///
 /// # Errors
 /// That of stdout or stderr.
-pub async fn at_prompt(words: &[String], endpoints: &str) -> io::Result<Exit> {
+pub async fn at_prompt(words: &[String], endpoints: &str, prompt_reads: bool) -> io::Result<Exit> {
     let mut line = vec!["coppice".to_owned()];
     line.extend_from_slice(words);
     let mut whole = line.clone();
@@ -49,8 +68,12 @@ pub async fn at_prompt(words: &[String], endpoints: &str) -> io::Result<Exit> {
     };
     let style = Style { terminal: true, ..Style::of_process(&cli.global) };
     // What is suggested next is said at the prompt too, where the endpoints are known.
-    let context = Context { default_endpoints: true, ..context_of(&cli, &line) };
+    let context = Context { default_endpoints: true, may_read_stdin: !prompt_reads, ..context_of(&cli, &line) };
     let mut streams = Streams::new(style);
+    if prompt_reads && words.iter().any(|word| word == "-") {
+        let what = format!("{}: `-` is stdin, and that is read by the prompt", context.verb);
+        return streams.told(Err(Failure::usage(what, "every line of it is a command", words::join(&whole))));
+    }
     let result = inside_runtime(&cli, context, &mut streams.output()).await?;
     streams.told(result)
 }
@@ -59,12 +82,32 @@ pub async fn at_prompt(words: &[String], endpoints: &str) -> io::Result<Exit> {
 struct Streams {
     style: Style,
     data: io::BufWriter<io::Stdout>,
-    notes: io::Stderr,
+    notes: Notes,
+}
+
+/// Stderr. If nobody reads it there is nobody to tell, and how a command ended is still its exit status.
+struct Notes(io::Stderr);
+
+impl Notes {
+    fn say(&mut self, text: &dyn std::fmt::Display) {
+        let _ = writeln!(self.0, "{text}");
+    }
+}
+
+impl Write for Notes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.0.write(bytes).unwrap_or(bytes.len()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
 }
 
 impl Streams {
     fn new(style: Style) -> Self {
-        Self { style, data: io::BufWriter::new(io::stdout()), notes: io::stderr() }
+        Self { style, data: io::BufWriter::new(io::stdout()), notes: Notes(io::stderr()) }
     }
 
     fn output(&mut self) -> Output<'_> {
@@ -79,25 +122,45 @@ impl Streams {
             Err(failure) => self.output().failure(&failure).map(|()| failure.exit),
         }
     }
+
+    /// The exit status of a process that did all that it could: a failure is told even where its data is not taken.
+    fn ended(mut self, result: io::Result<Result<Exit, Failure>>, cli: &Cli, line: &[String]) -> Exit {
+        let failure = match (result, self.data.flush()) {
+            (Ok(Ok(exit)), Ok(())) => return exit,
+            (Ok(Ok(exit)), Err(error)) if reader_gone(&error) => return exit,
+            (Err(error), _) if reader_gone(&error) => return Exit::Done,
+            (Ok(Err(failure)), _) => failure,
+            (Ok(Ok(_)), Err(error)) => {
+                let failure = unprinted(cli.verb.name(), line, &error);
+                let what = format!("{}: it was carried out, and stdout cannot be written: {error}", cli.verb.name());
+                let next = errors::read_back(&context_of(cli, line)).unwrap_or_else(|| failure.next.clone());
+                Failure { what, next, ..failure }
+            }
+            (Err(error), _) => unprinted(cli.verb.name(), line, &error),
+        };
+        // Notes never fail.
+        let _ = self.output().failure(&failure);
+        failure.exit
+    }
 }
 
 /// Carries out what a process was started for.
-fn as_process(cli: &Cli, line: &[String]) -> io::Result<Exit> {
+fn as_process(cli: &Cli, line: &[String]) -> Exit {
     let mut streams = Streams::new(Style::of_process(&cli.global));
     let result = match &cli.verb {
         // These bring threads and runtimes of their own.
-        Verb::Serve(args) => serve::run(args, &mut streams.output())?,
-        Verb::Demo(args) => crate::demo::run(args)?,
+        Verb::Serve(args) => serve::run(args, &mut streams.output()),
+        Verb::Demo(args) => crate::demo::run(args),
         Verb::DemoGuard(args) => {
             crate::demo::guard::run(args);
-            Ok(Exit::Done)
+            Ok(Ok(Exit::Done))
         }
-        _ => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(inside_runtime(cli, context_of(cli, line), &mut streams.output()))?
-        }
+        _ => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .and_then(|runtime| runtime.block_on(inside_runtime(cli, context_of(cli, line), &mut streams.output()))),
     };
-    streams.told(result)
+    streams.ended(result, cli, line)
 }
 
 /// Verbs that ask a cluster, or nobody.
@@ -134,21 +197,21 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
 }
 
 fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {
-    let (mut data, mut notes) = (io::stdout(), io::stderr());
+    let (mut data, mut notes) = (io::stdout(), Notes(io::stderr()));
     match refusal(error, line) {
         Refusal::Asked(text) => {
             let text = drawn(&text, data.is_terminal());
             write!(data, "{text}").map(|()| Exit::Done)
         }
         Refusal::Nothing(text) => {
-            let text = drawn(&text, notes.is_terminal());
+            let text = drawn(&text, notes.0.is_terminal());
             write!(notes, "{text}").map(|()| Exit::Usage)
         }
         Refusal::Mistake(failure) => {
             if wants_json(line) {
-                writeln!(notes, "{}", failure.to_json())?;
+                notes.say(&failure.to_json());
             } else {
-                writeln!(notes, "{failure}")?;
+                notes.say(&failure);
             }
             Ok(failure.exit)
         }

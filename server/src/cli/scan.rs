@@ -1,5 +1,6 @@
 //! `scan`: pairs of a range in key order, printed as they arrive.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
@@ -92,9 +93,10 @@ fn range_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result<
         })?;
         range = range.after(&token.last);
     }
-    if args.count {
+    if args.count && args.limit.is_none() && args.bytes.is_none() {
         range = range.count_only();
-    } else if args.keys_only {
+    } else if args.keys_only || (args.count && args.bytes.is_none()) {
+        // Where a limit ends the count, the next page begins behind a key: so they are read.
         range = range.keys_only();
     }
     if args.stale {
@@ -119,8 +121,11 @@ fn bounds_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result
             return Err(Failure { next: "coppice scan ..".to_owned(), ..refused("which keys?".to_owned(), cause) });
         }
         None => {
-            let (from, to) = (args.from.as_ref(), args.to.as_ref());
-            Bounds::of_ends(from.map(|key| key.as_bytes()), to.map(|key| key.as_bytes()), false, coding)
+            let mut end = |name, key: &Option<OsString>| match key.as_deref().filter(|key| !key.is_empty()) {
+                Some(key) => inputs.bytes(name, key).map(Some),
+                None => Ok(None),
+            };
+            Bounds::of_keys(end("--from", &args.from)?, end("--to", &args.to)?, coding)
         }
     };
     let bounds =
@@ -130,4 +135,32 @@ fn bounds_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result
 
 fn refused(what: String, cause: &str) -> Failure {
     Failure::usage(format!("scan: {what}"), cause, "coppice scan --help")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Verb;
+    use clap::Parser;
+
+    fn range(words: &[&str]) -> Result<Range, Failure> {
+        let cli = Cli::try_parse_from(["coppice", "scan"].iter().chain(words)).expect("a scan");
+        let Verb::Scan(args) = &cli.verb else { panic!("a scan") };
+        let mut stdin: &[u8] = b"";
+        range_of(args, Coding::Plain, &mut Inputs::new("scan", Coding::Plain, &mut stdin))
+    }
+
+    #[test]
+    fn both_ends_may_stand_in_files() {
+        let path = std::env::temp_dir().join(format!("coppice-scan-{}", std::process::id()));
+        std::fs::write(&path, "b").expect("the temporary directory takes a file");
+        let file = format!("@{}", path.display());
+        let (low, high) = (range(&["--from", &file]), range(&["--to", &file]));
+        let swapped = range(&["--from", "c", "--to", &file]).expect_err("a refusal");
+        std::fs::remove_file(&path).expect("it is there");
+        assert_eq!(low, Ok(Range::between(b"b", None)));
+        assert_eq!(high, Ok(Range::between(b"", Some(b"b"))));
+        assert_eq!(swapped.what, "scan: `c..b` ends before it begins");
+        assert!(range(&["--to", "@/nowhere/at all"]).is_err());
+    }
 }

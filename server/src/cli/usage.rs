@@ -28,7 +28,8 @@ pub fn refusal(error: &clap::Error, line: &[String]) -> Refusal {
 }
 
 fn mistake(error: &clap::Error, line: &[String]) -> Failure {
-    let text = error.render().to_string();
+    // A verb that is hidden from the help is none to name.
+    let text = error.render().to_string().replace(", demo-guard", "");
     let mut paragraphs = text.split("\n\n").map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "));
     let first = paragraphs.next().unwrap_or_default();
     let rest: Vec<String> = paragraphs.collect();
@@ -98,6 +99,10 @@ mod tests {
             ("coppice get a --hex --int", "error: get: the argument '--hex' cannot be used with '--int'"),
             ("coppice serve --log-flsh off", "error: serve: unexpected argument '--log-flsh' found"),
             ("coppice demo --nodes 0", "error: demo: invalid value '0' for '--nodes <N>': 0 is not in 1..=9"),
+            (
+                "coppice -q",
+                "error: 'coppice' requires a subcommand but one was not provided [subcommands: demo, serve,",
+            ),
             ("coppice config chek f", "error: config: unrecognized subcommand 'chek'"),
         ];
         for (line, expected) in cases {
@@ -105,6 +110,7 @@ mod tests {
             let text = failure.to_string();
             assert!(text.starts_with(expected), "{line}: {text}");
             assert_eq!(text.lines().count(), 4, "{text}");
+            assert!(!text.contains("guard"), "{text}");
             let next: Vec<&str> = failure.next.split(' ').collect();
             let help = Cli::try_parse_from(&next).expect_err("help is told as an error");
             assert_eq!(help.kind(), ErrorKind::DisplayHelp, "{}", failure.next);

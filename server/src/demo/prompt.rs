@@ -110,6 +110,7 @@ fn parse_words(words: &[String], verbs: &[&str]) -> Result<PromptCommand, String
         "load" => PromptCommand::Load(rest.to_vec()),
         "help" if rest.is_empty() => PromptCommand::Help,
         "quit" | "exit" if rest.is_empty() => PromptCommand::Quit,
+        "heal" | "help" | "quit" | "exit" => return Err(format!("`{first}` stands alone (try: {first})")),
         // What is copied from a shell works here too.
         "coppice" => parse_verb(rest, verbs)?,
         _ => parse_verb(words, verbs)?,
@@ -240,6 +241,8 @@ mod tests {
             assert_eq!(refused(line), "between which nodes? (try: cut 1|2,3)", "{line}");
         }
         assert_eq!(refused("slow 2 fast"), "which node, by how much? (try: slow 2 50ms)");
+        assert_eq!(refused("heal 1"), "`heal` stands alone (try: heal)");
+        assert_eq!(refused("quit now"), "`quit` stands alone (try: quit)");
         assert_eq!(refused("wait forever"), "until what? (try: wait healthy)");
         assert_eq!(refused("put 'a"), "a ' is not closed");
     }

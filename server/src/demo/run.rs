@@ -1,6 +1,7 @@
 //! A demo from its first line to its last.
 
 use std::io;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use super::nodes::{Death, Life, Nodes};
 use super::prompt::{self, PromptCommand};
 use super::pulse::Pulse;
 use super::start::{Started, start};
-use super::terminal::{self, Terminal};
+use super::terminal::Terminal;
 use crate::cli::args::{Cli, DemoArgs};
 use crate::cli::status::{Health, milliseconds};
 use crate::cli::{Exit, Failure, errors};
@@ -26,6 +27,8 @@ use crate::config::ClusterSettings;
 
 /// A cluster that is not whole by then will not be.
 const FORM_TIMEOUT: Duration = Duration::from_secs(20);
+/// A cluster that was formed before shows by then that it was.
+const EXISTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Nodes whose data stays get this long to flush; all of a demo is gone within 2 s.
 const END_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Verbs of the program that make no sense inside of a demo.
@@ -60,19 +63,19 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
         started = start(args) => started,
         () = end.asked() => return Ok(Ok(Exit::Done)),
     };
-    let Started { mut nodes, home, partitions, unformed, other_ports, since, mut deaths } = match started {
+    let Started { mut nodes, home, partitions, waiting, other_ports, since, mut deaths } = match started {
         Ok(started) => started,
         Err(failure) => return Ok(Err(failure)),
     };
     let endpoints = endpoints(&nodes);
     let formed = tokio::select! {
-        formed = form(&mut nodes, unformed.then_some(partitions), &endpoints) => formed,
+        formed = form(&mut nodes, &waiting, partitions, &endpoints) => formed,
         () = end.asked() => {
             clear_up(nodes, &home).await;
             return Ok(Ok(Exit::Done));
         }
     };
-    let (admin, lows) = match formed {
+    let Formed { admin, lows, lost } = match formed {
         Ok(formed) => formed,
         Err(failure) => {
             clear_up(nodes, &home).await;
@@ -81,6 +84,10 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     };
     for line in opening(&nodes, &home, lows.len(), since, other_ports.then_some(endpoints.as_str())) {
         terminal.line(&line)?;
+    }
+    for number in lost {
+        let peer = nodes.ports(number).peer;
+        terminal.line(&format!("n{number} has lost its data (try: node replace n{number} 127.0.0.1:{peer} --yes)"))?;
     }
     let client = Client::start(endpoints.split(','), Config::default());
     let pulse = Pulse::start(&client, &lows);
@@ -96,16 +103,25 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     exit.map(Ok)
 }
 
-/// Forms the cluster if there is none, and waits until it is whole. Returns who tells its status, and the partitions
-/// with their first keys.
-async fn form(
-    nodes: &mut Nodes,
-    partitions: Option<u32>,
-    endpoints: &str,
-) -> Result<(Admin, Vec<(u32, Vec<u8>)>), Failure> {
+/// A cluster that serves.
+struct Formed {
+    /// Who tells its status.
+    admin: Admin,
+    /// The partitions with their first keys.
+    lows: Vec<(u32, Vec<u8>)>,
+    /// Nodes whose data is gone: they wait to be told who they are.
+    lost: Vec<u32>,
+}
+
+/// Forms the cluster if there is none, and waits until it is whole, as far as its nodes have their data. `waiting` are
+/// those that belong to no cluster.
+async fn form(nodes: &mut Nodes, waiting: &[u32], partitions: u32, endpoints: &str) -> Result<Formed, Failure> {
     let context = errors::Context::of_demo(endpoints, FORM_TIMEOUT);
     let admin = Admin::new(endpoints.split(','), Config::default());
-    if let Some(partitions) = partitions {
+    let mut lost = Vec::new();
+    if waiting.len() < nodes.count() as usize && !waiting.is_empty() && exists(&admin).await {
+        lost = waiting.to_vec();
+    } else if !waiting.is_empty() {
         let request = InitRequest {
             partitions,
             split_keys: split_keys(partitions).into_iter().map(Bytes::from).collect(),
@@ -114,7 +130,7 @@ async fn form(
         };
         admin.init(request).await.map_err(|error| errors::admin_failure(&error, &context))?;
     }
-    for number in 1..=nodes.count() {
+    for number in (1..=nodes.count()).filter(|number| !lost.contains(number)) {
         if let (Life::Ended(how), _) = nodes.ready(number).await {
             return Err(context.failure("node", format!("demo: n{number} ended while the cluster was formed: {how}")));
         }
@@ -122,17 +138,30 @@ async fn form(
     let deadline = Instant::now() + FORM_TIMEOUT;
     loop {
         if let Ok(status) = admin.status(false).await
-            && Health::of(&status) == Health::Healthy
+            && (Health::of(&status) == Health::Healthy || (Health::of(&status) == Health::Degraded && !lost.is_empty()))
             && status.partitions.len() > 1
         {
             let partitions = status.partitions.iter().filter(|partition| partition.id.0 != 0);
-            return Ok((admin, partitions.map(|partition| (partition.id.0, partition.low.to_vec())).collect()));
+            let lows = partitions.map(|partition| (partition.id.0, partition.low.to_vec())).collect();
+            return Ok(Formed { admin, lows, lost });
         }
         if Instant::now() >= deadline {
             return Err(context.failure("not_healthy", "demo: the cluster did not become healthy".to_owned()));
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Whether there is a cluster with partitions. One whose `init` was interrupted has none yet.
+async fn exists(admin: &Admin) -> bool {
+    let deadline = Instant::now() + EXISTS_TIMEOUT;
+    while Instant::now() < deadline {
+        if admin.status(false).await.is_ok_and(|status| status.partitions.len() > 1) {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    false
 }
 
 /// The lines that a demo begins with.
@@ -203,7 +232,7 @@ async fn run_script(
         exit = match outcome {
             Ok(exit) => exit,
             Err(sentence) => {
-                eprintln!("error: {sentence}");
+                terminal.complain(&sentence);
                 return Ok(Exit::Failed);
             }
         };
@@ -220,8 +249,7 @@ async fn run_prompt(
     deaths: &mut mpsc::UnboundedReceiver<Death>,
 ) -> io::Result<Exit> {
     // A sender that is never used keeps the channel open: without a prompt no line ever comes.
-    let (_open, mut lines) =
-        if args.no_prompt { mpsc::unbounded_channel() } else { (mpsc::unbounded_channel().0, terminal::lines()) };
+    let (_open, mut lines) = if args.no_prompt { mpsc::channel(1) } else { (mpsc::channel(1).0, terminal.lines()) };
     if !terminal.is_interactive() {
         terminal.line(&live(faults).await)?;
     } else {
@@ -239,28 +267,39 @@ async fn run_prompt(
             line = lines.recv() => {
                 let Some(line) = line else { return Ok(Exit::Done) };
                 terminal.typed();
-                let commands = match prompt::parse(&line, verbs) {
-                    Ok(commands) => commands,
-                    Err(sentence) => {
-                        eprintln!("error: {sentence}");
-                        Vec::new()
-                    }
-                };
+                let commands = commands_of(&line, verbs).unwrap_or_else(|sentence| {
+                    terminal.complain(&sentence);
+                    Vec::new()
+                });
                 for command in commands {
                     if command == PromptCommand::Quit {
                         return Ok(Exit::Done);
                     }
+                    let looks = matches!(command, PromptCommand::Verb(_) | PromptCommand::Wait(_));
                     tokio::select! {
+                        biased;
                         outcome = carry_out(faults, &command, terminal) => if let Err(sentence) = outcome? {
-                            eprintln!("error: {sentence}");
+                            terminal.complain(&sentence);
                         },
-                        () = end.asked() => return Ok(Exit::Done),
+                        // Whoever only looks or waits is interrupted, and not the demo.
+                        signal = end.signal() => if signal != Signal::Interrupt || !looks {
+                            return Ok(Exit::Done);
+                        },
+                    }
+                    if looks {
+                        end.forget_interrupt();
                     }
                 }
                 terminal.prompt(&live(faults).await)?;
             }
         }
     }
+}
+
+/// The commands of a line that was typed or piped in.
+fn commands_of(line: &[u8], verbs: &[&str]) -> Result<Vec<PromptCommand>, String> {
+    let text = std::str::from_utf8(line);
+    prompt::parse(text.map_err(|_| "the line is not UTF-8; other bytes are written with --hex or --base64")?, verbs)
 }
 
 /// The line above the prompt.
@@ -291,7 +330,9 @@ async fn carry_out(
         PromptCommand::Heal => faults.heal().await,
         PromptCommand::Wait(until) => faults.wait(*until).await,
         PromptCommand::Load(arguments) => faults.load(arguments).await,
-        PromptCommand::Verb(words) => return crate::cli::at_prompt(words, &faults.endpoints).await.map(Ok),
+        PromptCommand::Verb(words) => {
+            return crate::cli::at_prompt(words, &faults.endpoints, terminal.reads()).await.map(Ok);
+        }
         PromptCommand::Help => {
             let verbs = verbs();
             Ok(prompt::help(&verbs.iter().map(String::as_str).collect::<Vec<_>>()).lines().map(str::to_owned).collect())
@@ -351,10 +392,28 @@ impl End {
     }
 
     async fn asked(&mut self) {
+        self.signal().await;
+    }
+
+    async fn signal(&mut self) -> Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::End,
+            _ = self.hang_up.recv() => Signal::End,
         }
     }
+
+    /// A verb that noticed the interrupt by itself has obeyed it.
+    fn forget_interrupt(&mut self) {
+        while self.interrupt.poll_recv(&mut Context::from_waker(Waker::noop())).is_ready() {}
+    }
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signal {
+    /// Ctrl-C.
+    Interrupt,
+    /// Everything else.
+    End,
 }

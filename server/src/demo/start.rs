@@ -29,8 +29,8 @@ pub struct Started {
     pub home: Home,
     /// Partitions that the cluster begins or began with.
     pub partitions: u32,
-    /// No cluster was found: it has to be formed.
-    pub unformed: bool,
+    /// Nodes that belong to no cluster yet, or have lost their data.
+    pub waiting: Vec<u32>,
     /// The usual ports were taken.
     pub other_ports: bool,
     /// When the first process was started.
@@ -98,16 +98,16 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
     let mut nodes = Nodes::start(&program, &home, &ports, held, sender).map_err(|error| system_failure(&error))?;
     let spoken = all_spoken(&mut nodes, &home).await;
     // Written once all nodes have their ports: a directory whose nodes never ran is no demo's yet.
-    let recorded = spoken.and_then(|unformed| {
+    let recorded = spoken.and_then(|waiting| {
         if resumed.is_none() {
             home.record(&Manifest { v: 1, partitions, ports: ports.clone() }).map_err(|error| home_failure(&error))?;
         }
-        Ok(unformed)
+        Ok(waiting)
     });
     match recorded {
-        Ok(unformed) => {
+        Ok(waiting) => {
             let usual = (1..=nodes.count()).all(|number| nodes.ports(number) == NodePorts::usual(number));
-            Ok(Started { nodes, home, partitions, unformed, other_ports: !usual, since, deaths })
+            Ok(Started { nodes, home, partitions, waiting, other_ports: !usual, since, deaths })
         }
         Err(failure) => {
             nodes.end(false, Duration::ZERO).await;
@@ -121,18 +121,19 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
     }
 }
 
-/// Waits for the first word of every node; true if any waits for `init`.
-async fn all_spoken(nodes: &mut Nodes, home: &Home) -> Result<bool, Failure> {
-    let mut unformed = false;
+/// Waits for the first word of every node; those that wait for `init`.
+async fn all_spoken(nodes: &mut Nodes, home: &Home) -> Result<Vec<u32>, Failure> {
+    let mut waiting = Vec::new();
     for number in 1..=nodes.count() {
         let spoken = tokio::time::timeout(START_TIMEOUT, nodes.spoken(number)).await;
         match spoken {
             Ok((Life::Ended(how), _)) => return Err(node_failure(number, &how, home)),
-            Ok((life, _)) => unformed |= life == Life::Waiting,
+            Ok((Life::Waiting, _)) => waiting.push(number),
+            Ok(_) => {}
             Err(_) => return Err(node_failure(number, "it says nothing", home)),
         }
     }
-    Ok(unformed)
+    Ok(waiting)
 }
 
 /// A kept cluster is what it is: other numbers than its own are refused.

@@ -6,6 +6,9 @@ use tokio::sync::mpsc;
 
 const PROMPT: &str = "coppice> ";
 
+/// Lines read before they are carried out; beyond, stdin waits.
+const LINES_AHEAD_MAX: usize = 64;
+
 /// Stdin and stdout of a demo.
 #[derive(Debug)]
 pub struct Terminal {
@@ -13,19 +16,47 @@ pub struct Terminal {
     interactive: bool,
     /// The live line and the prompt below it are on the screen.
     shown: bool,
+    /// Lines are read from stdin: nobody else may.
+    reads: bool,
 }
 
 impl Terminal {
     /// Of the process.
     #[must_use]
     pub fn of_process() -> Self {
-        Self { interactive: io::stdin().is_terminal() && io::stdout().is_terminal(), shown: false }
+        Self { interactive: io::stdin().is_terminal() && io::stdout().is_terminal(), shown: false, reads: false }
     }
 
     /// True if somebody may type.
     #[must_use]
     pub fn is_interactive(&self) -> bool {
         self.interactive
+    }
+
+    /// True if stdin is the prompt's.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        self.reads
+    }
+
+    /// Lines of stdin, read on a thread of their own: a blocked read ends only with the process.
+    #[must_use]
+    pub fn lines(&mut self) -> mpsc::Receiver<Vec<u8>> {
+        self.reads = true;
+        let (lines, receiver) = mpsc::channel(LINES_AHEAD_MAX);
+        std::thread::spawn(move || {
+            for line in io::stdin().lock().split(b'\n').map_while(Result::ok) {
+                if lines.blocking_send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
+    }
+
+    /// Says on stderr what is wrong with a command. If nobody reads that, the demo goes on.
+    pub fn complain(&self, sentence: &dyn std::fmt::Display) {
+        let _ = writeln!(io::stderr(), "error: {sentence}");
     }
 
     /// Prints a line. What stood on the prompt is overwritten.
@@ -81,20 +112,6 @@ impl Terminal {
     pub fn echo(&mut self, command: &str) -> io::Result<()> {
         self.line(&format!("{PROMPT}{command}"))
     }
-}
-
-/// Lines of stdin, read on a thread of their own: a blocked read ends only with the process.
-#[must_use]
-pub fn lines() -> mpsc::UnboundedReceiver<String> {
-    let (lines, receiver) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in io::stdin().lock().lines().map_while(Result::ok) {
-            if lines.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
 }
 
 /// A line that does not wrap: one that did could not be renewed in place.

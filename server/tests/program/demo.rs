@@ -165,6 +165,72 @@ fn commands_come_from_a_pipe_and_its_end_is_the_end() {
     assert!(temporary(&scratch).is_empty());
 }
 
+/// A byte that was no text ended the demo, with 0, and what came after it was dropped; `-` took the prompt's stdin away.
+#[test]
+fn what_is_no_text_or_wants_stdin_is_refused_and_the_prompt_goes_on() {
+    let scratch = Scratch::new("demo");
+    let mut command = command(&scratch, &["--nodes", "1", "--partitions", "1"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let lines = b"get \xff\nput apple -\nput apple red\nget apple\npartition split p1\nheal x\n";
+    std::io::Write::write_all(&mut stdin, lines).expect("it reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("ok  p1#") && out.contains("red"), "{out}{err}");
+    let sentences = [
+        "error: the line is not UTF-8; ",
+        "error: put: `-` is stdin, and that is read by the prompt\n",
+        "error: `heal` stands alone (try: heal)\n",
+    ];
+    assert!(sentences.iter().all(|sentence| err.contains(sentence)), "{err}");
+}
+
+/// Ctrl-C in `status --watch` ended the whole demo.
+#[test]
+fn an_interrupt_ends_what_only_looks_and_not_the_demo() {
+    let scratch = Scratch::new("demo");
+    let mut command = command(&scratch, &["--nodes", "1", "--partitions", "1"]);
+    command.stdin(Stdio::piped());
+    let mut running = Running::start(command);
+    running.line("next: ");
+    let mut stdin = running.child.stdin.take().expect("a pipe");
+    let mut say = |line: &[u8]| std::io::Write::write_all(&mut stdin, line).expect("it reads");
+    say(b"status --watch\nput apple red\n");
+    running.line("directory ");
+    running.signal("INT");
+    running.line("ok  p1#");
+    say(b"get apple\n");
+    running.line("red");
+    running.signal("INT");
+    assert!(running.ended().success());
+}
+
+/// A demo of three nodes of which one had lost its directory was resumed for ever, and silently.
+#[test]
+fn a_kept_demo_is_resumed_without_a_node_that_lost_its_data() {
+    let scratch = Scratch::new("demo");
+    let kept = scratch.path("kept");
+    let kept = kept.to_str().expect("text");
+    let exec = |script: &str| {
+        let output = command(&scratch, &["--data-dir", kept, "--exec", script]).output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(exec("put apple red").0, Some(0));
+    for lost in ["n2", "n1"] {
+        std::fs::remove_dir_all(scratch.path("kept").join(lost)).expect("it is there");
+        let (code, out, err) = exec("get apple");
+        assert!(code == Some(0) && out.contains("red"), "{lost}: {out}{err}");
+        let next = out.split_once(&format!("{lost} has lost its data (try: ")).map(|(_, next)| next.to_owned());
+        let replace = next.and_then(|next| next.split_once(')').map(|(replace, _)| replace.to_owned()));
+        let replace = replace.unwrap_or_else(|| panic!("{out}{err}"));
+        let (code, out, err) = exec(&format!("{replace}; wait healthy"));
+        assert_eq!(code, Some(0), "{replace}: {out}{err}");
+    }
+}
+
 #[test]
 fn a_node_that_dies_unasked_is_reported() {
     let mut demo = Demo::start(&["--no-prompt", "--partitions", "1"]);

@@ -227,3 +227,71 @@ fn a_closed_pipe_is_no_error() {
     drop(child.stdout.take());
     assert!(child.wait().expect("it ends").success());
 }
+
+/// How a verb ends whose stdout and stderr nobody reads.
+fn unread(endpoints: &str, line: &str) -> Option<i32> {
+    use std::process::Stdio;
+    let mut command = crate::support::program();
+    command.args(["--endpoints", endpoints]).args(line.split(' '));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    drop((child.stdout.take(), child.stderr.take()));
+    child.wait().expect("it ends").code()
+}
+
+/// Whatever failed ended with 0 when the other end of the pipe was closed.
+#[test]
+fn a_closed_pipe_hides_no_failure() {
+    let cluster = &*cluster();
+    run(cluster, "put closed 1");
+    assert_eq!(cluster.run_with_input(&["put", "closedlarge", "-"], &vec![b'x'; 1 << 20]).code, 0);
+    let cases = [
+        ("get closed", 0),
+        ("get closednot -o json", 4),
+        ("insert closed 2", 5),
+        ("insert closedlarge 2", 5),
+        ("insert closedlarge 2 -o json", 5),
+        ("gte closed", 2),
+    ];
+    for (line, code) in cases {
+        assert_eq!(unread(&cluster.endpoints(), line), Some(code), "{line}");
+    }
+    assert_eq!(unread("127.0.0.1:1", "put closed 2 --timeout 200ms"), Some(3));
+}
+
+/// A full device ended the program with 1 and without a word, though the write was done.
+#[test]
+fn output_that_cannot_be_written_is_told_in_four_lines() {
+    let cluster = &*cluster();
+    let endpoints = cluster.endpoints();
+    for (line, what) in [
+        ("put full 1", "error: put: it was carried out, and stdout cannot be written: "),
+        ("get full", "error: get: it was carried out, and stdout cannot be written: "),
+        ("man scan", "error: man: it"),
+        ("--help", "error: coppice: it ends here: "),
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let mut command = crate::support::program();
+        if line != "--help" {
+            command.args(["--endpoints", &endpoints]);
+        }
+        let said = command.args(line.split(' ')).stdout(full).output().expect("the program starts");
+        let err = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(1), "{line}: {err}");
+        assert!(err.starts_with(what) && err.lines().count() == 4, "{line}: {err}");
+    }
+    expect(cluster, "get full", 0, "1", "");
+}
+
+#[test]
+fn a_count_that_a_limit_ends_says_where_it_goes_on() {
+    let cluster = &*cluster();
+    for key in ["countedone", "countedthree", "countedtwo"] {
+        run(cluster, &format!("put {key} 1"));
+    }
+    let page = json(cluster, "scan --prefix counted --count --limit 2 -o json");
+    let after = page["after"].as_str().unwrap_or_else(|| panic!("{page}"));
+    let rest = json(cluster, &format!("scan --prefix counted --count -o json --after {after}"));
+    assert_eq!((&page["count"], &rest["count"], &rest["after"]), (&2.into(), &1.into(), &Value::Null));
+    let said = run(cluster, "scan --prefix counted --count --bytes 11B");
+    assert!(said.out == "1\n" && said.err.contains("more: --after "), "{said:?}");
+}
