@@ -38,7 +38,7 @@ pub struct TransferArgs {
     /// The node that shall lead, such as n3
     #[arg(value_parser = node)]
     pub node: NodeId,
-    /// Past it the old leader goes on
+    /// How long it is waited for; past it the old leader goes on, or hands over a moment later
     #[arg(long, value_parser = units::parse_time, default_value = "2s", value_name = "TIME")]
     pub deadline: Duration,
     /// Only say who leads now

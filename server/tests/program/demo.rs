@@ -165,7 +165,7 @@ fn commands_come_from_a_pipe_and_its_end_is_the_end() {
     assert!(temporary(&scratch).is_empty());
 }
 
-/// A byte that was no text ended the demo, with 0, and what came after it was dropped; `-` took the prompt's stdin away.
+/// A byte that was no text ended the demo, with 0, and what came after it was lost; `-` took the prompt's stdin away.
 #[test]
 fn what_is_no_text_or_wants_stdin_is_refused_and_the_prompt_goes_on() {
     let scratch = Scratch::new("demo");
