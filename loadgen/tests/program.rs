@@ -5,7 +5,7 @@ use std::process::Command;
 
 fn program(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coppice-load"));
-    command.args(words.split(' ')).env_remove("COPPICE_ENDPOINTS");
+    command.args(words.split(' ')).env_remove("COPPICE_ENDPOINTS").current_dir(env!("CARGO_TARGET_TMPDIR"));
     command
 }
 
