@@ -107,6 +107,13 @@ impl Election {
         }
     }
 
+    /// The present leader's process has ended. Who acts first is drawn from one heartbeat interval.
+    pub fn gone(&mut self, now: Time, settings: &Settings) {
+        (self.heard_at, self.rest) = (None, Duration::ZERO);
+        let soon = now + self.random.duration(Duration::ZERO, settings.heartbeat_interval);
+        self.timeout_at = self.timeout_at.min(soon);
+    }
+
     /// Draws the timeout of a leadership: one to two election timeouts.
     pub fn draw(&mut self, settings: &Settings) {
         self.drawn = self.random.duration(settings.election_timeout, settings.election_timeout);

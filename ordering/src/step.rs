@@ -46,6 +46,12 @@ pub enum Input {
         /// When its node was last heard.
         since: Time,
     },
+    /// The process of this replica has ended: its machine closed its connections and refuses new ones. A hint, as a
+    /// timeout is one; a leader that is gone is not waited for. Not every end is told: a machine may end too.
+    Gone {
+        /// Which replica.
+        peer: ReplicaId,
+    },
     /// Everything up to here is decided **and** executed as decided. Feeds `execute_lag_max` (papers.md A11) and the
     /// takeover (ordering.md 7). Values above what is decided count as that.
     Executed(Instance),

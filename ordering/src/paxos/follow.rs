@@ -41,6 +41,14 @@ impl Paxos {
         }
     }
 
+    /// The process of `peer` has ended. Its followers hear of it at about the same time, so that whoever asks first for
+    /// their pre-votes gets them (ordering.md 1.3); one that is the only one to think so gets none.
+    pub(super) fn on_gone(&mut self, peer: ReplicaId) {
+        if self.proposer.is_none() && self.election.leader == Some(peer) {
+            self.election.gone(self.now, &self.settings);
+        }
+    }
+
     pub(super) fn on_heartbeat(&mut self, m: Heartbeat, effects: &mut Vec<Effect>) {
         if m.ballot.replica == self.id || !self.listen(m.ballot, effects) {
             return;

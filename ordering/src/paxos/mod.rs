@@ -72,6 +72,7 @@ impl Paxos {
             Input::Change(configuration) => self.on_change(configuration, effects),
             Input::Transfer { to, deadline } => self.on_transfer(to, deadline, effects),
             Input::Lost { peer, since } => self.on_lost(peer, since, effects),
+            Input::Gone { peer } => self.on_gone(peer),
             Input::Executed(instance) => {
                 self.learner.executed(instance.min(self.learner.decided_upto));
             }

@@ -30,6 +30,7 @@
 //! checkpoint r0 [keep=0] | install r1 r0      snapshot and trim | r1 installs a snapshot of r0
 //! released r0 1.5                             watermark ~1.5
 //! lost r1 r0 100ms                            r1 is told that r0's node is silent for so long
+//! gone r1 r0                                  r1 is told that r0's process has ended
 //! log all | log r0                            decided logs, with their digest of what is executed
 //! ```
 
@@ -182,6 +183,7 @@ impl Script {
                 let lost = |now: u64| Input::Lost { peer, since: coppice_ordering::Time(now - silence) };
                 self.on(replica(id), |node, now, truth| node.step(now, lost(now), truth));
             }
+            ("gone", [id, peer]) => self.cluster().step(replica(id), Input::Gone { peer: replica(peer) }),
             ("log", ["all"]) => return self.logs(None),
             ("log", [id]) => return self.logs(Some(replica(id))),
             _ => panic!("unknown command: {verb} {words:?}"),

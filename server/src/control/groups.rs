@@ -460,7 +460,9 @@ impl Shard {
         let body = postcard::to_stdvec(&hello).expect("a greeting is plain data");
         let hello = crate::net::peer_frame::frame(crate::net::peer_frame::HELLO, &body);
         let link = Link::new(node, address);
-        tokio::task::spawn_local(std::rc::Rc::clone(&link).run(hello));
+        let shard = self.this();
+        let gone = move |node| shard.borrow_mut().tell_gone(node);
+        tokio::task::spawn_local(std::rc::Rc::clone(&link).run(hello, gone));
         self.links.insert(node, link);
     }
 }

@@ -5,6 +5,7 @@
 //! its own.
 
 use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant as Clock};
 
@@ -57,6 +58,8 @@ struct State {
     doubted: bool,
     /// This connection stands since [`Link::say_alive`].
     fresh: bool,
+    /// A connection has stood, and nothing has been refused since.
+    served: bool,
     /// What is done to messages on purpose.
     fault: Fault,
     /// How far this node's log is durable, as the other one was told on this connection.
@@ -77,6 +80,7 @@ impl Link {
             silence: Silence::default(),
             doubted: false,
             fresh: false,
+            served: false,
             fault: Fault::default(),
             told_durable: 0,
             dropped: 0,
@@ -200,14 +204,15 @@ impl Link {
         }
     }
 
-    /// Keeps the link connected until it is closed. `hello` opens every connection.
-    pub async fn run(self: Rc<Link>, hello: BytesMut) {
+    /// Keeps the link connected until it is closed. `hello` opens every connection; `gone` is told when the other
+    /// node's process has ended: its connection did, and its machine refuses another one.
+    pub async fn run(self: Rc<Link>, hello: BytesMut, gone: impl Fn(NodeId)) {
         let (mut refusals, mut next) = (0, None);
         while let Some(address) = self.address() {
             let stream = match next.take() {
                 Some(stream) => stream,
                 None => tokio::select! {
-                    stream = redial(|| connect(address.clone())) => stream,
+                    stream = redial(|| self.connect(address.clone(), &gone)) => stream,
                     () = self.changed(&address) => continue,
                 },
             };
@@ -236,6 +241,16 @@ impl Link {
         (!state.closed).then(|| state.address.clone())
     }
 
+    async fn connect(&self, address: Address, gone: &impl Fn(NodeId)) -> io::Result<TcpStream> {
+        let connected = connect(address).await;
+        let refused = connected.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if refused && std::mem::take(&mut self.state.borrow_mut().served) {
+            tracing::debug!(node = %self.node, "a peer's process has ended");
+            gone(self.node);
+        }
+        connected
+    }
+
     /// Until the node is to be reached elsewhere, or not at all.
     async fn changed(&self, address: &Address) {
         while self.address().as_ref() == Some(address) {
@@ -250,7 +265,7 @@ impl Link {
             state.outbox.push(hello.clone().freeze());
             state.stream = Some(Rc::clone(&stream));
             state.told_durable = 0;
-            state.fresh = true;
+            (state.fresh, state.served) = (true, true);
         }
         self.write();
         let mut decoder = FrameDecoder::default();
@@ -302,7 +317,7 @@ impl Link {
         match stream.try_read_buf(decoder.space()) {
             Ok(0) => return Heard::End,
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Heard::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
             Err(_) => return Heard::End,
         }
         loop {
@@ -379,7 +394,7 @@ impl State {
     }
 }
 
-async fn connect(address: Address) -> std::io::Result<TcpStream> {
+async fn connect(address: Address) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((address.host(), address.port())).await?;
     stream.set_nodelay(true)?;
     Ok(stream)

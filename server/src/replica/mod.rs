@@ -312,6 +312,7 @@ impl Replica {
             }
             Input::Transfer { to, deadline } => self.order(now, Order::Transfer { to, deadline }, effects),
             Input::Lost { peer, since } => self.order(now, Order::Lost { peer, since }, effects),
+            Input::Gone { peer } => self.order(now, Order::Gone { peer }, effects),
             Input::Place(place) => self.on_place(now, &place, effects),
             Input::Released(ticket) => self.on_released(now, ticket, effects),
             Input::Inherit(left) => self.on_inherit(now, *left, effects),

@@ -72,6 +72,11 @@ pub enum Input {
         /// When its node was last heard.
         since: Time,
     },
+    /// The process of this replica has ended ([`coppice_ordering::Input::Gone`]).
+    Gone {
+        /// Which replica.
+        peer: ReplicaId,
+    },
     /// The coordinator wants this ticket in the log.
     Place(Place),
     /// The coordinator has released or voided everything up to this ticket.

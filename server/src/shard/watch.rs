@@ -34,17 +34,23 @@ impl Shard {
             lost.extend(self.vigil.look(node, heard, &settings, now).map(|since| (node, since)));
         }
         for (node, since) in lost {
-            self.tell_lost(node, since);
+            self.tell(node, |peer| Input::Lost { peer, since });
         }
     }
 
-    fn tell_lost(&mut self, node: NodeId, since: Time) {
+    /// The process of a node has ended.
+    pub(crate) fn tell_gone(&mut self, node: NodeId) {
+        self.tell(node, |peer| Input::Gone { peer });
+    }
+
+    /// Tells each group of its replica on `node`.
+    fn tell(&mut self, node: NodeId, input: impl Fn(ReplicaId) -> Input) {
         let all =
             self.groups.iter().flat_map(|(&id, group)| group.nodes.iter().map(move |(&peer, &at)| (id, peer, at)));
         let there = all.filter(|(_, _, at)| *at == node).map(|(id, peer, _)| (id, peer));
         let peers: Vec<(PartitionId, ReplicaId)> = there.collect();
         for (id, peer) in peers {
-            self.step(id, Input::Lost { peer, since });
+            self.step(id, input(peer));
         }
     }
 }

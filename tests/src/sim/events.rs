@@ -70,6 +70,8 @@ pub enum Event {
     ToClient { line: u64, bytes: Bytes },
     /// A client hears that its connection is gone.
     Lost { line: u64 },
+    /// A node's machine is told that another node's process has ended.
+    Gone { node: usize, life: u64, gone: usize },
     /// A client's deadline.
     ClientTick { client: usize, at: Nanos },
     /// A client submits more.

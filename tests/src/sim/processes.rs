@@ -58,6 +58,9 @@ impl World {
         each.forget();
         self.oracle.process_ended(node);
         self.lose_lines(node);
+        if !power {
+            self.close_links(node);
+        }
         let life = self.nodes[node].life;
         self.schedule(self.now + down, Event::Start { node, life });
     }

@@ -211,6 +211,7 @@ pub const NAMES: [&str; 203] = [
     "start: is to lead first",
     "rest: a leader tells of it",
     "rest: a node is lost",
+    "a node is told that another one's process ended",
 ];
 
 /// How often each was met.

@@ -7,8 +7,11 @@ use coppice_server::vigil::{self, Heard};
 
 use super::control::own;
 use super::events::Event;
-use super::plan::Nanos;
+use super::plan::{MS, Nanos};
 use super::world::World;
+
+/// A node tries to connect again so long after a connection ended.
+const REFUSED_AFTER: Nanos = 5 * MS;
 
 impl World {
     /// The first look of a process.
@@ -42,6 +45,25 @@ impl World {
                 self.reached.note("rest: a node is lost");
                 self.tell_lost(node, from, |peer| Input::Lost { peer, since });
             }
+        }
+    }
+
+    /// The process of a node ended and its machine did not: it closes the connections to the others, and refuses those
+    /// that they try to make anew.
+    pub fn close_links(&mut self, gone: usize) {
+        for node in (0..self.nodes.len()).filter(|node| *node != gone) {
+            if self.nodes[node].up && self.net.hears(node, gone) && self.net.hears(gone, node) {
+                let (life, after) = (self.nodes[node].life, REFUSED_AFTER + self.net.delay());
+                self.schedule(self.now + after, Event::Gone { node, life, gone });
+            }
+        }
+    }
+
+    /// The groups of a node are told that the process of another one has ended, if it has not begun anew meanwhile.
+    pub fn on_gone(&mut self, node: usize, life: u64, gone: usize) {
+        if self.nodes[node].life == life && self.nodes[node].up && !self.nodes[gone].up {
+            self.reached.note("a node is told that another one's process ended");
+            self.tell_lost(node, own(gone), |peer| Input::Gone { peer });
         }
     }
 

@@ -265,6 +265,7 @@ impl World {
             Event::Opened { line, ok } => self.on_opened(line, ok),
             Event::ToClient { line, bytes } => self.client_receives(line, &bytes),
             Event::Lost { line } => self.on_lost(line),
+            Event::Gone { node, life, gone } => self.on_gone(node, life, gone),
             Event::ClientTick { client, at } => self.on_client_tick(client, at),
             Event::Think { client } => self.think(client),
             Event::Configure { node, partition, expected, configuration } => {

@@ -73,13 +73,18 @@ impl Far {
 
 /// Runs `test` with both ends of a link that has said hello.
 fn linked<F: Future<Output = ()>>(test: impl FnOnce(Rc<Link>, Far) -> F) {
+    linked_until(|_| {}, test);
+}
+
+/// The same; `gone` is told when the process at the far end has ended.
+fn linked_until<F: Future<Output = ()>>(gone: impl Fn(NodeId) + 'static, test: impl FnOnce(Rc<Link>, Far) -> F) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default()).expect("a runtime");
     runtime.block_on(async {
         let listener = Rc::new(TcpListener::bind("127.0.0.1:0").await.expect("a port"));
         let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
         let link = Link::new(NodeId(2), address);
-        tokio::task::spawn_local(Rc::clone(&link).run(peer_frame::frame(peer_frame::HELLO, b"me")));
+        tokio::task::spawn_local(Rc::clone(&link).run(peer_frame::frame(peer_frame::HELLO, b"me"), gone));
         let far = Far::accept(&listener).await;
         test(link, far).await;
     });
@@ -202,6 +207,29 @@ fn a_connection_that_gives_an_echo_stays() {
         }
         assert!(!link.state.borrow().doubted);
     });
+}
+
+#[test]
+fn a_process_that_has_ended_is_told_once_and_one_that_closed_a_connection_is_not() {
+    let told = Rc::new(std::cell::Cell::new(0));
+    let count = Rc::clone(&told);
+    linked_until(
+        move |_| count.set(count.get() + 1),
+        |_, far| async move {
+            let Far { listener, stream, .. } = far;
+            drop(stream);
+            let again = Far::accept(&listener).await;
+            assert_eq!(told.get(), 0, "it answers");
+            drop((again, listener));
+            let deadline = Instant::now() + PATIENCE;
+            while told.get() == 0 {
+                assert!(Instant::now() < deadline, "nobody is told");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(DELAY).await;
+            assert_eq!(told.get(), 1);
+        },
+    );
 }
 
 #[cfg(feature = "mutants")]
