@@ -8,6 +8,9 @@ use crate::ids::{Ballot, ReplicaId, Round, Time};
 use crate::quorum::VoteSet;
 use crate::settings::Settings;
 
+/// A Phase 1 may take up to so many doublings of an election timeout: 19 seconds by default.
+const PATIENCE_DOUBLINGS_MAX: u32 = 6;
+
 /// SplitMix64: the only randomness of the core, from the seed in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Random(pub u64);
@@ -55,6 +58,8 @@ pub(crate) struct Election {
     /// Counts own pre-votes.
     pub attempt: u64,
     pub pre_voting: Option<PreVoting>,
+    /// Own Phases 1 in a row that got no quorum in time.
+    given_up: u32,
     pub random: Random,
 }
 
@@ -80,6 +85,7 @@ impl Election {
             round_seen: promised.round,
             attempt: 0,
             pre_voting: None,
+            given_up: 0,
             random,
         }
     }
@@ -112,6 +118,22 @@ impl Election {
         (self.heard_at, self.rest) = (None, Duration::ZERO);
         let soon = now + self.random.duration(Duration::ZERO, settings.heartbeat_interval);
         self.timeout_at = self.timeout_at.min(soon);
+    }
+
+    /// How long a Phase 1 may take: longer after each that was given up, for it waits for flushes, which on a slow disk
+    /// take longer than any timeout that finds a lost leader soon.
+    pub fn phase1_patience(&self, settings: &Settings) -> Duration {
+        settings.election_timeout * (1 << self.given_up.min(PATIENCE_DOUBLINGS_MAX))
+    }
+
+    /// A Phase 1 got no quorum in time.
+    pub fn gave_up(&mut self) {
+        self.given_up = self.given_up.saturating_add(1);
+    }
+
+    /// Somebody leads.
+    pub fn elected(&mut self) {
+        self.given_up = 0;
     }
 
     /// Draws the timeout of a leadership: one to two election timeouts.

@@ -75,5 +75,5 @@ pub use ids::{
 pub use message::Message;
 pub use multicast::{Chain, Coordinator, CoordinatorSettings, Gate, Reporter};
 pub use paxos::{Config, Paxos, RecoveredGroup};
-pub use settings::{Reads, Settings, WINDOW_MAX};
+pub use settings::{Reads, Settings, WINDOW_BYTES_MAX, WINDOW_MAX};
 pub use step::{ChangeError, Effect, Input, Record, SubmitError};

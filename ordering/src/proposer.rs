@@ -159,6 +159,8 @@ pub(crate) struct Proposer {
     pub quiet_rounds: u32,
     /// The others were told that the next beat takes its time.
     pub resting: bool,
+    /// How long, at most.
+    pub rest_told: Duration,
     /// No round for reads before this.
     pub round_at: Time,
     pub confirmations: Confirmations,
@@ -198,6 +200,7 @@ impl Proposer {
             heartbeat_at: Time::ZERO,
             quiet_rounds: 0,
             resting: false,
+            rest_told: Duration::ZERO,
             round_at: Time::ZERO,
             confirmations: Confirmations::default(),
             round_trip: RoundTrip::default(),

@@ -100,6 +100,10 @@ impl Default for Settings {
 /// Largest `rest_interval`: no follower waits longer for a beat, whatever a leader says.
 pub const REST_MAX: Duration = Duration::from_secs(10);
 
+/// Largest `window_bytes_max`: an acceptor may hold twice that undecided, and tells a candidate all of it in one
+/// `Phase1b`.
+pub const WINDOW_BYTES_MAX: usize = 16 << 20;
+
 /// Largest `window`.
 pub const WINDOW_MAX: u32 = 512;
 
@@ -109,13 +113,15 @@ impl Settings {
         self.window = self.window.clamp(1, WINDOW_MAX);
         self.eager_window = self.eager_window.min(self.window);
         self.batch_bytes_max = self.batch_bytes_max.max(1);
-        self.window_bytes_max = self.window_bytes_max.max(1);
+        self.window_bytes_max = self.window_bytes_max.clamp(1, WINDOW_BYTES_MAX);
         self.queue_bytes_max = self.queue_bytes_max.max(1);
         self.queue_submissions_max = self.queue_submissions_max.max(1);
         self.execute_lag_max = self.execute_lag_max.max(1);
         self.catch_up_bytes_max = self.catch_up_bytes_max.max(1);
         self.accept_ahead_max = self.accept_ahead_max.max(2 * u64::from(self.window));
-        self.accept_ahead_bytes_max = self.accept_ahead_bytes_max.max(2 * self.window_bytes_max);
+        self.accept_ahead_bytes_max =
+            self.accept_ahead_bytes_max.clamp(2 * self.window_bytes_max, 2 * WINDOW_BYTES_MAX);
+        self.phase1b_bytes_max = self.phase1b_bytes_max.min(WINDOW_BYTES_MAX / 4);
         self.heartbeat_interval = self.heartbeat_interval.max(Duration::from_micros(100));
         self.election_timeout = self.election_timeout.max(2 * self.heartbeat_interval);
         self.rest_interval = self.rest_interval.min(REST_MAX);

@@ -26,7 +26,7 @@ impl Default for Limits {
             batch_bytes: (16 << 10, 2 << 20),
             window: (1, WINDOW_MAX),
             // 64 KiB: half a second of 1 Mbit/s. What quicker links hold is measured.
-            window_bytes: (64 << 10, 64 << 20),
+            window_bytes: (64 << 10, crate::settings::WINDOW_BYTES_MAX),
             batch_delay_max: Duration::from_millis(5),
         }
     }

@@ -28,6 +28,7 @@ impl Paxos {
             self.election.leader_ballot = ballot;
             self.election.leader = Some(ballot.replica);
             self.election.draw(&self.settings);
+            self.election.elected();
             effects.push(Effect::Following { leader: Some(ballot.replica), ballot });
         }
         self.election.heard(self.now);

@@ -137,7 +137,12 @@ impl Paxos {
 
     /// Takes other limits and intervals from now on; values out of bounds are brought inside.
     pub fn set_settings(&mut self, settings: Settings) {
-        self.settings = settings.clamped();
+        let settings = settings.clamped();
+        let rests_otherwise = settings.rest_interval != self.settings.rest_interval;
+        self.settings = settings;
+        if rests_otherwise {
+            self.rest_anew();
+        }
     }
 
     fn pass_time(&mut self, now: Time) {

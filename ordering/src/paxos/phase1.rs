@@ -137,7 +137,7 @@ impl Paxos {
             replies: Vec::new(),
             begun_at: self.now,
             retry_at: self.now + proposer.round_trip.timeout(&self.settings),
-            give_up_at: self.now + self.settings.election_timeout,
+            give_up_at: self.now + self.election.phase1_patience(&self.settings),
         });
         let message = Phase1a { ballot: proposer.ballot, from, handover: proposer.handover_of };
         let ballot = proposer.ballot;
@@ -206,6 +206,7 @@ impl Paxos {
         }
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         proposer.elected = true;
+        self.election.elected();
         // The first guess at a round trip, flush included.
         proposer.round_trip.sample(self.now - phase1.begun_at);
         proposer.found = found;

@@ -41,17 +41,25 @@ impl Paxos {
         let Some(proposer) = self.proposer.as_deref_mut() else { return Duration::ZERO };
         proposer.quiet_rounds = if idle { proposer.quiet_rounds.saturating_add(1) } else { 0 };
         let rests = proposer.quiet_rounds > QUIET_ROUNDS;
-        if proposer.resting && !rests {
+        if proposer.resting && (!rests || rest < proposer.rest_told) {
             proposer.wake(self.now);
         }
-        proposer.resting = rests;
+        (proposer.resting, proposer.rest_told) = (rests, rest);
         if rests { rest } else { Duration::ZERO }
     }
 
     /// How long a peer of this leader may be silent.
     pub(super) fn silence_max(&self, proposer: &Proposer) -> Duration {
-        let rest = if proposer.resting { self.settings.rest_interval } else { Duration::ZERO };
+        let rest = if proposer.resting { proposer.rest_told } else { Duration::ZERO };
         self.settings.election_timeout + rest
+    }
+
+    /// Another `rest_interval` holds from the next beat on, which is due now.
+    pub(super) fn rest_anew(&mut self) {
+        let now = self.now;
+        if let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.resting) {
+            proposer.heartbeat_at = proposer.heartbeat_at.min(now);
+        }
     }
 
     /// There is something to do again: the next beat comes as soon as always.

@@ -174,7 +174,7 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         key: "window_bytes_max",
         default: "1 MiB",
         meaning: "bytes that may be undecided",
-        read: |s, t| size(t, 256 * KIB..=64 * MIB).map(|v| s.window_bytes_max = v),
+        read: |s, t| size(t, 256 * KIB..=16 * MIB).map(|v| s.window_bytes_max = v),
         show: |s| show_size(s.window_bytes_max),
     },
     ClusterSetting {
