@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use coppice_server::datadir::claim::{Claim, Witness};
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
-use coppice_server::log::{Hooks, LogError, LogOptions, Opened};
+use coppice_server::log::{Append, Entry, GroupId, Hooks, LogError, LogOptions, Opened, ReplicaId};
 
 use common::Scratch;
 
@@ -96,6 +97,27 @@ fn a_directory_with_anything_else_in_it_is_left_alone() {
     fs::remove_file(temp.0.join("thesis.tex")).expect("removed");
     fs::write(temp.0.join("VERSION"), "coppice data directory 2\n").expect("written");
     assert!(matches!(DataDir::open(&temp.0), Err(DataDirError::Version { .. })));
+}
+
+/// Once it was taken for new: `init` deleted the log, and after the next start the checkpoints of the old cluster were
+/// served, without what had been written since.
+#[test]
+fn a_directory_whose_node_toml_is_gone_is_not_taken_for_new() {
+    let _alone = alone();
+    let temp = absent("headless");
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
+    let opened = open_log(&mut dir).expect("opens");
+    let birth = Entry::Created { group: GroupId(1), replica: ReplicaId(1), birth: Bytes::from_static(b"birth") };
+    let logged = opened.writer.log().append_awaited(vec![Append { entry: birth, lsn: None, lazy: false }]);
+    logged.expect("it runs").wait().expect("durable");
+    drop((opened, dir));
+    fs::remove_file(temp.0.join("node.toml")).expect("removed");
+    assert!(matches!(DataDir::open(&temp.0), Err(DataDirError::Headless { .. })));
+    // A checkpoint alone is enough.
+    fs::remove_dir_all(temp.0.join("log")).expect("removed");
+    fs::create_dir_all(temp.0.join("checkpoints/p1")).expect("made");
+    assert!(matches!(DataDir::open(&temp.0), Err(DataDirError::Headless { .. })));
 }
 
 /// A crash before `VERSION`, or between the log and `node.toml`, leaves a directory that the next attempt completes.

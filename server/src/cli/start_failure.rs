@@ -65,6 +65,11 @@ fn data_dir(error: &DataDirError, node: Option<NodeId>, config: &NodeConfig) -> 
         }
         DataDirError::NotOurs { .. } => ("the setting `data_dir` names the wrong directory", SHOW.to_owned()),
         DataDirError::Version { .. } => other_version(),
+        DataDirError::Headless { .. } => (
+            "the file was deleted; to begin anew the whole directory has to be emptied, and `coppice node replace` gives \
+             its replicas to another node",
+            SHOW.to_owned(),
+        ),
         DataDirError::Identity { .. } => ("the file was changed or damaged", SHOW.to_owned()),
         DataDirError::Taken(_) | DataDirError::Nobody => {
             ("the directory is not the one that this node had before", SHOW.to_owned())
@@ -161,6 +166,7 @@ mod tests {
             (DataDirError::Locked { path: path(), pid: 7 }, "another process uses it"),
             (DataDirError::NotOurs { path: path(), name: "photos".to_owned() }, "names the wrong directory"),
             (DataDirError::Version { path: path(), found: "0".to_owned() }, "another version"),
+            (DataDirError::Headless { path: path() }, "the whole directory has to be emptied"),
             (DataDirError::Identity { path: path(), reason: "no cluster".to_owned() }, "changed or damaged"),
             (DataDirError::Taken(identity), "not the one that this node had"),
             (DataDirError::Nobody, "not the one that this node had"),

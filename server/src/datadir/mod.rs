@@ -70,6 +70,12 @@ pub enum DataDirError {
         /// What is wrong.
         reason: String,
     },
+    /// `node.toml` is gone, and what it is about is not: taken for new, the directory would lose it.
+    #[error("{path}: node.toml is missing, but log/ or checkpoints/ hold a node's data")]
+    Headless {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The directory has an owner already.
     #[error("this is the directory of node {} of cluster {}", .0.node, .0.cluster)]
     Taken(Identity),
@@ -116,6 +122,9 @@ impl DataDir {
             DirBuilder::new().recursive(true).mode(0o700).create(path.join(name)).map_err(at)?;
         }
         let identity = identity::read(&path.join("node.toml"))?;
+        if identity.is_none() && holds_data(path).map_err(at)? {
+            return Err(DataDirError::Headless { path: path.to_owned() });
+        }
         _ = fs::remove_file(path.join("endpoints.json"));
         Ok(DataDir { path: path.to_owned(), _locks: locks, identity })
     }
@@ -222,6 +231,19 @@ fn is_new(path: &Path) -> Result<bool, DataDirError> {
         }
     }
     Ok(true)
+}
+
+/// Whether there is more than the empty log that [`DataDir::adopt`] makes first.
+fn holds_data(path: &Path) -> io::Result<bool> {
+    if fs::read_dir(path.join("checkpoints"))?.next().is_some() {
+        return Ok(true);
+    }
+    if fs::read_dir(path.join("log"))?.next().is_none() {
+        return Ok(false);
+    }
+    let mut any = false;
+    let read = crate::log::reader::read(&path.join("log"), |_| any = true);
+    Ok(any || read.is_err())
 }
 
 fn create(path: &Path) -> io::Result<()> {
