@@ -372,6 +372,7 @@ fn result() -> impl Strategy<Value = AnyResult> {
         Just(CommandRefusal::Forgotten),
         Just(CommandRefusal::Full),
         Just(CommandRefusal::TooLarge),
+        Just(CommandRefusal::Later),
     ];
     prop_oneof![
         5 => op_result().prop_map(AnyResult::Op),

@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod datadir;
 pub mod demo;
+pub mod durable;
 pub mod entry;
 pub mod executor;
 pub mod local;

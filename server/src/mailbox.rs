@@ -59,6 +59,11 @@ impl<T> Sender<T> {
         Ok(())
     }
 
+    /// Wakes the shard, which finds elsewhere what there is.
+    pub fn ring(&self) {
+        self.0.bell.ring();
+    }
+
     /// Inputs that wait, both lanes.
     pub fn len(&self) -> usize {
         self.0.consensus.len() + self.0.client.len()

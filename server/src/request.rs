@@ -133,6 +133,8 @@ pub enum Reply {
         instance: Instance,
         /// One per key.
         values: Vec<Option<Value>>,
+        /// So many keys at the end are to be asked for again.
+        left_out: usize,
     },
     /// The range may be streamed from this cursor.
     Range {

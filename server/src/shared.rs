@@ -1,12 +1,12 @@
 //! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClientId, LinkFault, NodeId, PartitionId};
+use coppice_client::wire::{LinkFault, NodeId, PartitionId};
 use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -14,9 +14,11 @@ use crate::config::NodeConfig;
 use crate::control::ToControl;
 use crate::datadir::Identity;
 use crate::datadir::claim::{Claim, ClaimError, Witness};
+use crate::durable::DurableUpto;
 use crate::logging::Logging;
 use crate::mailbox::Sender;
 use crate::metrics;
+use crate::net::clients::ClientConnections;
 use crate::shard::ToShard;
 use crate::vigil::Heard;
 
@@ -26,6 +28,7 @@ pub struct Shared {
     pub config: NodeConfig,
     /// Its metrics.
     pub metrics: metrics::Node,
+    durable_upto: Vec<DurableUpto>,
     senders: Vec<Sender<ToShard>>,
     control: UnboundedSender<ToControl>,
     identity: RwLock<Option<Identity>>,
@@ -38,11 +41,12 @@ pub struct Shared {
     heard: Mutex<BTreeMap<NodeId, Heard>>,
     /// Peer addresses of the other nodes.
     peers: Mutex<BTreeMap<NodeId, String>>,
-    /// Where each client is connected: the connection that it opened last.
-    clients: Mutex<HashMap<ClientId, u64>>,
+    clients: ClientConnections,
     connections: AtomicUsize,
     /// Bytes of requests in flight on the node.
     request_bytes: AtomicU64,
+    /// Bytes of clients' frames that are not whole yet.
+    arriving_bytes: AtomicI64,
     /// Bytes of range chunks that wait to be read by clients.
     scan_bytes: AtomicI64,
     recovered_lsn: AtomicU64,
@@ -68,6 +72,7 @@ impl Shared {
         Arc::new(Shared {
             config,
             metrics,
+            durable_upto: senders.iter().map(|_| DurableUpto::default()).collect(),
             senders,
             control,
             identity: RwLock::default(),
@@ -76,9 +81,10 @@ impl Shared {
             witnesses: Mutex::default(),
             heard: Mutex::default(),
             peers: Mutex::default(),
-            clients: Mutex::default(),
+            clients: ClientConnections::default(),
             connections: AtomicUsize::new(0),
             request_bytes: AtomicU64::new(0),
+            arriving_bytes: AtomicI64::new(0),
             scan_bytes: AtomicI64::new(0),
             recovered_lsn: AtomicU64::new(0),
             durable_lsn: AtomicU64::new(0),
@@ -93,6 +99,11 @@ impl Shared {
     /// How many shards there are.
     pub fn shards(&self) -> usize {
         self.senders.len()
+    }
+
+    /// How far the log is durable for the groups of a shard, as that has not heard yet.
+    pub fn durable_upto(&self, shard: usize) -> &DurableUpto {
+        &self.durable_upto[shard]
     }
 
     /// The mailbox of a shard.
@@ -303,22 +314,19 @@ impl Shared {
         self.request_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The connection of a client to this node, if it has one: parts of its queries go there.
-    pub fn client_connection(&self, client: ClientId) -> Option<u64> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(&client).copied()
+    /// On which connection each client is reached.
+    pub fn clients(&self) -> &ClientConnections {
+        &self.clients
     }
 
-    /// A client said hello on this connection.
-    pub fn set_client_connection(&self, client: ClientId, connection: u64) {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner).insert(client, connection);
+    /// Bytes of frames that have begun to arrive: so many more, or fewer.
+    pub fn add_arriving_bytes(&self, bytes: i64) {
+        self.arriving_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A client's connection ended.
-    pub fn forget_client_connection(&self, client: ClientId, connection: u64) {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if clients.get(&client) == Some(&connection) {
-            clients.remove(&client);
-        }
+    /// Whether they are more than the node takes (`limits.node_bytes`).
+    pub fn arrives_too_much(&self) -> bool {
+        self.arriving_bytes.load(Ordering::Relaxed) > self.config.limits.node_bytes as i64
     }
 
     /// Client connections now.

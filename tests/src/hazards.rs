@@ -245,6 +245,7 @@ pub const OTHERS: &[&str] = &[
     // A connection to another node that lost packets waits for the kernel, which repeats them ever more rarely.
     "silence_is_borne",
     "client_silence_is_borne",
+    "spare_forgets_client",
     // Who waits at a replica that is removed hears nothing of it.
     "removed_in_silence",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of

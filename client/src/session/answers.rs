@@ -214,6 +214,7 @@ impl Session {
                 self.end(now, key, Reason::TimedOut, Cause::Forgotten, effects);
             }
             CommandRefusal::TooLarge => self.end(now, key, Reason::TooLarge, Cause::Refused, effects),
+            CommandRefusal::Later => self.reroute(now, key, effects),
         }
     }
 

@@ -6,8 +6,8 @@ use coppice_btree::OpResult;
 
 use super::frame::{Kind, begin_frame, end_frame};
 use super::reply::{
-    CAS, DELETE, DONE, EIGHT, FLAG_READ, FORGOTTEN, FULL, GET, INSERT, LOAD, MANY, OMITTED, OPENED, OTHER, POSITION,
-    PUT, RESULT_BYTES_MAX, TOO_LARGE, VALUE, WRONG_PARTITION,
+    CAS, DELETE, DONE, EIGHT, FLAG_READ, FORGOTTEN, FULL, GET, INSERT, LATER, LOAD, MANY, OMITTED, OPENED, OTHER,
+    POSITION, PUT, REPLY_BYTES_MAX, RESULT_BYTES_MAX, TOO_LARGE, VALUE, WRONG_PARTITION,
 };
 use super::varint::{Reader, WireError, put_varint};
 use super::{CommandRefusal, FRAME_BYTES_MAX, PartitionId, Position, SessionId};
@@ -123,6 +123,12 @@ impl<'b> PackReply<'b> {
         self.partition
     }
 
+    /// Whether it is as large as an answer may be.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.out.len() - self.start >= REPLY_BYTES_MAX
+    }
+
     /// Before each result.
     #[inline]
     fn next(&mut self) {
@@ -199,6 +205,7 @@ impl<'b> PackReply<'b> {
             CommandRefusal::Forgotten => FORGOTTEN,
             CommandRefusal::Full => FULL,
             CommandRefusal::TooLarge => TOO_LARGE,
+            CommandRefusal::Later => LATER,
         };
         self.out.put_slice(&[OTHER, code]);
         if let CommandRefusal::WrongPartition { version } = refusal {

@@ -10,15 +10,16 @@ use super::reshape::{ReshapeRequest, Reshaped};
 use super::serde_bytes;
 use super::tuning::TuningReport;
 use super::varint::WireError;
-use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId};
+use super::{ClientId, ClusterId, FRAME_BYTES_MAX, MapVersion, NodeId, PartitionId, Refusal};
 use crate::map::PartitionMap;
 
-/// Appends a control message as a whole frame.
-///
-/// # Panics
-/// If it does not fit a frame: what we make ourselves does.
+/// Appends a control message as a whole frame; a refusal in place of one that does not fit a frame.
 pub fn encode_control<T: Serialize>(out: &mut BytesMut, kind: Kind, stream: u32, message: &T) {
     let body = postcard::to_stdvec(message).expect("control messages are plain data");
+    if body.len() > FRAME_BYTES_MAX {
+        let text = format!("the answer has {} bytes, and a frame holds {FRAME_BYTES_MAX}", body.len());
+        return Refusal::BadRequest { text }.encode(out, stream);
+    }
     encode_frame(out, kind, stream, &body);
 }
 

@@ -50,7 +50,7 @@ pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
 pub use part::{Part, PartCursor, PartEnd, PartWriter};
 pub use query::{Completed, Cut, CutPart, QueryRequest, encode_part_cancel, encode_part_credit};
 pub use refusal::{CommandRefusal, Refusal};
-pub use reply::{AnswerWriter, ManyResults, PackReply, Replies, RepliesWriter, ResultRef, Section};
+pub use reply::{AnswerWriter, ManyResults, PackReply, REPLY_BYTES_MAX, Replies, RepliesWriter, ResultRef, Section};
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};
 pub use reshape::{ChangeId, ReshapeRequest, Reshaped, Shape};
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};

@@ -135,6 +135,10 @@ impl<'a> Pack<'a> {
             read_command(&mut reader, pack.eight, at == 0, &mut number, true)?;
         }
         reader.finish()?;
+        if number == u64::MAX {
+            // The number after it must exist.
+            return Err(WireError::Overflow);
+        }
         Ok(pack)
     }
 

@@ -210,4 +210,6 @@ pub enum CommandRefusal {
     Full,
     /// What it asks for, or would answer, is above a limit.
     TooLarge,
+    /// The answers to what came before it in the same frame are as large as an answer may be: it is to be sent again.
+    Later,
 }

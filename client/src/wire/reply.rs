@@ -20,6 +20,10 @@ pub use super::answer::{AnswerWriter, PackReply, RepliesWriter};
 /// Longest result. A [`Command::Many`](super::Command::Many) that would answer more answers [`ResultRef::Omitted`].
 pub const RESULT_BYTES_MAX: usize = 2 * 1024 * 1024;
 
+/// An answer that has so many bytes takes no further result that may hold a value: what is left of the pack or the read
+/// is refused with [`CommandRefusal::Later`].
+pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 pub(super) const FLAG_READ: u8 = 1;
 
 // Kinds of results, 0 to 7.
@@ -45,6 +49,7 @@ pub(super) const WRONG_PARTITION: u8 = 16;
 pub(super) const FORGOTTEN: u8 = 17;
 pub(super) const FULL: u8 = 18;
 pub(super) const TOO_LARGE: u8 = 19;
+pub(super) const LATER: u8 = 20;
 
 /// The result of one command, borrowed from its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +192,7 @@ fn read_other<'a>(reader: &mut Reader<'a>, tag: u8) -> Result<ResultRef<'a>, Wir
             FORGOTTEN => ResultRef::Refused(CommandRefusal::Forgotten),
             FULL => ResultRef::Refused(CommandRefusal::Full),
             TOO_LARGE => ResultRef::Refused(CommandRefusal::TooLarge),
+            LATER => ResultRef::Refused(CommandRefusal::Later),
             value => return Err(WireError::Unknown { what: "result", value: u64::from(value) }),
         }),
     }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::ServeArgs;
@@ -40,7 +40,10 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Handlers stand before the node starts: a SIGTERM in between must not kill it half way.
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let config = loaded.config;
+    let mut config = loaded.config;
+    if let Some(warning) = fit_connections(&mut config) {
+        output.note(&warning)?;
+    }
     let logging = match logging::init(&config.log_level, log_format(config.log_format)) {
         Ok(logging) => logging,
         Err(error) => return Ok(Err(log_failure(&error.to_string()))),
@@ -65,6 +68,25 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
     notify("STOPPING=1");
     stop(node, &runtime, signals);
     Ok(Ok(Exit::Done))
+}
+
+/// Descriptors that are not clients': log, checkpoints, other nodes, operators.
+const OTHER_DESCRIPTORS: u64 = 256;
+
+/// Takes as many descriptors as the system gives this process, and no more clients than they are enough for: without one
+/// the next segment of the log cannot be opened, and the node would stop.
+fn fit_connections(config: &mut NodeConfig) -> Option<String> {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let raised = setrlimit(Resource::Nofile, most).is_ok();
+    let descriptors = if raised { limit.maximum } else { limit.current }?;
+    let room =
+        usize::try_from(descriptors.saturating_sub(OTHER_DESCRIPTORS).max(descriptors / 2)).unwrap_or(usize::MAX);
+    let wanted = config.limits.connections;
+    config.limits.connections = wanted.min(room);
+    let warning =
+        format!("warning: the system allows {descriptors} open files (ulimit -n): {room} connections, not {wanted}");
+    (room < wanted).then_some(warning)
 }
 
 /// Hands over, finishes and flushes; a second signal ends the process at once, which is always safe.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, ClusterId, InitRequest, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_client::wire::{
+    AdminReply, ClusterId, InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId,
+};
 
 use super::{Control, ToControl};
 use crate::datadir::Identity;
@@ -139,6 +141,9 @@ fn check(request: &InitRequest) -> Result<(), String> {
     }
     if keys.windows(2).any(|pair| pair[0] >= pair[1]) || keys.first().is_some_and(Bytes::is_empty) {
         return Err("split keys must ascend".into());
+    }
+    if let Some(key) = keys.iter().find(|key| key.len() > KEY_BYTES_MAX) {
+        return Err(format!("a split key has {} bytes, and a key has at most {KEY_BYTES_MAX}", key.len()));
     }
     Ok(())
 }

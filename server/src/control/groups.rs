@@ -14,13 +14,12 @@ use crate::config::{ClusterSettingError, ClusterSettings, Keep};
 use crate::executor::Executing;
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
-use crate::mailbox::Lane;
 use crate::net::link::Link;
 use crate::node::StorageError;
 use crate::replica::Replica;
 use crate::residents::{Birth, Start, StateLost, Wanted};
 use crate::sessions::SessionLimits;
-use crate::shard::{Group, Shard, ToShard};
+use crate::shard::{Group, Shard};
 use crate::snapshot::SavedBorders;
 
 /// How long a shard may take to answer a question of its own node.
@@ -121,12 +120,8 @@ impl Control {
                     }
                 }
                 for (at, durable) in by_shard.iter_mut().enumerate().filter(|(_, durable)| !durable.is_empty()) {
-                    let mut input = ToShard::Durable(std::mem::take(durable));
-                    // A durable position must not be lost; the shard takes this lane first, so room comes soon.
-                    while let Err(back) = shared.sender(at).push(Lane::Consensus, input) {
-                        input = back;
-                        std::thread::yield_now();
-                    }
+                    shared.durable_upto(at).raise(durable);
+                    shared.sender(at).ring();
                 }
             }),
             failed: Box::new(move |failure| failed(failure.to_string())),

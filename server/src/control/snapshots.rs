@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
-use std::net::TcpStream as StdTcpStream;
+use std::net::{TcpStream as StdTcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,9 @@ struct SnapshotGet {
 
 /// A connection that carries a snapshot may be silent for so long; then the receiver asks again.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// How long connecting to a source may take: a machine that is gone says nothing.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 // First byte of a snapshot's frames.
 const HEAD: u8 = 1;
@@ -380,6 +383,18 @@ pub(super) enum FetchError {
     Early,
 }
 
+/// Connects, or gives up soon: another source may be alive.
+fn connect(address: &str) -> io::Result<StdTcpStream> {
+    let mut failed = io::ErrorKind::AddrNotAvailable.into();
+    for address in address.to_socket_addrs()? {
+        match StdTcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
 /// Receives a snapshot into a checkpoint of this node, whole or not at all, and loads it; or nothing, if `admit` says
 /// so of its head.
 pub(super) fn fetch(
@@ -388,7 +403,7 @@ pub(super) fn fetch(
     (group, instance): (PartitionId, Instance),
     admit: impl FnOnce(&Head) -> bool,
 ) -> Result<Loaded, FetchError> {
-    let mut stream = StdTcpStream::connect(address)?;
+    let mut stream = connect(address)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     let get = postcard::to_stdvec(&SnapshotGet { group, instance }).map_err(|_| FetchError::Garbage)?;
     stream.write_all(&peer_frame::frame(peer_frame::SNAPSHOT_GET, &get))?;

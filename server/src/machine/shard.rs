@@ -13,14 +13,14 @@ use std::slice;
 use bytes::{Bytes, BytesMut};
 use coppice_btree::{Cursor, Direction, KeyRange, Op, OpResult, Tree, Undo, UndoMark, Value};
 use coppice_client::wire::entry::Open;
-use coppice_client::wire::reply::PackReply;
+use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX};
 use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, RangeRequest, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
 
 pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal, second};
 
-use command::{repeat, run, take_ready};
+use command::{are_many_bytes, repeat, run, take_ready};
 
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
@@ -234,17 +234,25 @@ impl Shard {
         self.sealed.is_some() && !crate::mutant!(merge_no_end)
     }
 
-    /// The values of `keys`; `None` if one of them lies outside the partition, or it is sealed: checked in the state
-    /// that is read, whenever the read was positioned (reliability.md MV3).
-    pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<Vec<Option<Value>>> {
+    /// The values of the first of `keys`, as many as one answer may hold, and of how many keys that leaves out; `None`
+    /// if a key lies outside the partition, or it is sealed: checked in the state that is read, whenever the read was
+    /// positioned (reliability.md MV3).
+    pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<(Vec<Option<Value>>, usize)> {
         let keys: Vec<&[u8]> = keys.collect();
         let own = !self.is_closed() && keys.iter().all(|key| self.range.contains(key));
         if !own && !crate::mutant!(read_ignores_split) {
             return None;
         }
         let mut values = Vec::with_capacity(keys.len());
-        self.tree.get_batch(&keys, |_, value| values.push(value.map(Value::from)));
-        Some(values)
+        let mut bytes = 0;
+        self.tree.get_batch(&keys, |_, value| {
+            if bytes < REPLY_BYTES_MAX {
+                bytes += value.map_or(0, <[u8]>::len);
+                values.push(value.map(Value::from));
+            }
+        });
+        let left_out = keys.len() - values.len();
+        Some((values, left_out))
     }
 
     /// A walk over `range` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it is
@@ -431,12 +439,19 @@ impl Shard {
         answers: &mut Vec<Answer>,
     ) {
         let mut results = std::mem::take(&mut self.scratch.results_of_ops);
+        let before = self.undo.mark();
         self.tree.execute_batch(&gathered.ops, &mut results, &mut self.undo);
         gathered.ops.clear();
         gathered.highest.clear();
+        let one_by_one = are_many_bytes(&results);
+        if one_by_one {
+            // An answer may become too large, which is found out pack by pack.
+            self.tree.undo_to(&mut self.undo, before);
+        }
         let mut ready = results.iter();
         for (index, pack) in gathered.packs.drain(..) {
-            let outcome = self.execute_pack(instance, index, &pack, mark, Some(&mut ready));
+            let ready = (!one_by_one).then_some(&mut ready);
+            let outcome = self.execute_pack(instance, index, &pack, mark, ready);
             answers.push(self.answer(instance, index, outcome));
         }
         results.clear();
@@ -467,6 +482,11 @@ impl Shard {
         let mut reply = PackReply::new(&mut scratch.reply, self.partition, instance.0, index);
         let refusal = CommandRefusal::WrongPartition { version: self.map_version };
         for (offset, (number, command)) in pack.commands().enumerate() {
+            // At every replica alike, as the answers before it are.
+            if ready.is_none() && reply.is_full() {
+                reply.refused(CommandRefusal::Later);
+                continue;
+            }
             if ready.is_none() && number <= highest && repeat(&self.sessions, session, number, instance, &mut reply) {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! Sockets: clients on one port, nodes on another, the same frames on both.
 
+pub mod clients;
 pub mod codec;
 pub mod dial;
 pub mod fault;

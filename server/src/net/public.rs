@@ -13,8 +13,8 @@ use std::time::{Duration, Instant as Clock};
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, Completed, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId, Refusal as Refused, RepliesWriter,
-    Request as Asked,
+    ClientId, CommandRefusal, Completed, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId,
+    Refusal as Refused, RepliesWriter, Request as Asked,
 };
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -144,10 +144,11 @@ impl Connection {
                 let answer = answer.finish_split();
                 state.answers.push((stream, answer));
             }
-            Reply::Read { instance, values } => {
+            Reply::Read { instance, values, left_out } => {
                 let mut out = BytesMut::new();
                 let mut answer = PackReply::read(&mut out, group, instance.0, 0);
                 values.iter().for_each(|value| answer.value(value.as_deref()));
+                (0..left_out).for_each(|_| answer.refused(CommandRefusal::Later));
                 let answer = answer.finish_split();
                 state.answers.push((stream, answer));
             }
@@ -316,6 +317,41 @@ impl State {
     }
 }
 
+/// Where the node is full of frames that are not whole, one of them has so long to become whole.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
+
+/// Part of a frame that has no more bytes than this is nobody's burden.
+const ARRIVES_FREELY: usize = 64 << 10;
+
+/// The frame that arrives on a connection, and what all such take of the node.
+struct Arriving {
+    shared: std::sync::Arc<crate::shared::Shared>,
+    bytes: usize,
+    /// Since when it has been more than [`ARRIVES_FREELY`].
+    since: Clock,
+}
+
+impl Arriving {
+    fn set(&mut self, bytes: usize) {
+        if self.bytes <= ARRIVES_FREELY {
+            self.since = Clock::now();
+        }
+        self.shared.add_arriving_bytes(bytes as i64 - self.bytes as i64);
+        self.bytes = bytes;
+    }
+
+    /// No more of it is read for now: too much has begun to arrive.
+    fn must_wait(&self) -> bool {
+        self.bytes > ARRIVES_FREELY && self.shared.arrives_too_much()
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// Serves `connection` until it ends.
 pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     let (limits, handshake, draining) = {
@@ -327,7 +363,9 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     tokio::pin!(deadline);
     let mut decoder = FrameDecoder::default();
     let mut look = tokio::time::interval(Duration::from_millis(200));
+    let mut arriving = Arriving { shared: std::sync::Arc::clone(&draining), bytes: 0, since: Clock::now() };
     loop {
+        let waits = arriving.must_wait();
         let (pending, finished, greeted) = {
             let state = connection.state.borrow();
             let idle = state.waiting.is_empty() && state.answers.is_empty();
@@ -346,11 +384,16 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
                 connection.flush();
                 tokio::task::yield_now().await;
             }
-            ready = connection.stream.readable(), if connection.may_read(&limits) => {
+            ready = connection.stream.readable(), if !waits && connection.may_read(&limits) => {
                 if ready.is_err() || !receive(&shard, &connection, &mut decoder) { break }
+                arriving.set(decoder.held_bytes());
             }
             () = &mut deadline, if !greeted => break,
-            _ = look.tick(), if draining.is_draining() || connection.has_ranges() => {
+            _ = look.tick(), if waits || draining.is_draining() || connection.has_ranges() => {
+                if waits && arriving.since.elapsed() > ARRIVES_WITHIN {
+                    shard.borrow().metrics.busy(Queue::NodeBytes);
+                    break;
+                }
                 if connection.expire_ranges(limits.snapshot_pin) || connection.has_ranges() {
                     shard.borrow_mut().touch_connection(&connection);
                 }
@@ -359,7 +402,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     }
     shard.borrow_mut().connections.remove(&connection.id);
     if let Some(client) = connection.state.borrow().client {
-        draining.forget_client_connection(client, connection.id);
+        draining.clients().ended(client, connection.id);
     }
     let left = {
         let mut state = connection.state.borrow_mut();
@@ -485,6 +528,12 @@ fn admit(
     let client = connection.state.borrow().client?;
     {
         let mut state = connection.state.borrow_mut();
+        if state.waiting.contains_key(&stream) {
+            drop(state);
+            let refusal = Refused::BadRequest { text: format!("stream {stream} is in use") };
+            refuse_and_close(shard, connection, stream, refusal);
+            return None;
+        }
         if !state.shared.admit_request(bytes) {
             state.refuse(stream, &translate::busy());
             drop(state);
@@ -494,12 +543,7 @@ fn admit(
             return None;
         }
         let waiting = Waiting { op, bytes, since: Clock::now() };
-        if state.waiting.insert(stream, waiting).is_some() {
-            drop(state);
-            let refusal = Refused::BadRequest { text: format!("stream {stream} is in use") };
-            refuse_and_close(shard, connection, stream, refusal);
-            return None;
-        }
+        state.waiting.insert(stream, waiting);
         state.waiting_bytes += bytes;
     }
     Some((Origin { connection: connection.id, stream }, client))

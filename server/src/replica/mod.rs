@@ -48,6 +48,9 @@ struct Work {
 /// Reads that one replica holds at most. Beyond: `Busy`.
 pub const READS_MAX: usize = 16_384;
 
+/// Answers that the gate holds at most before requests are refused.
+pub const GATE_MAX: usize = 16_384;
+
 /// A `Placed` that was not answered is told again after this: as soon as the coordinator would send its `Place` again.
 const PLACED_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -297,7 +300,7 @@ impl Replica {
                 self.redo_replaced_reads(undecided, effects);
                 self.parts.retain(|(at, _)| *at > instance);
                 self.gate.decided(instance);
-                self.work = self.work.split_off(&instance.next());
+                self.drop_work(instance, effects);
                 if self.group == PartitionId::DIRECTORY {
                     effects.push(Effect::DirectoryChanged);
                 }
@@ -324,7 +327,19 @@ impl Replica {
         self.let_out(effects);
     }
 
+    /// Those who wait for what a snapshot covers are told that it may have happened: its results are not known here.
+    fn drop_work(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
+        let later = self.work.split_off(&upto.next());
+        for origin in std::mem::replace(&mut self.work, later).into_values().flat_map(|work| work.origins) {
+            effects.push(Effect::Reply { origin, reply: Reply::Unsure { hint: self.leader } });
+        }
+    }
+
     fn on_request(&mut self, now: Time, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
+        if self.gate.len() >= GATE_MAX {
+            // The directory has lost its majority (ordering.md 4.4): what was promised to wait is held, and no more.
+            return refuse(effects, origin, Refusal::Busy);
+        }
         match request {
             Request::Pack { entry, commands, .. } => self.submit(now, origin, entry, commands, effects),
             Request::Open { entry } => self.submit(now, origin, entry, 1, effects),

@@ -132,7 +132,7 @@ fn read_from(machine: &Machine, instance: Instance, request: &Request) -> Reply 
     let Some(shard) = machine.shard() else { return wrong };
     match request {
         Request::Read(read) => match shard.get_all(read.keys()) {
-            Some(values) => Reply::Read { instance, values },
+            Some((values, left_out)) => Reply::Read { instance, values, left_out },
             None => wrong,
         },
         Request::Range(range) => match shard.cursor(range) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use coppice_client::map::{NodeInfo, NodeState};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::wire::{ChangeId, KEY_BYTES_MAX, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 
 use super::{View, placements};
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reason, Reshape};
@@ -418,6 +418,12 @@ impl Judge<'_> {
         let Some(entry) = entry else {
             return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
         };
+        if at.len() > KEY_BYTES_MAX {
+            let bytes = at.len();
+            return refused(format!(
+                "a key has at most {KEY_BYTES_MAX} bytes, and no partition begins at one of {bytes}"
+            ));
+        }
         if !entry.contains(at) {
             return refused(format!("the key is not one of {partition}'s: {} holds it", routed.unwrap_or_default()));
         }

@@ -32,7 +32,7 @@ use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     AdminRequest, ClientId, Kind, NodeId, PartitionId, QueryRequest, Refusal as Refused, StatusGet,
 };
-use coppice_ordering::{Lsn, Time};
+use coppice_ordering::Time;
 use serde::Serialize;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, oneshot};
@@ -59,8 +59,6 @@ const TURN_INPUTS_MAX: usize = 256;
 
 /// What other threads send to a shard.
 pub enum ToShard {
-    /// Records of these groups are durable up to here.
-    Durable(Vec<(PartitionId, Lsn)>),
     /// Messages for groups of this shard that arrived at another one.
     Peers(Vec<Envelope>),
     /// A client connected.
@@ -201,14 +199,19 @@ impl Shard {
         group.0 as usize % self.shared.shards()
     }
 
+    /// Tells the groups how far the log is durable for them.
+    fn take_durable(&mut self) {
+        let durable = self.shared.durable_upto(self.index).take();
+        if !durable.is_empty() {
+            self.look.flushed();
+        }
+        for (group, lsn) in durable {
+            self.step(group, Input::Persisted(lsn));
+        }
+    }
+
     fn take(&mut self, input: ToShard) {
         match input {
-            ToShard::Durable(durable) => {
-                self.look.flushed();
-                for (group, lsn) in durable {
-                    self.step(group, Input::Persisted(lsn));
-                }
-            }
             ToShard::Peers(envelopes) => self.on_peers(envelopes),
             ToShard::Client(stream) => self.add_client(stream),
             ToShard::Peer { node, stream, received } => self.add_peer(node, stream, received),
@@ -507,7 +510,9 @@ async fn timers(shard: Rc<RefCell<Shard>>) {
 async fn inputs(shard: Rc<RefCell<Shard>>, receiver: Receiver<ToShard>) {
     loop {
         let mut taken = 0;
-        while let Some(input) = receiver.pop() {
+        loop {
+            shard.borrow_mut().take_durable();
+            let Some(input) = receiver.pop() else { break };
             shard.borrow_mut().take(input);
             taken += 1;
             if taken == TURN_INPUTS_MAX {

@@ -379,7 +379,7 @@ impl Shard {
 
     /// Gives a part to the client that asked, as soon as it is connected here.
     pub fn give_part(&mut self, part: Box<QueryPart>) {
-        let Some(id) = self.shared.client_connection(part.share.client) else {
+        let Some(id) = self.shared.clients().newest(part.share.client) else {
             return self.park(part);
         };
         let shard = Origin { connection: id, stream: 0 }.shard();
@@ -413,7 +413,7 @@ impl Shard {
 
     /// A client said hello on this shard.
     pub(crate) fn on_greeted(&mut self, client: ClientId, connection: u64) {
-        self.shared.set_client_connection(client, connection);
+        self.shared.clients().opened(client, connection);
         self.unpark(client);
         for shard in (0..self.shared.shards()).filter(|&shard| shard != self.index) {
             let call = ToShard::Call(Box::new(move |shard| shard.unpark(client)));

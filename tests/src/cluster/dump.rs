@@ -432,7 +432,7 @@ impl Replay<'_> {
                 self.line(at, Entry::Other, true)?;
                 continue;
             };
-            if let Some(CommandRefusal::WrongPartition { .. }) = refusal {
+            if let Some(CommandRefusal::WrongPartition { .. } | CommandRefusal::Later) = refusal {
                 // Surely not executed here: its client sends it elsewhere, under another number.
                 self.line(at, Entry::Other, true)?;
                 continue;

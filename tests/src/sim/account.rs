@@ -307,7 +307,7 @@ fn dump_pack(first: Position, pack: &Pack<'_>, answer: &Answer, known: &Known, e
         let entry = match results.get(offset as usize) {
             // Its session had ended, or the partition: nothing ran, and the client may have numbered it anew since.
             // Outside the bounds it surely did not run: its client sends it elsewhere, under another number.
-            None | Some((_, Some(CommandRefusal::WrongPartition { .. }))) => Entry::Other,
+            None | Some((_, Some(CommandRefusal::WrongPartition { .. } | CommandRefusal::Later))) => Entry::Other,
             Some(_) => Entry::Command {
                 client: known.clients.get(&session).copied().unwrap_or(u64::MAX),
                 number,

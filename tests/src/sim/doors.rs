@@ -8,8 +8,9 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, Command, Completed, Frame, FrameDecoder, HelloOk, Kind, Limits, MapReply, NodeId, NodeIdentity,
-    PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter, Request as Asked, encode_frame,
+    ClientId, Command, CommandRefusal, Completed, Frame, FrameDecoder, HelloOk, Kind, Limits, MapReply, NodeId,
+    NodeIdentity, PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter, Request as Asked,
+    encode_frame,
 };
 use coppice_server::net::translate;
 use coppice_server::replica::{Input, QueryPart};
@@ -273,10 +274,11 @@ impl World {
                 let answer = opened.finish_split();
                 put_answer(&mut out, stream, &answer);
             }
-            Reply::Read { instance, values } => {
+            Reply::Read { instance, values, left_out } => {
                 let mut answer = BytesMut::new();
                 let mut read = PackReply::read(&mut answer, group, instance.0, 0);
                 values.iter().for_each(|value| read.value(value.as_deref()));
+                (0..left_out).for_each(|_| read.refused(CommandRefusal::Later));
                 let answer = read.finish_split();
                 put_answer(&mut out, stream, &answer);
             }

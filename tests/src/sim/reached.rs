@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 203] = [
+pub const NAMES: [&str; 204] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",

@@ -63,7 +63,7 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
     match reply {
         Reply::Pack(bytes) => hash.write(bytes),
         Reply::Opened(session) => words(session, hash),
-        Reply::Read { instance, values } => words(&(instance, values), hash),
+        Reply::Read { instance, values, left_out } => words(&(instance, values, left_out), hash),
         Reply::Range { instance, range, .. } => words(&(instance, range), hash),
         Reply::Cut(cut) => words(cut, hash),
         Reply::Completed { ticket } => words(ticket, hash),

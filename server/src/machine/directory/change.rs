@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, ReplicaInfo, Role};
-use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_client::wire::{ChangeId, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 use super::{DirectoryReply, DirectoryState};
@@ -436,7 +436,7 @@ impl DirectoryState {
         if let Some((change, _)) = self.change_of(partition) {
             return refused(Reason::Busy { partition, change });
         }
-        if !entry.contains(&at) || at == entry.low {
+        if !entry.contains(&at) || at == entry.low || at.len() > KEY_BYTES_MAX {
             return refused(Reason::NotInside(partition));
         }
         let used = self.map.groups().map(|entry| entry.partition.0).max().unwrap_or(0);

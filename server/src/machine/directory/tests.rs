@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
-use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_client::wire::{ChangeId, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
 use coppice_ordering::{Batch, Commands, Instance};
 
 use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Ended, Reason, Reshape};
@@ -191,6 +191,16 @@ fn bounds(directory: &Directory) -> Vec<(u32, String, Option<String>)> {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     let entries = directory.state().map.partitions.iter();
     entries.map(|entry| (entry.partition.0, text(&entry.low), entry.high.as_ref().map(text))).collect()
+}
+
+#[test]
+fn a_border_longer_than_a_key_is_refused() {
+    for (bytes, borders) in [(KEY_BYTES_MAX + 1, 1), (KEY_BYTES_MAX, 2)] {
+        let mut directory = created(4);
+        let at = Bytes::from(vec![b'k'; bytes]);
+        reshape(&mut directory, Reshape::Split { change: ChangeId(1), partition: PartitionId(1), at });
+        assert_eq!(bounds(&directory).len(), borders, "{bytes} bytes");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::slice;
 
 use coppice_btree::{LoadError, OpResult, Tree, Undo};
-use coppice_client::wire::reply::PackReply;
+use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX};
 use coppice_client::wire::{Command, CommandRefusal, Position, SessionId};
 use coppice_ordering::Instance;
 
@@ -29,6 +29,22 @@ pub(super) fn repeat(
         Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
     }
     true
+}
+
+/// Whether the values in these results may be more than an answer can hold.
+pub(super) fn are_many_bytes(results: &[OpResult]) -> bool {
+    let bytes = |result: &OpResult| match result {
+        OpResult::Put { previous: value }
+        | OpResult::Insert { present: value }
+        | OpResult::Delete { previous: value }
+        | OpResult::Cas { current: value, .. }
+        | OpResult::Get { value } => value.as_deref().map_or(0, <[u8]>::len),
+    };
+    let mut all = 0;
+    results.iter().any(|result| {
+        all += bytes(result);
+        all >= REPLY_BYTES_MAX / 2
+    })
 }
 
 /// Answers one command whose operations have run.

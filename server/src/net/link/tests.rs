@@ -86,6 +86,7 @@ fn linked_until<F: Future<Output = ()>>(gone: impl Fn(NodeId) + 'static, test: i
         let link = Link::new(NodeId(2), address);
         tokio::task::spawn_local(Rc::clone(&link).run(peer_frame::frame(peer_frame::HELLO, b"me"), gone));
         let far = Far::accept(&listener).await;
+        drop(listener);
         test(link, far).await;
     });
 }

@@ -88,7 +88,7 @@ fn the_heir_takes_in_keys_and_bounds() {
     let (mark, _) = lower.run(join(1));
     assert_eq!((mark.joins(), mark.awaits()), (&[second(MERGE)][..], None));
     assert_eq!((lower.shard.range(), lower.keys()), (&KeyRange::all(), 5));
-    let values = lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter()).expect("its own now");
+    let (values, _) = lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter()).expect("its own now");
     assert!(values.iter().all(Option::is_some));
     lower.put(7, "n");
     assert_eq!(lower.keys(), 6);
@@ -335,6 +335,23 @@ fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
 }
 
 /// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+#[test]
+fn what_is_decided_below_a_join_that_was_taken_back_runs() {
+    let (lower, _) = cut();
+    let (at, session) = (lower.instance, lower.session.expect("open"));
+    let mut executor = Executor::new(Machine::Shard(Box::new(lower.shard)), at, Executing::default());
+    let mut answers = Vec::new();
+    let (first, next) = (at.next(), at.next().next());
+    // Run ahead: a command, and a join whose inheritance is not here.
+    executor.accepted(first, batch(put(session, 7, "b")), &mut answers);
+    executor.accepted(next, batch(join(1)), &mut answers);
+    assert_eq!(executor.awaits().map(|(at, _)| at), Some(next));
+    // Another leader decides something else at the first, and has nothing behind it.
+    assert_eq!(executor.accepted(first, batch(put(session, 8, "c")), &mut answers), Some(first));
+    executor.decided_upto(first, &mut answers);
+    assert_eq!((executor.decided(), executor.tip(), executor.is_stalled()), (first, first, false));
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_merges_are_caught() {

@@ -1,0 +1,61 @@
+//! On which connection of this node each client is reached: parts of its queries go there.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use coppice_client::wire::ClientId;
+
+/// The connections of all clients, by any shard.
+#[derive(Debug, Default)]
+pub struct ClientConnections(Mutex<HashMap<ClientId, Vec<u64>>>);
+
+impl ClientConnections {
+    /// The connection that the client opened last, of those that stand.
+    pub fn newest(&self, client: ClientId) -> Option<u64> {
+        let connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.get(&client)?.last().copied()
+    }
+
+    /// A client said hello on this connection. A client may have several for a while: one that tries another beside a
+    /// silent one goes on with whichever is heard first.
+    pub fn opened(&self, client: ClientId, connection: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(client).or_default().push(connection);
+    }
+
+    /// A connection ended; the others of the client stay.
+    pub fn ended(&self, client: ClientId, connection: u64) {
+        let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = connections.get_mut(&client) {
+            known.retain(|&known| known != connection && !crate::mutant!(spare_forgets_client));
+            if known.is_empty() {
+                connections.remove(&client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that closed the spare connection again was once reached no more on the one that it kept: its queries
+    /// across partitions got no part from this node until it connected anew.
+    #[test]
+    fn a_client_that_closes_a_spare_connection_is_reached_on_the_other() {
+        let (clients, client) = (ClientConnections::default(), ClientId(7));
+        clients.opened(client, 1);
+        clients.opened(client, 2);
+        assert_eq!(clients.newest(client), Some(2));
+        clients.ended(client, 2);
+        assert_eq!(clients.newest(client), Some(1));
+        clients.ended(client, 1);
+        assert_eq!(clients.newest(client), None);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_client_that_is_forgotten_with_its_spare_connection_is_caught() {
+        let test = "net::clients::tests::a_client_that_closes_a_spare_connection_is_reached_on_the_other";
+        crate::mutants::assert_caught("spare_forgets_client", test);
+    }
+}

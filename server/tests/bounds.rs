@@ -1,0 +1,149 @@
+//! What one request may cost a node: answers, keys, streams, messages between nodes.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use coppice_btree::{KeyRange, Op};
+use coppice_client::Config;
+use coppice_client::blocking::Client;
+use coppice_client::wire::reply::REPLY_BYTES_MAX;
+use coppice_client::wire::{
+    ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, SessionId, VALUE_BYTES_MAX, frame,
+};
+use coppice_ordering::message::{AcceptedBatch, Phase1b};
+use coppice_ordering::{Ballot, Batch, Commands, Instance, ReplicaId, WINDOW_BYTES_MAX};
+use coppice_server::entry;
+use coppice_server::local::LocalOptions;
+use coppice_server::machine::Outcome;
+use coppice_server::machine::shard::Shard;
+use coppice_server::net::peer::{self, Envelope};
+use coppice_server::net::{codec::Body, outbox::Outbox, peer_frame};
+use tokio::task::JoinSet;
+
+use common::Scratch;
+use common::cluster::{connect, formed};
+use common::raw::Raw;
+
+/// An answer is full when it has [`REPLY_BYTES_MAX`], and then may have got one value more.
+const ANSWER_BYTES_MAX: usize = REPLY_BYTES_MAX + VALUE_BYTES_MAX + 1024;
+
+fn pack(session: SessionId, first: u64, ops: &[Op<'_>]) -> Bytes {
+    let mut pack = PackWriter::new(Vec::new(), session, first, false, 2 << 20);
+    for (number, op) in (first..).zip(ops) {
+        pack.push(number, *op).expect("it fits");
+    }
+    pack.finish(PartitionId(1), 1).expect("a pack").slice(frame::HEADER_BYTES + 1..)
+}
+
+/// A pack of 2 KiB that deletes large values was once answered by 200 MiB, at every replica, and again at each start.
+#[test]
+fn an_answer_to_a_pack_is_bounded_and_what_is_refused_did_not_happen() {
+    let mut shard = Shard::new(PartitionId(1), KeyRange::all(), MapVersion(1));
+    let mut instance = Instance(0);
+    let mut run = |shard: &mut Shard, entry: Bytes| {
+        instance = instance.next();
+        let mut answers = Vec::new();
+        let mark = shard.execute(instance, &Batch::Commands(Commands::new(1, entry)), &mut answers);
+        shard.confirm(&mark, None);
+        answers.remove(0).outcome
+    };
+    let Outcome::Opened(session) = run(&mut shard, entry::open(ClientId(9), 1)) else { panic!("opened") };
+    let value = vec![1; VALUE_BYTES_MAX];
+    let keys: Vec<[u8; 8]> = (0..20_u64).map(|n| n.to_be_bytes()).collect();
+    for (key, number) in keys.iter().zip(1..) {
+        run(&mut shard, pack(session, number, &[Op::Put { key, value: &value }]));
+    }
+    let deletes: Vec<Op<'_>> = keys.iter().map(|key| Op::Delete { key }).collect();
+    let Outcome::Pack(answer) = run(&mut shard, pack(session, 100, &deletes)) else { panic!("a pack") };
+    assert!(answer.len() <= ANSWER_BYTES_MAX, "{}", answer.len());
+    let left = |shard: &Shard| {
+        let keys = keys.iter().map(|key| key.as_slice());
+        keys.filter(|key| shard.get_all([*key].into_iter()).is_some_and(|(values, _)| values[0].is_some())).count()
+    };
+    let gone = REPLY_BYTES_MAX / VALUE_BYTES_MAX;
+    assert_eq!(left(&shard), keys.len() - gone);
+    // Sent again, under the same numbers.
+    let rest = &deletes[gone..];
+    let Outcome::Pack(_) = run(&mut shard, pack(session, 100 + gone as u64, rest)) else { panic!("a pack") };
+    assert_eq!(left(&shard), keys.len() - 2 * gone);
+}
+
+/// The client library packs calls that are made at once: each is answered, though one answer cannot hold all.
+#[test]
+fn calls_whose_answers_fit_no_frame_together_are_answered_one_by_one() {
+    const CALLS: u64 = 12;
+    let scratch = Scratch::new("large-answers");
+    let cluster = formed(&LocalOptions { nodes: 1, ..LocalOptions::new(&scratch.0) });
+    let client = connect(&cluster);
+    let value = vec![7; VALUE_BYTES_MAX];
+    for n in 0..CALLS {
+        client.put(n.to_be_bytes(), &value[..]).expect("it serves");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let endpoints: Vec<String> = cluster.endpoints().iter().map(ToString::to_string).collect();
+        let client = Arc::new(coppice_client::Client::connect(endpoints).await.expect("it serves"));
+        for deletes in [false, true] {
+            let mut calls = JoinSet::new();
+            for n in 0..CALLS {
+                let (client, key) = (Arc::clone(&client), n.to_be_bytes());
+                calls.spawn(async move { if deletes { client.delete(key).await } else { client.get(key).await } });
+            }
+            while let Some(answer) = calls.join_next().await {
+                let answer = answer.expect("it ends").expect("it is answered");
+                assert_eq!(answer.output.as_deref(), Some(&value[..]));
+            }
+        }
+    });
+}
+
+/// All that an acceptor may hold undecided reaches a candidate in one message.
+#[test]
+fn a_full_window_is_told_to_a_candidate() {
+    let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![7; 1 << 20])));
+    let all = (2 * WINDOW_BYTES_MAX + WINDOW_BYTES_MAX / 4) as u64 >> 20;
+    let told = |n| AcceptedBatch { instance: Instance(n), ballot: Ballot::new(1, 1), batch: batch.clone() };
+    let message = Phase1b {
+        ballot: Ballot::new(2, 2),
+        from: Instance(1),
+        accepted: (1..=all).map(told).collect(),
+        decided_upto: Instance(0),
+        trimmed_upto: Instance(0),
+    };
+    let envelope = Envelope { group: 1, to: ReplicaId(2), from: ReplicaId(3), message: message.into() };
+    let (mut body, mut outbox) = (Body::default(), Outbox::default());
+    peer::encode(&mut body, &envelope);
+    peer_frame::put(&mut outbox, peer_frame::MESSAGES, &mut body);
+    let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+    outbox.take().iter().for_each(|piece| decoder.feed(piece));
+    assert_eq!(decoder.next_frame().map(|frame| frame.is_some()), Ok(true));
+}
+
+/// Two requests on one stream end the connection, and cost the node nothing for ever.
+#[test]
+fn a_stream_used_twice_takes_no_room_from_others() {
+    const NODE_BYTES: usize = 4 << 20;
+    let scratch = Scratch::new("streams-twice");
+    let mut options = LocalOptions { nodes: 1, ..LocalOptions::new(&scratch.0) };
+    options.node.limits.node_bytes = NODE_BYTES as u64;
+    let cluster = formed(&options);
+    connect(&cluster).put(b"k", b"v").expect("it serves");
+    let value = vec![1; NODE_BYTES / 8];
+    for n in 0..16 {
+        let mut raw = Raw::connect(cluster.endpoints()[0], ClientId(100 + n));
+        let mut pack = PackWriter::new(Vec::new(), SessionId::default(), 1, false, 2 << 20);
+        pack.push(1, Op::Put { key: b"k", value: &value }).expect("it fits");
+        let out = pack.finish(PartitionId(1), 5).expect("a pack");
+        // Both are in one turn: the first is not answered when the second comes.
+        let mut both = BytesMut::from(&out[..]);
+        both.extend_from_slice(&out);
+        raw.send(&both);
+        assert_eq!(raw.frame().kind, Kind::Refused as u8);
+    }
+    let config = Config { timeout: Duration::from_secs(60), ..Config::default() };
+    let client = Client::connect_with([cluster.endpoints()[0].to_string()], config).expect("it serves");
+    client.put(b"k", &value[..]).expect("there is room");
+}
