@@ -39,6 +39,8 @@ pub struct Outbox {
     /// Gathers small pieces; always logically behind `pieces`.
     tail: BytesMut,
     bytes: usize,
+    /// The socket took nothing more when it was last asked.
+    blocked: bool,
 }
 
 impl Outbox {
@@ -90,7 +92,11 @@ impl Outbox {
     }
 
     fn seal_tail(&mut self) {
-        if !self.tail.is_empty() {
+        if self.blocked && !self.tail.is_empty() && self.tail.len() < KEEP_BYTES_MIN {
+            // Whoever waits for long keeps its own bytes only, not the buffer that they were gathered in.
+            self.pieces.push_back(Bytes::copy_from_slice(&self.tail));
+            self.tail.clear();
+        } else if !self.tail.is_empty() {
             self.pieces.push_back(std::mem::take(&mut self.tail).freeze());
         }
     }
@@ -110,8 +116,17 @@ impl Outbox {
     /// # Errors
     /// The socket's error; the connection is then of no further use.
     pub fn write_to(&mut self, stream: &TcpStream) -> io::Result<bool> {
-        self.seal_tail();
-        while !self.pieces.is_empty() {
+        // While the socket takes nothing, small pieces gather in one buffer instead of one each turn.
+        if !self.blocked {
+            self.seal_tail();
+        }
+        loop {
+            if self.pieces.is_empty() {
+                self.seal_tail();
+            }
+            if self.pieces.is_empty() {
+                return Ok(true);
+            }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let mut count = 0;
             for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
@@ -120,12 +135,17 @@ impl Outbox {
             }
             match stream.try_write_vectored(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => self.advance(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Ok(written) => {
+                    self.blocked = false;
+                    self.advance(written);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return Ok(false);
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
     }
 
     fn advance(&mut self, mut written: usize) {
@@ -178,6 +198,39 @@ mod tests {
         assert_eq!(outbox.bytes(), KEEP_BYTES_MIN + 1);
         outbox.advance(KEEP_BYTES_MIN);
         assert_eq!(outbox.pieces.len(), 1);
+    }
+
+    /// A node that was paused for a minute: each turn of the others left a small frame for it, in a buffer of 64 KiB of
+    /// its own, and they held gigabytes.
+    #[tokio::test]
+    async fn what_waits_for_a_socket_that_takes_nothing_pins_little_more_than_its_bytes() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let (mut far, _) = listener.accept().await.expect("it is accepted");
+        let mut outbox = Outbox::default();
+        let turn = |outbox: &mut Outbox, bytes: usize| {
+            outbox.append(|tail| tail.resize(tail.len() + bytes, 7));
+            outbox.write_to(&stream).expect("it is open")
+        };
+        stream.writable().await.expect("it is open");
+        while turn(&mut outbox, TAIL_BYTES) {}
+        for _ in 0..2_000 {
+            assert!(!turn(&mut outbox, 82));
+            outbox.push(Bytes::from(vec![8; KEEP_BYTES_MIN]));
+        }
+        let bytes = outbox.bytes();
+        let capacity = |piece: Bytes| piece.try_into_mut().map_or(0, |buffer| buffer.capacity());
+        let held: usize = outbox.take().into_iter().map(capacity).sum();
+        assert!(held < 2 * bytes + 64 * BUFFER_BYTES, "{held} bytes are held for {bytes}");
+        // Nothing is lost on the way to a socket that takes all again.
+        drop(far.readable().await);
+        let mut outbox = Outbox { blocked: true, ..Outbox::default() };
+        outbox.append(|tail| tail.extend_from_slice(b"end"));
+        let mut chunk = vec![0; 1 << 20];
+        while !outbox.write_to(&stream).expect("it is open") {
+            let _ = tokio::io::AsyncReadExt::read(&mut far, &mut chunk).await.expect("it is open");
+        }
+        assert!(outbox.is_empty());
     }
 
     #[test]
