@@ -1,0 +1,55 @@
+//! Reading a partition's state: keys, ranges, and parts of queries.
+
+use coppice_btree::{Cursor, Direction, KeyRange, Value};
+use coppice_client::wire::RangeRequest;
+use coppice_client::wire::reply::REPLY_BYTES_MAX;
+
+use super::Shard;
+
+impl Shard {
+    /// The values of the first of `keys`, as many as one answer may hold, and of how many keys that leaves out; `None`
+    /// if a key lies outside the partition, or it is sealed: checked in the state that is read, whenever the read was
+    /// positioned (reliability.md MV3).
+    pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<(Vec<Option<Value>>, usize)> {
+        let keys: Vec<&[u8]> = keys.collect();
+        let own = !self.is_closed() && keys.iter().all(|key| self.range.contains(key));
+        if !own && !crate::mutant!(read_ignores_split) {
+            return None;
+        }
+        let mut values = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
+        self.tree.get_batch(&keys, |_, value| {
+            if bytes < REPLY_BYTES_MAX {
+                bytes += value.map_or(0, <[u8]>::len);
+                values.push(value.map(Value::from));
+            }
+        });
+        let left_out = keys.len() - values.len();
+        Some((values, left_out))
+    }
+
+    /// A walk over `range` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it is
+    /// sealed.
+    pub fn cursor(&self, range: &RangeRequest) -> Option<Cursor> {
+        if self.is_closed() {
+            return None;
+        }
+        self.part(&range.low, range.high.as_deref(), range.reverse)
+    }
+
+    /// The same for a part of a query: a sealed partition gives it too.
+    pub(super) fn part(&self, low: &[u8], high: Option<&[u8]>, reverse: bool) -> Option<Cursor> {
+        let below_high = match (high, &self.range.high) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(high), Some(own)) => high <= own.as_slice(),
+        };
+        let inside = low >= self.range.low.as_slice() && below_high;
+        if !inside && !crate::mutant!(read_ignores_split) {
+            return None;
+        }
+        let wanted = KeyRange { low: low.into(), high: high.map(Into::into) };
+        let direction = if reverse { Direction::Reverse } else { Direction::Forward };
+        Some(self.tree.cursor(wanted, direction))
+    }
+}
