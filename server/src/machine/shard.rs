@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{KeyRange, Op, OpResult, Tree, Undo, UndoMark};
+use coppice_btree::{Cursor, KeyRange, Op, OpResult, Tree, Undo, UndoMark};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
