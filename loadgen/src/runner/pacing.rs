@@ -160,7 +160,7 @@ impl Pacing {
     }
 
     /// Open loop: when the requests were due that are due before `end` and not taken yet, and how many of them. If
-    /// they are more than [`UNTAKEN_MAX`], neighbours go together.
+    /// they are more than `UNTAKEN_MAX`, neighbours go together.
     pub fn untaken(&self, end: Nanos) -> impl Iterator<Item = (Nanos, u64)> + use<> {
         let (gap, offset, taken) = match *self {
             Pacing::Open { gap, offset, taken, .. } => (gap, offset, taken),
