@@ -73,7 +73,7 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
 /// Descriptors that are not clients': log, checkpoints, other nodes, operators.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// Takes as many descriptors as the system gives this process, and no more clients than they are enough for: without one
+/// Takes as many descriptors as the system gives this process, and no more clients than they suffice for: without one
 /// the next segment of the log cannot be opened, and the node would stop.
 fn fit_connections(config: &mut NodeConfig) -> Option<String> {
     let limit = getrlimit(Resource::Nofile);
