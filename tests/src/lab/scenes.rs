@@ -25,8 +25,8 @@ const DISK_BYTES_PER_MS: f64 = 1e6;
 /// to choose.
 const STANDARD: BatchAndWindow = BatchAndWindow { batch_bytes_max: 64 << 10, window: 16, window_bytes_max: 1 << 20 };
 
-/// The points of a grid are bounded by their windows alone.
-const GRID_WINDOW_BYTES: u64 = 64 << 20;
+/// The points of a grid are bounded by their windows, and by the largest that a cluster takes.
+const GRID_WINDOW_BYTES: u64 = 16 << 20;
 
 /// A load begins within this time: it connects and looks at the cluster first.
 const BEGINNING: Duration = Duration::from_secs(1);
