@@ -257,7 +257,7 @@ fn the_status_says_how_much_undo_waits_for_a_majority() {
             }
         });
         let _stop = Stop(stopped);
-        // Leadership may move while they stop, and a leader without majority proposes for 300 ms only: tried again then.
+        // Leadership may move while they stop, and a leader without majority proposes for 300 ms only: then again.
         let seen = (0..ATTEMPTS).any(|_| {
             let leads = leader(&cluster, data);
             let at = (0..3).find(|&at| status(&cluster, at, true).node == leads).expect("one of the three");
