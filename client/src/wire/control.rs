@@ -5,19 +5,19 @@ use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{Kind, encode_frame};
+use super::frame::{BODY_BYTES_MAX, Kind, encode_frame};
 use super::reshape::{ReshapeRequest, Reshaped};
 use super::serde_bytes;
 use super::tuning::TuningReport;
 use super::varint::WireError;
-use super::{ClientId, ClusterId, FRAME_BYTES_MAX, MapVersion, NodeId, PartitionId, Refusal};
+use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Refusal};
 use crate::map::PartitionMap;
 
 /// Appends a control message as a whole frame; a refusal in place of one that does not fit a frame.
 pub fn encode_control<T: Serialize>(out: &mut BytesMut, kind: Kind, stream: u32, message: &T) {
     let body = postcard::to_stdvec(message).expect("control messages are plain data");
-    if body.len() > FRAME_BYTES_MAX {
-        let text = format!("the answer has {} bytes, and a frame holds {FRAME_BYTES_MAX}", body.len());
+    if body.len() > BODY_BYTES_MAX {
+        let text = format!("the answer has {} bytes, and a frame holds {BODY_BYTES_MAX}", body.len());
         return Refusal::BadRequest { text }.encode(out, stream);
     }
     encode_frame(out, kind, stream, &body);
@@ -256,4 +256,27 @@ pub struct ConfigRow {
     pub origin: String,
     /// Whether it holds for the cluster and can be set live.
     pub cluster: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{FRAME_BYTES_MAX, FrameDecoder};
+
+    /// What fits no frame is refused in words; once a body of some bytes too many ended the process.
+    #[test]
+    fn a_message_too_long_for_a_frame_becomes_a_refusal() {
+        // The length of the text takes four bytes.
+        for (bytes, kind) in [(BODY_BYTES_MAX - 4, Kind::AdminReply), (BODY_BYTES_MAX - 3, Kind::Refused)] {
+            let mut out = BytesMut::new();
+            encode_control(&mut out, Kind::AdminReply, 1, &"x".repeat(bytes));
+            let mut decoder = FrameDecoder::new(FRAME_BYTES_MAX);
+            decoder.feed(&out);
+            assert_eq!(
+                decoder.next_frame().map(|frame| frame.map(|frame| frame.kind)),
+                Ok(Some(kind as u8)),
+                "{bytes} bytes"
+            );
+        }
+    }
 }
