@@ -60,11 +60,7 @@ impl Faults {
     pub async fn cut(&mut self, sides: &[Vec<u32>]) -> Result<Vec<String>, Refused> {
         sides.iter().flatten().try_for_each(|number| self.known(*number))?;
         let cuts = Cuts { sides: sides.to_vec(), delays: std::mem::take(&mut self.cuts.delays) };
-        let mut led = Vec::new();
-        for number in cuts.cut_off() {
-            led.extend(self.led_by(number).await);
-        }
-        led.sort_unstable();
+        let led = self.before_fault(&cuts.cut_off()).await;
         self.cuts = cuts;
         self.tell_all().await;
         // What was on its way when the last node was told still arrives: it is not the recovery.

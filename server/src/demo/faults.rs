@@ -31,7 +31,7 @@ pub struct Faults {
     pub admin: Admin,
     /// The pulse.
     pub pulse: Pulse,
-    /// Partitions of the map, without the directory.
+    /// Partitions that the pulse beats in: those of the map, without the directory.
     pub partitions: Vec<u32>,
     /// Where clients find the nodes.
     pub endpoints: String,
@@ -83,7 +83,7 @@ impl Faults {
     /// There is no such node, or it does not live.
     pub async fn kill(&mut self, number: u32) -> Result<Vec<String>, Refused> {
         self.living(number)?;
-        let led = self.led_by(number).await;
+        let led = self.before_fault(&[number]).await;
         self.pulse.fault();
         self.nodes.kill(number).await;
         Ok(self.report(number, "killed", &led).await)
@@ -98,7 +98,7 @@ impl Faults {
         if self.nodes.is_paused(number) {
             return Err(format!("n{number} is paused already (try: resume {number})"));
         }
-        let led = self.led_by(number).await;
+        let led = self.before_fault(&[number]).await;
         self.pulse.fault();
         self.nodes.pause(number);
         Ok(self.report(number, "paused", &led).await)
@@ -205,10 +205,14 @@ impl Faults {
         if self.nodes.lives(number) { Ok(()) } else { Err(format!("n{number} is down (try: restart {number})")) }
     }
 
-    /// The groups that a node leads, the directory as 0.
-    pub(super) async fn led_by(&self, number: u32) -> Vec<u32> {
+    /// The groups that these nodes lead, the directory as 0. The pulse beats in all partitions that there are now.
+    pub(super) async fn before_fault(&mut self, numbers: &[u32]) -> Vec<u32> {
         let Some(status) = self.status().await else { return Vec::new() };
-        let led = status.partitions.iter().filter(|partition| partition.leader == Some(NodeId(number)));
+        let lows = lows(&status);
+        self.pulse.follow(&lows);
+        self.partitions = lows.into_iter().map(|(id, _)| id).collect();
+        let is_hit = |leader: Option<NodeId>| leader.is_some_and(|leader| numbers.contains(&leader.0));
+        let led = status.partitions.iter().filter(|partition| is_hit(partition.leader));
         led.map(|partition| partition.id.0).collect()
     }
 
@@ -248,13 +252,13 @@ impl Faults {
                 return format!("{}: still silent after {seconds} s", names(&silent));
             }
         }
-        let ms = |time: Option<Duration>| time.unwrap_or_default().as_millis();
+        let ms =
+            |time: Option<Duration>| time.map_or("an unknown time".to_owned(), |t| format!("{} ms", t.as_millis()));
         if hit.is_empty() {
-            let wait = ms(self.pulse.wait(&self.partitions, Kind::Write));
-            return format!("No write waited longer than {wait} ms");
+            return format!("No write waited longer than {}", ms(self.pulse.wait(&self.partitions, Kind::Write)));
         }
-        let (writes, reads) = (ms(self.pulse.silence(hit, Kind::Write)), ms(self.pulse.silence(hit, Kind::Read)));
-        format!("{}: no writes for {writes} ms, no reads for {reads} ms", names(hit))
+        let (writes, reads) = (self.pulse.silence(hit, Kind::Write), self.pulse.silence(hit, Kind::Read));
+        format!("{}: no writes for {}, no reads for {}", names(hit), ms(writes), ms(reads))
     }
 
     /// Waits until every replica on a node is there and near its leader.
@@ -274,6 +278,12 @@ impl Faults {
         }
         format!("not caught up after {} s", CATCH_UP_PATIENCE.as_secs())
     }
+}
+
+/// The partitions of a cluster with their first keys, without the directory.
+pub(super) fn lows(status: &Status) -> Vec<(u32, Vec<u8>)> {
+    let partitions = status.partitions.iter().filter(|partition| partition.id.0 != 0);
+    partitions.map(|partition| (partition.id.0, partition.low.to_vec())).collect()
 }
 
 fn names(groups: &[u32]) -> String {

@@ -1,11 +1,13 @@
 //! The pulse: 25 gets and 25 writes per partition and second, which measure what a fault costs and change nothing.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use coppice_client::{Client, Range};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use super::measure::{Kind, Measure, Recent};
 
@@ -17,8 +19,25 @@ const FAST_BEAT: Duration = Duration::from_millis(4);
 /// What every partition is asked, and what came of it.
 #[derive(Debug)]
 pub struct Pulse {
+    client: Client,
     shared: Rc<Shared>,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
+    /// The tasks that ask each partition.
+    beats: BTreeMap<u32, Beats>,
+    across: JoinHandle<()>,
+}
+
+/// What asks one partition.
+#[derive(Debug)]
+struct Beats {
+    /// Where the partition begins.
+    low: Vec<u8>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Drop for Beats {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
 }
 
 #[derive(Debug)]
@@ -27,6 +46,8 @@ struct Shared {
     fast: Cell<bool>,
     /// A fault has struck: queries are asked until it is over.
     struck: Notify,
+    /// Where two partitions meet, if there are two.
+    border: RefCell<Option<Vec<u8>>>,
     began: Instant,
 }
 
@@ -34,19 +55,33 @@ impl Pulse {
     /// Begins to beat in `partitions`, each with a key of its range.
     #[must_use]
     pub fn start(client: &Client, partitions: &[(u32, Vec<u8>)]) -> Self {
-        let (measure, fast, struck) = (RefCell::default(), Cell::new(false), Notify::new());
-        let shared = Rc::new(Shared { measure, fast, struck, began: Instant::now() });
-        let mut tasks = Vec::new();
-        for (partition, low) in partitions {
-            for kind in [Kind::Write, Kind::Read] {
-                let key = pulse_key(low);
-                tasks.push(tokio::task::spawn_local(beat(client.clone(), shared.clone(), *partition, kind, key)));
-            }
+        let shared = Rc::new(Shared {
+            measure: RefCell::default(),
+            fast: Cell::new(false),
+            struck: Notify::new(),
+            border: RefCell::default(),
+            began: Instant::now(),
+        });
+        let across = tokio::task::spawn_local(ask_across(client.clone(), shared.clone()));
+        let mut pulse = Self { client: client.clone(), shared, beats: BTreeMap::new(), across };
+        pulse.follow(partitions);
+        pulse
+    }
+
+    /// Beats in these partitions from now on: those that were split off too, and not in those that were merged away.
+    pub fn follow(&mut self, partitions: &[(u32, Vec<u8>)]) {
+        self.beats.retain(|id, beats| partitions.iter().any(|(other, low)| other == id && *low == beats.low));
+        for (id, low) in partitions {
+            let (client, shared) = (&self.client, &self.shared);
+            self.beats.entry(*id).or_insert_with(|| Beats {
+                low: low.clone(),
+                tasks: [Kind::Write, Kind::Read].map(|kind| {
+                    tokio::task::spawn_local(beat(client.clone(), shared.clone(), *id, kind, pulse_key(low)))
+                }),
+            });
         }
-        if let Some((_, border)) = partitions.get(1) {
-            tasks.push(tokio::task::spawn_local(ask_across(client.clone(), shared.clone(), border.clone())));
-        }
-        Self { shared, tasks }
+        *self.shared.border.borrow_mut() =
+            partitions.iter().map(|(_, low)| low).filter(|low| !low.is_empty()).min().cloned();
     }
 
     /// A fault strikes now: beats faster and measures from here on.
@@ -100,7 +135,7 @@ impl Pulse {
 
 impl Drop for Pulse {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        self.across.abort();
     }
 }
 
@@ -130,14 +165,16 @@ async fn beat(client: Client, shared: Rc<Shared>, partition: u32, kind: Kind, ke
     }
 }
 
-/// Reads across the border where a partition begins with the key `border`, while a fault is measured.
-async fn ask_across(client: Client, shared: Rc<Shared>, border: Vec<u8>) {
-    let (low, high) = (below(&border), [&border[..], b"\0"].concat());
+/// Reads across a border of two partitions while a fault is measured.
+async fn ask_across(client: Client, shared: Rc<Shared>) {
     loop {
         shared.struck.notified().await;
         while shared.fast.get() {
+            let border = shared.border.borrow().clone();
             let asked = shared.began.elapsed();
-            if is_answered(&client, &low, &high).await {
+            if let Some(border) = border
+                && is_answered(&client, &below(&border), &[&border[..], b"\0"].concat()).await
+            {
                 shared.measure.borrow_mut().query(asked, shared.began.elapsed());
             }
             tokio::time::sleep(FAST_BEAT).await;

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::cuts::Cuts;
-use super::faults::{Faults, Refused};
+use super::faults::{Faults, Refused, lows};
 use super::home::Home;
 use super::letters::split_keys;
 use super::nodes::{Death, Life, Nodes};
@@ -141,9 +141,7 @@ async fn form(nodes: &mut Nodes, waiting: &[u32], partitions: u32, endpoints: &s
             && (Health::of(&status) == Health::Healthy || (Health::of(&status) == Health::Degraded && !lost.is_empty()))
             && status.partitions.len() > 1
         {
-            let partitions = status.partitions.iter().filter(|partition| partition.id.0 != 0);
-            let lows = partitions.map(|partition| (partition.id.0, partition.low.to_vec())).collect();
-            return Ok(Formed { admin, lows, lost });
+            return Ok(Formed { admin, lows: lows(&status), lost });
         }
         if Instant::now() >= deadline {
             return Err(context.failure("not_healthy", "demo: the cluster did not become healthy".to_owned()));
