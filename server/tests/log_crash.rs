@@ -3,8 +3,8 @@
 mod log_common;
 
 use coppice_server::datadir::Identity;
-use coppice_server::log::engine::{Progress, prepare};
-use coppice_server::log::{Disk, Entry, FileEffect, FileName, GroupId, Instance, LogError};
+use coppice_server::log::engine::Progress;
+use coppice_server::log::{Disk, Engine, Entry, FileEffect, FileName, GroupId, Instance, LogError, Preparation};
 use log_common::model::{self, Model};
 use log_common::sim_disk::{Crash, SimDisk};
 use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open, read};
@@ -199,6 +199,38 @@ fn a_full_disk_stops_writes_and_room_brings_them_back() {
     assert!(stuck > 20, "the disk was hardly ever full: {stuck}");
 }
 
+/// Files of trimmed segments are written again, and given up when the disk needs their room.
+#[test]
+fn a_log_in_steady_state_makes_no_new_files() {
+    let mut life = Life::new(11);
+    let (mut engine, replay, _) = open(life.disk.clone(), life.known).expect("opens");
+    let mut model = model::of_replay(&replay);
+    let (mut prepared, mut reused) = (0, 0);
+    for _ in 0..400 {
+        let entry = model::draw_entry(&mut life.draw, &model);
+        model::apply(&mut model, &entry);
+        assert!(commit(&mut engine, &[entry]));
+        engine.take_drops().iter().for_each(|effect| engine.disk().carry_out(effect).expect("carried out"));
+        while let Some(preparation) = engine.to_prepare() {
+            prepared += 1;
+            reused += usize::from(preparation.reuses.is_some());
+            preparation.effects().iter().for_each(|effect| engine.disk().carry_out(effect).expect("carried out"));
+            engine.prepared(preparation.number);
+        }
+    }
+    assert!(prepared > 20 && 3 * reused > 2 * prepared, "{reused} of {prepared}");
+    let kept = |engine: &mut Engine<SimDisk>| {
+        let files = engine.disk().file_names();
+        files.into_iter().filter(|file| matches!(file, FileName::Temporary(_))).count()
+    };
+    // Never much more than what is in use.
+    assert!(kept(&mut engine) < 8, "{}", kept(&mut engine));
+    engine.release_pool();
+    engine.take_drops().iter().for_each(|effect| engine.disk().carry_out(effect).expect("carried out"));
+    assert_eq!(kept(&mut engine), 0);
+    assert_eq!(model::of_replay(&read(engine.disk(), life.known).expect("reads")), model);
+}
+
 #[test]
 fn every_start_is_told_apart_from_the_one_before() {
     let mut life = Life::new(1);
@@ -230,6 +262,11 @@ fn after_an_idle_mark_even_the_last_record_cannot_be_lost_in_silence() {
     assert!(read(&disk, life.known).is_err());
 }
 
+/// A segment of zeros.
+fn unused(number: u64) -> Preparation {
+    Preparation { number, bytes: SMALL.segment_bytes, reuses: None }
+}
+
 /// Seed 647: a segment was prepared when its node died. The next start began another one behind it, and passed it over;
 /// later the segments below were dropped, and the prepared one was the oldest of all. No node started on that log.
 #[test]
@@ -245,7 +282,7 @@ fn a_log_whose_oldest_segment_was_prepared_and_never_used_is_read_as_if_it_were_
     assert!(oldest > 2, "segments were trimmed: the oldest is {oldest}");
     let whole = read(&disk, life.known).expect("it is good");
     for below in [1, 2] {
-        for effect in prepare(oldest - below, SMALL.segment_bytes) {
+        for effect in unused(oldest - below).effects() {
             disk.carry_out(&effect).expect("carried out");
         }
         let found = read(&disk, life.known).expect("what was never used says nothing");
@@ -278,7 +315,7 @@ fn a_torn_header_below_all_that_is_needed_is_passed_over_and_one_that_is_needed_
         other => panic!("{other}"),
     }
     for below in [1, 2] {
-        for effect in prepare(oldest - below, SMALL.segment_bytes) {
+        for effect in unused(oldest - below).effects() {
             disk.carry_out(&effect).expect("carried out");
         }
         disk.damage(FileName::Segment(oldest - below), |bytes| bytes[..512].fill(7));
@@ -296,6 +333,7 @@ fn a_torn_header_below_all_that_is_needed_is_passed_over_and_one_that_is_needed_
 fn every_planted_bug_is_caught() {
     log_common::catch("retry_flush", "a_failed_flush_ends_the_log_and_is_not_believed_later");
     log_common::catch("no_dir_flush", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
+    log_common::catch("reused_keeps_header", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
     log_common::catch("trim_early", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
     log_common::catch("enospc_ignored", "a_full_disk_stops_writes_and_room_brings_them_back");
     log_common::catch("no_incarnation", "every_start_is_told_apart_from_the_one_before");

@@ -7,7 +7,7 @@ use coppice_server::datadir::{Identity, NodeId};
 use coppice_server::log::engine::{Found, create};
 use coppice_server::log::record::BadRecord;
 use coppice_server::log::recovery::BadPlace;
-use coppice_server::log::segment::{BadHeader, FORMAT, HEADER_BYTES};
+use coppice_server::log::segment::{BadHeader, FORMAT, HEADER_BYTES, Header};
 use coppice_server::log::{
     Ballot, Batch, Commands, Damage, Engine, Entry, FileName, Geometry, GroupId, Instance, LogError, Record,
 };
@@ -86,7 +86,30 @@ fn state_of(written: &Written, disk: &SimDisk, from: usize) -> Result<usize, Log
 /// reliability.md ST2: each byte.
 #[test]
 fn every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset() {
-    let mut written = write(9, 2);
+    flip_every_byte(write(9, 2));
+}
+
+/// The same where the newest segments are files of older ones, and end with what those held.
+#[test]
+fn what_a_file_held_before_it_became_a_segment_again_counts_for_nothing() {
+    let reused = |written: &Written| {
+        let (FileName::Segment(number), _) = written.last_write else { return false };
+        let bytes = written.disk.bytes(written.last_write.0);
+        let behind = &bytes[written.last_write.1 + 4_096..];
+        Header::decode(bytes, number).expect("a header").reused && behind.iter().any(|&byte| byte != 0)
+    };
+    let logs: Vec<Written> = (20..60).map(|writes| write(writes, 5)).filter(reused).collect();
+    assert!(logs.len() > 5, "{}", logs.len());
+    for written in &logs {
+        let last = written.states.len() - 1;
+        assert_eq!(state_of(written, &written.disk, 0).expect("nothing is damaged"), last);
+        assert!(Found::read(&mut written.disk.clone(), NODE, &mut |_, _| ()).expect("reads").cut.is_none());
+    }
+    let smallest = logs.into_iter().min_by_key(|written| segments(&written.disk).len());
+    flip_every_byte(smallest.expect("there are some"));
+}
+
+fn flip_every_byte(mut written: Written) {
     let (mut refused, mut cut) = (0, 0);
     for name in segments(&written.disk) {
         for at in 0..written.disk.bytes(name).len() {

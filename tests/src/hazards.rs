@@ -246,6 +246,16 @@ pub const OTHERS: &[&str] = &[
     "silence_is_borne",
     "client_silence_is_borne",
     "spare_forgets_client",
+    // A Phase 1 gives up sooner than the disks flush, every time: nobody ever leads (ordering.md 1.1).
+    "phase1_impatient",
+    // A directory that lost its head is taken for a new one, and what it holds is deleted.
+    "headless_is_new",
+    // The file of a trimmed segment becomes another one with its old header: a start finds a segment under a wrong name.
+    "reused_keeps_header",
+    // A pack of small commands is answered by as many large values as it asks for.
+    "answer_unbounded",
+    // A join that was taken back still holds up what is decided below it (ordering.md 8).
+    "awaits_survives_undo",
     // Who waits at a replica that is removed hears nothing of it.
     "removed_in_silence",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of

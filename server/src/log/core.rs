@@ -28,6 +28,9 @@ impl Default for Geometry {
     }
 }
 
+/// Files kept for segments to come at most; what two checkpoints cover frees at once what was written between them.
+const POOL_SEGMENTS_MAX: usize = 64;
+
 /// A file of the log directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileName {
@@ -49,8 +52,8 @@ pub enum FileEffect {
         /// Its length.
         bytes: u64,
     },
-    /// Writes `parts` one after the other from `offset` on, a multiple of 4 KiB; the file grows if it must, and what
-    /// follows up to the next multiple may become zeros.
+    /// Writes `parts` one after the other from `offset` on, a multiple of 4 KiB, and zeros behind them up to the next
+    /// multiple; the file grows if it must.
     Append {
         /// Where.
         file: FileName,
@@ -102,14 +105,79 @@ impl FileEffect {
     }
 }
 
+/// A segment to be made ready for writing: a file of so many bytes, which a flush then needs no metadata for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preparation {
+    /// Its number.
+    pub number: SegmentNumber,
+    /// Its length.
+    pub bytes: u64,
+    /// The segment whose file it takes over, with what that one held; `None`: it is made of zeros.
+    pub reuses: Option<SegmentNumber>,
+}
+
+impl Preparation {
+    /// What makes the segment ready. Its name and length are durable then, and it has no header.
+    pub fn effects(&self) -> Vec<FileEffect> {
+        let file = FileName::Segment(self.number);
+        let name = if crate::mutant!(no_dir_flush) { FileEffect::Flush { file } } else { FileEffect::FlushDir };
+        let Some(reuses) = self.reuses else {
+            return vec![FileEffect::Create { file, bytes: self.bytes }, FileEffect::Flush { file }, name];
+        };
+        let old = FileName::Temporary(reuses);
+        let no_header = vec![Bytes::from_static(&[0; BOUNDARY_BYTES as usize])];
+        let mut effects = Vec::new();
+        if !crate::mutant!(reused_keeps_header) {
+            // Else a start would find the header of another segment under this name.
+            effects.push(FileEffect::Append { file: old, offset: 0, parts: no_header });
+            effects.push(FileEffect::Flush { file: old });
+        }
+        effects.extend([FileEffect::Rename { from: old, to: file }, name]);
+        effects
+    }
+}
+
 /// The segment being written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Active {
     pub(super) number: SegmentNumber,
     /// Where the next write starts: a boundary.
     pub(super) next: u64,
-    /// Zeroed bytes; beyond, writes still succeed, more slowly.
+    /// Bytes made ready; beyond, writes still succeed, more slowly.
     pub(super) capacity: u64,
+    /// Whether the file holds what an older segment held.
+    pub(super) reused: bool,
+}
+
+/// Files of segments that nobody needs any more, kept to be written again: making a segment of zeros costs as many
+/// bytes as writing it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    /// Oldest first; their files are called [`FileName::Temporary`], and a start removes them.
+    files: VecDeque<SegmentNumber>,
+    /// Segments opened since the last drop.
+    opened: usize,
+    /// Segments that are opened between two drops: follows what is counted up at once, and down slowly.
+    wanted: usize,
+    /// From this number on segments have their whole length: they were prepared by this start.
+    whole_from: SegmentNumber,
+}
+
+impl Pool {
+    /// Segments are about to be dropped.
+    fn begin_drop(&mut self) {
+        let slower = self.wanted - self.wanted.div_ceil(4);
+        self.wanted = std::mem::take(&mut self.opened).max(slower).min(POOL_SEGMENTS_MAX);
+    }
+
+    /// Keeps the file of `number` if it will be wanted.
+    fn keeps(&mut self, number: SegmentNumber) -> bool {
+        let keeps = number >= self.whole_from && self.files.len() <= self.wanted;
+        if keeps {
+            self.files.push_back(number);
+        }
+        keeps
+    }
 }
 
 /// The pure writer. One write is under way at a time: `write` or `mark`, the effects, then [`Core::flushed`].
@@ -130,9 +198,10 @@ pub struct Core {
     pub(super) in_flight: Option<u64>,
     pub(super) ledger: Ledger,
     /// Segments ready to be written.
-    pub(super) spares: VecDeque<(SegmentNumber, u64)>,
+    pub(super) spares: VecDeque<Preparation>,
     /// Segments that are being prepared.
-    pub(super) ordered: VecDeque<SegmentNumber>,
+    pub(super) ordered: VecDeque<Preparation>,
+    pub(super) pool: Pool,
     /// Segments that may go as soon as the write under way is durable.
     pub(super) leaving: Option<SegmentNumber>,
     /// Whether trimmed segments are moved aside instead of removed.
@@ -191,23 +260,31 @@ impl Core {
         }
     }
 
-    /// The next segment to prepare: `Create`, `Flush`, `FlushDir`, then [`Core::prepared`].
-    pub fn prepare(&mut self) -> Option<(SegmentNumber, u64)> {
+    /// The next segment to prepare: its effects, then [`Core::prepared`].
+    pub fn prepare(&mut self) -> Option<Preparation> {
         // From a quarter on: an idle node never zeroes 64 MiB, a busy one has three quarters of a segment's time to.
         let due = self.active.next >= self.active.capacity / 4;
         if !due || self.spares.len() + self.ordered.len() >= self.geometry.segments_ahead.max(1) {
             return None;
         }
-        let last = self.ordered.back().copied().or(self.spares.back().map(|(number, _)| *number));
+        let last = self.ordered.back().or(self.spares.back()).map(|preparation| preparation.number);
         let number = last.unwrap_or(self.active.number) + 1;
-        self.ordered.push_back(number);
-        Some((number, self.geometry.segment_bytes))
+        let reuses = self.pool.files.pop_front();
+        let preparation = Preparation { number, bytes: self.geometry.segment_bytes, reuses };
+        self.ordered.push_back(preparation);
+        Some(preparation)
     }
 
-    /// A segment asked for by [`Core::prepare`] is durable, zeros and name.
-    pub fn prepared(&mut self, number: SegmentNumber, bytes: u64) {
-        assert_eq!(self.ordered.pop_front(), Some(number), "segments are prepared in order");
-        self.spares.push_back((number, bytes));
+    /// A segment asked for by [`Core::prepare`] is durable, contents and name.
+    pub fn prepared(&mut self, number: SegmentNumber) {
+        let preparation = self.ordered.pop_front().filter(|preparation| preparation.number == number);
+        self.spares.push_back(preparation.expect("segments are prepared in order"));
+    }
+
+    /// Gives up the files that are kept for segments to come: the disk needs their room.
+    pub fn release_pool(&mut self, effects: &mut Vec<FileEffect>) {
+        let files = self.pool.files.drain(..).map(FileName::Temporary);
+        effects.extend(files.map(|file| FileEffect::Remove { file }));
     }
 
     /// The highest durable lsn.
@@ -260,9 +337,10 @@ impl Core {
         if self.active.next + record::HEAD_BYTES as u64 + bytes <= self.active.capacity {
             return;
         }
-        if let Some((number, capacity)) = self.spares.pop_front() {
+        if let Some(Preparation { number, bytes, reuses }) = self.spares.pop_front() {
             self.ledger.end_segment(self.active.number, self.active.next);
-            self.active = Active { number, next: 0, capacity };
+            self.active = Active { number, next: 0, capacity: bytes, reused: reuses.is_some() };
+            self.pool.opened += 1;
             self.ledger.begin_segment(number, self.next_lsn);
             self.trim_wanted = true;
         }
@@ -272,7 +350,8 @@ impl Core {
     fn open_write(&mut self, out: &mut Gather) -> u64 {
         let offset = self.active.next;
         if offset == 0 {
-            let header = Header { identity: self.identity, segment: self.active.number, first_lsn: self.next_lsn };
+            let Active { number: segment, reused, .. } = self.active;
+            let header = Header { identity: self.identity, segment, first_lsn: self.next_lsn, reused };
             out.copy(&header.encode());
         }
         let at = offset + out.len();
@@ -298,11 +377,15 @@ impl Core {
     }
 
     fn drop_segments(&mut self, first_kept: SegmentNumber, effects: &mut Vec<FileEffect>) {
+        self.pool.begin_drop();
         for number in self.ledger.drop_below(first_kept) {
             let file = FileName::Segment(number);
-            effects.push(match self.keep_all {
-                true => FileEffect::Rename { from: file, to: FileName::Old(number) },
-                false => FileEffect::Remove { file },
+            effects.push(if self.keep_all {
+                FileEffect::Rename { from: file, to: FileName::Old(number) }
+            } else if self.pool.keeps(number) {
+                FileEffect::Rename { from: file, to: FileName::Temporary(number) }
+            } else {
+                FileEffect::Remove { file }
             });
         }
         effects.push(FileEffect::FlushDir);
@@ -348,7 +431,7 @@ impl Past {
         let mut core = Core {
             identity,
             geometry,
-            active: Active { number, next: 0, capacity },
+            active: Active { number, next: 0, capacity, reused: false },
             next_lsn: self.proven + 1,
             chain: self.chain,
             durable: self.proven,
@@ -357,6 +440,7 @@ impl Past {
             ledger: self.ledger,
             spares: VecDeque::new(),
             ordered: VecDeque::new(),
+            pool: Pool { whole_from: number + 1, ..Pool::default() },
             leaving: None,
             keep_all,
             trim_wanted: true,

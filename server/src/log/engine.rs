@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::core::{Core, FileEffect, FileName, Geometry, Opening, Past};
+use super::core::{Core, FileEffect, Geometry, Opening, Past, Preparation};
 use super::disk::Disk;
 use super::record::Entry;
 use super::recovery::{self, Cut, Recovered};
@@ -151,14 +151,19 @@ impl<D: Disk> Engine<D> {
         std::mem::take(&mut self.drops)
     }
 
-    /// The segment to prepare next, if one is due: see [`prepare`].
-    pub fn to_prepare(&mut self) -> Option<(SegmentNumber, u64)> {
+    /// The segment to prepare next, if one is due.
+    pub fn to_prepare(&mut self) -> Option<Preparation> {
         self.core.prepare()
     }
 
     /// A segment asked for by [`Engine::to_prepare`] is ready.
-    pub fn prepared(&mut self, number: SegmentNumber, bytes: u64) {
-        self.core.prepared(number, bytes);
+    pub fn prepared(&mut self, number: SegmentNumber) {
+        self.core.prepared(number);
+    }
+
+    /// Gives up files that are kept for segments to come: [`Engine::take_drops`] has them then.
+    pub fn release_pool(&mut self) {
+        self.core.release_pool(&mut self.drops);
     }
 
     /// The log's state.
@@ -170,13 +175,6 @@ impl<D: Disk> Engine<D> {
     pub fn disk(&mut self) -> &mut D {
         &mut self.disk
     }
-}
-
-/// What prepares a segment: a file of zeros whose length and name are durable, so that a commit writes only data.
-pub fn prepare(number: SegmentNumber, bytes: u64) -> [FileEffect; 3] {
-    let file = FileName::Segment(number);
-    let name = if crate::mutant!(no_dir_flush) { FileEffect::Flush { file } } else { FileEffect::FlushDir };
-    [FileEffect::Create { file, bytes }, FileEffect::Flush { file }, name]
 }
 
 /// Whether the disk, or this user's share of it, is full.

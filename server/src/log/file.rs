@@ -18,6 +18,9 @@ const STAGE_BYTES: usize = 1 << 20;
 /// Slices that one `pwritev` takes (IOV_MAX on Linux).
 const SLICES_MAX: usize = 1_024;
 
+/// What fills the last block of a write.
+const ZEROS: [u8; BOUNDARY_BYTES as usize] = [0; BOUNDARY_BYTES as usize];
+
 /// How bytes reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -54,8 +57,8 @@ impl LogFile {
         self.file.sync_data()
     }
 
-    /// Writes `parts` one after the other at `offset`, a multiple of [`BOUNDARY_BYTES`]. What is left of the last block
-    /// may be filled with zeros.
+    /// Writes `parts` one after the other at `offset`, a multiple of [`BOUNDARY_BYTES`], and zeros behind them up to the
+    /// next multiple: what an older segment left there must not follow a write.
     pub(super) fn write(&mut self, stage: &mut Stage, offset: u64, parts: &[Bytes]) -> io::Result<()> {
         if self.way == Way::Direct && offset == boundary(offset) {
             match write_blocks(&self.file, stage, offset, parts) {
@@ -64,7 +67,9 @@ impl LogFile {
                 done => return done,
             }
         }
-        write_slices(&self.file, offset, parts)
+        let end = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        let zeros = Bytes::from_static(&ZEROS[..(boundary(end) - end) as usize]);
+        write_slices(&self.file, offset, parts.iter().chain([&zeros]))
     }
 
     /// From now on this file is written through the page cache.
@@ -130,8 +135,8 @@ fn write_blocks(file: &File, stage: &mut Stage, mut offset: u64, parts: &[Bytes]
 }
 
 /// Writes `parts` with as few system calls as they allow, without copying them together.
-fn write_slices(file: &File, mut offset: u64, parts: &[Bytes]) -> io::Result<()> {
-    let mut parts: Vec<Bytes> = parts.iter().filter(|part| !part.is_empty()).cloned().collect();
+fn write_slices<'a>(file: &File, mut offset: u64, parts: impl Iterator<Item = &'a Bytes>) -> io::Result<()> {
+    let mut parts: Vec<Bytes> = parts.filter(|part| !part.is_empty()).cloned().collect();
     let mut first = 0;
     while first < parts.len() {
         let slices: Vec<IoSlice<'_>> = parts[first..].iter().take(SLICES_MAX).map(|part| IoSlice::new(part)).collect();
@@ -207,6 +212,8 @@ mod tests {
         }
     }
 
+    const BLOCK: usize = BOUNDARY_BYTES as usize;
+
     #[test]
     fn both_ways_write_the_same_bytes() {
         let scratch = Scratch::new("ways");
@@ -215,13 +222,16 @@ mod tests {
             let bytes = parts.concat();
             for way in [Way::Direct, Way::Cached] {
                 let (mut file, mut stage) = (scratch.open(way), Stage::default());
-                file.write(&mut stage, 0, &[Bytes::from(vec![9; 3 * BOUNDARY_BYTES as usize])]).expect("writes");
+                file.write(&mut stage, 0, &[Bytes::from(vec![9; bytes.len() + 3 * BLOCK])]).expect("writes");
                 file.write(&mut stage, BOUNDARY_BYTES, &parts).expect("writes");
                 file.flush().expect("flushes");
                 let found = scratch.read();
-                let (before, found) = found.split_at(BOUNDARY_BYTES as usize);
+                let (before, found) = found.split_at(BLOCK);
                 assert!(before.iter().all(|&byte| byte == 9), "seed {seed}, {way:?}");
                 assert!(found[..bytes.len()] == bytes[..], "seed {seed}, {way:?}");
+                let (filled, behind) = found[bytes.len()..].split_at(bytes.len().next_multiple_of(BLOCK) - bytes.len());
+                assert!(filled.iter().all(|&byte| byte == 0), "seed {seed}, {way:?}");
+                assert!(behind[..BLOCK].iter().all(|&byte| byte == 9), "seed {seed}, {way:?}");
             }
         }
     }
@@ -234,6 +244,6 @@ mod tests {
         file.leave_direct().expect("leaves");
         assert_eq!(file.way, Way::Cached);
         file.write(&mut stage, 3, &[Bytes::from_static(b"cached")]).expect("writes");
-        assert!(scratch.read().starts_with(b"dircached"));
+        assert_eq!(scratch.read(), [&b"dircached"[..], &ZEROS[9..]].concat());
     }
 }

@@ -10,7 +10,8 @@
 //! A segment opens with a header in its first 4 KiB ([`segment::Header`]). Every write starts at the next 4 KiB
 //! boundary with a mark: the lsn durable before it, and the checksum of the record before it. A mark's checksum is
 //! seeded with cluster, node, segment and offset, each other record's with the checksum of its predecessor: an intact
-//! record in a wrong place does not fit. Zeros end a write.
+//! record in a wrong place does not fit. Zeros end a write, up to the boundary. What lies behind the last write are
+//! zeros, or in a file that was a segment before, which the header tells, what that one held: its marks do not fit.
 //!
 //! # What recovery believes
 //!
@@ -23,7 +24,8 @@
 //! # Trimming
 //!
 //! A segment goes when no group needs a batch in it. What must outlive it (promises, births, removals, trim positions)
-//! is written again first, in a flush of its own time ([`ledger::Ledger`]).
+//! is written again first, in a flush of its own time ([`ledger::Ledger`]). Its file becomes a segment again: making one
+//! of zeros writes every byte twice.
 
 pub mod core;
 pub mod disk;
@@ -38,7 +40,7 @@ pub mod segment;
 mod thread;
 pub mod writer;
 
-pub use self::core::{FileEffect, FileName, Geometry};
+pub use self::core::{FileEffect, FileName, Geometry, Preparation};
 pub use self::disk::{Disk, FileDisk};
 pub use self::engine::Engine;
 pub use self::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Lsn, Record, ReplicaId, Round};

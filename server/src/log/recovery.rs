@@ -330,7 +330,7 @@ impl Walk<'_> {
             // A header is written when everything before it is durable, as a mark is.
             self.prove(header.first_lsn.saturating_sub(1));
             self.ledger.begin_segment(*number, header.first_lsn);
-            let (offset, reason) = self.segment(*number, &bytes, limit);
+            let (offset, reason) = self.segment(header, &bytes, limit);
             self.ledger.end_segment(*number, bytes.len() as u64);
             let newest = at + 1 == files.run.len();
             if newest || self.next_lsn < limit {
@@ -362,7 +362,8 @@ impl Walk<'_> {
     }
 
     /// Walks one segment up to the record `limit`. Returns where it stopped, and why if not at a clean end.
-    fn segment(&mut self, number: SegmentNumber, bytes: &[u8], limit: u64) -> (u64, Option<BadRecord>) {
+    fn segment(&mut self, header: &Header, bytes: &[u8], limit: u64) -> (u64, Option<BadRecord>) {
+        let number = header.segment;
         let mut offset = BOUNDARY_BYTES;
         while self.next_lsn < limit && offset < bytes.len() as u64 {
             match self.record(number, bytes, offset) {
@@ -372,6 +373,8 @@ impl Walk<'_> {
                 Ok(None) => offset = boundary(offset),
                 // Too near the boundary for a whole length: zeros that end a write, and the first bytes of the next.
                 Err(_) if ends_short(bytes, offset) => offset = boundary(offset),
+                // What the file held before it became this segment, or a write whose first block never came.
+                Err(_) if header.reused && boundary(offset) == offset => break,
                 Err(bad) => return (offset, Some(bad)),
             }
         }

@@ -30,6 +30,8 @@ pub struct Header {
     /// The lsn of its first record. Everything before was durable when the header was written, and whatever older
     /// segments hold from this lsn on no longer counts.
     pub first_lsn: u64,
+    /// Whether the file was another segment before. Behind the last write is then what that one held, not zeros.
+    pub reused: bool,
 }
 
 impl Header {
@@ -43,7 +45,7 @@ impl Header {
         out.put_u64_le(self.identity.incarnation);
         out.put_u64_le(self.segment);
         out.put_u64_le(self.first_lsn);
-        out.put_u64_le(0);
+        out.put_u64_le(u64::from(self.reused));
         let crc = crc32c::crc32c(&out);
         out.put_u32_le(crc);
         out.resize(BOUNDARY_BYTES as usize, 0);
@@ -67,8 +69,8 @@ impl Header {
             node: NodeId(head.get_u32_le()),
             incarnation: head.get_u64_le(),
         };
-        let header = Header { identity, segment: head.get_u64_le(), first_lsn: head.get_u64_le() };
-        let _zero = head.get_u64_le();
+        let (segment_found, first_lsn) = (head.get_u64_le(), head.get_u64_le());
+        let header = Header { identity, segment: segment_found, first_lsn, reused: head.get_u64_le() == 1 };
         if magic != MAGIC || crc != head.get_u32_le() {
             return Err(BadHeader::Checksum);
         }
@@ -147,7 +149,7 @@ mod tests {
 
     fn header() -> Header {
         let identity = Identity { cluster: ClusterId(7), node: NodeId(2), incarnation: 3 };
-        Header { identity, segment: 17, first_lsn: 99 }
+        Header { identity, segment: 17, first_lsn: 99, reused: true }
     }
 
     #[test]

@@ -10,9 +10,9 @@ use std::{io, mem};
 
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
-use super::core::FileEffect;
+use super::core::{FileEffect, Preparation};
 use super::disk::{Disk, FileDisk};
-use super::engine::{self, Engine, Failure, Progress, is_full};
+use super::engine::{Engine, Failure, Progress, is_full};
 use super::ids::{GroupId, Lsn};
 use super::segment::SegmentNumber;
 use super::writer::{Append, Flushed, Hooks, LogFailure, LogOptions};
@@ -39,6 +39,13 @@ pub(super) struct Shared {
     pub(super) reserve_bytes: u64,
 }
 
+impl Shared {
+    /// Whether the reserve is near.
+    fn is_scarce(&self) -> bool {
+        self.free_bytes.load(Ordering::Relaxed) <= self.reserve_bytes.saturating_mul(2)
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Submission {
     Appends(Vec<Append>),
@@ -48,13 +55,13 @@ pub(super) enum Submission {
 }
 
 enum Order {
-    Prepare(SegmentNumber, u64),
+    Prepare(Preparation),
     CarryOut(Vec<FileEffect>),
 }
 
 /// What the keeper has to say.
 enum News {
-    Prepared(SegmentNumber, u64),
+    Prepared(SegmentNumber),
     Failed(Failure),
 }
 
@@ -257,6 +264,8 @@ impl Writer {
         while self.engine.proceed()? == Progress::Full {
             // The reserve is used up. Votes wait, nothing is proposed, and room brings everything back (ST10).
             self.shared.stuck.store(true, Ordering::Relaxed);
+            self.engine.release_pool();
+            self.pass_on_drops();
             if self.shared.closing.load(Ordering::Relaxed) {
                 let effect = FileEffect::FlushDir;
                 return Err(Failure { effect, error: io::ErrorKind::StorageFull.into() });
@@ -269,13 +278,22 @@ impl Writer {
 
     /// Passes on what the keeper has to do.
     fn after_write(&mut self) -> bool {
+        if self.shared.is_scarce() {
+            self.engine.release_pool();
+        }
+        let dropped = self.pass_on_drops();
+        while let Some(preparation) = self.engine.to_prepare() {
+            _ = self.orders.send(Order::Prepare(preparation));
+        }
+        dropped
+    }
+
+    /// Has the keeper free what nobody needs. False if there was nothing.
+    fn pass_on_drops(&mut self) -> bool {
         let drops = self.engine.take_drops();
         let dropped = !drops.is_empty();
         if dropped {
             _ = self.orders.send(Order::CarryOut(drops));
-        }
-        while let Some((number, bytes)) = self.engine.to_prepare() {
-            _ = self.orders.send(Order::Prepare(number, bytes));
         }
         dropped
     }
@@ -283,7 +301,7 @@ impl Writer {
     fn hear_news(&mut self) -> Result<(), Failure> {
         while let Ok(news) = self.news.try_recv() {
             match news {
-                News::Prepared(number, bytes) => self.engine.prepared(number, bytes),
+                News::Prepared(number) => self.engine.prepared(number),
                 News::Failed(failure) => return Err(failure),
             }
         }
@@ -303,14 +321,14 @@ struct Keeper {
     news: Sender<News>,
     shared: Arc<Shared>,
     /// Segments that are still to be prepared.
-    waiting: VecDeque<(SegmentNumber, u64)>,
+    waiting: VecDeque<Preparation>,
 }
 
 impl Keeper {
     fn run(mut self) {
         loop {
             match self.orders.recv_timeout(self.interval()) {
-                Ok(Order::Prepare(number, bytes)) => self.waiting.push_back((number, bytes)),
+                Ok(Order::Prepare(preparation)) => self.waiting.push_back(preparation),
                 Ok(Order::CarryOut(effects)) => {
                     let done = effects.iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
                     if let Err(failure) = done {
@@ -328,22 +346,21 @@ impl Keeper {
     }
 
     fn interval(&self) -> Duration {
-        let enough = self.shared.reserve_bytes.saturating_mul(2);
-        let calm = self.waiting.is_empty() && self.shared.free_bytes.load(Ordering::Relaxed) > enough;
+        let calm = self.waiting.is_empty() && !self.shared.is_scarce();
         if calm { CALM_KEEPER_INTERVAL } else { KEEPER_INTERVAL }
     }
 
     /// Prepares what was ordered. On a full disk it is tried again later, behind the drops that make room, while the
     /// newest segment grows.
     fn prepare(&mut self) {
-        while let Some(&(number, bytes)) = self.waiting.front() {
-            let effects = engine::prepare(number, bytes);
-            let done = effects.iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
+        while let Some(preparation) = self.waiting.front() {
+            let number = preparation.number;
+            let done = preparation.effects().iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
             if done.as_ref().is_err_and(|failure| is_full(&failure.error)) {
                 return;
             }
             self.waiting.pop_front();
-            let news = done.map_or_else(News::Failed, |()| News::Prepared(number, bytes));
+            let news = done.map_or_else(News::Failed, |()| News::Prepared(number));
             _ = self.news.send(news);
         }
     }

@@ -5,7 +5,7 @@ pub mod model;
 pub mod sim_disk;
 
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
-use coppice_server::log::engine::{Found, Progress, prepare};
+use coppice_server::log::engine::{Found, Progress};
 use coppice_server::log::{Disk, Engine, Entry, Geometry, LogError, Replay};
 
 use sim_disk::SimDisk;
@@ -67,11 +67,11 @@ pub fn keep(engine: &mut Engine<SimDisk>) -> bool {
     if !drops.iter().all(|effect| engine.disk().carry_out(effect).is_ok()) {
         return false;
     }
-    while let Some((number, bytes)) = engine.to_prepare() {
-        if !prepare(number, bytes).iter().all(|effect| engine.disk().carry_out(effect).is_ok()) {
+    while let Some(preparation) = engine.to_prepare() {
+        if !preparation.effects().iter().all(|effect| engine.disk().carry_out(effect).is_ok()) {
             return false;
         }
-        engine.prepared(number, bytes);
+        engine.prepared(preparation.number);
     }
     true
 }

@@ -9,6 +9,9 @@ use super::Draw;
 
 const SECTOR: usize = 512;
 
+/// What is left of a write's last block becomes zeros.
+const BLOCK: usize = 4_096;
+
 /// What a crash does with bytes and names that were not flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
@@ -183,7 +186,11 @@ impl Disk for SimDisk {
                 }
                 written
             }
-            FileEffect::Append { file, offset, parts } => self.write(*file, *offset as usize, &parts.concat()),
+            FileEffect::Append { file, offset, parts } => {
+                let mut bytes = parts.concat();
+                bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
+                self.write(*file, *offset as usize, &bytes)
+            }
             FileEffect::Flush { file } if self.fail_flushes > 0 => {
                 self.fail_flushes -= 1;
                 self.file(*file)?.dirty.clear();

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use coppice_ordering::Instance;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
-use coppice_server::log::engine::{self, Found, Progress, prepare};
+use coppice_server::log::engine::{self, Found, Progress};
 use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
 use coppice_server::snapshot::Loaded;
 
@@ -208,11 +208,11 @@ impl Store {
             // Nothing is prepared on a disk that is about to be full; the newest segment grows.
             return true;
         }
-        while let Some((number, bytes)) = engine.to_prepare() {
-            if prepare(number, bytes).iter().any(|effect| self.disk.carry_out(effect).is_err()) {
+        while let Some(preparation) = engine.to_prepare() {
+            if preparation.effects().iter().any(|effect| self.disk.carry_out(effect).is_err()) {
                 return false;
             }
-            engine.prepared(number, bytes);
+            engine.prepared(preparation.number);
         }
         true
     }
