@@ -123,7 +123,8 @@ impl Election {
     /// How long a Phase 1 may take: longer after each that was given up, for it waits for flushes, which on a slow disk
     /// take longer than any timeout that finds a lost leader soon.
     pub fn phase1_patience(&self, settings: &Settings) -> Duration {
-        settings.election_timeout * (1 << self.given_up.min(PATIENCE_DOUBLINGS_MAX))
+        let doublings = if mutant!(phase1_impatient) { 0 } else { self.given_up.min(PATIENCE_DOUBLINGS_MAX) };
+        settings.election_timeout * (1 << doublings)
     }
 
     /// A Phase 1 got no quorum in time.

@@ -85,6 +85,9 @@ pub const MULTICAST: &[&str] = &[
 /// Every mutant of the coordinator's repetitions.
 pub const REPEATS: &[&str] = &["place_wait_fixed"];
 
+/// Every mutant that takes a slow disk to catch.
+pub const SLOW_FLUSH: &[&str] = &["phase1_impatient"];
+
 /// Every mutant of the autopilot that planted worlds catch.
 pub const AUTOPILOT: &[&str] = &["tuner_unbounded", "tuner_keeps_worse", "tuner_uncorrected"];
 

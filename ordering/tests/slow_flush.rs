@@ -1,6 +1,9 @@
 //! Disks whose every flush takes longer than an election timeout: a leader is elected all the same, for the patience of
 //! Phase 1 grows with each attempt (ordering.md 1.1).
 
+#[cfg(feature = "mutants")]
+mod planted;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -79,4 +82,12 @@ fn a_leader_is_elected_however_long_a_flush_takes() {
         println!("a flush of {ms} ms: a leader after {elected:?}");
         assert!(elected.is_some(), "a flush of {ms} ms");
     }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_patience_that_does_not_grow_is_caught() {
+    let directed = [("phase1_impatient", "a_leader_is_elected_however_long_a_flush_takes")];
+    assert_eq!(coppice_ordering::mutants::SLOW_FLUSH, directed.map(|(mutant, _)| mutant));
+    planted::assert_caught(&directed);
 }

@@ -300,7 +300,9 @@ impl Executor {
     fn take_back_to(&mut self, at: usize) {
         self.counters.rollbacks += 1;
         // What waited ran behind what is taken back. It is looked at again when its turn comes.
-        self.awaits = None;
+        if !crate::mutant!(awaits_survives_undo) {
+            self.awaits = None;
+        }
         while self.executed.len() > at {
             let instance = self.tip();
             let Some(executed) = self.executed.pop_back() else { return };

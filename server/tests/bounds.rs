@@ -147,3 +147,10 @@ fn a_stream_used_twice_takes_no_room_from_others() {
     let client = Client::connect_with([cluster.endpoints()[0].to_string()], config).expect("it serves");
     client.put(b"k", &value[..]).expect("there is room");
 }
+
+#[cfg(feature = "mutants")]
+#[test]
+fn an_answer_without_bounds_is_caught() {
+    let test = "an_answer_to_a_pack_is_bounded_and_what_is_refused_did_not_happen";
+    common::assert_caught("answer_unbounded", test);
+}

@@ -218,5 +218,6 @@ fn a_second_process_is_refused_and_told_who_has_the_directory() {
 fn every_planted_bug_is_caught() {
     let _alone = alone();
     common::assert_caught("no_lock", "a_second_process_is_refused_and_told_who_has_the_directory");
+    common::assert_caught("headless_is_new", "a_directory_whose_node_toml_is_gone_is_not_taken_for_new");
     common::assert_caught("no_incarnation", "an_old_copy_is_told_by_those_that_met_the_original");
 }

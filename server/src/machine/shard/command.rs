@@ -41,10 +41,11 @@ pub(super) fn are_many_bytes(results: &[OpResult]) -> bool {
         | OpResult::Get { value } => value.as_deref().map_or(0, <[u8]>::len),
     };
     let mut all = 0;
-    results.iter().any(|result| {
+    let full = results.iter().any(|result| {
         all += bytes(result);
         all >= REPLY_BYTES_MAX / 2
-    })
+    });
+    full && !crate::mutant!(answer_unbounded)
 }
 
 /// Answers one command whose operations have run.

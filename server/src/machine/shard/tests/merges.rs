@@ -334,7 +334,7 @@ fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
     assert_eq!(lower.shard.digest(), before);
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Once nothing ran any more: the join that was taken back still held everything up.
 #[test]
 fn what_is_decided_below_a_join_that_was_taken_back_runs() {
     let (lower, _) = cut();
@@ -352,6 +352,7 @@ fn what_is_decided_below_a_join_that_was_taken_back_runs() {
     assert_eq!((executor.decided(), executor.tip(), executor.is_stalled()), (first, first, false));
 }
 
+/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_merges_are_caught() {
@@ -363,6 +364,7 @@ fn planted_bugs_of_merges_are_caught() {
         ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
         ("snap_newest_conf", "a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance"),
         ("stalled_asks_old_voters", "one_that_waits_asks_the_leader_too"),
+        ("awaits_survives_undo", "what_is_decided_below_a_join_that_was_taken_back_runs"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
