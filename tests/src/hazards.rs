@@ -250,7 +250,7 @@ pub const OTHERS: &[&str] = &[
     "phase1_impatient",
     // A directory that lost its head is taken for a new one, and what it holds is deleted.
     "headless_is_new",
-    // The file of a trimmed segment becomes another one with its old header: a start finds a segment under a wrong name.
+    // The file of a trimmed segment becomes another one with its old header: a start finds it under a wrong name.
     "reused_keeps_header",
     // A pack of small commands is answered by as many large values as it asks for.
     "answer_unbounded",

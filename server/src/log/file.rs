@@ -57,8 +57,8 @@ impl LogFile {
         self.file.sync_data()
     }
 
-    /// Writes `parts` one after the other at `offset`, a multiple of [`BOUNDARY_BYTES`], and zeros behind them up to the
-    /// next multiple: what an older segment left there must not follow a write.
+    /// Writes `parts` one after the other at `offset`, a multiple of [`BOUNDARY_BYTES`], and zeros behind them up to
+    /// the next multiple: what an older segment left there must not follow a write.
     pub(super) fn write(&mut self, stage: &mut Stage, offset: u64, parts: &[Bytes]) -> io::Result<()> {
         if self.way == Way::Direct && offset == boundary(offset) {
             match write_blocks(&self.file, stage, offset, parts) {

@@ -24,8 +24,8 @@
 //! # Trimming
 //!
 //! A segment goes when no group needs a batch in it. What must outlive it (promises, births, removals, trim positions)
-//! is written again first, in a flush of its own time ([`ledger::Ledger`]). Its file becomes a segment again: making one
-//! of zeros writes every byte twice.
+//! is written again first, in a flush of its own time ([`ledger::Ledger`]). Its file becomes a segment again: making
+//! one of zeros writes every byte twice.
 
 pub mod core;
 pub mod disk;
