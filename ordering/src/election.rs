@@ -11,6 +11,9 @@ use crate::settings::Settings;
 /// A Phase 1 may take up to so many doublings of an election timeout: 19 seconds by default.
 const PATIENCE_DOUBLINGS_MAX: u32 = 6;
 
+/// Candidacies before a leader that nothing is concluded from: two may stand at once, and one may end.
+const CANDIDACIES_USUAL: u32 = 2;
+
 /// SplitMix64: the only randomness of the core, from the seed in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Random(pub u64);
@@ -58,8 +61,8 @@ pub(crate) struct Election {
     /// Counts own pre-votes.
     pub attempt: u64,
     pub pre_voting: Option<PreVoting>,
-    /// Own Phases 1 in a row that got no quorum in time.
-    given_up: u32,
+    /// Candidacies since somebody led, own ones and others'.
+    candidacies: u32,
     pub random: Random,
 }
 
@@ -85,7 +88,7 @@ impl Election {
             round_seen: promised.round,
             attempt: 0,
             pre_voting: None,
-            given_up: 0,
+            candidacies: 0,
             random,
         }
     }
@@ -120,21 +123,26 @@ impl Election {
         self.timeout_at = self.timeout_at.min(soon);
     }
 
-    /// How long a Phase 1 may take: longer after each that was given up, for it waits for flushes, which on a slow disk
-    /// take longer than any timeout that finds a lost leader soon.
+    /// How long a Phase 1 may take: longer after each that came to nothing, for it waits for flushes, which on a slow
+    /// disk take longer than any timeout that finds a lost leader soon.
     pub fn phase1_patience(&self, settings: &Settings) -> Duration {
-        let doublings = if mutant!(phase1_impatient) { 0 } else { self.given_up.min(PATIENCE_DOUBLINGS_MAX) };
-        settings.election_timeout * (1 << doublings)
+        self.patience(settings)
     }
 
-    /// A Phase 1 got no quorum in time.
-    pub fn gave_up(&mut self) {
-        self.given_up = self.given_up.saturating_add(1);
+    /// An election timeout, or many where candidates come and go and none gets its quorum in time.
+    fn patience(&self, settings: &Settings) -> Duration {
+        let futile = self.candidacies.saturating_sub(CANDIDACIES_USUAL).min(PATIENCE_DOUBLINGS_MAX);
+        settings.election_timeout * (1 << if mutant!(phase1_impatient) { 0 } else { futile })
+    }
+
+    /// Somebody stands for leader: this replica, or one that it promised to.
+    pub fn stands(&mut self) {
+        self.candidacies = self.candidacies.saturating_add(1);
     }
 
     /// Somebody leads.
     pub fn elected(&mut self) {
-        self.given_up = 0;
+        self.candidacies = 0;
     }
 
     /// Draws the timeout of a leadership: one to two election timeouts.
@@ -149,9 +157,9 @@ impl Election {
         self.leader.is_none() || self.heard_at.is_none_or(|at| now - at >= lost_after + self.rest)
     }
 
-    /// Tries again after half to one election timeout.
+    /// Tries again after half to one election timeout, and later where that was too soon for whoever stood before.
     pub fn retry_later(&mut self, now: Time, settings: &Settings) {
-        let half = settings.election_timeout / 2;
+        let half = self.patience(settings) / 2;
         self.timeout_at = now + self.random.duration(half, half);
     }
 

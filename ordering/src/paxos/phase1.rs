@@ -105,6 +105,7 @@ impl Paxos {
         }
         self.counters.rounds_taken += 1;
         self.election.saw(ballot);
+        self.election.stands();
         self.election.pre_voting = None;
         let lsn = self.acceptor.promise(ballot, effects);
         self.proposer = Some(Box::new(Proposer::new(ballot, lsn, handover_of, self.learner.decided_upto)));
@@ -286,6 +287,7 @@ impl Paxos {
             if self.acceptor.lease_forbids(m.ballot, m.handover, self.now) {
                 return;
             }
+            self.election.stands();
             self.stand_down(effects);
             self.acceptor.promise(m.ballot, effects);
             // The candidate gets an election timeout before this replica stands against it.

@@ -48,7 +48,6 @@ impl Paxos {
         };
         if let Some(phase1) = &proposer.phase1 {
             if phase1.give_up_at <= now {
-                self.election.gave_up();
                 self.stand_down(effects);
                 return;
             }
