@@ -298,9 +298,12 @@ impl Replica {
                 let undecided = self.executor.decided().next();
                 self.executor.install(machine, instance);
                 self.redo_replaced_reads(undecided, effects);
-                self.parts.retain(|(at, _)| *at > instance);
+                // Also what lies above the snapshot: it was executed on another state, and runs again.
+                if !crate::mutant!(part_survives_install) {
+                    self.undo_parts(undecided);
+                }
                 self.gate.decided(instance);
-                self.drop_work(instance, effects);
+                self.drop_work(effects);
                 if self.group == PartitionId::DIRECTORY {
                     effects.push(Effect::DirectoryChanged);
                 }
@@ -327,10 +330,9 @@ impl Replica {
         self.let_out(effects);
     }
 
-    /// Those who wait for what a snapshot covers are told that it may have happened: its results are not known here.
-    fn drop_work(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
-        let later = self.work.split_off(&upto.next());
-        for origin in std::mem::replace(&mut self.work, later).into_values().flat_map(|work| work.origins) {
+    /// Those who wait when a snapshot comes are told that it may have happened: its results are not known here.
+    fn drop_work(&mut self, effects: &mut Vec<Effect>) {
+        for origin in std::mem::take(&mut self.work).into_values().flat_map(|work| work.origins) {
             effects.push(Effect::Reply { origin, reply: Reply::Unsure { hint: self.leader } });
         }
     }

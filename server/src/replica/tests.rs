@@ -188,18 +188,48 @@ fn rd7_a_read_of_what_a_snapshot_replaces_is_not_answered() {
     follower.hears(1, 2, put, 1);
     let ask = follower.is_asked();
     assert_eq!(answers(&follower.is_told(ask, 1)), 0, "it read at the tip, which is not decided");
-    let snapshot = Input::Installed {
-        machine: Box::new(Machine::Shard(Box::new(Shard::new(GROUP, KeyRange::all(), MapVersion(1))))),
-        instance: Instance(5),
-        configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
-        configured_at: Instance::ZERO,
-        promised: Ballot::new(2, 3),
-    };
-    let effects = follower.step(snapshot);
+    let effects = follower.step(snapshot(5));
     assert_eq!(follower.replica.executor().decided(), Instance(5), "something else is decided there");
     assert_eq!(answers(&effects), 0, "the answer holds what was never decided");
     let refused = |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(_), .. });
     assert!(effects.iter().any(refused), "its client asks again");
+}
+
+/// An empty state at this instance.
+fn snapshot(instance: u64) -> Input {
+    Input::Installed {
+        machine: Box::new(Machine::Shard(Box::new(Shard::new(GROUP, KeyRange::all(), MapVersion(1))))),
+        instance: Instance(instance),
+        configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
+        configured_at: Instance::ZERO,
+        promised: Ballot::new(2, 3),
+    }
+}
+
+/// Seed 1097: a part of a query was made on top of a write that a snapshot replaced, and left when the ticket was
+/// decided above the snapshot: the client would have seen the write.
+#[test]
+fn sp7_a_part_of_what_a_snapshot_replaces_is_made_again() {
+    let mut follower = Follower::new();
+    let put = follower.put(1);
+    follower.hears(1, 2, put, 1);
+    assert_eq!(parts(&follower.hears(1, 3, place(), 1)), 0, "executed, and not decided");
+    follower.step(snapshot(2));
+    let mut effects = follower.hears(2, 3, place(), 2);
+    effects.extend(follower.hears(2, 4, Batch::NoOp, 3));
+    assert_eq!(follower.replica.executor().decided(), Instance(3), "the ticket is decided");
+    let mut pairs = Vec::new();
+    for effect in effects {
+        if let Effect::Part(mut part) = effect {
+            let mut count = 0;
+            part.cursor.walk(|run| {
+                count += run.len();
+                run.len()
+            });
+            pairs.push(count);
+        }
+    }
+    assert_eq!(pairs, [0], "one part, without what never was");
 }
 
 const LIMITS: SessionLimits =
@@ -291,6 +321,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("install_default_limits", "a_snapshot_holds_the_bounds_of_sessions"),
         ("stall_asks_in_step", "all_are_asked_whatever_time_an_answer_takes"),
         ("removed_in_silence", "who_waits_at_a_removed_replica_is_told"),
+        ("part_survives_install", "sp7_a_part_of_what_a_snapshot_replaces_is_made_again"),
         ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),
