@@ -46,7 +46,7 @@ impl Default for SessionLimits {
             expiry_instances: 1_000_000,
             sessions_max: 100_000,
             bytes_max: 2 << 20,
-            table_bytes_max: 256 << 20,
+            table_bytes_max: 64 << 20,
         }
     }
 }

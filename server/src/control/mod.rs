@@ -32,7 +32,7 @@ use crate::checkpoint::Checkpoints;
 use crate::checkpoint::background::Checkpointer;
 use crate::config::{ClusterSettings, NODE_SETTINGS};
 use crate::datadir::DataDir;
-use crate::log::LogWriter;
+use crate::log::{LogWriter, Space};
 use crate::machine::directory::DirectoryState;
 use crate::mailbox::Lane;
 use crate::metrics::Warning;
@@ -130,6 +130,8 @@ pub struct Control {
     pub(super) rates: BTreeMap<PartitionId, status::Rate>,
     pub(super) flush: Arc<status::FlushTimes>,
     pub(super) failed: Arc<dyn Fn(String) + Send + Sync>,
+    /// Whether the disk was filled to the reserve at the last look around.
+    disk_was_full: bool,
     /// Instances that were decided here at the last look around.
     decided: u64,
     /// When the other nodes were asked last.
@@ -160,6 +162,7 @@ impl Control {
             started: Instant::now(),
             rates: BTreeMap::new(),
             flush: Arc::default(),
+            disk_was_full: false,
             failed,
             decided: 0,
             surveyed: None,
@@ -312,7 +315,7 @@ impl Control {
     }
 
     /// The gauges of the node itself: disk, and the warnings that `status` shows.
-    fn publish_node(&self) {
+    fn publish_node(&mut self) {
         let space = self.log.as_ref().map(|log| log.log().space());
         if let Some(space) = space {
             self.shared.metrics.log().set_disk(self.flush.log_bytes(), space.free_bytes);
@@ -320,7 +323,14 @@ impl Control {
         }
         let config = &self.shared.config;
         let metrics = &self.shared.metrics;
-        metrics.set_warning(Warning::DiskReserve, space.is_some_and(|space| space.full));
+        let full = space.filter(|space| space.full);
+        if let Some(Space { free_bytes, reserve_bytes, .. }) = full.filter(|_| !self.disk_was_full) {
+            tracing::warn!(free_bytes, reserve_bytes, "disk reserve reached: writes that grow are refused");
+        } else if full.is_none() && self.disk_was_full {
+            tracing::info!("the disk has room again: writes are taken");
+        }
+        self.disk_was_full = full.is_some();
+        metrics.set_warning(Warning::DiskReserve, self.disk_was_full);
         metrics.set_warning(Warning::MemoryLimit, self.shared.memory_is_full());
         metrics.set_warning(Warning::Insecure, config.insecure);
         metrics.set_warning(Warning::FlushOff, config.log.flush == crate::config::Flush::Off);
