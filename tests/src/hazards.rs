@@ -300,6 +300,8 @@ pub const OTHERS: &[&str] = &[
     // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
     // (ordering.md 7, reliability.md RD7).
     "read_survives_install",
+    // So does a part of a query that was made ahead (ordering.md 4, step 6).
+    "part_survives_install",
     // The checkpoints of a removed replica go before its removal is durable (reliability.md ST4).
     "removal_unflushed",
     // Memory lets go of batches before they are flushed, and says that they are held (ordering.md 1.3, 1.6).

@@ -64,6 +64,16 @@ fn nobody_has_to_listen_to_the_end() {
 }
 
 #[test]
+fn a_history_without_operations_is_no_right_one() {
+    let place = Place::new("empty");
+    let file = place.file("history.jsonl");
+    fs::write(&file, "").expect("written");
+    let (code, said) = check(&["history", &file]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("nothing to judge"), "{said}");
+}
+
+#[test]
 fn a_wrong_history_exits_with_1_and_leaves_a_timeline() {
     let place = Place::new("wrong");
     let file = place.file("history.jsonl");

@@ -43,6 +43,8 @@ pub struct SimDisk {
     pub cut_at: Option<u64>,
     /// This many flushes from now on fail; their data is gone, and the next flush says that all is well.
     pub fail_flushes: u32,
+    /// After so many reads one fails; the next succeeds.
+    pub fail_read: Option<u64>,
     /// How many bytes all files may hold.
     pub budget: Option<u64>,
 }
@@ -100,6 +102,20 @@ impl SimDisk {
     fn file(&mut self, name: FileName) -> io::Result<&mut File> {
         let file = self.names.get(&name).ok_or(io::ErrorKind::NotFound)?;
         Ok(&mut self.files[*file])
+    }
+
+    /// Counts a read, and fails the one that is to fail.
+    fn reads(&mut self) -> io::Result<()> {
+        match self.fail_read {
+            Some(0) => {
+                self.fail_read = None;
+                Err(io::Error::other("input/output error"))
+            }
+            _ => {
+                self.fail_read = self.fail_read.map(|left| left - 1);
+                Ok(())
+            }
+        }
     }
 
     fn room(&self) -> u64 {
@@ -163,10 +179,12 @@ impl File {
 
 impl Disk for SimDisk {
     fn list(&mut self) -> io::Result<Vec<FileName>> {
+        self.reads()?;
         Ok(self.file_names())
     }
 
     fn read(&mut self, file: FileName, limit: usize) -> io::Result<Vec<u8>> {
+        self.reads()?;
         let bytes = &self.file(file)?.current;
         Ok(bytes[..bytes.len().min(limit)].to_vec())
     }

@@ -161,6 +161,9 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
     let started = Instant::now();
     let history = History::load(&arguments.files).map_err(|wrong| wrong.to_string())?;
     let read = started.elapsed();
+    if history.operations.is_empty() && history.stale.is_empty() {
+        return Err(format!("{}: no operation in it, so there is nothing to judge", arguments.files.join(", ")));
+    }
     if let Some(export) = &arguments.export {
         let [judge, directory] = &export[..] else { return Err("--export wants a judge and a directory".into()) };
         if judge != "porcupine" {

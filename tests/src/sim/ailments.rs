@@ -33,6 +33,15 @@ impl World {
         self.wipe(node);
     }
 
+    /// A read of the start that is coming may fail; the process ends then, and its operator starts it again.
+    pub fn fails_to_read(&mut self, node: usize) {
+        let random = &mut self.read_random;
+        if !self.healed && random.below(100) < self.plan.disk.read_errors as usize {
+            self.reached.note("start: a read may fail");
+            self.nodes[node].store.fail_read(random.below(16) as u64);
+        }
+    }
+
     /// A start is given a block or a file of its log that is another's or an old one, and so refuses, as it has to: its
     /// operator tries again. False: it does not come to that.
     pub fn misreads(&mut self, node: usize) -> bool {

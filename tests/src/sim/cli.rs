@@ -205,6 +205,11 @@ fn reached(reached: &Reached, least: u64) -> bool {
 }
 
 fn sweep(sweep: &Sweep, reached_min: Option<u64>) -> ExitCode {
+    // Jobs take numbers a little beyond the last.
+    if sweep.from.checked_add(sweep.count).is_none_or(|end| end.checked_add(sweep.jobs as u64).is_none()) {
+        eprintln!("error: --from {} and --count {} go beyond the last seed, {}", sweep.from, sweep.count, u64::MAX);
+        return ExitCode::from(2);
+    }
     let report = sweep.run();
     let seconds = report.took.as_secs_f64();
     println!(

@@ -147,6 +147,27 @@ fn crashes(operations: u32, step: usize) -> usize {
 fn io_errors(operations: u32, step: usize) -> usize {
     let kind = |node, number: u32| Kind::IoError { who: Target::Node(node), after: u64::from(number) };
     every("an I/O error at I/O", operations, step, &|node, number| Fault { at: 0, kind: kind(node, number) })
+        + read_errors(operations, step)
+}
+
+/// A start fails to read, at every read of it; late in the run, when there is a log of several segments.
+fn read_errors(operations: u32, step: usize) -> usize {
+    let (mut runs, mut failed) = (0, 0);
+    for node in 0..3 {
+        for number in (0..).step_by(step.max(1)) {
+            let kind = Kind::ReadError { who: Target::Node(node), after: number, down: DOWN };
+            let what = format!("a failed read, number {number} of a start of n{node}");
+            let (ends, right) = with(operations, vec![Fault { at: 30 * MS, kind }], &what);
+            runs += 1;
+            failed += usize::from(!right);
+            // The process ended, and its start did not.
+            if ends < 2 {
+                break;
+            }
+        }
+    }
+    println!("a failed read: {runs} places, {failed} failed");
+    failed
 }
 
 /// One run for each node and each place, until no place is left: the fault did not come any more.

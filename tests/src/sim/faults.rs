@@ -102,6 +102,15 @@ pub enum Kind {
         /// Effects that succeed before.
         after: u64,
     },
+    /// A node's process ends, and the so manieth read of its next start fails: it ends again.
+    ReadError {
+        /// Which.
+        who: Target,
+        /// Reads that succeed before.
+        after: u64,
+        /// How long it is down.
+        down: Nanos,
+    },
     /// A partition is cut at a key.
     Split {
         /// Number of the key.

@@ -8,7 +8,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`plan`] | what a seed draws: shape, settings, workload, faults |
+//! | [`plan`], `wide` | what a seed draws: shape, settings, workload, faults |
 //! | `events`, `world`, `phases` | the heap of events, the phases |
 //! | `node`, `processes`, `snapshots` | a node: its replicas, its starts and ends, its checkpoints |
 //! | `store`, `doors` | its disk, its client connections |
@@ -66,6 +66,7 @@ pub mod trace;
 mod traps;
 mod vigil;
 mod watch;
+mod wide;
 mod world;
 
 pub use plan::Plan;

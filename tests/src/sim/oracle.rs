@@ -513,7 +513,10 @@ impl Oracle {
         let group = self.groups.get(&part.position.partition);
         let place = group.and_then(|state| state.place_of(part.ticket));
         if place != Some((part.position.instance, part.position.index)) {
-            return broken("I13 a part of another place", format!("{} at {}", part.ticket, part.position));
+            return broken(
+                "I13 a part of another place",
+                format!("{} at {}, and not {place:?}", part.ticket, part.position),
+            );
         }
         self.ledger.check_part(part)
     }

@@ -12,6 +12,7 @@ use super::clients::Client;
 use super::events::{Event, Scheduled};
 use super::faults::SAFETY_MAX;
 use super::plan::{MS, Nanos};
+use super::wide::round_trip;
 use super::world::World;
 
 /// Every operation ends so long after everything works again (reliability.md 4, liveness): 20 election timeouts, twice
@@ -50,7 +51,9 @@ impl World {
         self.advance(SAFETY_MAX, |world| world.account.open() == 0 && world.clients.iter().all(Client::is_done));
         self.heal();
         let void = Duration::from_nanos(2 * self.plan.place_timeout);
-        let settled = self.plan.settings.election_timeout * LIVENESS_TIMEOUTS + CLIENT_PATIENCE + void;
+        // An election, and what is behind it, takes flushes and round trips too, where those are long.
+        let slow = Duration::from_nanos(self.plan.disk.flush_max + round_trip(&self.plan));
+        let settled = (self.plan.settings.election_timeout + slow) * LIVENESS_TIMEOUTS + CLIENT_PATIENCE + void;
         let slowest = self.plan.clock_rates.iter().min().map_or(1_000, |rate| u64::from(*rate));
         let bound = settled.as_nanos() as Nanos * 1_000 / slowest;
         self.advance(self.now + bound, |world| world.account.open() == 0);

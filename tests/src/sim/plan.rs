@@ -7,6 +7,7 @@ use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Fault, schedule};
+use super::wide::widen;
 use crate::check::random::Random;
 
 /// Nanoseconds of simulated time.
@@ -32,6 +33,8 @@ pub(super) enum Purpose {
     Told,
     Misread,
     Rest,
+    Wide,
+    ReadErrors,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -154,6 +157,9 @@ pub struct DiskPlan {
     /// Of 100 starts so many are given a block or a file of the log that is another's, or an old one.
     #[serde(default)]
     pub misread: u32,
+    /// Of 100 starts in so many a read of the log fails.
+    #[serde(default)]
+    pub read_errors: u32,
 }
 
 impl Plan {
@@ -191,6 +197,9 @@ impl Plan {
             minority_down: replicas > 1 && shape.below(2) == 0,
             judged: Judged::default(),
         };
+        if !quiet {
+            widen(&mut plan);
+        }
         plan.clock_rates = clock_rates(&plan, quiet);
         if !quiet {
             plan.faults = schedule(&plan);
@@ -345,6 +354,7 @@ fn disk(seed: u64, quiet: bool) -> DiskPlan {
         power: !quiet && random.below(5) > 0,
         snapshot_max: [MS, 30 * MS, 500 * MS][random.below(3)],
         misread: if quiet { 0 } else { sometimes(&mut self::random(seed, Purpose::Misread, 0), &[10, 50]) },
+        read_errors: 0,
     }
 }
 

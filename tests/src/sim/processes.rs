@@ -71,6 +71,7 @@ impl World {
         if self.misreads(node) {
             return;
         }
+        self.fails_to_read(node);
         let replay = match self.nodes[node].store.open(cut) {
             Ok(Some(replay)) => replay,
             Ok(None) => {

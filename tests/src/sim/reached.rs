@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 204] = [
+pub const NAMES: [&str; 205] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -137,6 +137,7 @@ pub const NAMES: [&str; 204] = [
     "catch-up: asked",
     "catch-up: learned",
     "message: for a replica that is not here",
+    "start: a read may fail",
     "start: cut off in recovery",
     "snapshot: an older one is loaded",
     "log: finds no room, and waits",
@@ -246,6 +247,7 @@ impl Reached {
             Kind::SlowDisk { .. } => self.note("fault: slow disk"),
             Kind::FailFlush { .. } => self.note("fault: failed flush"),
             Kind::IoError { .. } => self.note("fault: I/O error"),
+            Kind::ReadError { .. } => self.note("start: a read may fail"),
             Kind::FullDisk { .. } => self.note("fault: full disk"),
             Kind::Wipe { .. } => self.note("fault: disk lost"),
             Kind::HangUp { .. } => self.note("fault: clients are hung up on"),

@@ -94,6 +94,7 @@ const SIMPLER: &[Change] = &[
     |plan| plan.network.damaged = 0,
     |plan| plan.network.delay_mean = 0,
     |plan| plan.disk.misread = 0,
+    |plan| plan.disk.read_errors = 0,
     |plan| plan.clock_rates.iter_mut().for_each(|rate| *rate = 1_000),
     |plan| plan.shuffle = false,
     |plan| plan.disk.power = false,

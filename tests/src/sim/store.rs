@@ -133,6 +133,7 @@ impl Store {
         let found = Found::read(&mut self.disk.clone(), self.identity, &mut |carried, entry| {
             replay.apply(carried, entry);
         });
+        self.disk.0.borrow_mut().fail_read = None;
         let found = match found {
             Ok(found) => found,
             Err(LogError::Io(_)) => return Ok(None),
@@ -249,10 +250,15 @@ impl Store {
         disk.cut_at = Some(disk.effects + after);
     }
 
+    /// After so many more reads one fails.
+    pub fn fail_read(&mut self, after: u64) {
+        self.disk.0.borrow_mut().fail_read = Some(after);
+    }
+
     /// Nothing of the disk fails any more.
     pub fn spare(&mut self) {
         let mut disk = self.disk.0.borrow_mut();
-        (disk.fail_flushes, disk.cut_at) = (0, None);
+        (disk.fail_flushes, disk.cut_at, disk.fail_read) = (0, None, None);
     }
 
     /// Room for so many bytes more; none: enough.

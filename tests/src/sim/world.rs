@@ -102,6 +102,8 @@ pub struct World {
     pub told_random: Random,
     /// Draws what a start reads in another place than it asked for.
     pub misread_random: Random,
+    /// Draws reads that fail.
+    pub read_random: Random,
     pub effects: Vec<Effect>,
     /// Processes that ended before everything was healed.
     pub crashes: u64,
@@ -161,6 +163,7 @@ impl World {
             replica_random: random(seed, Purpose::Replicas, 0),
             told_random: random(seed, Purpose::Told, 0),
             misread_random: random(seed, Purpose::Misread, 1),
+            read_random: random(seed, Purpose::ReadErrors, 0),
             effects: Vec::new(),
             crashes: 0,
             reached: Reached::default(),
@@ -367,6 +370,13 @@ impl World {
                 let node = self.node_of(who);
                 if self.nodes[node].up {
                     self.nodes[node].store.fail_at(after);
+                }
+            }
+            Kind::ReadError { who, after, down } => {
+                let node = self.node_of(who);
+                if self.nodes[node].up {
+                    self.nodes[node].store.fail_read(after);
+                    self.crash_process(node, down);
                 }
             }
             Kind::Split { .. } | Kind::Merge { .. } | Kind::Move { .. } => self.begin_change(number, &kind),

@@ -60,7 +60,7 @@ impl Held {
         let replayed = |entries: &[(bool, Entry)]| {
             let mut replay = Replay::default();
             entries.iter().for_each(|(carried, entry)| replay.apply(*carried, entry.clone()));
-            let records: Vec<Vec<Record>> = replay.groups.values_mut().map(with_each_lease_once).collect();
+            let records: Vec<Vec<Record>> = replay.groups.values_mut().map(what_counts).collect();
             (replay, records)
         };
         let found = replayed(&self.entries);
@@ -78,11 +78,15 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// The records of a group. A lease whose carried copy follows says nothing where it stood first.
-fn with_each_lease_once(group: &mut GroupReplay) -> Vec<Record> {
+/// The records of a group that say something. A lease does not where its carried copy follows, nor does it that
+/// something is decided which a checkpoint holds.
+fn what_counts(group: &mut GroupReplay) -> Vec<Record> {
+    let trimmed = group.trimmed.unwrap_or_default();
     let records: Vec<Record> = group.take_records().map(|(_, record)| record).collect();
-    let stays = |(at, record): &(usize, &Record)| {
-        !matches!(record, Record::Lease { .. }) || !records[at + 1..].contains(record)
+    let stays = |(at, record): &(usize, &Record)| match record {
+        Record::Lease { .. } => !records[at + 1..].contains(record),
+        Record::Decided { upto } => *upto > trimmed,
+        _ => true,
     };
     records.iter().enumerate().filter(stays).map(|(_, record)| record.clone()).collect()
 }

@@ -1,0 +1,70 @@
+//! The far ends of what is drawn (reliability.md 4): in one seed of three half of these, since a run there takes many
+//! times as long as another one.
+
+use super::plan::{MS, Nanos, Plan, Purpose, random};
+
+/// Operations in flight at most, of all clients together.
+const IN_FLIGHT_MAX: usize = 64;
+
+/// An election timeout is at least so many round trips: with fewer nobody leads for long, and that is no fault.
+const ROUND_TRIPS: u64 = 4;
+
+/// Widens what was drawn, if the seed says so. Before the faults are drawn, which are of this many clients and keys.
+pub fn widen(plan: &mut Plan) {
+    let mut random = random(plan.seed, Purpose::Wide, 0);
+    if random.below(3) > 0 {
+        return;
+    }
+    let mut on = |share: usize| (random.below(share) == 0).then(|| random.next());
+    if let Some(draw) = on(2) {
+        plan.clients = 1 + draw as u32 % 32;
+        plan.in_flight = plan.in_flight.min(IN_FLIGHT_MAX / plan.clients as usize).max(1);
+        plan.operations = plan.operations.max(plan.clients);
+    }
+    if let Some(draw) = on(8) {
+        plan.operations = 1_000 + draw as u32 % 4_001;
+    }
+    if let Some(draw) = on(2) {
+        plan.keys = 8 + draw as u32 % 4_089;
+    }
+    if let Some(draw) = on(4) {
+        plan.sessions_max = 2 + draw as usize % 63;
+    }
+    if let Some(draw) = on(4) {
+        plan.network.delay_min = (3 * MS) << (draw % 4);
+        plan.network.delay_mean = plan.network.delay_min * (draw >> 8 & 3);
+    } else if let Some(draw) = on(4) {
+        plan.network.delay_mean = plan.network.delay_min * (4 + draw % 7);
+    }
+    if let Some(draw) = on(4) {
+        plan.disk.flush_min = [5 * MS, 20 * MS][draw as usize % 2];
+        plan.disk.flush_max = plan.disk.flush_min * [1, 5, 12][(draw >> 8) as usize % 3];
+    }
+    if let Some(draw) = on(4)
+        && plan.network.duplicates > 0
+    {
+        plan.network.duplicates = 300 + draw as u32 % 201;
+    }
+    if let Some(draw) = on(2) {
+        plan.disk.read_errors = 1 + draw as u32 % 20;
+    }
+    slow_down(plan);
+}
+
+/// A message goes and its answer comes.
+pub fn round_trip(plan: &Plan) -> Nanos {
+    2 * (plan.network.delay_min + plan.network.delay_mean)
+}
+
+/// Timeouts that fit the network.
+fn slow_down(plan: &mut Plan) {
+    let least = ROUND_TRIPS * round_trip(plan);
+    let settings = &mut plan.settings;
+    let timeout = settings.election_timeout.as_nanos() as Nanos;
+    let factor = u32::try_from(least.div_ceil(timeout)).unwrap_or(u32::MAX).max(1);
+    settings.election_timeout *= factor;
+    settings.heartbeat_interval *= factor;
+    settings.rest_interval *= factor;
+    settings.lease_duration *= factor;
+    settings.retransmit_max *= factor;
+}
