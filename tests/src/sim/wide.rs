@@ -1,6 +1,8 @@
 //! The far ends of what is drawn (reliability.md 4): in one seed of three half of these, since a run there takes many
 //! times as long as another one.
 
+use std::time::Duration;
+
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 
 /// Operations in flight at most, of all clients together.
@@ -30,6 +32,8 @@ pub fn widen(plan: &mut Plan) {
     if let Some(draw) = on(4) {
         plan.sessions_max = 2 + draw as usize % 63;
     }
+    // With fewer sessions than clients each ends another one's, and nothing is promised.
+    plan.sessions_max = plan.sessions_max.max(plan.clients as usize);
     if let Some(draw) = on(4) {
         plan.network.delay_min = (3 * MS) << (draw % 4);
         plan.network.delay_mean = plan.network.delay_min * (draw >> 8 & 3);
@@ -58,7 +62,8 @@ pub fn round_trip(plan: &Plan) -> Nanos {
 
 /// Timeouts that fit the network.
 fn slow_down(plan: &mut Plan) {
-    let least = ROUND_TRIPS * round_trip(plan);
+    let round_trip = Duration::from_nanos(round_trip(plan));
+    let least = ROUND_TRIPS * round_trip.as_nanos() as Nanos;
     let settings = &mut plan.settings;
     let timeout = settings.election_timeout.as_nanos() as Nanos;
     let factor = u32::try_from(least.div_ceil(timeout)).unwrap_or(u32::MAX).max(1);
@@ -66,5 +71,5 @@ fn slow_down(plan: &mut Plan) {
     settings.heartbeat_interval *= factor;
     settings.rest_interval *= factor;
     settings.lease_duration *= factor;
-    settings.retransmit_max *= factor;
+    settings.retransmit_max = settings.retransmit_max.max(2 * round_trip);
 }
