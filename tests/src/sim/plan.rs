@@ -7,7 +7,7 @@ use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Fault, schedule};
-use super::wide::widen;
+use super::wide::{expiry_least, widen};
 use crate::check::random::Random;
 
 /// Nanoseconds of simulated time.
@@ -205,7 +205,7 @@ impl Plan {
             plan.faults = schedule(&plan);
         }
         plan.settings.retain_bytes_min = retain(seed);
-        plan.expiry_instances = expiry(seed).unwrap_or(plan.expiry_instances);
+        plan.expiry_instances = expiry(seed).unwrap_or(plan.expiry_instances).max(expiry_least(&plan));
         plan
     }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 
+/// Clients at most where nothing is widened.
+const CLIENTS_USUAL: u32 = 12;
+
 /// Operations in flight at most, of all clients together.
 const IN_FLIGHT_MAX: usize = 64;
 
@@ -53,6 +56,11 @@ pub fn widen(plan: &mut Plan) {
         plan.disk.read_errors = 1 + draw as u32 % 20;
     }
     slow_down(plan);
+}
+
+/// With many clients a session that ends sooner than each of them had a turn is of no use to any.
+pub fn expiry_least(plan: &Plan) -> u64 {
+    if plan.clients > CLIENTS_USUAL { 4 * u64::from(plan.clients) } else { 0 }
 }
 
 /// A message goes and its answer comes.
