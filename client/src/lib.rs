@@ -2,6 +2,16 @@
 //!
 //! `wire` (the public protocol), `map` (who serves which keys) and `session` (numbers, packs, retries) are pure: no
 //! clock, thread, socket or random source. The library knows nothing of Paxos, logs and files.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), coppice_client::Error> {
+//! let client = coppice_client::Client::connect(["127.0.0.1:7400"]).await?;
+//! client.put("apple", "red").await?;
+//! let answer = client.get("apple").await?;
+//! assert_eq!(answer.output.as_deref(), Some(&b"red"[..]));
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 /// Whether the named bug is planted; always `false` without the feature `mutants`.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coppice_client::map::Entry;
 use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
-use coppice_client::{Admin, admin};
+use coppice_client::{Admin, Client, admin};
 use serde_json::json;
 
 use super::args::{Cli, Format};
@@ -21,6 +21,7 @@ use super::failure::{Exit, Failure};
 use super::input::Inputs;
 use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb, PlanArgs};
+use super::waits::Waits;
 use super::{shape_tables, words};
 
 /// Between two questions how far a change is.
@@ -48,7 +49,7 @@ pub async fn node(cli: &Cli, context: &Context, verb: &NodeVerb, output: &mut Ou
         NodeVerb::Remove { node, plan } => (Shape::RemoveNode { node: *node }, plan),
         NodeVerb::Replace { old, address, plan } => (Shape::ReplaceNode { old: *old, address: address.clone() }, plan),
     };
-    change(&connect::admin(cli), context, shape, plan, output).await
+    change(&connect::admin(cli), context, shape, plan, None, output).await
 }
 
 /// `partition`.
@@ -57,6 +58,7 @@ pub async fn node(cli: &Cli, context: &Context, verb: &NodeVerb, output: &mut Ou
 /// That of stdout or stderr; a failure is returned with its four lines.
 pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, output: &mut Output<'_>) -> Outcome {
     let admin = connect::admin(cli);
+    let mut probes = None;
     let (shape, plan) = match verb {
         PartitionVerb::Add { nodes, plan } => return add(&admin, context, nodes, plan, output).await,
         PartitionVerb::Split { partition, at, plan } => {
@@ -64,6 +66,7 @@ pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, outpu
                 Ok(at) => at,
                 Err(failure) => return Ok(Err(failure)),
             };
+            probes = Some(connect::connect(cli));
             (Shape::Split { partition: *partition, at }, plan)
         }
         PartitionVerb::Merge { partition, into, plan } => {
@@ -75,7 +78,7 @@ pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, outpu
             (Shape::Move { partition: *partition, from: from.clone(), to: to.clone() }, plan)
         }
     };
-    change(&admin, context, shape, plan, output).await
+    change(&admin, context, shape, plan, probes, output).await
 }
 
 fn split_key(context: &Context, key: &OsStr) -> Result<Bytes, Failure> {
@@ -179,8 +182,16 @@ async fn add_steps(
     }
 }
 
-/// Shows the plan, asks, begins, and watches until the end.
-async fn change(admin: &Admin, context: &Context, shape: Shape, plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
+/// Shows the plan, asks, begins, and watches until the end. With `probes`, it is measured meanwhile how long replies of
+/// the partition wait.
+async fn change(
+    admin: &Admin,
+    context: &Context,
+    shape: Shape,
+    plan: &PlanArgs,
+    probes: Option<Client>,
+    output: &mut Output<'_>,
+) -> Outcome {
     let name = plan.resume.unwrap_or_else(draw_change);
     let request = ReshapeRequest { change: name, shape, dry_run: true, force: plan.force };
     let planned = match planned(admin, request.clone()).await {
@@ -200,12 +211,27 @@ async fn change(admin: &Admin, context: &Context, shape: Shape, plan: &PlanArgs,
         let cause = "nobody agreed to the plan";
         return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
     }
+    let waits = match probes {
+        Some(client) => waits(admin, client, planned.partition).await,
+        None => None,
+    };
     let watched =
         or_interrupted(context, name, watch(admin, context, ReshapeRequest { dry_run: false, ..request }, output));
-    match watched.await? {
-        Ok(done) => report(&done, name, output).map(|()| Ok(Exit::Done)),
+    let (watched, longest) = match waits {
+        Some(waits) => waits.beside(watched).await,
+        None => (watched.await, None),
+    };
+    match watched? {
+        Ok(done) => report_with(&done, name, longest, output).map(|()| Ok(Exit::Done)),
         Err(failure) => Ok(Err(failure)),
     }
+}
+
+/// Probes of this partition, if the map has it.
+async fn waits(admin: &Admin, client: Client, partition: Option<PartitionId>) -> Option<Waits> {
+    let map = admin.map().await.ok()?.map?;
+    let entry = map.partitions.iter().find(|entry| Some(entry.partition) == partition)?;
+    Some(Waits::of(client, entry))
 }
 
 /// What is watched goes on in the cluster when the operator watches no more.
@@ -241,10 +267,10 @@ async fn merge(
         (None, None) => None,
     };
     let (Some(own), Some(heir)) = (at.map(|at| &map.partitions[at]), heir) else {
-        return change(admin, context, shape, plan, output).await;
+        return change(admin, context, shape, plan, None, output).await;
     };
     if nodes(own) == nodes(heir) {
-        return change(admin, context, shape, plan, output).await;
+        return change(admin, context, shape, plan, None, output).await;
     }
     let to: Vec<NodeId> = nodes(heir).into_iter().collect();
     let beside: Vec<String> = to.iter().map(NodeId::to_string).collect();
@@ -323,18 +349,29 @@ fn agreed(context: &Context, output: &mut Output<'_>) -> io::Result<bool> {
 }
 
 fn report(reshaped: &Reshaped, name: ChangeId, output: &mut Output<'_>) -> io::Result<()> {
+    report_with(reshaped, name, None, output)
+}
+
+fn report_with(
+    reshaped: &Reshaped,
+    name: ChangeId,
+    longest: Option<Duration>,
+    output: &mut Output<'_>,
+) -> io::Result<()> {
+    let longest_ms = longest.map(|longest| longest.as_millis() as u64);
     match output.style.admin() {
         Format::Json | Format::Jsonl => {
             let fields = json!({
                 "v": 1, "done": reshaped.done, "change": name.to_string(), "steps": reshaped.steps,
                 "node": reshaped.node.map(|node| node.to_string()),
                 "partition": reshaped.partition.map(|partition| partition.to_string()),
-                "map_version": reshaped.map_version.0,
+                "map_version": reshaped.map_version.0, "longest_wait_ms": longest_ms,
             });
             writeln!(output.data, "{fields}")
         }
         Format::Table | Format::Raw if reshaped.done => {
-            writeln!(output.data, "{}; map version {}", reshaped.steps.join("; "), reshaped.map_version)
+            let waited = longest_ms.map_or_else(String::new, |ms| format!("; no reply waited longer than {ms} ms"));
+            writeln!(output.data, "{}; map version {}{waited}", reshaped.steps.join("; "), reshaped.map_version)
         }
         Format::Table | Format::Raw => Ok(()),
     }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::measure::{Kind, Measure, Recent};
+use crate::cli::waits::below;
 
 /// 25 of each kind per partition and second.
 const BEAT: Duration = Duration::from_millis(40);
@@ -191,28 +192,5 @@ async fn is_answered(client: &Client, low: &[u8], high: &[u8]) -> bool {
             Ok(None) => return true,
             Err(_) => return false,
         }
-    }
-}
-
-/// A key before `border`, and close to it.
-fn below(border: &[u8]) -> Vec<u8> {
-    let mut key = border.to_vec();
-    if let Some(last @ 1..) = key.pop() {
-        key.push(last - 1);
-        key.extend([0xff; 8]);
-    }
-    key
-}
-
-#[cfg(test)]
-mod tests {
-    use super::below;
-
-    #[test]
-    fn a_key_below_a_border_is_one_of_the_partition_before() {
-        for border in [&b"g"[..], b"\0\x40", b"\x40\0\0", b"a\0", b"\x01"] {
-            assert!(*below(border) < *border, "{border:?}");
-        }
-        assert_eq!(below(b"g"), b"f\xff\xff\xff\xff\xff\xff\xff\xff");
     }
 }

@@ -155,3 +155,13 @@ fn every_metric_of_the_first_page_is_on_a_live_node() {
         assert!(page.contains(&format!("# TYPE {family} ")), "{name} is not on the page");
     }
 }
+
+/// The library's example is the one of its own page, which is compiled.
+#[test]
+fn the_readme_example_of_the_library_compiles() {
+    let block =
+        README.split_once("```rust,no_run\n").and_then(|(_, rest)| rest.split_once("```")).expect("an example").0;
+    let page = include_str!("../../../client/src/lib.rs");
+    let lines: Vec<String> = block.lines().map(|line| format!("//! {line}")).collect();
+    assert!(page.contains(&lines.join("\n")), "not in client/src/lib.rs:\n{block}");
+}
