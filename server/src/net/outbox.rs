@@ -39,6 +39,8 @@ pub struct Outbox {
     /// Gathers small pieces; always logically behind `pieces`.
     tail: BytesMut,
     bytes: usize,
+    /// Bytes of the first piece that were written: its buffer holds them still.
+    written: usize,
     /// The socket took nothing more when it was last asked.
     blocked: bool,
 }
@@ -74,7 +76,7 @@ impl Outbox {
     /// Takes everything out, in order.
     pub fn take(&mut self) -> Vec<Bytes> {
         self.seal_tail();
-        self.bytes = 0;
+        (self.bytes, self.written) = (0, 0);
         self.pieces.drain(..).collect()
     }
 
@@ -141,10 +143,23 @@ impl Outbox {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.blocked = true;
+                    self.let_go_of_written();
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// A socket that takes nothing more may do so for long: what is left of the first piece is kept without the larger
+    /// part of its buffer, which is written.
+    fn let_go_of_written(&mut self) {
+        if let Some(front) = self.pieces.front_mut()
+            && self.written > front.len()
+        {
+            let left = Bytes::copy_from_slice(front);
+            keep(std::mem::replace(front, left));
+            self.written = 0;
         }
     }
 
@@ -154,9 +169,11 @@ impl Outbox {
             let Some(front) = self.pieces.front_mut() else { return };
             if front.len() > written {
                 front.advance(written);
+                self.written += written;
                 return;
             }
             written -= front.len();
+            self.written = 0;
             if let Some(piece) = self.pieces.pop_front() {
                 keep(piece);
             }
@@ -235,6 +252,28 @@ mod tests {
             }
         }
         assert!(outbox.is_empty());
+    }
+
+    /// Slow readers of large values pinned buffers of 260 KiB for the last few bytes in each.
+    #[tokio::test]
+    async fn what_is_left_of_a_piece_does_not_pin_what_was_written_of_it() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let (_far, _) = listener.accept().await.expect("it is accepted");
+        let mut outbox = Outbox::default();
+        outbox.push(Bytes::from(vec![7; 64 << 20]));
+        stream.writable().await.expect("it is open");
+        // The socket takes what it can; nobody reads.
+        while !outbox.write_to(&stream).expect("it is open") && outbox.written > 0 {
+            let front = outbox.pieces.front().expect("most of it").len();
+            assert!(outbox.written <= front, "{} bytes are held for {front}", outbox.written + front);
+            // As if the socket had taken nearly all of it.
+            outbox.advance(front - 100);
+            outbox.let_go_of_written();
+        }
+        let left = outbox.take().into_iter().next().expect("the end of it");
+        assert_eq!(left.len(), 100);
+        assert!(left.try_into_mut().expect("its own").capacity() < 4_096);
     }
 
     #[test]
