@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::wire::{ClientId, MapVersion, PackWriter, PartitionId, RangeRequest, SessionId, frame};
-use coppice_ordering::message::{Message, Phase2a, ReadPositionReply};
+use coppice_ordering::message::{Message, Phase1b, Phase2a, PreVoteReply, ReadPositionReply};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Instance, QueryId, RecoveredGroup, ReplicaId, Round, Settings,
@@ -272,6 +272,68 @@ fn a_snapshot_holds_the_bounds_of_sessions() {
     assert_eq!(loaded.machine.shard().map(Shard::session_limits), Some(LIMITS));
 }
 
+/// Steps, answers what it asks the first of its peers for until nothing is asked any more, and flushes at once.
+fn led_by_itself(follower: &mut Follower, input: Input) -> Vec<Effect> {
+    let mut all = Vec::new();
+    let mut inputs = std::collections::VecDeque::from([input]);
+    while let Some(input) = inputs.pop_front() {
+        for effect in follower.step(input) {
+            let answer: Option<Message> = match &effect {
+                Effect::Persist { lsn, .. } => {
+                    inputs.push_back(Input::Persisted(*lsn));
+                    None
+                }
+                Effect::Send { to: ReplicaId(1), message: Message::PreVote(m) } => Some(
+                    PreVoteReply {
+                        attempt: m.attempt,
+                        granted: true,
+                        promised: Ballot::ZERO,
+                        decided_upto: m.decided_upto,
+                    }
+                    .into(),
+                ),
+                Effect::Send { to: ReplicaId(1), message: Message::Phase1a(m) } => Some(
+                    Phase1b {
+                        ballot: m.ballot,
+                        from: m.from,
+                        accepted: Vec::new(),
+                        decided_upto: BEGIN,
+                        trimmed_upto: Instance::ZERO,
+                    }
+                    .into(),
+                ),
+                _ => None,
+            };
+            inputs.extend(answer.map(|message| Input::Peer { from: ReplicaId(1), message }));
+            all.push(effect);
+        }
+    }
+    all
+}
+
+/// What was proposed may still be decided, whoever leads.
+#[test]
+fn se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed() {
+    let mut leader = Follower::new();
+    leader.now = leader.replica.deadline().expect("an election timeout");
+    let effects = led_by_itself(&mut leader, Input::Tick);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Leading { .. })), "elected");
+    let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
+    let entry = commands.parts()[0].clone();
+    let request = Request::Pack { entry, commands: 1, grows: true };
+    led_by_itself(&mut leader, Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
+    led_by_itself(&mut leader, Input::TurnEnd);
+    let effects = leader.hears(9, 2, Batch::NoOp, 1);
+    let replies: Vec<&Reply> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Reply { reply, .. } => Some(reply),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(replies[..], [Reply::Unsure { .. }]), "{} replies", replies.len());
+}
+
 /// Seed 100357: a get waited at a follower of a partition that a merge ended; the replica was removed, and nobody told
 /// the client.
 #[test]
@@ -322,6 +384,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("stall_asks_in_step", "all_are_asked_whatever_time_an_answer_takes"),
         ("removed_in_silence", "who_waits_at_a_removed_replica_is_told"),
         ("part_survives_install", "sp7_a_part_of_what_a_snapshot_replaces_is_made_again"),
+        ("refused_after_propose", "se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed"),
         ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),
