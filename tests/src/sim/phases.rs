@@ -23,6 +23,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(8);
 
 /// Replicas are equal so long after all nodes run and nothing is asked any more.
 const CONVERGENCE: Nanos = 20_000 * MS;
+/// And so many rounds of messages and flushes later, where those are long.
+const CONVERGENCE_ROUNDS: u64 = 400;
 
 /// Steps of one run at most: beyond, something goes round in circles.
 const STEPS_MAX: u64 = 3_000_000;
@@ -76,7 +78,9 @@ impl World {
         for client in 0..self.clients.len().min(1) {
             self.read_everything(client);
         }
-        self.advance(self.now + CONVERGENCE, |world| world.account.open() == 0 && world.is_even());
+        // A move is many rounds, one after the other.
+        let slow = CONVERGENCE_ROUNDS * (self.plan.disk.flush_max + round_trip(&self.plan));
+        self.advance(self.now + CONVERGENCE + slow, |world| world.account.open() == 0 && world.is_even());
         if self.failure.is_none() && !self.is_even() {
             let uneven = self.uneven();
             self.fail("convergence", format!("replicas stay apart: {uneven}"));
