@@ -215,14 +215,16 @@ async fn change(
         Some(client) => waits(admin, client, planned.partition).await,
         None => None,
     };
-    let watched =
-        or_interrupted(context, name, watch(admin, context, ReshapeRequest { dry_run: false, ..request }, output));
-    let (watched, longest) = match waits {
-        Some(waits) => waits.beside(watched).await,
-        None => (watched.await, None),
+    let watched = async {
+        let watched = watch(admin, context, ReshapeRequest { dry_run: false, ..request }, output);
+        let (watched, longest) = match waits {
+            Some(waits) => waits.beside(watched).await,
+            None => (watched.await, None),
+        };
+        watched.map(|done| done.map(|done| (done, longest)))
     };
-    match watched? {
-        Ok(done) => report_with(&done, name, longest, output).map(|()| Ok(Exit::Done)),
+    match or_interrupted(context, name, watched).await? {
+        Ok((done, longest)) => report_with(&done, name, longest, output).map(|()| Ok(Exit::Done)),
         Err(failure) => Ok(Err(failure)),
     }
 }

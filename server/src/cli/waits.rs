@@ -13,6 +13,9 @@ const BEAT: Duration = Duration::from_millis(4);
 /// Behind the end of the change the last questions are waited for, so long at most.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Both ends have to answer once in so long, or nothing is measured.
+const PATIENCE_BEFORE: Duration = Duration::from_secs(1);
+
 /// Probes of one partition.
 #[derive(Debug)]
 pub struct Waits {
@@ -33,11 +36,14 @@ impl Waits {
         Waits { client, keys: [low, high] }
     }
 
-    /// Waits for `change` beside the probes; how long the slowest reply took, if there was one at both ends.
+    /// Waits for `change` beside the probes; how long the slowest reply took, if there was one at both ends. Where
+    /// nobody answers before, nothing is measured, and the change is not held up.
     pub async fn beside<T>(&self, change: impl Future<Output = T>) -> (T, Option<Duration>) {
         // Connections are made before anything is measured.
-        for key in &self.keys {
-            self.ask(key).await;
+        let [low, high] = &self.keys;
+        let answered = async { tokio::join!(self.ask(low), self.ask(high)) };
+        if !matches!(tokio::time::timeout(PATIENCE_BEFORE, answered).await, Ok((true, true))) {
+            return (change.await, None);
         }
         let ended = Cell::new(None);
         let change = async {
@@ -45,7 +51,6 @@ impl Waits {
             ended.set(Some(Instant::now()));
             outcome
         };
-        let [low, high] = &self.keys;
         let (outcome, low, high) = tokio::join!(change, self.probe(low, &ended), self.probe(high, &ended));
         (outcome, low.zip(high).map(|(low, high)| low.max(high)))
     }
