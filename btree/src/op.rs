@@ -155,6 +155,14 @@ impl Tree {
     /// If records at or after `mark` were already forgotten, or do not fit this tree: state that cannot be restored
     /// must never be served (reliability.md SP10).
     pub fn undo_to(&mut self, undo: &mut Undo, mark: UndoMark) {
+        self.undo_each(undo, mark, || {});
+    }
+
+    /// As [`Tree::undo_to`]; `taken_back` is called after each record, while others are still to come.
+    ///
+    /// # Panics
+    /// As [`Tree::undo_to`].
+    pub fn undo_each(&mut self, undo: &mut Undo, mark: UndoMark, mut taken_back: impl FnMut()) {
         if mutant!(undo_forward) {
             let mut records = Vec::new();
             while let Some(record) = undo.pop_after(mark) {
@@ -167,6 +175,7 @@ impl Tree {
         }
         while let Some(record) = undo.pop_after(mark) {
             self.take_back(record);
+            taken_back();
         }
     }
 

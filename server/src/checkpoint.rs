@@ -37,6 +37,7 @@ pub use self::pairs::Pairs;
 use self::stream::Encoder;
 pub use self::stream::{Blobs, CHUNK_BYTES, Chunk, StreamError};
 use crate::datadir::flush_dir;
+use crate::failpoints::failpoint;
 
 /// Checkpoints of a partition that are kept.
 const GENERATIONS: usize = 2;
@@ -151,6 +152,8 @@ impl Checkpoints {
     /// The system's. A damaged checkpoint is no error; it is set aside.
     pub fn load(&self, partition: PartitionId) -> Result<Loaded, CheckpointError> {
         let mut loaded = Loaded::default();
+        failpoint!(io "checkpoint.before_load")
+            .map_err(|error| CheckpointError::Io { path: self.of(partition), error })?;
         for instance in self.instances(partition)?.into_iter().rev() {
             let path = self.path(partition, instance);
             match Checkpoint::open(&path, partition, instance, &self.options) {
@@ -223,6 +226,7 @@ impl Checkpoints {
     /// # Errors
     /// The system's.
     pub fn remove(&self, partition: PartitionId) -> io::Result<()> {
+        failpoint!(io "checkpoint.before_delete")?;
         match fs::remove_dir_all(self.of(partition)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => flush_dir(&self.dir),
@@ -265,7 +269,9 @@ impl Checkpoints {
         for instance in instances.iter().rev().skip(keep) {
             // Out of the way by one rename: a half-removed checkpoint must not look like a damaged one.
             let (path, aside) = (self.path(partition, *instance), dir.join(format!("{}.old.tmp", instance.0)));
-            fs::rename(&path, &aside).and_then(|()| fs::remove_dir_all(&aside)).map_err(at)?;
+            fs::rename(&path, &aside).and_then(|()| failpoint!(io "checkpoint.old_aside")).map_err(at)?;
+            fs::remove_dir_all(&aside).map_err(at)?;
+            failpoint!("checkpoint.old_gone");
         }
         for entry in fs::read_dir(&dir).map_err(at)? {
             let path = entry.map_err(at)?.path();
@@ -371,6 +377,7 @@ impl SnapshotWriter {
         DirBuilder::new().mode(0o700).create(&writer.draft).map_err(at)?;
         let db = open_store(&writer.draft, &writer.checkpoints.options);
         writer.db = Some(db.map_err(store_error(&writer.draft))?);
+        failpoint!(io "checkpoint.begun").map_err(at)?;
         writer.step(Step::Begun)?;
         Ok(writer)
     }
@@ -396,13 +403,15 @@ impl SnapshotWriter {
         value.extend_from_slice(bytes);
         value.extend_from_slice(&crc.to_le_bytes());
         let db = self.db.as_ref().expect("open until finish");
+        let at = |error| CheckpointError::Io { path: self.draft.clone(), error };
+        failpoint!(io "checkpoint.chunk").map_err(at)?;
         db.insert(number.to_be_bytes(), value).map_err(store_error(&self.draft))?;
         self.next += 1;
         if self.pace.wrote(bytes.len() as u64) {
             // Little by little: one flush of everything would hold up the log's on the same device.
             db.flush().map_err(store_error(&self.draft))?;
             let flushed = File::open(self.draft.join("db")).and_then(|file| file.sync_data());
-            flushed.map_err(|error| CheckpointError::Io { path: self.draft.clone(), error })?;
+            flushed.and_then(|()| failpoint!(io "checkpoint.part_flushed")).map_err(at)?;
             self.pace.check_space()?;
         }
         self.step(Step::Chunk(*number))
@@ -420,18 +429,23 @@ impl SnapshotWriter {
         db.insert(MANIFEST_KEY, manifest.encode()).map_err(store_error(&draft))?;
         db.flush().map_err(store_error(&draft))?;
         drop(db);
+        failpoint!(io "checkpoint.written").map_err(at)?;
         self.step(Step::Written)?;
         read_back::read_back(&mut self, manifest)?;
+        failpoint!(io "checkpoint.read_back").map_err(at)?;
         self.step(Step::ReadBack)?;
         self.settle().map_err(at)?.write(&draft).map_err(at)?;
+        failpoint!(io "checkpoint.summed").map_err(at)?;
         self.step(Step::Summed)?;
         sums::flush_all(&draft).map_err(at)?;
         self.step(Step::Flushed)?;
         let path = self.checkpoints.path(self.head.partition, self.head.instance);
         let dir = self.checkpoints.of(self.head.partition);
+        failpoint!(io "checkpoint.before_rename").map_err(at)?;
         fs::rename(&draft, &path).map_err(at)?;
         self.step(Step::Renamed)?;
-        flush_dir(&dir).map_err(at)?;
+        failpoint!(io "checkpoint.renamed").and_then(|()| flush_dir(&dir)).map_err(at)?;
+        failpoint!("checkpoint.durable");
         self.step(Step::Durable)?;
         let older = self.checkpoints.prune(self.head.partition, GENERATIONS)?;
         self.step(Step::Pruned)?;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use coppice_ordering::{Batch, Instance, Ticket};
 
+use crate::failpoints::failpoint;
 use crate::machine::shard::{Awaited, Inheritance, Placed};
 use crate::machine::{Answer, Machine, Mark};
 
@@ -193,6 +194,7 @@ impl Executor {
             let Some(executed) = self.executed.pop_front() else { break };
             self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
             self.decided = self.decided.next();
+            failpoint!("batch.decided");
             if Machine::moves_borders(&executed.mark) && !acts_early(&executed.mark) {
                 self.moved.push(executed.mark);
             }
@@ -292,6 +294,7 @@ impl Executor {
                 self.moved.push(mark.clone());
             }
             self.executed.push_back(Executed { batch, mark, digest });
+            failpoint!("batch.executed");
         }
     }
 
@@ -313,6 +316,7 @@ impl Executor {
                 self.machine.undo(executed.mark);
             }
             self.waiting.insert(instance, executed.batch);
+            failpoint!("undo.batch");
         }
     }
 

@@ -11,6 +11,7 @@ pub mod demo;
 pub mod durable;
 pub mod entry;
 pub mod executor;
+pub mod failpoints;
 pub mod local;
 pub mod log;
 pub mod logging;

@@ -28,4 +28,5 @@ pub mod mutants;
 pub mod say;
 pub mod sim;
 pub mod tidy;
+pub mod variant;
 pub mod words;

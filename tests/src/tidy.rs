@@ -2,10 +2,12 @@
 //! leftovers, the shape of the workspace, the table of hazards, names. A rule that cannot be seen to fail is worth
 //! nothing, so each takes its input as data and `tests/tidy.rs` also feeds it a house in disorder.
 
+mod failpoint_names;
 mod hazard_table;
 mod manifests;
 mod mutant_names;
 
+pub use failpoint_names::{FAILPOINTS_MIN, failpoint_names};
 pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
 pub use mutant_names::mutant_names;

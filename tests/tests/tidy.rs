@@ -150,6 +150,27 @@ fn tests_that_plant_bugs_are_told_by_their_names() {
 }
 
 #[test]
+fn every_failpoint_stands_in_one_place_and_in_the_list() {
+    let names: Vec<&str> = coppice_server::failpoints::ALL.iter().map(|point| point.name).collect();
+    println!("{} failpoints", names.len());
+    none(tidy::failpoint_names(&sources(), &names));
+    let place = |text: &str| file("server/src/log/a.rs", text);
+    let complaints = |text: &str, listed: &[&str]| {
+        // As many others as there must be, each in its place.
+        let others: Vec<String> = (0..tidy::FAILPOINTS_MIN).map(|number| format!("other.{number}")).collect();
+        let text = others.iter().fold(text.to_owned(), |text, name| text + &format!("failpoint!(\"{name}\");\n"));
+        let listed: Vec<&str> = others.iter().map(String::as_str).chain(listed.iter().copied()).collect();
+        tidy::failpoint_names(&place(&text), &listed).len()
+    };
+    assert_eq!(complaints("failpoint!(io \"log.a\")?;\nfailpoint!(\n    \"log.b\"\n);\n", &["log.a", "log.b"]), 0);
+    assert_eq!(complaints("failpoint!(\"log.a\");\n", &[]), 1, "not listed");
+    assert_eq!(complaints("// failpoint!(\"log.a\");\n", &["log.a"]), 1, "nowhere");
+    assert_eq!(complaints("failpoint!(\"log.a\");\n", &["log.a", "log.a"]), 1, "listed twice");
+    assert_eq!(complaints("failpoint!(\"log.a\"); failpoint!(\"log.a\");\n", &["log.a"]), 1, "in two places");
+    assert_eq!(tidy::failpoint_names(&place("failpoint!(\"log.a\");"), &["log.a"]).len(), 1, "too few");
+}
+
+#[test]
 fn the_table_of_hazards_the_mutants_and_the_tests_agree() {
     let names: Vec<&str> = NOT_APPLICABLE.iter().map(|(name, _)| *name).collect();
     let report = tidy::hazard_table(&sources(), &names);

@@ -32,6 +32,8 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
     {
         return Ok(Ok(Exit::Failed));
     }
+    end_on_panic();
+    crate::failpoints::arm();
     let loaded = match node_config("serve", &args.settings.sources(args.config.clone())) {
         Ok(loaded) => loaded,
         Err(failure) => return Ok(Err(failure)),
@@ -68,6 +70,16 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
     notify("STOPPING=1");
     stop(node, &runtime, signals);
     Ok(Ok(Exit::Done))
+}
+
+/// A panic of any thread ends the process, in builds too in which it would unwind: what a thread left half changed must
+/// never be served by the others (reliability.md SP10).
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// Descriptors that are not clients': log, checkpoints, other nodes, operators.

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{Control, ask_shard, forming};
 use crate::config::ClusterSettings;
+use crate::failpoints::failpoint;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::net::rpc::{Answer, Question, ask};
 use crate::net::translate;
@@ -278,6 +279,7 @@ async fn hand_over(shared: &Arc<Shared>, group: PartitionId, to: coppice_orderin
     _ = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
         let until: Time = shard.now() + deadline;
         shard.step(group, crate::replica::Input::Transfer { to, deadline: until });
+        failpoint!("control.hands_over");
     })
     .await;
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use coppice_client::wire::PartitionId;
 
 use super::{Control, ask_shard};
+use crate::failpoints::failpoint;
 use crate::machine::{Machine, Mark};
 
 impl Control {
@@ -17,6 +18,7 @@ impl Control {
                 let (child, instance) = (start.group, fork.instance);
                 tracing::info!(%parent, %child, %instance, "a split: the child begins here");
                 self.start(start);
+                failpoint!("control.forked");
                 self.save_children();
             }
         }

@@ -12,6 +12,7 @@ use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 use super::{Control, ToControl};
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
 use crate::executor::Executing;
+use crate::failpoints::failpoint;
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
 use crate::net::link::Link;
@@ -217,6 +218,7 @@ impl Control {
             // A log that has stopped ends the process.
             _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
         }
+        failpoint!("control.born");
         self.residents.runs(&start);
         if let Some(logged) = birth {
             self.await_birth((start.group, start.me), logged);
@@ -253,6 +255,7 @@ impl Control {
                 times: Default::default(),
             };
             shard.host(group, hosted, effects);
+            failpoint!("control.hosted");
         });
     }
 
@@ -287,6 +290,7 @@ impl Control {
         if let Err(error) = self.home.write_map(&kept) {
             tracing::warn!(%error, "the partition map was not kept for the next start");
         }
+        failpoint!("control.map_kept");
         for entry in map.groups() {
             self.start_from_map(entry);
         }
@@ -295,6 +299,7 @@ impl Control {
             self.on_shard_index(shard, move |shard| shard.set_map(map));
         }
         self.announce();
+        failpoint!("control.map_adopted");
     }
 
     /// Removes the replicas here that the map does not name any more.
@@ -337,6 +342,7 @@ impl Control {
         let entry = LogEntry::Removed { group: GroupId(group.0), replica };
         let removed = vec![Append { entry, lsn: None, lazy: false }];
         let logged = self.log.as_ref().map(|log| log.log().append_awaited(removed));
+        failpoint!("control.removed");
         self.on_shard(group, move |shard| shard.drop_group(group));
         self.shared.set_leader(group, None);
         self.shared.metrics.forget_partition(group);

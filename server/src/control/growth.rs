@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::admin::decide_here;
 use super::{Control, ToControl, ask_shard};
+use crate::failpoints::failpoint;
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
 use crate::net::rpc::{Answer, Assignment, LocalStatus, Question, ask};
 use crate::replica::Input;
@@ -426,6 +427,7 @@ fn configure(shared: &Arc<Shared>, partition: PartitionId, expected: u64, config
     tokio::task::spawn_local(async move {
         _ = ask_shard(&shared, owner, ASK_TIMEOUT, move |shard| {
             shard.step(partition, Input::Change { expected: Instance(expected), configuration });
+            failpoint!("control.configures");
         })
         .await;
     });

@@ -8,6 +8,7 @@ use coppice_client::wire::PartitionId;
 use coppice_ordering::ReplicaId;
 
 use super::{Control, ToControl};
+use crate::failpoints::failpoint;
 use crate::snapshot::Loaded;
 
 impl Control {
@@ -53,6 +54,7 @@ impl Control {
             let instance = start.snapshot;
             tracing::info!(partition = %group, replica = %me, %instance, "a replica begins here from a snapshot");
             self.start(start);
+            failpoint!("control.joined");
         }
     }
 

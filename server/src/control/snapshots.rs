@@ -22,6 +22,7 @@ use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::due::{Due, Storage, due};
 use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Written};
+use crate::failpoints::failpoint;
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId};
 use crate::net::peer_frame;
 use crate::replica::Input;
@@ -149,8 +150,10 @@ impl Control {
                             shard.append(Append { entry, lsn: None, lazy: true });
                         }
                         let machine = Box::new(machine);
+                        failpoint!("snapshot.before_install");
                         let input = Input::Installed { machine, instance, configuration, configured_at, promised };
                         shard.step(group, input);
+                        failpoint!("snapshot.installed");
                         shard.leave_decided(group);
                     }
                     Err(error @ FetchError::Early) => tracing::info!(partition = %group, %from, %error, "asking again"),
@@ -293,6 +296,7 @@ fn checkpointed(
                 group.older_bytes = if group.alone { 0 } else { logged };
                 let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };
                 shard.append(Append { entry, lsn: None, lazy: true });
+                failpoint!("checkpoint.counts");
             }
             tracing::debug!(partition = %id, %instance, bytes = manifest.bytes, "checkpoint written");
             saved(shard, id, instance);
@@ -362,6 +366,7 @@ fn send_all(mut stream: StdTcpStream, taken: &Taken) -> io::Result<()> {
         content.put_u32_le(crc);
         content.put_slice(&bytes);
         put(CHUNK, &content)?;
+        failpoint!(io "snapshot.chunk_sent")?;
     }
     put(MANIFEST, &encoder.finish().encode())
 }
@@ -420,6 +425,7 @@ pub(super) fn fetch(
         Err(CheckpointError::Present(..)) => return load(checkpoints, group),
         writer => writer?,
     };
+    failpoint!("snapshot.begun");
     loop {
         let (tag, content) = next_piece(&mut stream, &mut decoder)?;
         match tag {
@@ -427,10 +433,12 @@ pub(super) fn fetch(
                 let number = u64::from_le_bytes(*content.first_chunk().ok_or(FetchError::Garbage)?);
                 let crc = u32::from_le_bytes(*content[8..].first_chunk().ok_or(FetchError::Garbage)?);
                 writer.push(&Chunk { number, bytes: content.slice(12..), crc })?;
+                failpoint!(io "snapshot.chunk_received")?;
             }
             MANIFEST => {
                 let manifest = Manifest::decode(&content).ok_or(FetchError::Garbage)?;
                 writer.finish(&manifest)?;
+                failpoint!("snapshot.stored");
                 return load(checkpoints, group);
             }
             _ => return Err(FetchError::Garbage),

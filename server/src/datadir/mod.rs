@@ -25,6 +25,7 @@ use rustix::fs::{FlockOperation, flock};
 pub use coppice_client::wire::{ClusterId, NodeId};
 
 pub use self::identity::Identity;
+use crate::failpoints::failpoint;
 use crate::log::{Hooks, LogError, LogOptions, LogWriter, Opened};
 
 /// Content of `VERSION`: format 1 of the directory.
@@ -161,6 +162,7 @@ impl DataDir {
         let identity = Identity { cluster, node, incarnation: 1 };
         // In this order: a node that knows who it is has had a log, so that an empty one is a lost one (PX11).
         LogWriter::create(&self.log(), identity)?;
+        failpoint!("datadir.log_made");
         self.write_identity(identity)
     }
 
@@ -172,7 +174,9 @@ impl DataDir {
     pub fn open_log(&mut self, options: LogOptions, hooks: Hooks) -> Result<Opened, DataDirError> {
         let known = self.identity.ok_or(DataDirError::Nobody)?;
         let opened = LogWriter::open(&self.log(), known, options, hooks)?;
+        failpoint!("datadir.log_opened");
         self.write_identity(opened.identity)?;
+        failpoint!("datadir.identified");
         Ok(opened)
     }
 
@@ -289,9 +293,13 @@ fn lock(path: &Path) -> Result<[File; 2], DataDirError> {
 pub(crate) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.tmp"));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    failpoint!(io "file.before_write")?;
     file.write_all(content)?;
+    failpoint!(io "file.before_flush")?;
     file.sync_all()?;
+    failpoint!(io "file.before_rename")?;
     fs::rename(&temporary, dir.join(name))?;
+    failpoint!(io "file.before_flush_dir")?;
     flush_dir(dir)
 }
 

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 
+use super::carry;
 use super::core::{Core, FileEffect, Geometry, Opening, Past, Preparation};
 use super::disk::Disk;
 use super::record::Entry;
@@ -97,7 +98,7 @@ pub fn create<D: Disk>(disk: &mut D, identity: Identity, geometry: Geometry) -> 
 }
 
 fn carry_out<D: Disk>(opening: Opening, disk: &mut D) -> io::Result<Core> {
-    opening.effects.iter().try_for_each(|effect| disk.carry_out(effect))?;
+    opening.effects.iter().try_for_each(|effect| carry::open(disk, effect))?;
     Ok(opening.core)
 }
 
@@ -128,7 +129,7 @@ impl<D: Disk> Engine<D> {
     /// A write or flush failed: for good, the log must not be used any more (reliability.md ST1).
     pub fn proceed(&mut self) -> Result<Progress, Failure> {
         while let Some(effect) = self.pending.front() {
-            match self.disk.carry_out(effect) {
+            match carry::commit(&mut self.disk, effect) {
                 Ok(()) => {}
                 // The disk took nothing yet that anybody relies on: the same bytes go to the same place later. A flush
                 // that reports a full disk has lost pages, and is a failure like any other.

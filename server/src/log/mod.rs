@@ -27,6 +27,7 @@
 //! is written again first, in a flush of its own time ([`ledger::Ledger`]). Its file becomes a segment again: making
 //! one of zeros writes every byte twice.
 
+mod carry;
 pub mod core;
 pub mod disk;
 pub mod engine;

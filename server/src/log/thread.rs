@@ -10,12 +10,14 @@ use std::{io, mem};
 
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
+use super::carry;
 use super::core::{FileEffect, Preparation};
-use super::disk::{Disk, FileDisk};
+use super::disk::FileDisk;
 use super::engine::{Engine, Failure, Progress, is_full};
 use super::ids::{GroupId, Lsn};
 use super::segment::SegmentNumber;
 use super::writer::{Append, Flushed, Hooks, LogFailure, LogOptions};
+use crate::failpoints::failpoint;
 use crate::spin::{Spin, Wait};
 
 /// How often the keeper looks at the free space where there is little, and tries again to prepare a segment.
@@ -226,6 +228,7 @@ impl Writer {
         self.engine.write(self.batch.iter().map(|append| &append.entry));
         self.carry_out()?;
         let took = start.elapsed();
+        failpoint!("log.before_completions");
         let segments_changed = self.after_write();
         if segments_changed || self.engine.core().segments() > 1 {
             self.pinned_by = self.engine.core().oldest().map_or_else(Vec::new, |(_, groups)| groups);
@@ -330,7 +333,7 @@ impl Keeper {
             match self.orders.recv_timeout(self.interval()) {
                 Ok(Order::Prepare(preparation)) => self.waiting.push_back(preparation),
                 Ok(Order::CarryOut(effects)) => {
-                    let done = effects.iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
+                    let done = effects.iter().try_for_each(|effect| carry_out(carry::trim, &mut self.disk, effect));
                     if let Err(failure) = done {
                         _ = self.news.send(News::Failed(failure));
                     }
@@ -355,7 +358,8 @@ impl Keeper {
     fn prepare(&mut self) {
         while let Some(preparation) = self.waiting.front() {
             let number = preparation.number;
-            let done = preparation.effects().iter().try_for_each(|effect| carry_out(&mut self.disk, effect));
+            let way = if preparation.reuses.is_some() { carry::reuse } else { carry::make };
+            let done = preparation.effects().iter().try_for_each(|effect| carry_out(way, &mut self.disk, effect));
             if done.as_ref().is_err_and(|failure| is_full(&failure.error)) {
                 return;
             }
@@ -366,8 +370,12 @@ impl Keeper {
     }
 }
 
-fn carry_out(disk: &mut FileDisk, effect: &FileEffect) -> Result<(), Failure> {
-    disk.carry_out(effect).map_err(|error| Failure { effect: effect.clone(), error })
+fn carry_out(
+    way: impl Fn(&mut FileDisk, &FileEffect) -> io::Result<()>,
+    disk: &mut FileDisk,
+    effect: &FileEffect,
+) -> Result<(), Failure> {
+    way(disk, effect).map_err(|error| Failure { effect: effect.clone(), error })
 }
 
 /// Bytes of the file system that holds `dir` that this user may still fill.

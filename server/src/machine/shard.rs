@@ -25,6 +25,7 @@ use command::{are_many_bytes, repeat, run, take_ready};
 
 use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
+use crate::failpoints::failpoint;
 use crate::multicast::Share;
 use crate::sessions::{Answers, Numbers, SessionLimits, SessionUndo, Sessions};
 
@@ -356,6 +357,7 @@ impl Shard {
             }
         }
         self.placed.push(Placed { instance, index, ticket: place.ticket, shares, others_give });
+        failpoint!("ticket.placed");
     }
 
     /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
@@ -496,6 +498,7 @@ impl Shard {
             if !crate::mutant!(undo_no_session) {
                 self.sessions.undo(record);
             }
+            failpoint!("undo.session_record");
         }
         if !crate::mutant!(undo_no_ticket) {
             self.chain = mark.chain;

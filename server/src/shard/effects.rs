@@ -1,10 +1,11 @@
 //! Carries out what replicas ask for: into the log's next append, onto links, onto connections.
 
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_ordering::ReplicaId;
+use coppice_ordering::{Record, ReplicaId};
 
 use super::{Shard, ToShard};
 use crate::control::ToControl;
+use crate::failpoints::failpoint;
 use crate::log::{Append, Entry, GroupId};
 use crate::mailbox::Lane;
 use crate::net::peer::Envelope;
@@ -18,6 +19,12 @@ impl Shard {
             match effect {
                 Effect::Persist { lsn, record } => {
                     let lazy = record.is_lazy();
+                    match &record {
+                        Record::Promise { .. } => failpoint!("shard.promise"),
+                        Record::Accept { .. } => failpoint!("shard.vote"),
+                        Record::Learned { .. } => failpoint!("shard.learned"),
+                        Record::Decided { .. } | Record::Lease { .. } => {}
+                    }
                     let entry = Entry::Group { group: GroupId(id.0), record };
                     self.note_logged(id, &entry);
                     self.appends.push(Append { entry, lsn: Some(lsn), lazy });
@@ -30,6 +37,7 @@ impl Shard {
                     if id == PartitionId::DIRECTORY {
                         self.begin_coordinating(ballot);
                     }
+                    failpoint!("shard.leads");
                 }
                 Effect::Following { leader, ballot } => {
                     tracing::debug!(partition = %id, %ballot, leader = ?leader, "this node follows");
@@ -37,6 +45,7 @@ impl Shard {
                     if id == PartitionId::DIRECTORY {
                         self.end_coordinating();
                     }
+                    failpoint!("shard.follows");
                 }
                 Effect::Moved { mark } => self.on_moved(id, mark),
                 Effect::Awaits(awaited) => self.on_awaits(awaited),
@@ -88,6 +97,7 @@ impl Shard {
         let Some(connection) = self.connections.get(&origin.connection) else { return };
         let connection = std::rc::Rc::clone(connection);
         connection.answer(self, id, origin, reply);
+        failpoint!("shard.answered");
         if connection.mark_dirty() {
             self.dirty.push(origin.connection);
         }

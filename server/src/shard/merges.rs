@@ -7,6 +7,7 @@ use coppice_client::wire::PartitionId;
 
 use super::Shard;
 use crate::control::{Control, ToControl, push_call};
+use crate::failpoints::failpoint;
 use crate::machine::shard::{Awaited, Inheritance};
 use crate::machine::{Machine, Mark};
 use crate::replica::Input;
@@ -52,6 +53,7 @@ impl Shard {
         let Some(left) = group.replica.executor().machine().shard().and_then(|shard| shard.inheritance()) else {
             return;
         };
+        failpoint!("shard.leaves");
         let owner = self.owner(left.seal.heir);
         if owner == self.index {
             return self.take_in(left);
@@ -61,5 +63,6 @@ impl Shard {
 
     fn take_in(&mut self, left: Inheritance) {
         self.step(left.seal.heir, Input::Inherit(Box::new(left)));
+        failpoint!("shard.inherits");
     }
 }

@@ -41,6 +41,7 @@ pub use group::{Group, GroupStatus};
 pub use pilot::{Flushes, Tuned};
 
 use crate::control::ToControl;
+use crate::failpoints::failpoint;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
 use crate::metrics::{self, Stage};
@@ -409,6 +410,7 @@ impl Shard {
                 // Blocks while the writer's queue is full: a shard that waits here reads no socket.
                 _ = log.append(appends);
             }
+            failpoint!("shard.appended");
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
@@ -419,6 +421,7 @@ impl Shard {
         for id in std::mem::take(&mut self.dirty) {
             if let Some(connection) = self.connections.get(&id) {
                 connection.flush();
+                failpoint!("shard.replied");
             }
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());

@@ -1,12 +1,12 @@
 //! Shows that planted bugs are caught. A planted bug is on for a whole process, so each gets one of its own.
 
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::SystemTime;
 
 use crate::check::diff;
 use crate::hazards::{HAZARDS, NOT_APPLICABLE, OTHERS};
 use crate::tidy::directed_test;
+use crate::variant::{manifest, run_with};
 
 /// A planted bug that seeds of the simulator must catch (reliability.md 6).
 #[derive(Clone, Copy, Debug)]
@@ -258,10 +258,6 @@ fn others() -> bool {
     unknown == 0
 }
 
-fn manifest() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")
-}
-
 fn directed_tests() -> bool {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--workspace", "--features", "mutants", "--locked", "--manifest-path"]).arg(manifest());
@@ -269,28 +265,9 @@ fn directed_tests() -> bool {
     ended.inspect_err(|error| println!("cargo: {error}")).is_ok_and(|status| status.success())
 }
 
-/// Builds this program with planted bugs, in a target directory of its own, and runs that with the same words.
+/// Builds this program with planted bugs, and runs that with the same words.
 pub(super) fn with_mutants() -> ExitCode {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| manifest().with_file_name("../target"), Into::into);
-    let target = target.join("mutants");
-    eprintln!("building a program with planted bugs in {}", target.display());
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--profile", "sim", "--features", "mutants", "--bin", "coppice-sim", "--locked"]);
-    cargo.arg("--manifest-path").arg(manifest()).arg("--target-dir").arg(&target);
-    let built = cargo.status();
-    if !built.as_ref().is_ok_and(|status| status.success()) {
-        let why = built.map_or_else(|error| error.to_string(), |status| status.to_string());
-        eprintln!("error: a program with planted bugs cannot be built: cargo: {why}");
-        return ExitCode::from(2);
-    }
-    match Command::new(target.join("sim/coppice-sim")).args(std::env::args_os().skip(1)).status() {
-        Ok(status) => ExitCode::from(status.code().unwrap_or(1) as u8),
-        Err(error) => {
-            eprintln!("error: {}: {error}", target.display());
-            ExitCode::from(2)
-        }
-    }
+    run_with("mutants", "coppice-sim", "planted bugs")
 }
 
 /// After how many seeds it is caught. A seed that fails without the planted bug too has found something else.

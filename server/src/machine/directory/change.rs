@@ -12,6 +12,7 @@ use coppice_client::wire::{ChangeId, KEY_BYTES_MAX, MapVersion, NodeId, Partitio
 use serde::{Deserialize, Serialize};
 
 use super::{DirectoryReply, DirectoryState};
+use crate::failpoints::failpoint;
 use crate::machine::shard::{Border, BorderChange, second};
 
 /// Ends of changes that are remembered, to answer whoever asks again.
@@ -394,6 +395,7 @@ impl DirectoryState {
         }
         self.edit(partition, |entry| entry.replicas.extend(joining));
         self.changes.insert(change, Change::Move(Move { partition, add, remove, cancelled: false }));
+        failpoint!("change.move");
         DirectoryReply::Done
     }
 
@@ -403,6 +405,7 @@ impl DirectoryState {
             entry.replicas.retain(|replica| !done.remove.contains(&replica.replica));
             entry.replicas.iter_mut().for_each(|replica| replica.role = Role::Voter);
         });
+        failpoint!("change.moved");
         self.end(change, Ended::Done);
         DirectoryReply::Done
     }
@@ -454,6 +457,7 @@ impl DirectoryState {
         self.map.partitions.insert(place, new);
         let border = Border::Split { parent: partition, child, at, replicas };
         self.changes.insert(change, Change::Split(BorderChange { id: change, version, border }));
+        failpoint!("change.split");
         DirectoryReply::Done
     }
 
@@ -484,6 +488,7 @@ impl DirectoryState {
         let border = Border::Seal { partition, heir };
         let change_of_borders = BorderChange { id: change, version: self.map.version, border };
         self.changes.insert(change, Change::Merge(change_of_borders));
+        failpoint!("change.merge");
         DirectoryReply::Done
     }
 
@@ -500,6 +505,7 @@ impl DirectoryState {
             Some(Border::Join { heir, .. }) => self.end(change, Ended::Made(heir)),
             None => {}
         }
+        failpoint!("change.released");
         DirectoryReply::Done
     }
 
@@ -528,6 +534,7 @@ impl DirectoryState {
         }
         if self.absorbed.remove(&partition).is_some() {
             self.map.ending.retain(|entry| entry.partition != partition);
+            failpoint!("change.gone");
             self.map.version.0 += 1;
         }
         DirectoryReply::Done

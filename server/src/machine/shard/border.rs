@@ -12,6 +12,7 @@ use coppice_ordering::{Chain, Instance, Ticket};
 use serde::{Deserialize, Serialize};
 
 use super::{Shard, ShardMark};
+use crate::failpoints::failpoint;
 use crate::sessions::Sessions;
 
 /// Changes of a partition's borders whose ids are remembered: each was the only one under way for its partition, so a
@@ -165,6 +166,7 @@ impl Shard {
                 self.sealed =
                     Some(Seal { heir: *heir, join: second(change.id), last_ticket: self.chain.last_ticket() });
                 mark.seals = true;
+                failpoint!("merge.sealed");
             }
             Border::Join { partition, heir } if *heir == self.partition => {
                 self.join(instance, change, *partition, mark);
@@ -192,6 +194,7 @@ impl Shard {
         }
         let before = self.range.clone();
         let upper = self.tree.split_off(at);
+        failpoint!("split.cut");
         self.note(change, Taken::Upper(upper.snapshot()), mark);
         self.range.high = Some(at[..].into());
         let sessions = match crate::mutant!(fork_no_sessions) {
@@ -208,6 +211,7 @@ impl Shard {
             ..Shard::new(child, KeyRange::all(), change.version)
         };
         mark.forks.push(Fork { instance, version: change.version, replicas: replicas.to_vec(), shard });
+        failpoint!("split.forked");
     }
 
     /// Takes in a sealed neighbour. Its state must be here; if it is not, the batch has to wait for it, and what it did
@@ -237,6 +241,7 @@ impl Shard {
         }
         self.chain = self.chain.merged(Chain::new(left.seal.last_ticket));
         mark.joins.push(change.id);
+        failpoint!("merge.joined");
     }
 
     /// Takes back what a batch did to tree and borders, newest first.
@@ -256,8 +261,9 @@ impl Shard {
             self.range = moved.range.clone();
             self.map_version = moved.map_version;
             self.applied.pop();
+            failpoint!("undo.borders");
         }
-        self.tree.undo_to(&mut self.undo, mark.tree);
+        self.tree.undo_each(&mut self.undo, mark.tree, || failpoint!("undo.tree_record"));
     }
 
     /// A batch is decided: old ids of changes go where no undo needs them any more.
