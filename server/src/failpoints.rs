@@ -275,11 +275,13 @@ mod armed {
             tell(seen.as_ref(), place, &hit.to_string());
         }
         let met = armed.iter().filter(|armed| armed.place == place && armed.hit.is_none_or(|wanted| wanted == hit));
-        for Armed { action, .. } in met {
-            tell(seen.as_ref(), place, "fires");
-            match action {
+        for armed in met {
+            if armed.hit.is_some() || hit == 1 {
+                tell(seen.as_ref(), place, "fires");
+            }
+            match armed.action {
                 Action::Panic => panic!("failpoint {}, hit {hit}", ALL[place].name),
-                Action::Delay(delay) => std::thread::sleep(*delay),
+                Action::Delay(delay) => std::thread::sleep(delay),
                 Action::Error => return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())),
             }
         }

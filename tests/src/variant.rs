@@ -2,15 +2,16 @@
 //! them in this one's place.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 /// The manifest of this package.
 pub fn manifest() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")
 }
 
-/// Builds `program` with `feature`, which gives it `what`, and runs it with the words that this one was called with.
-pub fn run_with(feature: &str, program: &str, what: &str) -> ExitCode {
+/// Builds `program` with `feature`, which gives it `what`, and runs it with the words that this one was
+/// called with: its exit status.
+pub fn run_with(feature: &str, program: &str, what: &str) -> u8 {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| manifest().with_file_name("../target"), Into::into);
     let target = target.join(feature);
@@ -22,13 +23,13 @@ pub fn run_with(feature: &str, program: &str, what: &str) -> ExitCode {
     if !built.as_ref().is_ok_and(|status| status.success()) {
         let why = built.map_or_else(|error| error.to_string(), |status| status.to_string());
         eprintln!("error: a program with {what} cannot be built: cargo: {why}");
-        return ExitCode::from(2);
+        return 2;
     }
     match Command::new(target.join("sim").join(program)).args(std::env::args_os().skip(1)).status() {
-        Ok(status) => ExitCode::from(status.code().unwrap_or(1) as u8),
+        Ok(status) => status.code().unwrap_or(1) as u8,
         Err(error) => {
             eprintln!("error: {}: {error}", target.display());
-            ExitCode::from(2)
+            2
         }
     }
 }

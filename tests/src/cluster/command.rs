@@ -8,11 +8,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 use coppice_server::config::units::{parse_size, parse_time};
+use coppice_server::failpoints::{ALL, Failpoint};
 
+use super::failpoints::{Failpoints, armable};
 use super::kinds::{Kind, kernel_obstacle, possible, unmade};
 use super::report::{self, Report};
 use super::round::{Ended, Limits, Setup, round};
 use crate::check::cli::Tier;
+use crate::variant::run_with;
 
 /// Exits (experience.md 3).
 const FAILED: u8 = 1;
@@ -46,6 +49,9 @@ pub struct Arguments {
     /// back. Needs `--nemesis cut`
     #[arg(long, value_parser = number, value_name = "N", conflicts_with_all = ["ops", "count", "endpoints"])]
     matrix: Option<u64>,
+    /// Of the failpoints only these are armed [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = failpoint, value_name = "NAME,..")]
+    failpoint: Vec<Failpoint>,
     /// Of everything that is drawn [default: another one each time; it is printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -109,6 +115,11 @@ fn kind(text: &str) -> Result<Option<Kind>, String> {
     if text == "none" { Ok(None) } else { Kind::from_str(text, false).map(Some) }
 }
 
+fn failpoint(name: &str) -> Result<Failpoint, String> {
+    let found = ALL.iter().find(|point| point.name == name).copied();
+    found.ok_or_else(|| format!("no failpoint is called `{name}`; server/src/failpoints.rs lists all"))
+}
+
 /// A count such as 5000 or 1e6.
 fn number(text: &str) -> Result<u64, String> {
     let wrong = || format!("a count such as 5000 or 1e6, not `{text}`");
@@ -133,7 +144,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
     if arguments.root && !rustix::process::geteuid().is_root() {
         return Err("--root: this user is not root; without it, what needs root is skipped".to_owned());
     }
-    let (kinds, mut skipped) = possible(&wanted, arguments.endpoints.is_empty(), arguments.root);
+    let own = arguments.endpoints.is_empty();
+    if wanted.contains(&Kind::Fail) && own && arguments.bin.is_none() && !cfg!(feature = "failpoints") {
+        return Ok(run_with("failpoints", "coppice-check", "failpoints"));
+    }
+    let may_fail = own && [Kind::Fail, Kind::All].iter().any(|kind| wanted.contains(kind));
+    let may_fail = may_fail && armable(&program(arguments)?);
+    let (kinds, mut skipped) = possible(&wanted, own, arguments.root, may_fail);
     if kinds.is_empty() && !skipped.is_empty() {
         let reasons: Vec<String> = skipped.iter().map(|(kind, why)| format!("{kind} {why}")).collect();
         return Err(format!("nothing of `--nemesis` can be done here: {}", reasons.join("; ")));
@@ -150,6 +167,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
     std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let interrupted = interrupts()?;
     let mut report = Report::new(seed, skipped, out.clone());
+    report.failpoints = Failpoints::new(&arguments.failpoint);
     let started = Instant::now();
     let whole = Limits {
         time: arguments
@@ -168,6 +186,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
         setup.islands = islands(arguments, report.island_operations, report.figures.operations);
         setup.clients = arguments.clients.unwrap_or(setup.islands.map_or(16, clients_of));
         setup.kernel = by_kernel.is_none();
+        setup.failpoints = report.failpoints.clone();
         setup.matrix = arguments.matrix.map(|wanted| report.matrix.missing(wanted));
         let ended = round(&setup)?;
         if arguments.output == Output::Table {
@@ -248,10 +267,7 @@ fn setup(
     left: Limits,
     interrupted: &Arc<AtomicBool>,
 ) -> Result<Setup, String> {
-    let program = match &arguments.bin {
-        Some(program) => program.clone(),
-        None => beside().map_err(|error| format!("this program: {error}"))?,
-    };
+    let program = program(arguments)?;
     let base = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
     let time = left.time.map_or(arguments.round, |time| time.min(arguments.round));
     Ok(Setup {
@@ -270,11 +286,20 @@ fn setup(
         kinds,
         kernel: false,
         matrix: None,
+        failpoints: Failpoints::default(),
         seed,
         memory_max: arguments.memory_max,
         limits: Limits { time: Some(time), ..left },
         interrupted: Arc::clone(interrupted),
     })
+}
+
+/// What the nodes run.
+fn program(arguments: &Arguments) -> Result<PathBuf, String> {
+    match &arguments.bin {
+        Some(program) => Ok(program.clone()),
+        None => beside().map_err(|error| format!("this program: {error}")),
+    }
 }
 
 /// `coppice` in the directory of this program, else this program, which holds a server too.

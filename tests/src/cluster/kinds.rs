@@ -36,6 +36,9 @@ pub enum Kind {
     Clock,
     /// Partitions are split and merged, leaderships handed over, replicas moved.
     Map,
+    /// A node panics, waits or meets a failing disk at a named place of its code; its partitions are split, merged and
+    /// handed over meanwhile (a build with failpoints).
+    Fail,
     /// One node is given every leadership and gets a SIGKILL: how long does each partition serve nobody? To be asked
     /// for alone; no part of `all`.
     Gap,
@@ -50,13 +53,18 @@ impl fmt::Display for Kind {
 }
 
 /// The kinds of these that can be made here, and why others cannot.
-pub fn possible(wanted: &[Kind], own_processes: bool, root: bool) -> (Vec<Kind>, Vec<(Kind, &'static str)>) {
+pub fn possible(
+    wanted: &[Kind],
+    own_processes: bool,
+    root: bool,
+    failpoints: bool,
+) -> (Vec<Kind>, Vec<(Kind, &'static str)>) {
     let every = [Kind::Kill, Kind::Pause, Kind::Cut, Kind::SlowDisk, Kind::Flush, Kind::FullDisk, Kind::Power];
-    let every = every.into_iter().chain([Kind::Wipe, Kind::Rot, Kind::Clock, Kind::Map, Kind::Gap]);
+    let every = every.into_iter().chain([Kind::Wipe, Kind::Rot, Kind::Clock, Kind::Fail, Kind::Map, Kind::Gap]);
     let all = wanted.contains(&Kind::All);
     let (mut kinds, mut skipped): (Vec<Kind>, Vec<_>) = (Vec::new(), Vec::new());
     for kind in every.filter(|kind| (all && *kind != Kind::Gap) || wanted.contains(kind)) {
-        match obstacle(kind, own_processes, root) {
+        match obstacle(kind, own_processes, root, failpoints) {
             // A mounted directory cannot be set aside.
             None if matches!(kind, Kind::Wipe | Kind::Rot) && kinds.contains(&Kind::Power) => {
                 skipped.push((kind, "not beside power"))
@@ -68,7 +76,7 @@ pub fn possible(wanted: &[Kind], own_processes: bool, root: bool) -> (Vec<Kind>,
     (kinds, skipped)
 }
 
-fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str> {
+fn obstacle(kind: Kind, own_processes: bool, root: bool, failpoints: bool) -> Option<&'static str> {
     match kind {
         Kind::Map => None,
         _ if !own_processes => Some("needs nodes that this program started (no --endpoints)"),
@@ -82,6 +90,8 @@ fn obstacle(kind: Kind, own_processes: bool, root: bool) -> Option<&'static str>
         Kind::Power => None,
         Kind::Clock if libfaketime().is_none() => Some("needs libfaketime (Debian: apt install faketime)"),
         Kind::Clock => None,
+        Kind::Fail if !failpoints => Some("needs nodes with failpoints: asked for by name, they are built"),
+        Kind::Fail => None,
     }
 }
 
@@ -95,6 +105,7 @@ pub fn unmade(kinds: &[Kind], nodes: u32, root: bool) -> Vec<(Kind, &'static str
         (Kind::Wipe, "no old copy of a directory"),
         (Kind::Clock, "no jump while the node runs"),
         (Kind::Map, "no nodes added and removed"),
+        (Kind::Fail, "no files of trimmed segments written again: they are kept for the judge"),
     ];
     let mut unmade: Vec<_> = all.into_iter().filter(|(kind, _)| kinds.contains(kind)).collect();
     if kinds.contains(&Kind::Map) && nodes <= 3 {
@@ -120,6 +131,18 @@ pub fn kernel_obstacle(root: bool) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_fail_at_places_of_their_code_only_where_they_can() {
+        let fails = |wanted: &[Kind], failpoints| {
+            let (kinds, skipped) = possible(wanted, true, false, failpoints);
+            (kinds.contains(&Kind::Fail), skipped.iter().any(|(kind, _)| *kind == Kind::Fail))
+        };
+        assert_eq!([fails(&[Kind::All], true), fails(&[Kind::Fail], true)], [(true, false); 2]);
+        assert_eq!([fails(&[Kind::All], false), fails(&[Kind::Fail], false)], [(false, true); 2]);
+        assert_eq!(fails(&[Kind::Kill], true), (false, false));
+        assert!(!possible(&[Kind::Fail], false, false, true).0.contains(&Kind::Fail), "not in a cluster of others");
+    }
 
     #[test]
     fn what_is_not_made_is_told_of_the_kinds_that_were_asked_for() {

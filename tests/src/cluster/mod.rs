@@ -10,6 +10,8 @@ pub(crate) mod command;
 mod disk_faults;
 mod draw;
 mod dump;
+mod fail;
+mod failpoints;
 mod figures;
 mod judged;
 mod kernel;

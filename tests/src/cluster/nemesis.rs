@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use coppice_client::wire::NodeId;
 
+use super::failpoints::Failpoints;
 use super::kinds::Kind;
 use super::links::{End, Harm, Links};
 use super::matrix::Cut;
@@ -57,6 +58,8 @@ pub struct Nemesis<'a> {
     pub kinds: Vec<Kind>,
     /// Cuts of the matrix that are still to be made; the matrix takes the place of all other faults.
     pub matrix: Option<Vec<Cut>>,
+    /// What is known of failpoints.
+    pub failpoints: Failpoints,
     /// When the round ends, if it ends by time.
     pub until: Option<Instant>,
     /// What was made.
@@ -87,7 +90,7 @@ pub(super) fn names(victims: &[usize]) -> String {
 }
 
 /// The directed links between so many nodes that are hit, and both directions between one of them and its clients.
-fn links(count: usize, hit: impl Fn(usize, usize) -> bool, clients: Option<usize>) -> Vec<(End, End)> {
+pub(super) fn links(count: usize, hit: impl Fn(usize, usize) -> bool, clients: Option<usize>) -> Vec<(End, End)> {
     let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
     let between = all.filter(|(from, to)| from != to && hit(*from, *to));
     let between = between.map(|(from, to)| (End::Node(from), End::Node(to)));
@@ -160,6 +163,7 @@ impl Nemesis<'_> {
             Kind::Rot => self.rot(),
             Kind::Clock => self.clock(),
             Kind::Gap => self.gap(),
+            Kind::Fail => self.fail(),
             Kind::Map | Kind::All => Ok(()),
         }
     }

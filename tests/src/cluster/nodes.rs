@@ -64,6 +64,8 @@ pub struct Plan {
     pub overrides: Vec<String>,
     /// Further flags of `coppice serve`.
     pub flags: Vec<String>,
+    /// The program has failpoints: what it reaches of them is written down.
+    pub failpoints: bool,
 }
 
 /// A network namespace with an address.
@@ -117,6 +119,8 @@ pub struct Nodes {
     running: Vec<Option<Process>>,
     /// How each sees the time from its next start on; none: as it is.
     clocks: Vec<Option<Clock>>,
+    /// What each is armed with from its next start on (`failpoints.rs`).
+    armed: Vec<Option<String>>,
     /// Directories of disks that were lost, in the order in which they were.
     lost: Vec<PathBuf>,
 }
@@ -138,7 +142,8 @@ impl Nodes {
         let count = plan.ports.len();
         let running = (0..count).map(|_| None).collect();
         let pids = Arc::new((0..count).map(|_| AtomicU32::new(0)).collect());
-        let mut nodes = Nodes { plan, pids, running, clocks: vec![None; count], lost: Vec::new() };
+        let mut nodes =
+            Nodes { plan, pids, running, clocks: vec![None; count], armed: vec![None; count], lost: Vec::new() };
         for node in 0..count {
             nodes.launch(node)?;
         }
@@ -161,6 +166,30 @@ impl Nodes {
     /// From its next start on a node sees the time like this.
     pub fn set_clock(&mut self, node: usize, clock: Clock) {
         self.clocks[node] = Some(clock);
+    }
+
+    /// From its next start on a node has this failpoint armed, or none.
+    pub fn arm(&mut self, node: usize, shot: Option<String>) {
+        self.armed[node] = shot;
+    }
+
+    /// How often processes of a node said that this failpoint fires.
+    pub fn fires(&self, node: usize, name: &str) -> usize {
+        super::failpoints::fires(&self.seen(node), name)
+    }
+
+    /// What all nodes' processes said of failpoints.
+    pub fn all_seen(&self) -> String {
+        (0..self.count()).map(|node| self.seen(node)).collect()
+    }
+
+    fn seen(&self, node: usize) -> String {
+        let said = std::fs::read(self.seen_at(node)).unwrap_or_default();
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    fn seen_at(&self, node: usize) -> PathBuf {
+        self.plan.directory.join(format!("n{}.seen", node + 1))
     }
 
     /// A node that is down loses its disk. What was on it is kept for whoever judges: it is in [`Nodes::lost`].
@@ -333,6 +362,10 @@ impl Nodes {
             if name.to_str().is_some_and(|name| name.starts_with("COPPICE_") && !kept.contains(&name)) {
                 command.env_remove(name);
             }
+        }
+        if self.plan.failpoints {
+            command.env("COPPICE_FAILPOINTS_SEEN", self.seen_at(node));
+            command.env("COPPICE_FAILPOINTS", self.armed[node].as_deref().unwrap_or_default());
         }
         if let (Some(clock), Some(library)) = (self.clocks[node], libfaketime()) {
             let rate = format!("{}.{:02}", clock.percent / 100, clock.percent % 100);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::failpoints::Failpoints;
 use super::figures::{Figures, Gap, percentile};
 use super::kinds::Kind;
 use super::matrix::Matrix;
@@ -27,6 +28,8 @@ pub struct Report {
     pub figures: Figures,
     /// Faults.
     pub count: u64,
+    /// What is known of failpoints.
+    pub failpoints: Failpoints,
     /// Of cuts and operations.
     pub matrix: Matrix,
     /// It was asked for.
@@ -88,6 +91,7 @@ impl Report {
         merge(&mut self.held, &ended.held);
         self.changes.1 += ended.changes.1;
         self.matrix.merge(ended.matrix);
+        self.failpoints = ended.failpoints;
         self.island_operations += ended.on_islands;
         self.second = ended.lines.iter().find(|line| line.check == "tier 2").cloned().or(self.second.take());
         self.lines = ended.lines;
@@ -173,6 +177,9 @@ impl Report {
         for (node, held) in self.held.iter().enumerate() {
             say!("n{} held at most {held}", node + 1);
         }
+        if self.failpoints.any() {
+            self.failpoints.words().iter().for_each(|line| say!("{line}"));
+        }
         if self.with_matrix {
             say!("cuts met, and election timeouts (p99) from their end to the full rate:");
             say!("{}\n{}", self.matrix.table(TIMEOUT), self.matrix.words(TIMEOUT));
@@ -238,6 +245,7 @@ impl Report {
                 json!({ "kills": self.figures.takeovers.len(), "p50": p50, "p90": p90, "p99": p99, "longest": longest })
             }),
             "skipped": skipped.collect::<Vec<_>>(), "checks": checks.collect::<Vec<_>>(),
+            "failpoints": self.failpoints.any().then(|| self.failpoints.json()),
             "map_changes": self.changes.0, "map_changes_not_done": self.changes.1,
             "held_at_most": self.held.iter().map(Held::json).collect::<Vec<_>>(),
             "longest_gap_ms": milliseconds(self.figures.longest()), "wrong": self.wrong,

@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::draw::Draw;
+use super::failpoints::Failpoints;
 use super::figures::Figures;
 use super::judged::judge_round;
 use super::kernel::Network;
@@ -86,6 +87,8 @@ pub struct Setup {
     pub kernel: bool,
     /// Cuts of the matrix that are still to be made, in this order.
     pub matrix: Option<Vec<Cut>>,
+    /// What is known of failpoints, and which may be armed.
+    pub failpoints: Failpoints,
     /// Of all draws.
     pub seed: u64,
     /// Resident memory that no node may exceed, bytes.
@@ -107,6 +110,8 @@ pub struct Ended {
     pub kills: Vec<u64>,
     /// When the faults ended, nanoseconds of the history.
     pub ended_at: u64,
+    /// What is known of failpoints by now.
+    pub failpoints: Failpoints,
     /// Of cuts and operations, if it was asked for.
     pub matrix: Matrix,
     /// Changes of the map that were done, of each kind, and how many were not.
@@ -299,7 +304,8 @@ impl Own {
 
     fn launch(setup: &Setup, runtime: &Runtime) -> io::Result<Own> {
         let (ports, held) = draw_ports(setup.nodes)?;
-        let links = match (setup.kinds.contains(&Kind::Cut), setup.kernel) {
+        let cuts = [Kind::Cut, Kind::Fail].iter().any(|kind| setup.kinds.contains(kind));
+        let links = match (cuts, setup.kernel) {
             (false, _) => Links::Direct,
             (true, true) => Links::Kernel(Network::start(setup.nodes)?),
             (true, false) => runtime.block_on(async {
@@ -335,13 +341,17 @@ impl Own {
         };
         // Small segments and checkpoints, so that trimming and snapshots are common; what is trimmed is kept for the
         // judge.
-        let flags = [["--log-keep", "all"], ["--log-segment-bytes", "1MiB"], ["--checkpoint-log-bytes", "2MiB"]];
+        // Where a node is to be ended at each step of both, smaller ones.
+        let (segment, checkpoint) =
+            if setup.kinds.contains(&Kind::Fail) { ("128KiB", "256KiB") } else { ("1MiB", "2MiB") };
+        let flags = [["--log-keep", "all"], ["--log-segment-bytes", segment], ["--checkpoint-log-bytes", checkpoint]];
         let plan = Plan {
             program: setup.program.clone(),
             directory: setup.directory.clone(),
             overrides: overrides.collect(),
             hosts,
             flags: flags.iter().flatten().map(|word| (*word).to_owned()).collect(),
+            failpoints: setup.kinds.contains(&Kind::Fail),
             ports,
             _held: held,
         };
@@ -374,7 +384,8 @@ impl Load<'_> {
             let _inside = self.runtime.enter();
             self.runtime.spawn(watch(self.endpoints.clone(), Arc::clone(&stop)))
         });
-        let changes: Option<JoinHandle<Changes>> = setup.kinds.contains(&Kind::Map).then(|| {
+        let moves = [Kind::Map, Kind::Fail].iter().any(|kind| setup.kinds.contains(kind));
+        let changes: Option<JoinHandle<Changes>> = moves.then(|| {
             let workload = Arc::clone(&self.workload);
             self.runtime.spawn(change(self.endpoints.clone(), workload, setup.seed, Arc::clone(&stop)))
         });
@@ -391,9 +402,12 @@ impl Load<'_> {
         stop.store(true, Ordering::Relaxed);
         if let Some(changes) = changes {
             let changes = self.runtime.block_on(changes).map_err(text)?;
-            ended.count += changes.done.values().sum::<u64>();
+            // Asked for by nobody, they only lead nodes to their failpoints.
+            if setup.kinds.contains(&Kind::Map) {
+                ended.count += changes.done.values().sum::<u64>();
+                spans.extend(changes.spans);
+            }
             ended.changes = (changes.done, changes.not_done);
-            spans.extend(changes.spans);
         }
         if let Some(watching) = watching {
             ended.waiting = self.runtime.block_on(watching).map_err(text)?;
@@ -434,6 +448,7 @@ impl Load<'_> {
             random: Random::of(setup.seed, 0xfa17),
             kinds: setup.kinds.iter().copied().filter(|kind| *kind != Kind::Map).collect(),
             matrix: setup.matrix.clone(),
+            failpoints: setup.failpoints.clone(),
             until: setup.limits.time.map(|time| Instant::now() + time),
             spans: Vec::new(),
             kills: Vec::new(),
@@ -442,6 +457,8 @@ impl Load<'_> {
         let outcome = nemesis.run(enough);
         let (spans, count) = (nemesis.spans, nemesis.count);
         ended.kills = nemesis.kills;
+        ended.failpoints = nemesis.failpoints;
+        ended.failpoints.close(&own.nodes.all_seen());
         let healed = own.links.heal();
         ended.count += count;
         match outcome.and(healed.map_err(Broken::Machine)) {

@@ -117,42 +117,80 @@ impl Operator<'_> {
         })
     }
 
+    /// Hands the leaderships of partitions that others lead to one node, as many as go within `patience`.
+    pub fn give(&self, node: NodeId, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        self.runtime.block_on(async {
+            let MapReply { leaders, .. } = self.admin.map().await.unwrap_or_default();
+            for (group, _) in leaders.into_iter().filter(|(_, leader)| *leader != node) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return;
+                }
+                // Refused, or not in time: others lead it on.
+                let _ = tokio::time::timeout(left, self.admin.transfer_leader(group, node, left)).await;
+            }
+        });
+    }
+
     /// The process that listens for other nodes at `address`, and has lost all that it knew, takes the place of the
     /// node that is known there: asks until that is done, whatever else goes on.
     ///
     /// # Errors
     /// What was said last, if it is not done within [`RECOVERY_MAX`].
     pub fn replace(&self, address: SocketAddr, change: u64) -> Result<(), String> {
-        let address = address.to_string();
-        let deadline = Instant::now() + RECOVERY_MAX;
-        let mut request = None;
-        self.runtime.block_on(async {
+        Replacement::new(address, change).ask(self, RECOVERY_MAX)
+    }
+}
+
+/// A node that lost its disk gets its place back: asked for as often as it takes.
+#[derive(Debug)]
+pub struct Replacement {
+    address: String,
+    change: ChangeId,
+    /// As it is asked for, once it is known which node was there: later the map names another one.
+    request: Option<ReshapeRequest>,
+}
+
+impl Replacement {
+    /// Of the node that is known at `address`.
+    pub fn new(address: SocketAddr, change: u64) -> Replacement {
+        Replacement { address: address.to_string(), change: ChangeId(change), request: None }
+    }
+
+    /// Asks for so long.
+    ///
+    /// # Errors
+    /// What was said last, if it is not done.
+    pub fn ask(&mut self, operator: &Operator<'_>, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        operator.runtime.block_on(async {
             loop {
-                let said = match &request {
-                    None => match self.admin.map().await {
+                let said = match &self.request {
+                    None => match operator.admin.map().await {
                         Ok(reply) => {
                             let nodes = reply.map.iter().flat_map(|map| &map.nodes);
-                            let old = nodes.filter(|node| node.addresses.peer == address).map(|node| node.id).next();
-                            let shape = |old| Shape::ReplaceNode { old, address: address.clone() };
-                            let change = ChangeId(change);
-                            request = old.map(|old| ReshapeRequest {
-                                change,
-                                shape: shape(old),
+                            let old =
+                                nodes.filter(|node| node.addresses.peer == self.address).map(|node| node.id).next();
+                            let address = self.address.clone();
+                            self.request = old.map(|old| ReshapeRequest {
+                                change: self.change,
+                                shape: Shape::ReplaceNode { old, address },
                                 dry_run: false,
                                 force: false,
                             });
-                            format!("the map has no node at {address}")
+                            format!("the map has no node at {}", self.address)
                         }
                         Err(error) => error.to_string(),
                     },
-                    Some(request) => match self.admin.reshape(request.clone()).await {
+                    Some(request) => match operator.admin.reshape(request.clone()).await {
                         Ok(Reshaped { done: true, .. }) => return Ok(()),
                         Ok(reshaped) => format!("not done yet: {}", reshaped.steps.join(", ")),
                         Err(error) => error.to_string(),
                     },
                 };
                 if Instant::now() > deadline {
-                    return Err(format!("within {RECOVERY_MAX:?}; the last answer: {said}"));
+                    return Err(format!("within {patience:?}; the last answer: {said}"));
                 }
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }

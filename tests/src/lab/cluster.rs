@@ -161,6 +161,7 @@ fn launch(program: &Path, directory: &Path, shape: Shape) -> io::Result<Cluster>
         hosts: Vec::new(),
         flags: Vec::new(),
         ports,
+        failpoints: false,
         _held: held,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -267,7 +267,7 @@ fn directed_tests() -> bool {
 
 /// Builds this program with planted bugs, and runs that with the same words.
 pub(super) fn with_mutants() -> ExitCode {
-    run_with("mutants", "coppice-sim", "planted bugs")
+    ExitCode::from(run_with("mutants", "coppice-sim", "planted bugs"))
 }
 
 /// After how many seeds it is caught. A seed that fails without the planted bug too has found something else.
