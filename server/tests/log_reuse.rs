@@ -71,8 +71,8 @@ fn run(dir: &Path, armed: &str) -> (Option<i32>, u64) {
     command.args(["votes_and_trimming", "--exact", "--nocapture"]);
     let output = command.env("COPPICE_TEST_LOG", dir).env("COPPICE_FAILPOINTS", armed).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let done = said.lines().filter_map(|line| line.split_once("done ")?.1.parse().ok());
-    (output.status.code(), done.last().unwrap_or(0))
+    let mut done = said.lines().filter_map(|line| line.split_once("done ")?.1.parse().ok());
+    (output.status.code(), done.next_back().unwrap_or(0))
 }
 
 #[test]

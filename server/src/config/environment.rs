@@ -13,8 +13,16 @@ const PREFIX: &str = "COPPICE_";
 const SHARED_LOG_VARIABLE: &str = "COPPICE_LOG";
 
 /// Variables of our prefix that are read elsewhere: by clients, by tests, by container images.
-const READ_ELSEWHERE: [&str; 6] =
-    ["COPPICE_ENDPOINTS", "COPPICE_TIMEOUT", "COPPICE_OUTPUT", "COPPICE_CONFIG", "COPPICE_MUTANT", "COPPICE_VERSION"];
+const READ_ELSEWHERE: [&str; 8] = [
+    "COPPICE_ENDPOINTS",
+    "COPPICE_TIMEOUT",
+    "COPPICE_OUTPUT",
+    "COPPICE_CONFIG",
+    "COPPICE_MUTANT",
+    "COPPICE_VERSION",
+    "COPPICE_FAILPOINTS",
+    "COPPICE_FAILPOINTS_SEEN",
+];
 
 /// A container platform sets such variables for every service of our name; they are not meant for us.
 const PLATFORM_PREFIXES: [&str; 2] = ["COPPICE_SERVICE_", "COPPICE_PORT"];
