@@ -20,7 +20,7 @@ fn run(name: &str, words: &[&str]) -> (Option<i32>, Value, String) {
     let Output { status, stdout, stderr } = command.output().expect("it runs");
     let said = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
     let report = said.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default();
-    if status.code() == Some(0) {
+    if status.code() != Some(1) {
         fs::remove_dir_all(&place).expect("it is ours");
     }
     (status.code(), report, said)
