@@ -113,6 +113,7 @@ impl Nemesis<'_> {
                     }
                 }
                 _ if shot.way() == Way::Mute && fired.is_none() => self.mute(node)?,
+                _ if shot.way() == Way::Lead && fired.is_none() => self.lead(node),
                 _ => std::thread::sleep(Duration::from_millis(3)),
             }
         }
@@ -132,6 +133,13 @@ impl Nemesis<'_> {
         }
         self.nodes.kill(node);
         Ok(replacement)
+    }
+
+    /// A node is given leaderships, then another one.
+    fn lead(&mut self, node: usize) {
+        self.operator.give(NodeId(node as u32 + 1), LOOK * 3);
+        let other = (node + 1) % self.nodes.count();
+        self.operator.give(NodeId(other as u32 + 1), LOOK * 3);
     }
 
     /// A node leads something, and is heard by nobody for longer than an election takes: what it executes meanwhile is

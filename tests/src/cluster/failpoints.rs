@@ -73,8 +73,10 @@ pub enum Way {
     Mute,
     /// Its disk was lost, and it takes its own place.
     Join,
-    /// Another node's disk was lost, which fetches its state from here.
+    /// Another node's disk was lost: its place is given back, and it fetches its state from here.
     Give,
+    /// It is given leaderships, and they are taken from it.
+    Lead,
 }
 
 impl Shot {
@@ -85,7 +87,10 @@ impl Shot {
             "open" | "file" => Way::Start,
             "datadir" if name != "datadir.log_made" => Way::Start,
             "undo" => Way::Mute,
-            "snapshot" if name == "snapshot.chunk_sent" => Way::Give,
+            _ if ["snapshot.chunk_sent", "change.move", "change.moved", "control.configures"].contains(&name) => {
+                Way::Give
+            }
+            _ if ["shard.leads", "control.hands_over"].contains(&name) => Way::Lead,
             "snapshot" | "datadir" => Way::Join,
             _ if ["control.joined", "checkpoint.before_load"].contains(&name) => Way::Join,
             _ => Way::Load,
@@ -143,7 +148,7 @@ impl Failpoints {
         let mut drawn = drawn.min_by_key(armed).unwrap_or(among[0]);
         let counts = self.of.entry(drawn.point.name).or_default();
         counts.armed += 1;
-        let highest = (counts.most / 2).clamp(1, HIT_MAX);
+        let highest = (counts.most / 4).clamp(1, HIT_MAX);
         let doublings = random.below(highest.ilog2() as usize + 1);
         drawn.hit = Some(1 + random.below(1 << doublings) as u64);
         if drawn.point.can_fail && random.chance(400) {
