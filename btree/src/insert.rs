@@ -4,7 +4,7 @@ use crate::batch::Way;
 use crate::capacity::Capacity;
 use crate::key::{Probe, separator};
 use crate::node::{Inner, Node, NodeMut, Split, Summary};
-use crate::shared::Link;
+use crate::shared::{Link, LinkMut};
 use crate::value::Value;
 use crate::wide::Wide;
 use crate::words::{Slot, Words};
@@ -60,14 +60,14 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
             });
             return;
         };
-        self.descend(link);
+        self.descend(link.into());
         if let Some(Split { separator, right }) = self.split.take() {
             let left = root.take().expect("the root that split");
             *root = Some(Link::inner(Inner::of_two(left, separator, right)));
         }
     }
 
-    fn descend(&mut self, link: &mut Link) {
+    fn descend(&mut self, link: LinkMut<'_>) {
         match link.node() {
             Node::Inner(inner) => {
                 let at = if ALONE { inner.search(self.probe) } else { inner.search_near(self.way.pop(), self.probe) };
@@ -115,7 +115,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
     }
 
     #[inline]
-    fn write_words(&mut self, link: &mut Link, place: Result<Slot, Slot>, value: [u8; 8]) {
+    fn write_words(&mut self, link: LinkMut<'_>, place: Result<Slot, Slot>, value: [u8; 8]) {
         let NodeMut::Words(words) = link.own() else { unreachable!("the caller saw a fast leaf") };
         match place {
             Ok(slot) => {
@@ -137,21 +137,22 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
 
     /// Writes a pair that does not fit a fast leaf: from here on this leaf is a general one.
     #[cold]
-    fn write_odd(&mut self, link: &mut Link) {
+    fn write_odd(&mut self, mut link: LinkMut<'_>) {
         if let Node::Words(words) = link.node() {
-            *link = Link::from(Box::new(Wide::from_words(words)));
+            let wide = Wide::from_words(words);
+            link.set(Link::from(Box::new(wide)));
         }
         self.write_wide(link);
     }
 
-    fn write_wide(&mut self, link: &mut Link) {
+    fn write_wide(&mut self, mut link: LinkMut<'_>) {
         let Node::Wide(wide) = link.node() else { unreachable!("the caller saw a general leaf") };
         let place = wide.find(self.probe);
         if let (Ok(at), false) = (place, self.overwrite) {
             self.previous = Some(wide.values()[at].clone());
             return;
         }
-        let NodeMut::Wide(wide) = link.own() else { unreachable!("a copy is of the same kind") };
+        let NodeMut::Wide(wide) = link.again().own() else { unreachable!("a copy is of the same kind") };
         match place {
             Ok(at) => {
                 let (previous, change) = wide.replace(at, self.value);
@@ -166,7 +167,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
                     let right = wide.split_off(self.leaf_cut(at, wide.len()));
                     let separator = separator(&wide.keys()[wide.len() - 1], &right.keys()[0]);
                     if let Some(words) = wide.to_words() {
-                        *link = Link::words(words);
+                        link.set(Link::words(words));
                     }
                     self.split = Some(Split { separator, right: Link::wide(right) });
                 }

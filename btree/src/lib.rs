@@ -25,7 +25,7 @@
 //! | `value`, `key` | owned byte strings; keys as integers, ranges |
 //! | `digest` | the content digest |
 //! | `search` | search in arrays of integers |
-//! | `shared`, `shared_safe` | counted references to nodes (unsafe), and their safe twin |
+//! | `shared`, `shared_safe` | counted references to nodes, and who lends them (unsafe); their safe twin |
 //! | `node`, `words`, `wide` | links and inner nodes; the fast and the general leaf |
 //! | `snapshot`, `iter`, `run`, `cursor`, `rank` | reading |
 //! | `tree` | the tree; below it `insert`, `remove`, `fix`, `split`, `join`, `bulk` |

@@ -4,7 +4,7 @@
 use crate::digest::hash_pair;
 use crate::key::{KeyRef, Probe, head};
 use crate::search::{BLOCK, block_of, count_below, count_in_block, take_sample};
-use crate::shared::{Link, Owners, prefetch};
+use crate::shared::{Children, Link, LinkMut, Owners, prefetch};
 use crate::value::Key;
 use crate::wide::Wide;
 use crate::words::Words;
@@ -12,6 +12,10 @@ use crate::words::Words;
 /// Child slots of an inner node; one more than it keeps, for the child that makes it split. Wide enough that a tree of
 /// twelve million pairs has three levels above its leaves, of which the caches hold all but the lowest.
 pub(crate) const INNER_SLOTS: usize = 96;
+
+/// Nodes that lend children to a copy, to a copy of that, and so on, at most: the next copy counts its children's owners.
+/// Each keeps what changed since, so this bounds the memory that copies hold.
+const LENDERS_MAX: u16 = 4;
 
 /// What a subtree holds. A change of a subtree is one too: its numbers wrap around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,10 +95,7 @@ impl Link {
 
     /// The inner node that a link above the leaves leads to, to be changed.
     pub fn own_inner(&mut self) -> &mut Inner {
-        match self.own() {
-            NodeMut::Inner(inner) => inner,
-            _ => unreachable!("a node above leaves is an inner one"),
-        }
+        LinkMut::from(self).own_inner()
     }
 
     /// Asks for all of a node, without waiting for it: a key that goes down alone waits once for the node then, and
@@ -102,7 +103,7 @@ impl Link {
     #[inline]
     pub fn prefetch_all(&self) {
         match self.node() {
-            Node::Inner(inner) => prefetch(inner, 0..size_of::<Inner>() / 64),
+            Node::Inner(inner) => prefetch(inner, 0..CHILDREN_LINE + INNER_SLOTS / BLOCK),
             Node::Words(words) => prefetch(words, 0..size_of::<Words>() / 64),
             Node::Wide(wide) => prefetch(wide, 0..size_of::<Wide>().div_ceil(64)),
         }
@@ -153,6 +154,16 @@ impl Link {
     }
 }
 
+impl<'a> LinkMut<'a> {
+    /// The inner node that a link above the leaves leads to, to be changed.
+    pub fn own_inner(self) -> &'a mut Inner {
+        match self.own() {
+            NodeMut::Inner(inner) => inner,
+            _ => unreachable!("a node above leaves is an inner one"),
+        }
+    }
+}
+
 /// Children and the separators between them: everything below `children[i]` is under separator `i`, everything below
 /// `children[i + 1]` is not.
 ///
@@ -162,7 +173,9 @@ impl Link {
 pub(crate) struct Inner {
     pub(crate) owners: Owners,
     /// The number of children; at least 2, but while a node is being built.
-    len: u32,
+    len: u16,
+    /// How many nodes, one after the other, lend children to this one: 0 if it has all for itself.
+    lenders: u16,
     sample: [u64; SAMPLES],
     /// Of everything below.
     summary: Summary,
@@ -170,8 +183,8 @@ pub(crate) struct Inner {
     tails: Option<Box<Tails>>,
     /// The heads of the separators, ascending; `u64::MAX` in slots at or above `len - 1`.
     heads: [u64; INNER_SLOTS],
-    /// `Some` in the first `len` slots.
-    children: [Option<Link>; INNER_SLOTS],
+    /// In the first `len` slots.
+    pub(crate) children: Children,
 }
 
 /// Separators of any length. A type of its own, so that an inner node holds one word for it.
@@ -187,39 +200,50 @@ const _: () = assert!(std::mem::offset_of!(Inner, heads) == 64 * INNER_HEAD_LINE
 #[cfg(not(feature = "safe"))]
 const _: () = assert!(std::mem::offset_of!(Inner, children) == 64 * CHILDREN_LINE);
 
-impl Clone for Inner {
-    fn clone(&self) -> Self {
-        // Each child gets one more owner.
-        self.prefetch_owners();
-        Self {
-            owners: Owners::one(),
-            len: self.len,
-            sample: self.sample,
-            summary: self.summary,
-            tails: self.tails.clone(),
-            heads: self.heads,
-            children: self.children.clone(),
-        }
-    }
-}
-
 impl Inner {
     fn empty() -> Self {
         Self {
             owners: Owners::one(),
             len: 0,
+            lenders: 0,
             sample: [u64::MAX; SAMPLES],
             summary: Summary { len: 0, bytes: 0, digest: 0 },
             tails: None,
             heads: [u64::MAX; INNER_SLOTS],
-            children: [const { None }; INNER_SLOTS],
+            children: Children::none(),
         }
+    }
+
+    /// A copy of the inner node that `link` leads to.
+    pub fn copy_of(link: &Link) -> Self {
+        let Node::Inner(inner) = link.node() else { unreachable!("a leaf is no inner node") };
+        let lenders = (inner.lenders + 1) % (LENDERS_MAX + 1);
+        Self {
+            owners: Owners::one(),
+            len: inner.len,
+            lenders,
+            sample: inner.sample,
+            summary: inner.summary,
+            tails: inner.tails.clone(),
+            heads: inner.heads,
+            children: if lenders == 0 { inner.children.counted() } else { Children::lent_by(link) },
+        }
+    }
+
+    /// Takes over what this node has borrowed, if it can: one change in eight looks, because that takes a line of the
+    /// lender.
+    #[inline]
+    pub fn settled_at_times(&mut self) -> &mut Self {
+        if self.lenders > 0 && self.summary.digest.is_multiple_of(8) {
+            self.lenders -= self.children.settle();
+        }
+        self
     }
 
     /// A node of one child; more must follow.
     pub fn new(first: Link) -> Self {
         let mut inner = Self { len: 1, summary: first.summary(), ..Self::empty() };
-        inner.children[0] = Some(first);
+        inner.children.set(0, first);
         inner
     }
 
@@ -235,11 +259,6 @@ impl Inner {
         self.len as usize
     }
 
-    /// Asks for the lines in which the children's owners are counted: they come together, not one after the other.
-    pub fn prefetch_owners(&self) {
-        self.children().for_each(|child| child.prefetch(0..1));
-    }
-
     /// Notes that the subtree changed by `change`.
     #[inline]
     pub fn apply(&mut self, change: Summary) {
@@ -248,22 +267,22 @@ impl Inner {
 
     #[inline]
     pub fn child(&self, at: usize) -> &Link {
-        self.children[at].as_ref().expect("a child in every slot below len")
+        self.children.get(at).expect("a child in every slot below len")
     }
 
     /// Child `at`, if there are so many.
     #[inline]
     pub fn get_child(&self, at: usize) -> Option<&Link> {
-        self.children.get(at)?.as_ref()
+        self.children.get(at)
     }
 
     #[inline]
-    pub fn child_mut(&mut self, at: usize) -> &mut Link {
-        self.children[at].as_mut().expect("a child in every slot below len")
+    pub fn child_mut(&mut self, at: usize) -> LinkMut<'_> {
+        self.children.get_mut(at).expect("a child in every slot below len")
     }
 
     pub fn children(&self) -> impl DoubleEndedIterator<Item = &Link> {
-        self.children[..self.len()].iter().flatten()
+        self.children.slots()[..self.len()].iter().flatten()
     }
 
     pub fn separator(&self, at: usize) -> Key {
@@ -341,7 +360,8 @@ impl Inner {
     /// Adds a child at the left end.
     pub fn push_front(&mut self, child: Link, separator: Key) {
         self.summary = self.summary.plus(child.summary());
-        let first = std::mem::replace(self.child_mut(0), child);
+        let first = self.take_child(0);
+        self.set_child(0, child);
         self.insert_child(0, separator, first);
     }
 
@@ -357,8 +377,7 @@ impl Inner {
         if let Some(tails) = &mut self.tails {
             tails.0.insert(at, separator);
         }
-        self.children[at + 1..=len].rotate_right(1);
-        self.children[at + 1] = Some(child);
+        self.children.insert(at + 1, len, child);
         self.len += 1;
     }
 
@@ -372,8 +391,7 @@ impl Inner {
         if let Some(tails) = &mut self.tails {
             tails.0.remove(at);
         }
-        self.children[at + 1..len].rotate_left(1);
-        let right = self.children[len - 1].take().expect("a child in every slot below len");
+        let right = self.children.remove(at + 1, len).expect("a child in every slot below len");
         self.len -= 1;
         Split { separator, right }
     }
@@ -382,7 +400,7 @@ impl Inner {
     pub fn split_off(&mut self, at: usize) -> (Key, Self) {
         let separator = self.separator(at - 1);
         let len = self.len();
-        let mut right = Self { len: (len - at) as u32, ..Self::empty() };
+        let mut right = Self { len: (len - at) as u16, ..Self::empty() };
         right.heads[..len - 1 - at].copy_from_slice(&self.heads[at..len - 1]);
         take_sample(&mut right.sample, &right.heads, 0, INNER_SLOTS);
         self.heads[at - 1..].fill(u64::MAX);
@@ -393,11 +411,9 @@ impl Inner {
             right.drop_needless_tails();
             self.drop_needless_tails();
         }
-        for (from, to) in self.children[at..].iter_mut().zip(&mut right.children) {
-            *to = from.take();
-        }
+        right.children = self.children.split_off(at);
         right.summary = right.children().fold(Summary::default(), |sum, child| sum.plus(child.summary()));
-        self.len = at as u32;
+        self.len = at as u16;
         self.summary = self.summary.minus(right.summary);
         (separator, right)
     }
@@ -406,7 +422,7 @@ impl Inner {
     pub fn append(&mut self, separator: Key, mut right: Self) {
         let count = right.len();
         for at in 0..count {
-            let child = right.children[at].take().expect("a child in every slot below len");
+            let child = right.take_child(at);
             let separator = if at == 0 { separator.clone() } else { right.separator(at - 1) };
             self.insert_child(self.len() - 1, separator, child);
         }
@@ -415,12 +431,12 @@ impl Inner {
 
     /// Takes child `at` out of its slot, which stays; [`Inner::set_child`] must follow, or the end of this node.
     pub fn take_child(&mut self, at: usize) -> Link {
-        self.children[at].take().expect("a child in every slot below len")
+        self.children.take(at).expect("a child in every slot below len")
     }
 
     /// Fills the slot of a child that was taken out. The summary stays.
     pub fn set_child(&mut self, at: usize, child: Link) {
-        self.children[at] = Some(child);
+        self.children.set(at, child);
     }
 
     fn drop_needless_tails(&mut self) {
@@ -432,7 +448,8 @@ impl Inner {
     /// The invariants of this node alone; says which one is broken.
     pub fn check_slots(&self) -> Result<(), &'static str> {
         let (len, seps) = (self.len(), self.len() - 1);
-        if self.children[..len].iter().any(Option::is_none) || self.children[len..].iter().any(Option::is_some) {
+        let (used, free) = self.children.slots().split_at(len);
+        if used.iter().any(Option::is_none) || free.iter().any(Option::is_some) {
             return Err("children do not fill the first slots");
         }
         if self.heads[seps..].iter().any(|head| *head != u64::MAX) {
@@ -449,6 +466,6 @@ impl Inner {
                 return Err("separators do not match their heads");
             }
         }
-        Ok(())
+        self.children.check(self.lenders)
     }
 }

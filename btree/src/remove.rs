@@ -5,7 +5,7 @@ use crate::capacity::Capacity;
 use crate::fix::fix_child;
 use crate::key::Probe;
 use crate::node::{Inner, Node, NodeMut, Summary};
-use crate::shared::Link;
+use crate::shared::{Link, LinkMut};
 use crate::value::Value;
 
 /// One removal on its way down and up. `ALONE`: nobody asked for its nodes before.
@@ -27,7 +27,7 @@ pub(crate) fn remove<const ALONE: bool>(
 ) -> Option<Value> {
     let link = root.as_mut()?;
     let mut removal = Removal::<ALONE> { probe: Probe::new(key), way, capacity, gone: Summary::default() };
-    let value = removal.descend(link)?;
+    let value = removal.descend(link.into())?;
     match link.node() {
         Node::Inner(inner) if inner.len() == 1 => *root = Some(link.own_inner().take_child(0)),
         Node::Words(words) if words.len() == 0 => *root = None,
@@ -38,7 +38,7 @@ pub(crate) fn remove<const ALONE: bool>(
 }
 
 impl<const ALONE: bool> Removal<'_, ALONE> {
-    fn descend(&mut self, link: &mut Link) -> Option<Value> {
+    fn descend(&mut self, mut link: LinkMut<'_>) -> Option<Value> {
         match link.node() {
             Node::Inner(inner) => {
                 let at = if ALONE { inner.search(self.probe) } else { inner.search_near(self.way.pop(), self.probe) };
@@ -56,12 +56,12 @@ impl<const ALONE: bool> Removal<'_, ALONE> {
             }
             Node::Wide(wide) => {
                 let at = wide.find(self.probe).ok()?;
-                let NodeMut::Wide(wide) = link.own() else { unreachable!("a copy is of the same kind") };
+                let NodeMut::Wide(wide) = link.again().own() else { unreachable!("a copy is of the same kind") };
                 let (value, gone) = wide.remove(at);
                 self.gone = gone;
                 // When the last odd pair has gone, the leaf becomes a fast one again.
                 if let Some(words) = wide.to_words() {
-                    *link = Link::words(words);
+                    link.set(Link::words(words));
                 }
                 Some(value)
             }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::node::{Inner, Node, NodeMut, OwnedNode};
+use crate::node::{INNER_SLOTS, Inner, Node, NodeMut, OwnedNode};
 use crate::wide::Wide;
 use crate::words::Words;
 
@@ -35,18 +35,29 @@ impl Link {
         }
     }
 
+    /// A copy in the place of an inner node that has other owners.
+    fn own_copy(&mut self) {
+        if let Self::Inner(inner) = self
+            && Arc::strong_count(inner) > 1
+        {
+            *self = Self::from(Box::new(Inner::copy_of(self)));
+        }
+    }
+
     #[inline]
     pub fn own(&mut self) -> NodeMut<'_> {
+        self.own_copy();
         match self {
-            Self::Inner(inner) => NodeMut::Inner(Arc::make_mut(inner)),
+            Self::Inner(inner) => NodeMut::Inner(Arc::get_mut(inner).expect("it has one owner").settled_at_times()),
             Self::Words(words) => NodeMut::Words(Arc::make_mut(words)),
             Self::Wide(wide) => NodeMut::Wide(Arc::make_mut(wide)),
         }
     }
 
-    pub fn into_owned(self) -> OwnedNode {
+    pub fn into_owned(mut self) -> OwnedNode {
+        self.own_copy();
         match self {
-            Self::Inner(inner) => OwnedNode::Inner(Box::new(Arc::unwrap_or_clone(inner))),
+            Self::Inner(inner) => OwnedNode::Inner(Box::new(Arc::into_inner(inner).expect("it has one owner"))),
             Self::Words(words) => OwnedNode::Words(Box::new(Arc::unwrap_or_clone(words))),
             Self::Wide(wide) => OwnedNode::Wide(Box::new(Arc::unwrap_or_clone(wide))),
         }
@@ -71,6 +82,102 @@ impl From<Box<Words>> for Link {
 impl From<Box<Wide>> for Link {
     fn from(node: Box<Wide>) -> Self {
         Self::Wide(Arc::from(node))
+    }
+}
+
+/// A link that is about to be changed or replaced: where it stands it stays.
+pub(crate) struct LinkMut<'a>(&'a mut Link);
+
+impl<'a> From<&'a mut Link> for LinkMut<'a> {
+    fn from(link: &'a mut Link) -> Self {
+        Self(link)
+    }
+}
+
+impl<'a> LinkMut<'a> {
+    pub fn node(&self) -> Node<'_> {
+        self.0.node()
+    }
+
+    pub fn own(self) -> NodeMut<'a> {
+        self.0.own()
+    }
+
+    pub fn again(&mut self) -> LinkMut<'_> {
+        LinkMut(self.0)
+    }
+
+    pub fn set(&mut self, link: Link) {
+        *self.0 = link;
+    }
+
+    pub fn prefetch_all(&self) {}
+}
+
+/// The links of an inner node to its children. Here nothing is lent: a copy of the node owns them too.
+#[derive(Clone)]
+pub(crate) struct Children([Option<Link>; INNER_SLOTS]);
+
+impl Children {
+    pub fn none() -> Self {
+        Self([const { None }; INNER_SLOTS])
+    }
+
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&Link> {
+        self.0.get(at)?.as_ref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, at: usize) -> Option<LinkMut<'_>> {
+        self.0.get_mut(at)?.as_mut().map(LinkMut)
+    }
+
+    pub fn slots(&self) -> &[Option<Link>; INNER_SLOTS] {
+        &self.0
+    }
+
+    pub fn take(&mut self, at: usize) -> Option<Link> {
+        self.0[at].take()
+    }
+
+    pub fn set(&mut self, at: usize, child: Link) {
+        self.0[at] = Some(child);
+    }
+
+    pub fn insert(&mut self, at: usize, len: usize, child: Link) {
+        self.0[at..=len].rotate_right(1);
+        self.0[at] = Some(child);
+    }
+
+    pub fn remove(&mut self, at: usize, len: usize) -> Option<Link> {
+        self.0[at..len].rotate_left(1);
+        self.take(len - 1)
+    }
+
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let mut right = Self::none();
+        for (from, to) in (at..INNER_SLOTS).zip(&mut right.0) {
+            *to = self.take(from);
+        }
+        right
+    }
+
+    pub fn lent_by(lender: &Link) -> Self {
+        let Node::Inner(inner) = lender.node() else { unreachable!("leaves have no children") };
+        inner.children.counted()
+    }
+
+    pub fn counted(&self) -> Self {
+        self.clone()
+    }
+
+    pub fn settle(&mut self) -> u16 {
+        0
+    }
+
+    pub fn check(&self, _lenders: u16) -> Result<(), &'static str> {
+        Ok(())
     }
 }
 

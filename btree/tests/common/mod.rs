@@ -114,6 +114,7 @@ impl Run {
                 14..=15 => self.load(),
                 16..=18 => self.read_range(),
                 19..=25 => self.batch(),
+                26..=27 => self.fork(),
                 _ => {
                     let op = self.op();
                     self.execute(&op);
@@ -226,6 +227,23 @@ impl Run {
             self.tree.join(right);
         }
         self.model.extend(right_content);
+    }
+
+    /// A tree that starts from a state of this one, and goes on beside it.
+    fn fork(&mut self) {
+        let (from, mut content) = match self.snapshots.last() {
+            Some((snapshot, content)) if self.random.chance(2) => (snapshot.clone(), content.clone()),
+            _ => (self.tree.snapshot(), self.model.clone()),
+        };
+        let (mut tree, mut undo) = (Tree::from(from), Undo::new());
+        for _ in 0..self.random.below(30) {
+            let (ours, theirs) = (self.op(), self.op());
+            self.execute(&ours);
+            let expected = apply(&mut content, theirs.as_op());
+            assert_eq!(tree.execute(theirs.as_op(), &mut undo), expected, "{theirs:?}");
+        }
+        compare(&tree, &content);
+        self.snapshots.push((tree.snapshot(), content));
     }
 
     fn load(&mut self) {
