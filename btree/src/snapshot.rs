@@ -22,6 +22,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// How wide its nodes grow.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
     /// The value at `key`. O(log n).
     #[inline]
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {

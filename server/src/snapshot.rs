@@ -2,7 +2,7 @@
 //! put together again. Pure: `checkpoint` makes files of it, `control::snapshots` sends it.
 
 use bytes::Bytes;
-use coppice_btree::{Key, KeyRange, Tree, Value};
+use coppice_btree::{Capacity, Key, KeyRange, Tree, Value};
 use coppice_client::wire::{ChangeId, PartitionId};
 use coppice_ordering::{Ballot, Configuration, Instance};
 
@@ -92,7 +92,20 @@ pub fn take(replica: &Replica) -> Taken {
 /// # Errors
 /// [`NoState`].
 pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Value)>) -> Result<Loaded, NoState> {
-    let tree = Tree::from_sorted(pairs).map_err(|_| NoState)?;
+    restore_with_capacity(head, blobs, pairs, Capacity::DEFAULT)
+}
+
+/// [`restore`] into a tree with nodes of another width: for tests.
+///
+/// # Errors
+/// [`NoState`].
+pub fn restore_with_capacity(
+    head: &Head,
+    blobs: &Blobs,
+    pairs: impl Iterator<Item = (Key, Value)>,
+    capacity: Capacity,
+) -> Result<Loaded, NoState> {
+    let tree = Tree::from_sorted_with_capacity(pairs, capacity).map_err(|_| NoState)?;
     let Head { partition, instance, low, high, map_version, last_ticket } = head.clone();
     let (configuration, configured_at, promised) = postcard::from_bytes(&blobs.configuration).map_err(|_| NoState)?;
     let machine = if partition == PartitionId::DIRECTORY {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Cursor, KeyRange, Op, OpResult, Tree, Undo, UndoMark};
+use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Tree, Undo, UndoMark};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
@@ -174,6 +174,15 @@ impl Shard {
             me: None,
             placed: Vec::new(),
         }
+    }
+
+    /// Gives the tree, which must be empty, nodes of another width: for tests.
+    ///
+    /// # Panics
+    /// If there are keys.
+    pub fn set_capacity_per_node(&mut self, capacity: Capacity) {
+        assert!(self.tree.is_empty(), "{} has keys already", self.partition);
+        self.tree = Tree::with_capacity_per_node(capacity);
     }
 
     /// Which partition.

@@ -1,6 +1,7 @@
 //! What must hold of one replica after every step, beside what the oracle knows of its votes: marks that never go back
 //! (I3), what is forgotten and what is held (I4), quorums (I5), limits (I6), the beginning of a child (I15).
 
+use coppice_btree::Capacity;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::{Ballot, Configuration, Instance, Settings, Ticket};
 use coppice_server::machine::{Machine, Mark};
@@ -135,6 +136,16 @@ pub fn is_elected(ballot: Ballot, promises: u64, configuration: &Configuration) 
         return Ok(());
     }
     broken("I5 elected without a quorum", format!("{ballot} has {promised} promises of {configuration}"))
+}
+
+/// Every invariant of a tree's nodes, which are as wide as all of that replica (ST12).
+pub fn has_sound_tree(machine: &Machine, capacity: Capacity) -> Found {
+    let Some(shard) = machine.shard() else { return Ok(()) };
+    let (group, tree) = (shard.partition(), shard.tree());
+    if tree.capacity() != capacity {
+        return broken("ST12 a tree", format!("{group}: nodes of {:?}, and not {capacity:?}", tree.capacity()));
+    }
+    tree.check().map(drop).or_else(|violation| broken("ST12 a tree", format!("{group}: {violation}")))
 }
 
 /// I15: a child begins with the sessions and the last ticket of the place that made it.

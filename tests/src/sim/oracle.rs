@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use coppice_btree::Capacity;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::PartitionId;
 use coppice_ordering::message::Message;
@@ -15,12 +16,13 @@ use coppice_server::replica::{Effect, QueryPart};
 
 use super::groups::Group;
 use super::ledger::Ledger;
-use super::marks::{forked_whole, is_elected};
+use super::marks::{forked_whole, has_sound_tree, is_elected};
 use super::plan::Nanos;
 use super::store::Saved;
 use super::world::World;
 
-/// The tip without its undo records is compared with the decided state each so many steps (I8).
+/// The tip without its undo records is compared with the decided state each so many steps (I8), and the nodes of both
+/// trees are looked through.
 const UNDO_CHECK_STEPS: u64 = 64;
 
 /// What is known of one replica.
@@ -467,8 +469,11 @@ impl World {
             }
         }
         if self.trace.steps().is_multiple_of(UNDO_CHECK_STEPS) {
-            let digest = executor.decided_state().digest();
-            self.oracle.digest(node, group, executor.decided(), digest, "I8 undo")?;
+            let decided = executor.decided_state();
+            self.oracle.digest(node, group, executor.decided(), decided.digest(), "I8 undo")?;
+            for machine in [&decided, executor.machine()] {
+                has_sound_tree(machine, self.plan.capacity(node))?;
+            }
         }
         for effect in effects {
             match effect {
@@ -493,7 +498,7 @@ impl World {
 
     /// A snapshot must be the decided state of its instance, all of it (ST6, SP7).
     pub fn check_snapshot(&mut self, group: PartitionId, saved: &Saved) {
-        let found = match saved.load() {
+        let found = match saved.load(Capacity::DEFAULT) {
             Err(error) => broken("snapshot", format!("{group}: a snapshot just taken does not load: {error}")),
             Ok(loaded) => {
                 let digest = loaded.machine.digest();

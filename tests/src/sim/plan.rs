@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use coppice_btree::Capacity;
 use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,7 @@ pub(super) enum Purpose {
     Rest,
     Wide,
     ReadErrors,
+    Capacity,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -82,6 +84,10 @@ pub struct Plan {
     pub snapshot_instances: u64,
     /// Instances that an executor takes ahead of the decided one.
     pub ahead_max: usize,
+    /// Pairs per leaf and children per inner node of the trees of all nodes whose number is 0, 1, 2 modulo 3: replicas
+    /// of one group have trees of other shapes.
+    #[serde(default = "capacities_usual")]
+    pub capacities: [usize; 3],
     /// Bytes of a log segment.
     pub segment_bytes: u64,
     /// The coordinator voids a ticket after so long.
@@ -187,6 +193,7 @@ impl Plan {
             expiry_instances: if shape.below(8) == 0 { 20 + shape.below(400) as u64 } else { 1_000_000 },
             snapshot_instances: if shape.below(4) == 0 { u64::MAX } else { 10 + log_draw(&mut shape, 1_000) },
             ahead_max: if shape.below(2) == 0 { 1_024 } else { 1 + log_draw(&mut shape, 64) as usize },
+            capacities: capacities(seed),
             segment_bytes: 24 << (10 + shape.below(4)),
             place_timeout: place_timeout(seed),
             network: network(seed, quiet),
@@ -249,6 +256,11 @@ impl Plan {
         self.speculation >> (node % 32) & 1 == 1
     }
 
+    /// How wide the nodes of a node's trees grow.
+    pub fn capacity(&self, node: usize) -> Capacity {
+        Capacity::new(self.capacities[node % 3])
+    }
+
     /// Whether a node that does so sends and writes first what orders a batch.
     pub fn defers(&self, node: usize) -> bool {
         node % 2 == 1
@@ -306,6 +318,20 @@ fn place_timeout(seed: u64) -> Nanos {
         0 => place_timeout_usual(),
         _ => (50 << random.below(6)) * MS + random.below(400) as Nanos * MS,
     }
+}
+
+/// The widest, of a plan that names none.
+fn capacities_usual() -> [usize; 3] {
+    [usize::from(u16::MAX); 3]
+}
+
+/// In half of the seeds the narrowest there are, in one of eight the widest; else 4 to 64, as a rule not the same for
+/// all.
+fn capacities(seed: u64) -> [usize; 3] {
+    let mut random = random(seed, Purpose::Capacity, 0);
+    let mut draw = || 4 + log_draw(&mut random, 61) as usize;
+    let drawn = [draw(), draw(), draw()];
+    [[4; 3], [4; 3], [4; 3], [4; 3], [drawn[0]; 3], drawn, capacities_usual(), [4, drawn[0], 64]][random.below(8)]
 }
 
 /// In half of the seeds replicas keep so little of their log in memory that whoever lags needs a snapshot.

@@ -169,7 +169,12 @@ impl World {
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }
         self.nodes[node].control.residents.runs(&start);
-        let Start { group, me, birth, recovered, machine, snapshot, campaign_first, .. } = start;
+        let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
+        if let Machine::Shard(shard) = &mut machine
+            && shard.tree().is_empty()
+        {
+            shard.set_capacity_per_node(self.plan.capacity(node));
+        }
         let records = self.nodes[node].found.remove(&(group, me)).unwrap_or_default();
         if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
             self.fail(check, what);

@@ -110,7 +110,7 @@ impl World {
 
     /// A snapshot of another node is durable here.
     pub fn on_snapshot_arrived(&mut self, node: usize, group: PartitionId, saved: Saved, wish: Wish) {
-        let loaded = match saved.load() {
+        let loaded = match saved.load(self.plan.capacity(node)) {
             Ok(loaded) => loaded,
             Err(error) => return self.fail("snapshot", format!("an intact snapshot does not load: {error}")),
         };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
+use coppice_btree::Capacity;
 use coppice_ordering::Instance;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{self, Found, Progress};
@@ -79,6 +80,8 @@ pub struct Store {
     writing: Option<Vec<Append>>,
     /// The newest start cut a torn tail off.
     was_torn: bool,
+    /// Of the trees that it is read into.
+    capacity: Capacity,
     /// Newest last; two generations.
     checkpoints: BTreeMap<GroupId, Vec<Saved>>,
 }
@@ -110,6 +113,7 @@ impl Store {
             waiting: Vec::new(),
             writing: None,
             was_torn: false,
+            capacity: plan.capacity(node),
             checkpoints: BTreeMap::new(),
         }
     }
@@ -294,12 +298,12 @@ impl Store {
 
     /// The newest checkpoint of a group that is whole.
     pub fn load_checkpoint(&self, group: GroupId) -> Option<Loaded> {
-        self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load().ok())
+        self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load(self.capacity).ok())
     }
 
     /// Whether the newest checkpoint of a group cannot be read.
     pub fn newest_is_damaged(&self, group: GroupId) -> bool {
-        self.checkpoints.get(&group).and_then(|all| all.last()).is_some_and(|saved| saved.load().is_err())
+        self.checkpoints.get(&group).and_then(|all| all.last()).is_some_and(|saved| saved.load(self.capacity).is_err())
     }
 
     /// The checkpoints of a replica that was removed go.

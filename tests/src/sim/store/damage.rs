@@ -136,7 +136,8 @@ fn wrong(disk: &SimDisk, other: &SimDisk, random: &mut Random) -> Option<(FileNa
 impl Store {
     /// Changes a byte of the newest checkpoint of a group that has an older one, which is whole. False: there is none.
     pub fn rot_checkpoint(&mut self, at: u64) -> bool {
-        let whole = |generations: &&mut Vec<Saved>| generations.len() == 2 && generations[0].load().is_ok();
+        let capacity = self.capacity;
+        let whole = |generations: &&mut Vec<Saved>| generations.len() == 2 && generations[0].load(capacity).is_ok();
         let mut groups: Vec<&mut Vec<Saved>> = self.checkpoints.values_mut().filter(whole).collect();
         if groups.is_empty() {
             return false;
@@ -254,7 +255,7 @@ impl Store {
         {
             for at in (0..saved.bytes()).step_by(step) {
                 rot.flips += 1;
-                match saved.flipped(at).load() {
+                match saved.flipped(at).load(self.capacity) {
                     Err(_) => rot.refused += 1,
                     Ok(_) => rot
                         .wrong

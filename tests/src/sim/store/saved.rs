@@ -1,5 +1,6 @@
 //! A checkpoint as it lies on a node's disk, or travels, by the code that writes and reads checkpoints.
 
+use coppice_btree::Capacity;
 use coppice_client::wire::ChangeId;
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::stream::{Decoder, Encoder};
@@ -27,8 +28,9 @@ impl Saved {
         Saved { instance, applied, chunks, manifest: encoder.finish().encode() }
     }
 
-    /// Reads it back, by the code that reads checkpoints: in words what is wrong with it.
-    pub fn load(&self) -> Result<Loaded, String> {
+    /// Reads it back into a tree with nodes of this width, by the code that reads checkpoints: in words what is wrong
+    /// with it.
+    pub fn load(&self, capacity: Capacity) -> Result<Loaded, String> {
         let manifest = Manifest::decode(&self.manifest).ok_or("the manifest is damaged")?;
         let mut decoder = Decoder::new(manifest.head.clone());
         let mut pairs = Vec::new();
@@ -40,7 +42,8 @@ impl Saved {
         }
         let blobs = decoder.blobs().map_err(|error| error.to_string())?.ok_or("the blobs are not complete")?;
         decoder.finish(&manifest).map_err(|error| error.to_string())?;
-        snapshot::restore(&manifest.head, &blobs, pairs.into_iter()).map_err(|error| error.to_string())
+        let loaded = snapshot::restore_with_capacity(&manifest.head, &blobs, pairs.into_iter(), capacity);
+        loaded.map_err(|error| error.to_string())
     }
 
     /// All its bytes, to damage one: chunks with their checksums, then the manifest.
@@ -109,9 +112,14 @@ mod tests {
             ..Default::default()
         };
         let saved = Saved::of(Taken { head, blobs, applied: Vec::new(), tree });
-        assert!(saved.load().is_ok() && saved.bytes() > 8_192, "{:?} {}", saved.load().map(|_| ()), saved.bytes());
+        assert!(
+            saved.load(Capacity::TINY).is_ok() && saved.bytes() > 8_192,
+            "{:?} {}",
+            saved.load(Capacity::TINY).map(|_| ()),
+            saved.bytes()
+        );
         for at in 0..saved.bytes() {
-            assert!(saved.flipped(at).load().is_err(), "byte {at} was changed and nothing noticed");
+            assert!(saved.flipped(at).load(Capacity::TINY).is_err(), "byte {at} was changed and nothing noticed");
         }
     }
 }
