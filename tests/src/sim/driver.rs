@@ -15,9 +15,10 @@ use coppice_server::request::{Origin, Request};
 use coppice_server::reshape::{Step, Verdict, View, balance, steps, verdict};
 
 use super::clients::key;
+use super::control::own;
 use super::events::Event;
 use super::faults::Kind;
-use super::node::{Clock, Host, Node};
+use super::node::{Host, Node};
 use super::plan::{MS, Nanos};
 use super::world::{World, addresses};
 
@@ -99,17 +100,20 @@ impl World {
         }
         self.drive_after(node, LOOK_CALM);
         if !std::mem::replace(&mut self.nodes[node].control.driver.looking, true) {
-            let view = Box::new(self.view(node));
+            let view = Box::new(self.view(node, &state.map));
             let life = self.nodes[node].life;
             let delay = self.net.delay().min(300 * MS);
             self.schedule(self.now + delay, Event::View { node, life, view });
         }
     }
 
-    /// What a node hears from all that it reaches, itself included.
-    fn view(&self, node: usize) -> View {
+    /// What a node hears from all that it reaches, itself included. Who was removed has no address any more.
+    fn view(&self, node: usize, map: &PartitionMap) -> View {
         let answers = |other: usize, each: &Node| {
-            let reached = other == node || (self.net.hears(node, other) && self.net.hears(other, node));
+            let row = map.node(NodeId(other as u32 + 1));
+            let asked = row.is_some_and(|row| !row.addresses.peer.is_empty());
+            let heard = || self.net.hears(node, other) && self.net.hears(other, node);
+            let reached = other == node || (asked && heard());
             each.up && each.paused_until <= self.now && reached
         };
         let nodes = self.nodes.iter().enumerate().filter(|(other, each)| answers(*other, each));
@@ -131,7 +135,7 @@ impl World {
         driver.released.retain(open);
         let slow = |group: PartitionId| driver.asked.get(&group).is_some_and(|&asked| now - asked >= HANDOVER_TIMEOUT);
         let tried = state.changes.iter().filter(|(_, change)| change.groups().any(slow)).map(|(&id, _)| id).collect();
-        let mut steps = steps(&state, view, self.plan.replicas as usize, &tried);
+        let mut steps = steps(&state, view, self.replicas, &tried);
         let released = driver.released.iter();
         steps.extend(released.map(|&change| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { change }))));
         let pending = !steps.is_empty() || !state.changes.is_empty();
@@ -253,7 +257,10 @@ impl World {
 impl World {
     /// Number `number` of the plan: an operator asks for a change, perhaps twice.
     pub fn begin_change(&mut self, number: usize, kind: &Kind) {
-        let (Kind::Split { again, .. } | Kind::Merge { again, .. } | Kind::Move { again, .. }) = *kind else { return };
+        let again = match *kind {
+            Kind::Split { again, .. } | Kind::Merge { again, .. } | Kind::Move { again, .. } => again,
+            _ => None,
+        };
         let Some(shape) = self.shape(kind) else { return };
         let change = ChangeId((self.plan.seed << 16) + number as u64 + 1);
         let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false });
@@ -264,9 +271,14 @@ impl World {
     }
 
     /// What is asked for, by the newest map.
-    fn shape(&self, kind: &Kind) -> Option<Shape> {
+    fn shape(&mut self, kind: &Kind) -> Option<Shape> {
         let partitions = &self.map.partitions;
         match *kind {
+            Kind::Join => self.added(),
+            Kind::Drain { node } => Some(Shape::DrainNode { node: self.may_go(node)? }),
+            Kind::Remove { node } => Some(Shape::RemoveNode { node: self.may_go(node)? }),
+            Kind::Undrain { node } => Some(Shape::UndrainNode { node: own(node) }),
+            Kind::Resize { key, up, pick } => self.resized(key, up, pick),
             Kind::Split { key: at, .. } if partitions.len() < PARTITIONS_MAX => {
                 Some(Shape::Split { partition: None, at: Some(key(at)) })
             }
@@ -296,7 +308,7 @@ impl World {
                     row.state == NodeState::Member && entry.replica_on(row.id).is_none()
                 };
                 let others: Vec<NodeId> = self.map.nodes.iter().filter(member).map(|row| row.id).collect();
-                let to = *others.get(to as usize % others.len().max(1))?;
+                let to = *others.get(to as usize % others.len().max(1)).filter(|_| to < u32::MAX).or(others.last())?;
                 Some(Shape::Move { partition: entry.partition, from: vec![from], to: vec![to] })
             }
             _ => None,
@@ -305,7 +317,7 @@ impl World {
 
     /// An operator's verb reaches the leader of the directory, which judges and begins it.
     pub fn operate(&mut self, request: &ReshapeRequest) {
-        if self.healed && !matches!(request.shape, Shape::ReplaceNode { .. }) {
+        if self.healed && !matches!(request.shape, Shape::ReplaceNode { .. } | Shape::AddNode { .. }) {
             return;
         }
         let leads = |node: &Node| {
@@ -315,25 +327,31 @@ impl World {
         let leader = self.nodes.iter().position(leads);
         let state = leader.and_then(|leader| self.nodes[leader].control.driver.state.clone());
         if let (Some(leader), Some(state)) = (leader, state) {
-            let view = self.view(leader);
-            match verdict(&state, &view, self.plan.replicas as usize, request) {
+            let view = self.view(leader, &state.map);
+            match verdict(&state, &view, self.replicas, request) {
                 Ok(Verdict::Begin { command, .. }) => self.decide(leader, command),
-                Ok(Verdict::Enlist { replaces, .. }) => {
-                    let new = self.nodes.len() - 1;
-                    let (name, addresses) = (format!("n{new}"), addresses(new));
-                    let register = Reshape::Register { name, addresses, replaces };
-                    self.decide(leader, DirectoryCommand::Reshape(register));
+                Ok(Verdict::Enlist { address, replaces, .. }) => {
+                    // Numbers are given in order; here a node's number is its place, so those before it come first.
+                    let new = state.map.nodes.len();
+                    let addresses = addresses(new);
+                    if addresses.peer == address {
+                        let register = Reshape::Register { name: format!("n{new}"), addresses, replaces };
+                        self.decide(leader, DirectoryCommand::Reshape(register));
+                    }
                 }
                 Ok(Verdict::Progress(_)) => self.reached.note("operator: asks for what is under way, or done"),
                 Err(_) => self.reached.note("operator: is refused"),
             }
             self.drive(leader);
         }
-        // Whoever replaces a node does not give up.
+        // Whoever adds or replaces a node does not give up.
         let replaced = |old: NodeId| state_of(&self.map, old).is_none_or(|state| state == NodeState::Removed);
-        if let Shape::ReplaceNode { old, .. } = request.shape
-            && !replaced(old)
-        {
+        let goes_on = match &request.shape {
+            Shape::ReplaceNode { old, .. } => !replaced(*old),
+            Shape::AddNode { address } => !self.is_enlisted(address),
+            _ => false,
+        };
+        if goes_on {
             self.schedule(self.now + OPERATOR_PATIENCE, Event::Operate { request: Box::new(request.clone()) });
         }
     }
@@ -348,10 +366,8 @@ impl World {
         }
         self.nodes[node].is_lost = true;
         self.oracle.disk_lost(node);
-        let new = self.nodes.len();
-        let clock = Clock::new(self.random.next() % (3_600_000 * MS), self.plan.clock_rates[node]);
-        self.nodes.push(Node::new(&self.plan, new, clock, None));
-        self.net.grow();
+        let rates = &self.plan.clock_rates;
+        let new = self.spawn(rates[node % rates.len()]);
         let change = ChangeId(self.plan.seed << 16);
         let shape = Shape::ReplaceNode { old: NodeId(node as u32 + 1), address: addresses(new).peer };
         let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false });

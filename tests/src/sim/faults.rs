@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::members::{join, leave, resize};
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::stories::{belated, hold, isolate, rot, rot_log, sever, there_and_back, trap, upset, wipe};
 use super::traps::Moment;
@@ -28,6 +29,8 @@ pub enum Target {
     Leader(u32),
     /// The node that leads the partition of this key then.
     Holder(u32),
+    /// The process that was started last.
+    Newest,
 }
 
 /// A kind of fault with what was drawn for it.
@@ -138,6 +141,37 @@ pub enum Kind {
         /// The same request comes again after so long.
         again: Option<Nanos>,
     },
+    /// Another process is started, and becomes a node.
+    Join,
+    /// A node is to hold nothing any more.
+    Drain {
+        /// Which.
+        node: usize,
+    },
+    /// A drained node may hold something again.
+    Undrain {
+        /// Which.
+        node: usize,
+    },
+    /// A node is to be one no more.
+    Remove {
+        /// Which.
+        node: usize,
+    },
+    /// Each group is to have so many voters.
+    Replicas {
+        /// How many.
+        count: u32,
+    },
+    /// One group gets a replica more, or loses one.
+    Resize {
+        /// The directory, or else the partition of this key.
+        key: Option<u32>,
+        /// One more.
+        up: bool,
+        /// Draws where.
+        pick: u32,
+    },
     /// A node's disk is lost; another process takes its place, as a new node.
     Wipe {
         /// Which.
@@ -233,7 +267,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 27] = [
+pub const KINDS: [&str; 30] = [
     "crash",
     "crash-all",
     "pause",
@@ -261,6 +295,9 @@ pub const KINDS: [&str; 27] = [
     "return",
     "tune",
     "belated",
+    "join",
+    "leave",
+    "resize",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -274,6 +311,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         let rare = match *name {
             "crash-all" | "isolate" | "upset" | "rot" | "sever" | "limits" | "belated" => 8,
             "trap" | "return" => 2,
+            "join" | "leave" | "resize" => 4,
             _ => 1,
         };
         let every = MS * (100 << random.below(6)) * rare;
@@ -302,6 +340,9 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
                 "sever" => faults.extend(sever(plan, at, &mut random)),
                 "trap" => faults.extend(trap(plan, at, &mut random)),
                 "belated" => faults.extend(belated(plan, at, &mut random)),
+                "join" => faults.extend(join(plan, at, &mut random)),
+                "leave" => faults.extend(leave(plan, at, &mut random)),
+                "resize" => faults.push(Fault { at, kind: resize(plan, &mut random) }),
                 "return" => faults.extend(there_and_back(plan, at, &mut random)),
                 _ => faults.push(Fault { at, kind: draw(plan, number, &mut random) }),
             }

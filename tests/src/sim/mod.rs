@@ -41,6 +41,7 @@ mod faults;
 mod groups;
 mod ledger;
 mod marks;
+mod members;
 mod net;
 mod node;
 mod oracle;

@@ -17,6 +17,7 @@ use coppice_server::replica::{Effect, QueryPart};
 use super::groups::Group;
 use super::ledger::Ledger;
 use super::marks::{forked_whole, has_sound_tree, is_elected};
+use super::members::note_members;
 use super::plan::Nanos;
 use super::store::Saved;
 use super::world::World;
@@ -456,7 +457,9 @@ impl World {
             if let Err(error) = map.check() {
                 return broken("I14 map", error.to_string());
             }
-            self.map = Arc::new(map.clone());
+            let map = Arc::new(map.clone());
+            note_members(&mut self.reached, self.plan.replicas as usize, &self.map, &map);
+            self.map = map;
         }
         if let Some((instance, digest)) = executor.digest() {
             self.oracle.digest(node, group, instance, digest, "I7 states differ")?;

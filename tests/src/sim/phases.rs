@@ -26,6 +26,9 @@ const CONVERGENCE: Nanos = 20_000 * MS;
 /// And so many rounds of messages and flushes later, where those are long.
 const CONVERGENCE_ROUNDS: u64 = 400;
 
+/// A replica that is still to be moved because its node goes, or that its group still lacks, takes so long.
+const MOVE: Nanos = 2_000 * MS;
+
 /// Steps of one run at most: beyond, something goes round in circles.
 const STEPS_MAX: u64 = 3_000_000;
 
@@ -80,7 +83,8 @@ impl World {
         }
         // A move is many rounds, one after the other.
         let slow = CONVERGENCE_ROUNDS * (self.plan.disk.flush_max + round_trip(&self.plan));
-        self.advance(self.now + CONVERGENCE + slow, |world| world.account.open() == 0 && world.is_even());
+        let moves = self.unsettled().0 as Nanos * MOVE;
+        self.advance(self.now + CONVERGENCE + slow + moves, |world| world.account.open() == 0 && world.is_even());
         if self.failure.is_none() && !self.is_even() {
             let uneven = self.uneven();
             self.fail("convergence", format!("replicas stay apart: {uneven}"));
@@ -128,7 +132,7 @@ impl World {
         if self.plan.minority_down {
             // A disk that was lost is as good as a node that stays down, and so is one with damage.
             let lost = usize::from(self.nodes.iter().any(|node| node.is_lost || node.is_rotten || node.has_rotten_log));
-            let minority = ((self.plan.replicas as usize - 1) / 2).saturating_sub(lost);
+            let minority = ((self.plan.voters_least() as usize - 1) / 2).saturating_sub(lost);
             for _ in 0..minority {
                 self.reached.note("liveness: a node stays down");
                 self.stays_down |= 1 << self.random.below(self.nodes.len());
@@ -178,6 +182,7 @@ impl World {
                 .map(move |group| format!("{group} still on n{node}; "))
         });
         uneven.extend(strangers);
+        uneven += &self.unsettled().1;
         uneven
     }
 }

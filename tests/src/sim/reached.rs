@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 205] = [
+pub const NAMES: [&str; 219] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -170,6 +170,20 @@ pub const NAMES: [&str; 205] = [
     "query: a part waits for its client to connect",
     "ticket: for a partition that is not here",
     "query: a part finds its client",
+    "operator: adds a node",
+    "operator: drains a node",
+    "operator: calls a node back",
+    "operator: removes a node",
+    "operator: another number of replicas",
+    "operator: a replica more or less",
+    "node: is told its number",
+    "node: has joined",
+    "node: is called back",
+    "node: is drained",
+    "node: is to be removed",
+    "node: is removed",
+    "group: has more voters than it began with",
+    "group: has fewer replicas than before",
     "operator: asks for what is under way, or done",
     "operator: is refused",
     "change: a leader is asked to hand over first",
@@ -258,6 +272,12 @@ impl Reached {
             Kind::Split { .. } => self.note("operator: split"),
             Kind::Merge { .. } => self.note("operator: merge"),
             Kind::Move { .. } => self.note("operator: move"),
+            Kind::Join => self.note("operator: adds a node"),
+            Kind::Drain { .. } => self.note("operator: drains a node"),
+            Kind::Undrain { .. } => self.note("operator: calls a node back"),
+            Kind::Remove { .. } => self.note("operator: removes a node"),
+            Kind::Replicas { .. } => self.note("operator: another number of replicas"),
+            Kind::Resize { .. } => self.note("operator: a replica more or less"),
             Kind::Limits { .. } => self.note("operator: other bounds of sessions"),
             Kind::Tune { .. } => self.note("autopilot: other batches and window"),
         }

@@ -2,7 +2,7 @@
 //! `phases`).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -81,6 +81,10 @@ pub struct World {
     pub first_map: Arc<PartitionMap>,
     /// The newest decided map.
     pub map: Arc<PartitionMap>,
+    /// Voters that each group is to have.
+    pub replicas: usize,
+    /// Nodes that were asked to go, at any time.
+    pub leaving: BTreeSet<NodeId>,
     /// The bounds of session tables as the cluster's settings have them.
     pub limits: SessionLimits,
     pub net: Net,
@@ -150,6 +154,8 @@ impl World {
             traps: Vec::new(),
             first_map: Arc::clone(&map),
             map,
+            replicas: plan.replicas as usize,
+            leaving: BTreeSet::new(),
             limits: first_limits(&plan),
             net,
             account: Account::default(),
@@ -301,6 +307,7 @@ impl World {
     pub(super) fn node_of(&self, target: Target) -> usize {
         let group = match target {
             Target::Node(node) => return node,
+            Target::Newest => return self.nodes.len() - 1,
             target => self.group_of(target),
         };
         let leads = |node: &Node| node.hosts.get(&group).is_some_and(|host| host.replica.is_leading());
@@ -310,7 +317,7 @@ impl World {
     /// The group whose leader is meant; the directory, if a node is.
     pub(super) fn group_of(&self, target: Target) -> PartitionId {
         match target {
-            Target::Node(_) => PartitionId::DIRECTORY,
+            Target::Node(_) | Target::Newest => PartitionId::DIRECTORY,
             Target::Leader(group) => PartitionId(group),
             Target::Holder(at) => self.map.route(&key(at)).map_or(PartitionId::DIRECTORY, |entry| entry.partition),
         }
@@ -380,6 +387,10 @@ impl World {
                 }
             }
             Kind::Split { .. } | Kind::Merge { .. } | Kind::Move { .. } => self.begin_change(number, &kind),
+            Kind::Join | Kind::Drain { .. } | Kind::Undrain { .. } | Kind::Remove { .. } | Kind::Resize { .. } => {
+                self.begin_change(number, &kind);
+            }
+            Kind::Replicas { count } => self.set_replicas(count),
             Kind::Wipe { node } => self.wipe(node),
             Kind::Rot { who, at, down } => {
                 let node = self.node_of(who);
