@@ -282,6 +282,8 @@ pub const OTHERS: &[&str] = &[
     "move_outlives_its_target",
     // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (ordering.md 8).
     "moves_of_another_time",
+    // Steps that the directory has yet to decide stand in its queue behind themselves (ordering.md 8).
+    "steps_queue_up",
     // A snapshot below what is decided moves the executor, and the core does not hear of it (ordering.md 8).
     "install_moves_no_executor",
     // The log of a replica that installed a snapshot is read above an older checkpoint, when that snapshot is damaged:

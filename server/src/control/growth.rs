@@ -17,7 +17,7 @@ use crate::failpoints::failpoint;
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
 use crate::net::rpc::{Answer, Assignment, LocalStatus, Question, ask};
 use crate::replica::Input;
-use crate::reshape::{Step, Verdict, View, balance, steps, verdict};
+use crate::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
 use crate::shared::Shared;
 
 /// How long another node may take to say how it is.
@@ -49,6 +49,8 @@ pub(crate) struct Driver {
     balanced: Instant,
     /// Changes of borders whose ticket is released: the directory does not know yet.
     released: BTreeSet<ChangeId>,
+    /// Steps that the directory has yet to decide.
+    deciding: Deciding,
     /// Nodes that could not be told their number, and why.
     troubles: BTreeMap<NodeId, String>,
 }
@@ -62,6 +64,7 @@ impl Default for Driver {
             asked: BTreeMap::new(),
             balanced: now,
             released: BTreeSet::new(),
+            deciding: Deciding::default(),
             troubles: BTreeMap::new(),
         }
     }
@@ -176,14 +179,26 @@ impl Control {
         let own = shared.identity().map(|identity| identity.node);
         match step {
             Step::Decide(command) => {
+                if !self.driver.deciding.begin(&command) {
+                    return;
+                }
                 tokio::task::spawn_local(async move {
-                    match decide_here(&shared, command.clone()).await {
+                    let decided = decide_here(&shared, command.clone()).await;
+                    let goes_on = matches!(&decided, Ok(reply) if !matches!(reply, DirectoryReply::Refused(_)));
+                    match decided {
                         Ok(DirectoryReply::Refused(reason)) => {
                             tracing::info!(?command, %reason, "the directory does not take a step");
                         }
-                        Ok(_) => shared.tell_control(ToControl::Call(Box::new(Control::drive))),
+                        Ok(_) => {}
                         Err(error) => tracing::debug!(?command, %error, "a step is not decided yet"),
                     }
+                    let end = move |control: &mut Control| {
+                        control.driver.deciding.end(&command);
+                        if goes_on {
+                            control.drive();
+                        }
+                    };
+                    shared.tell_control(ToControl::Call(Box::new(end)));
                 });
             }
             Step::Configure { leader, partition, expected, configuration } => {

@@ -254,7 +254,7 @@ impl World {
     pub fn reply(&mut self, node: usize, group: PartitionId, origin: Origin, reply: Reply) {
         let stream = origin.stream;
         if origin.is_own() {
-            return;
+            return self.on_own_reply(node, stream);
         }
         self.reached.reply(&reply);
         let hint = self.hint(node, group, &reply);

@@ -12,7 +12,7 @@ use coppice_server::net::rpc::{GroupReport, LocalReplica, LocalStatus};
 use coppice_server::net::translate::wire_replica;
 use coppice_server::replica::Input;
 use coppice_server::request::{Origin, Request};
-use coppice_server::reshape::{Step, Verdict, View, balance, steps, verdict};
+use coppice_server::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
 
 use super::clients::key;
 use super::control::own;
@@ -30,6 +30,8 @@ const LOOK_CALM: Nanos = 1_000 * MS;
 const HANDOVER_TIMEOUT: Nanos = 2_000 * MS;
 /// After that time a handover may be asked for again.
 const HANDOVER_MEMORY: Nanos = 20_000 * MS;
+/// What the directory has not decided by then may be asked for again.
+const DIRECTORY_TIMEOUT: Nanos = 2_000 * MS;
 /// What an operator could not begin, because somebody was away, is tried again after this.
 const OPERATOR_PATIENCE: Nanos = 400 * MS;
 /// Partitions at most: operators split no further.
@@ -48,6 +50,10 @@ pub struct Driver {
     balanced: Nanos,
     /// Changes of borders whose ticket is released: the directory does not know yet.
     released: BTreeSet<ChangeId>,
+    /// Steps that the directory has yet to decide, by the streams of their answers, and since when.
+    deciding: Deciding,
+    waiting: BTreeMap<u32, (Nanos, DirectoryCommand)>,
+    next_stream: u32,
 }
 
 /// Looking, and acting.
@@ -130,6 +136,8 @@ impl World {
         }
         let driver = &mut self.nodes[node].control.driver;
         let Some(state) = driver.state.clone().filter(|_| drives) else { return };
+        let late = driver.waiting.extract_if(.., |_, (asked, _)| now - *asked >= DIRECTORY_TIMEOUT);
+        late.for_each(|(_, (_, command))| driver.deciding.end(&command));
         driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY);
         let open = |id: &ChangeId| state.changes.values().filter_map(Change::border).any(|border| border.id == *id);
         driver.released.retain(open);
@@ -178,7 +186,15 @@ impl World {
 
     fn take_step(&mut self, node: usize, step: Step, state: &DirectoryState) {
         match step {
-            Step::Decide(command) => self.decide(node, command),
+            Step::Decide(command) => {
+                let (now, driver) = (self.now, &mut self.nodes[node].control.driver);
+                if driver.deciding.begin(&command) {
+                    driver.next_stream += 1;
+                    let stream = driver.next_stream;
+                    driver.waiting.insert(stream, (now, command.clone()));
+                    self.ask_directory(node, command, stream);
+                }
+            }
             Step::Configure { leader, partition, expected, configuration } => {
                 let to = leader.0 as usize - 1;
                 self.reached.note("change: a configuration is asked for");
@@ -231,8 +247,20 @@ impl World {
 
     /// Has the directory decide something, if this node leads it.
     pub fn decide(&mut self, node: usize, command: DirectoryCommand) {
+        self.ask_directory(node, command, 0);
+    }
+
+    fn ask_directory(&mut self, node: usize, command: DirectoryCommand, stream: u32) {
         let request = Request::Directory(Box::new(command));
-        self.step(node, PartitionId::DIRECTORY, Input::Request { origin: Origin::own(0, 0), request });
+        self.step(node, PartitionId::DIRECTORY, Input::Request { origin: Origin::own(0, stream), request });
+    }
+
+    /// The directory has answered the node itself.
+    pub fn on_own_reply(&mut self, node: usize, stream: u32) {
+        let driver = &mut self.nodes[node].control.driver;
+        if let Some((_, command)) = driver.waiting.remove(&stream) {
+            driver.deciding.end(&command);
+        }
     }
 
     /// A leader is to hand over to the replica on another node.
