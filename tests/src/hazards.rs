@@ -295,6 +295,9 @@ pub const OTHERS: &[&str] = &[
     // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
     // none is released in time (ordering.md 4.1).
     "place_wait_fixed",
+    // It counts as one that holds what it cannot execute, and who has that state is removed and forgets it (ordering.md
+    // 1.5, 8).
+    "log_is_enough",
     // It asks one after the other, in step with the time that a question takes which nobody answers (ordering.md 8).
     "stall_asks_in_step",
     // A replica that waits for a neighbour's state asks those that were voters when it began to wait (ordering.md 8).

@@ -61,7 +61,7 @@ impl Paxos {
         // Whatever a leader asks for, nobody is kept from electing another one for longer than this.
         let wanted = m.lease.min(self.settings.election_timeout);
         let lease = self.acceptor.grant_lease(m.ballot, wanted, self.now, effects);
-        let durable_upto = self.acceptor.durable_upto(self.learner.decided_upto);
+        let durable_upto = self.holds_upto();
         let message = HeartbeatAck { ballot: m.ballot, beat: m.beat, durable_upto, lease };
         effects.push(Effect::Send { to: m.ballot.replica, message: message.into() });
     }

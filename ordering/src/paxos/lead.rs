@@ -37,9 +37,22 @@ impl Paxos {
         }
     }
 
+    /// The batch at `from` takes in a state that is not here yet; none: nothing is lacking. Who has the log alone does
+    /// not hold what is decided from there on: those that were removed keep theirs until it has the state too, or a
+    /// snapshot behind it (ordering.md 1.5, 8).
+    pub fn set_lacking(&mut self, from: Option<Instance>) {
+        self.lacks_from = from;
+    }
+
+    /// How much of what is decided is durable here, and can be executed.
+    pub(super) fn holds_upto(&mut self) -> Instance {
+        let durable = self.acceptor.durable_upto(self.learner.decided_upto);
+        self.lacks_from.map_or(durable, |from| durable.min(Instance(from.0.saturating_sub(1))))
+    }
+
     /// What a quorum of the newest configuration durably holds.
     fn note_held(&mut self) -> Instance {
-        let own = self.acceptor.durable_upto(self.learner.decided_upto);
+        let own = self.holds_upto();
         let Some(proposer) = self.proposer.as_deref() else { return Instance::ZERO };
         let held = |id| if id == self.id { own } else { proposer.peer(id).map_or(Instance::ZERO, |p| p.durable_upto) };
         let held = self.learner.quorum.reached(held).unwrap_or_default().min(self.learner.decided_upto);

@@ -53,6 +53,8 @@ pub struct Paxos {
     snapshot_bytes: usize,
     /// Log records below the second are needed no more once the first is flushed.
     forget: Option<(Lsn, Lsn)>,
+    /// What stands there and is decided cannot be executed here: see [`Paxos::set_lacking`].
+    lacks_from: Option<Instance>,
     /// Reused by every `Persisted`.
     runs: Vec<Run>,
     counters: Counters,

@@ -171,6 +171,7 @@ impl Paxos {
             saved_upto: snapshot,
             snapshot_bytes: 0,
             forget: None,
+            lacks_from: None,
             runs: Vec::new(),
             counters: Counters::default(),
         };

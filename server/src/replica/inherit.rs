@@ -71,7 +71,9 @@ impl Replica {
 
     /// Asks for what the next batch needs, again and again.
     pub(super) fn note_stall(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        let Some((at, awaited)) = self.executor.awaits() else {
+        let awaits = self.executor.awaits();
+        self.paxos.set_lacking(awaits.map(|(at, _)| at).filter(|_| !crate::mutant!(log_is_enough)));
+        let Some((at, awaited)) = awaits else {
             self.stall = None;
             return;
         };
@@ -88,12 +90,13 @@ impl Replica {
         self.stall = Some(stall);
     }
 
-    /// The other voters in turn, and whoever leads: the configuration that is known here may be of long ago, since what
-    /// is decided behind the batch is learned only so far ahead of it. All its voters may be gone.
+    /// The other voters in turn, those that leave, and whoever leads: the configuration that is known here may be of
+    /// long ago, since what is decided behind the batch is learned only so far ahead of it. All its voters may be gone.
     fn next_source(&self, asked: usize) -> Option<ReplicaId> {
         let (configuration, _) = self.paxos.configuration();
         let later = |id: &ReplicaId| !configuration.voters.contains(id) && !crate::mutant!(stalled_asks_old_voters);
-        let others = configuration.voters.iter().copied().chain(self.leader.filter(later));
+        let members = configuration.voters.iter().chain(&configuration.leaving).copied();
+        let others = members.chain(self.leader.filter(later));
         let others: Vec<ReplicaId> = others.filter(|id| *id != self.me).collect();
         others.get(turn(asked, others.len())).copied()
     }

@@ -8,8 +8,8 @@ use coppice_client::wire::{ChangeId, MapVersion, PartitionId, RangeRequest};
 use coppice_ordering::message::Heartbeat;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{
-    Ballot, Batch, Beat, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings,
-    Ticket, Time,
+    Ballot, Batch, Beat, Config, Configuration, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId, Round,
+    Settings, Ticket, Time,
 };
 
 use super::super::{Border, BorderChange, Shard, second};
@@ -240,6 +240,40 @@ fn one_that_waits_asks_the_leader_too() {
     assert_eq!(asked, BTreeSet::from([ReplicaId(2), ReplicaId(7)]));
 }
 
+/// Seed 290: a replica took the place of the only one of its group; it had begun below a join, on a node without the
+/// neighbour. It had all of the log, so that one was removed and forgot, and with it the only state behind the join.
+#[test]
+fn one_that_waits_does_not_hold_what_it_cannot_execute() {
+    let first = Configuration::of_voters([ReplicaId(2)]);
+    let leaving = [ReplicaId(2)].into_iter().collect();
+    let later = Configuration { leaving, ..Configuration::of_voters([ReplicaId(1)]) };
+    let mut effects = Vec::new();
+    let mut replica = waiting(&first, &later, &mut effects);
+    let (mut held, mut asked) = (BTreeSet::new(), BTreeSet::new());
+    for beat in 1..40 {
+        let now = Time(100_000_000 * beat);
+        let heartbeat = Heartbeat {
+            ballot: Ballot::new(5, 2),
+            beat: Beat(beat),
+            decided_upto: Instance(14),
+            held_upto: Instance(10),
+            released: None,
+            lease: std::time::Duration::ZERO,
+            rest: std::time::Duration::ZERO,
+        };
+        replica.step(now, Input::Peer { from: ReplicaId(2), message: heartbeat.into() }, &mut effects);
+        replica.step(now, Input::Tick, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::NeedSnapshot { from, .. } => _ = asked.insert(from),
+                Effect::Send { message: Message::HeartbeatAck(ack), .. } => _ = held.insert(ack.durable_upto),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!((held, asked), (BTreeSet::from([Instance(11)]), BTreeSet::from([ReplicaId(2)])));
+}
+
 /// The replica is moved while it waits: a configuration is decided above the join. A snapshot of the state below it
 /// says who governed there, or a replica that began with it would count other quorums for the instances between.
 #[test]
@@ -364,6 +398,7 @@ fn planted_bugs_of_merges_are_caught() {
         ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
         ("snap_newest_conf", "a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance"),
         ("stalled_asks_old_voters", "one_that_waits_asks_the_leader_too"),
+        ("log_is_enough", "one_that_waits_does_not_hold_what_it_cannot_execute"),
         ("awaits_survives_undo", "what_is_decided_below_a_join_that_was_taken_back_runs"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
     ] {
