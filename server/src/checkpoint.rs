@@ -12,6 +12,7 @@
 pub mod background;
 pub mod due;
 mod kinds;
+pub mod life;
 pub mod manifest;
 mod pace;
 mod pairs;
@@ -19,7 +20,6 @@ mod read_back;
 pub mod stream;
 mod sums;
 
-use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -31,6 +31,7 @@ use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 
 pub use self::kinds::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
+use self::life::{Act, Busy, GENERATIONS};
 pub use self::manifest::{Head, Manifest};
 use self::pace::Pace;
 pub use self::pairs::Pairs;
@@ -38,9 +39,6 @@ use self::stream::Encoder;
 pub use self::stream::{Blobs, CHUNK_BYTES, Chunk, StreamError};
 use crate::datadir::flush_dir;
 use crate::failpoints::failpoint;
-
-/// Checkpoints of a partition that are kept.
-const GENERATIONS: usize = 2;
 
 /// The manifest's key: after every chunk's, which are eight bytes.
 const MANIFEST_KEY: [u8; 9] = [0xff; 9];
@@ -51,7 +49,7 @@ pub struct Checkpoints {
     dir: PathBuf,
     options: CheckpointOptions,
     /// Partitions for which one is being written.
-    busy: Arc<Mutex<BTreeSet<PartitionId>>>,
+    busy: Arc<Mutex<Busy>>,
 }
 
 /// A checkpoint that counts.
@@ -102,7 +100,7 @@ impl Checkpoints {
         for partition in checkpoints.partitions()? {
             for entry in fs::read_dir(checkpoints.of(partition))? {
                 let path = entry?.path();
-                if path.extension().is_some_and(|extension| extension == "tmp") {
+                if has_name(&path, life::is_leftover) {
                     fs::remove_dir_all(path)?;
                 }
             }
@@ -163,7 +161,7 @@ impl Checkpoints {
                 }
                 Err(CheckpointError::Bad(bad)) => {
                     loaded.bad.push(bad);
-                    let aside = path.with_extension("bad");
+                    let aside = path.with_file_name(life::bad_name(instance));
                     _ = fs::remove_dir_all(&aside);
                     fs::rename(&path, &aside).map_err(|error| CheckpointError::Io { path, error })?;
                 }
@@ -247,7 +245,7 @@ impl Checkpoints {
         };
         for entry in entries {
             let name = entry.map_err(at)?.file_name();
-            instances.extend(name.to_str().and_then(|name| name.parse().ok()).map(Instance));
+            instances.extend(name.to_str().and_then(life::instance_of));
         }
         instances.sort();
         Ok(instances)
@@ -258,7 +256,7 @@ impl Checkpoints {
     }
 
     fn path(&self, partition: PartitionId, instance: Instance) -> PathBuf {
-        self.of(partition).join(instance.0.to_string())
+        self.of(partition).join(life::name(instance))
     }
 
     /// Keeps so many of the newest generations, and names the oldest of these, if there are as many.
@@ -266,21 +264,24 @@ impl Checkpoints {
         let dir = self.of(partition);
         let at = |error| CheckpointError::Io { path: dir.clone(), error };
         let instances = self.instances(partition)?;
-        for instance in instances.iter().rev().skip(keep) {
-            // Out of the way by one rename: a half-removed checkpoint must not look like a damaged one.
-            let (path, aside) = (self.path(partition, *instance), dir.join(format!("{}.old.tmp", instance.0)));
+        for instance in life::too_old(&instances, keep) {
+            let (path, aside) = (self.path(partition, instance), dir.join(life::aside_name(instance)));
             fs::rename(&path, &aside).and_then(|()| failpoint!(io "checkpoint.old_aside")).map_err(at)?;
             fs::remove_dir_all(&aside).map_err(at)?;
             failpoint!("checkpoint.old_gone");
         }
         for entry in fs::read_dir(&dir).map_err(at)? {
             let path = entry.map_err(at)?.path();
-            if path.extension().is_some_and(|extension| extension == "bad") {
+            if has_name(&path, life::is_bad) {
                 fs::remove_dir_all(path).map_err(at)?;
             }
         }
-        Ok(instances.iter().rev().nth(keep - 1).copied())
+        Ok(life::oldest_kept(&instances, keep))
     }
+}
+
+fn has_name(path: &Path, is: fn(&str) -> bool) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(is)
 }
 
 fn check_files(path: &Path) -> Result<(), CheckpointError> {
@@ -358,15 +359,10 @@ impl SnapshotWriter {
         }
         let pace = Pace::new(&checkpoints.dir, rate_bytes, checkpoints.options.space_floor_bytes);
         pace.check_space()?;
-        let free = checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(partition);
-        if !free && !crate::mutant!(two_snapshots) {
+        if !checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).begin(partition) {
             return Err(CheckpointError::Busy(partition));
         }
-        let draft = dir.join(if crate::mutant!(install_in_place) {
-            format!("{}", instance.0)
-        } else {
-            format!("{}.tmp", instance.0)
-        });
+        let draft = dir.join(life::draft_name(instance));
         let checkpoints = checkpoints.clone();
         let mut writer = SnapshotWriter { checkpoints, head, draft, db: None, next: 0, pace, observer, stopped: false };
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(at)?;
@@ -437,18 +433,23 @@ impl SnapshotWriter {
         self.settle().map_err(at)?.write(&draft).map_err(at)?;
         failpoint!(io "checkpoint.summed").map_err(at)?;
         self.step(Step::Summed)?;
-        sums::flush_all(&draft).map_err(at)?;
-        self.step(Step::Flushed)?;
-        let path = self.checkpoints.path(self.head.partition, self.head.instance);
-        let dir = self.checkpoints.of(self.head.partition);
-        failpoint!(io "checkpoint.before_rename").map_err(at)?;
-        fs::rename(&draft, &path).map_err(at)?;
-        self.step(Step::Renamed)?;
-        failpoint!(io "checkpoint.renamed").and_then(|()| flush_dir(&dir)).map_err(at)?;
-        failpoint!("checkpoint.durable");
-        self.step(Step::Durable)?;
-        let older = self.checkpoints.prune(self.head.partition, GENERATIONS)?;
-        self.step(Step::Pruned)?;
+        let mut older = None;
+        for act in life::acts() {
+            match act {
+                Act::Flush => sums::flush_all(&draft).map_err(at)?,
+                Act::Rename => {
+                    failpoint!(io "checkpoint.before_rename").map_err(at)?;
+                    let path = self.checkpoints.path(self.head.partition, self.head.instance);
+                    fs::rename(&draft, path).and_then(|()| failpoint!(io "checkpoint.renamed")).map_err(at)?;
+                }
+                Act::FlushDir => {
+                    flush_dir(&self.checkpoints.of(self.head.partition)).map_err(at)?;
+                    failpoint!("checkpoint.durable");
+                }
+                Act::Prune => older = self.checkpoints.prune(self.head.partition, GENERATIONS)?,
+            }
+            self.step(Step::after(act))?;
+        }
         Ok(older)
     }
 
@@ -479,7 +480,7 @@ impl Drop for SnapshotWriter {
             // Its space is wanted; what cannot be removed now is removed by the next start.
             _ = fs::remove_dir_all(&self.draft);
         }
-        self.checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.head.partition);
+        self.checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).end(self.head.partition);
     }
 }
 

@@ -166,15 +166,19 @@ pub const HAZARDS: &[Hazard] = &[
         "torn tail and rot in the middle confused; a good place taken for a bad one",
         &[sim("cut_at_first_bad"), sim("refuse_torn_tail"), cargo("length_over_boundary")],
     ),
-    hazard("ST3", "file created or renamed, directory not flushed", &[sim("no_dir_flush")]),
+    hazard(
+        "ST3",
+        "file created or renamed, directory not flushed",
+        &[sim("no_dir_flush"), sim("checkpoint_unflushed"), sim("checkpoint_name_unflushed")],
+    ),
     hazard("ST4", "trim before durable snapshot; position apart", &[sim("trim_early"), cargo("position_apart")]),
-    hazard("ST5", "two snapshots at once", &[cargo("two_snapshots")]),
+    hazard("ST5", "two snapshots at once", &[sim("two_snapshots")]),
     hazard(
         "ST6",
         "snapshot lacks sessions, ticket, configuration",
         &[sim("snap_no_sessions"), sim("snap_no_ticket"), sim("snap_no_conf")],
     ),
-    hazard("ST7", "snapshot installed in place: neither old nor new", &[cargo("install_in_place")]),
+    hazard("ST7", "snapshot installed in place: neither old nor new", &[sim("install_in_place")]),
     hazard(
         "ST8",
         "intact record in the wrong place, or an old one; a whole file that is another one",

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 
+use super::life::Act;
 use super::stream::StreamError;
 
 /// How checkpoints are written. Defaults are those of `experience.md` 4.
@@ -103,6 +104,18 @@ pub enum Step {
     Durable,
     /// Older generations are gone.
     Pruned,
+}
+
+impl Step {
+    /// What has been done when an act has.
+    pub fn after(act: Act) -> Step {
+        match act {
+            Act::Flush => Step::Flushed,
+            Act::Rename => Step::Renamed,
+            Act::FlushDir => Step::Durable,
+            Act::Prune => Step::Pruned,
+        }
+    }
 }
 
 /// Told of every step; false stops there, as a crash would.

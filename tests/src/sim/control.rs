@@ -1,7 +1,7 @@
 //! What a node does about its replicas and its map, as the server's `control` does: [`Residents`] decides, this carries
 //! it out over the simulated disk and network.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_client::map::{Entry as MapEntry, PartitionMap, Role};
@@ -35,6 +35,8 @@ pub struct Control {
     pub map: Arc<PartitionMap>,
     /// Groups whose checkpoints of a removed replica are being deleted.
     pub deleting: BTreeSet<PartitionId>,
+    /// When it last asked for a snapshot of each group.
+    pub fetched: BTreeMap<PartitionId, Nanos>,
     /// What it does while it leads the directory.
     pub driver: Driver,
 }
@@ -204,6 +206,10 @@ impl World {
         each.hosts.remove(&group).into_iter().for_each(|mut host| host.replica.retire(&mut effects));
         each.leaders.remove(&group);
         each.control.deleting.insert(group);
+        if mutant!(removal_unflushed) {
+            self.on_removal_logged(node, group);
+        }
+        let each = &mut self.nodes[node];
         if group == PartitionId::DIRECTORY {
             each.control.driver.state = None;
             self.end_coordinating(node);
@@ -223,10 +229,15 @@ impl World {
         self.schedule(self.now + took, Event::Deleted { node, life, group });
     }
 
-    /// Its checkpoints are gone.
+    /// The next of its checkpoints goes; the others later.
     pub fn on_deleted(&mut self, node: usize, group: PartitionId) {
-        self.nodes[node].store.delete_checkpoints(group);
-        self.nodes[node].control.deleting.remove(&group);
+        if self.nodes[node].store.delete_checkpoint(group) {
+            self.nodes[node].control.deleting.remove(&group);
+            return;
+        }
+        let took = self.acts_random.below(self.plan.disk.flush_max as usize + 1) as Nanos;
+        let life = self.nodes[node].life;
+        self.schedule(self.now + took, Event::Deleted { node, life, group });
     }
 }
 

@@ -12,7 +12,7 @@ use coppice_server::net::peer::Envelope;
 use coppice_server::reshape::View;
 
 use super::plan::Nanos;
-use super::snapshots::Wish;
+use super::snapshots::{Wish, Writing};
 use super::store::Saved;
 
 /// Something that happens.
@@ -28,15 +28,15 @@ pub enum Event {
     Idle { node: usize, life: u64 },
     /// A process starts.
     Start { node: usize, life: u64 },
-    /// A checkpoint is durable.
-    SnapshotWritten { node: usize, life: u64, group: PartitionId, saved: Saved },
+    /// The next act of a checkpoint's life.
+    Checkpoint { node: usize, life: u64, group: PartitionId, checkpoint: u64, writing: Writing },
     /// A node is asked for a snapshot.
     SnapshotAsked { from: usize, node: usize, life: u64, group: PartitionId, instance: Instance, wish: Wish },
-    /// A snapshot is durable at the node that asked.
+    /// A snapshot is at the node that asked.
     SnapshotArrived { node: usize, life: u64, group: PartitionId, saved: Saved, wish: Wish },
     /// A snapshot did not come.
-    SnapshotPatience { node: usize, life: u64, group: PartitionId, wish: Wish },
-    /// The checkpoints of a removed replica are gone.
+    SnapshotPatience { node: usize, life: u64, group: PartitionId, wish: Wish, since: Nanos },
+    /// The next checkpoint of a removed replica goes.
     Deleted { node: usize, life: u64, group: PartitionId },
     /// A node looks around.
     Look { node: usize, life: u64 },
@@ -95,7 +95,7 @@ impl Event {
             Event::Tick { node, life, .. }
             | Event::Flushed { node, life }
             | Event::Idle { node, life }
-            | Event::SnapshotWritten { node, life, .. }
+            | Event::Checkpoint { node, life, .. }
             | Event::SnapshotArrived { node, life, .. }
             | Event::SnapshotPatience { node, life, .. }
             | Event::Deleted { node, life, .. }

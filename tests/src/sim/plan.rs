@@ -37,10 +37,14 @@ pub(super) enum Purpose {
     Wide,
     ReadErrors,
     Capacity,
+    /// When the acts of a checkpoint's life are done.
+    Acts,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
     Client = 1_024,
+    /// Plus the number of the node: what a loss of power leaves of checkpoints.
+    Checkpoints = 1 << 20,
 }
 
 /// A generator for one purpose of one seed.

@@ -123,8 +123,8 @@ impl World {
     /// A replica that ran here before.
     fn restart(&mut self, node: usize, group: PartitionId, mut replay: GroupReplay) -> Result<Option<Start>, String> {
         let records = replay.clone().take_records().collect();
-        let loaded = self.nodes[node].store.load_checkpoint(group);
-        if loaded.is_some() && self.nodes[node].store.newest_is_damaged(group) {
+        let (loaded, bad) = self.nodes[node].store.load_checkpoint(group);
+        if loaded.is_some() && bad > 0 {
             self.reached.note("snapshot: an older one is loaded");
         }
         let residents = &mut self.nodes[node].control.residents;

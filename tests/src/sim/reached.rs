@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 219] = [
+pub const NAMES: [&str; 223] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -170,6 +170,10 @@ pub const NAMES: [&str; 219] = [
     "query: a part waits for its client to connect",
     "ticket: for a partition that is not here",
     "query: a part finds its client",
+    "checkpoint: there is one of this instance",
+    "checkpoint: another one of the group is being written",
+    "checkpoint: its files went meanwhile",
+    "crash: between two acts of a checkpoint's life",
     "operator: adds a node",
     "operator: drains a node",
     "operator: calls a node back",

@@ -1,7 +1,7 @@
 //! Snapshots: written now and then, and fetched by a replica that is too far behind, that joins, or whose own state is
 //! gone (ordering.md 1.6).
 
-use coppice_client::wire::PartitionId;
+use coppice_client::wire::{ChangeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::log::{Append, Entry};
 use coppice_server::replica::Input;
@@ -10,7 +10,7 @@ use coppice_server::snapshot::{self, Loaded};
 use super::control::own;
 use super::events::Event;
 use super::plan::{MS, Nanos};
-use super::store::Saved;
+use super::store::{Refused, Saved, Stage};
 use super::world::World;
 
 /// A snapshot that does not come is asked for again after this long.
@@ -25,6 +25,16 @@ pub enum Wish {
     Join(ReplicaId),
     /// A replica that ran before has lost its state.
     Heal,
+}
+
+/// A checkpoint that is being written.
+#[derive(Clone, Debug)]
+pub struct Writing {
+    instance: Instance,
+    /// Changes of borders that are in it.
+    applied: Vec<ChangeId>,
+    /// It came from another node; none: it is this one's own.
+    wish: Option<Wish>,
 }
 
 impl World {
@@ -49,18 +59,92 @@ impl World {
         host.snapshot_at = host.replica.executor().decided();
         let saved = Saved::of(snapshot::take(&host.replica));
         self.check_snapshot(group, &saved);
-        let took = self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
-        let life = self.nodes[node].life;
-        self.schedule(self.now + took, Event::SnapshotWritten { node, life, group, saved });
+        self.write_checkpoint(node, group, saved, None);
     }
 
-    /// A snapshot is durable: only now may batches be forgotten.
-    pub fn on_snapshot_written(&mut self, node: usize, group: PartitionId, saved: Saved) {
+    /// Begins to write a checkpoint: one of this node's, or a snapshot that has come, with what it was fetched for.
+    fn write_checkpoint(&mut self, node: usize, group: PartitionId, saved: Saved, wish: Option<Wish>) {
+        let took = self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
+        let writing = Writing { instance: saved.instance, applied: saved.applied.clone(), wish };
+        match self.nodes[node].store.begin_checkpoint(group, saved) {
+            Ok(checkpoint) => {
+                let (life, at) = (self.nodes[node].life, self.now + took);
+                self.schedule(at, Event::Checkpoint { node, life, group, checkpoint, writing });
+            }
+            Err(Refused::Present) => {
+                self.reached.note("checkpoint: there is one of this instance");
+                self.checkpoint_counts(node, group, writing, None);
+            }
+            // The log keeps growing until there is one; a snapshot is asked for again. One to begin with may have come
+            // twice.
+            Err(Refused::Busy) => {
+                self.reached.note("checkpoint: another one of the group is being written");
+                if matches!(wish, None | Some(Wish::Install)) {
+                    self.give_up(node, group, wish);
+                }
+            }
+        }
+    }
+
+    /// The next act of a checkpoint's life; a node that is about to crash may do so before it.
+    pub fn on_checkpoint(&mut self, node: usize, group: PartitionId, checkpoint: u64, writing: Writing) {
+        match &mut self.nodes[node].doom {
+            Some((0, down)) => {
+                let down = *down;
+                self.reached.note("crash: between two acts of a checkpoint's life");
+                return self.crash(node, down);
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
+        match self.nodes[node].store.proceed(checkpoint) {
+            Stage::Going => {
+                let took = self.acts_random.below(self.plan.disk.flush_max as usize + 1) as Nanos;
+                let (life, at) = (self.nodes[node].life, self.now + took);
+                self.schedule(at, Event::Checkpoint { node, life, group, checkpoint, writing });
+            }
+            Stage::Done(older) => self.checkpoint_counts(node, group, writing, older),
+            Stage::GivenUp => {
+                self.reached.note("checkpoint: its files went meanwhile");
+                self.give_up(node, group, writing.wish);
+            }
+        }
+    }
+
+    /// Nothing came of a checkpoint, or of a snapshot.
+    fn give_up(&mut self, node: usize, group: PartitionId, wish: Option<Wish>) {
+        let each = &mut self.nodes[node];
+        let host = each.hosts.get_mut(&group);
+        match wish {
+            None => host.into_iter().for_each(|host| host.snapshotting = false),
+            Some(Wish::Install) => host.into_iter().for_each(|host| host.installing = false),
+            Some(Wish::Join(me)) if each.control.residents.is_joining(group, me) => {
+                each.control.residents.end_join(group);
+            }
+            Some(Wish::Join(_)) => {}
+            Some(Wish::Heal) => _ = each.control.residents.healed(group, None),
+        }
+    }
+
+    fn checkpoint_counts(&mut self, node: usize, group: PartitionId, writing: Writing, older: Option<Instance>) {
+        let Some(wish) = writing.wish else { return self.on_snapshot_written(node, group, writing, older) };
+        match self.nodes[node].store.load_checkpoint(group) {
+            (Some(loaded), _) => self.on_snapshot_kept(node, group, loaded, wish),
+            // The replica was removed meanwhile, and its checkpoints with it (seed 543).
+            (None, _) if wish == Wish::Install && !self.nodes[node].hosts.contains_key(&group) => {
+                self.reached.note("checkpoint: its files went meanwhile");
+            }
+            (None, _) => self.fail("snapshot", format!("n{node}.{group}: what was just kept is damaged")),
+        }
+    }
+
+    /// A checkpoint is durable: only now may batches be forgotten.
+    fn on_snapshot_written(&mut self, node: usize, group: PartitionId, writing: Writing, older: Option<Instance>) {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.snapshotting = false;
-        host.borders.saved(saved.instance, saved.applied.clone());
-        let instance = saved.instance;
-        if let Some(upto) = self.nodes[node].store.keep_checkpoint(group, saved) {
+        let instance = writing.instance;
+        host.borders.saved(instance, writing.applied);
+        if let Some(upto) = older {
             self.reached.note("checkpoint: the log below an older one goes");
             let entry = Entry::Trimmed { group, upto };
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
@@ -80,8 +164,9 @@ impl World {
 
     /// Asks another node for a snapshot that reaches so far.
     pub fn fetch(&mut self, node: usize, group: PartitionId, (from, instance): (usize, Instance), wish: Wish) {
-        let life = self.nodes[node].life;
-        self.schedule(self.now + SNAPSHOT_PATIENCE, Event::SnapshotPatience { node, life, group, wish });
+        let (life, since) = (self.nodes[node].life, self.now);
+        self.nodes[node].control.fetched.insert(group, since);
+        self.schedule(self.now + SNAPSHOT_PATIENCE, Event::SnapshotPatience { node, life, group, wish, since });
         let delay = self.net.delay();
         self.schedule(self.now + delay, Event::SnapshotAsked { from, node, life, group, instance, wish });
     }
@@ -108,24 +193,50 @@ impl World {
         self.schedule(self.now + took, Event::SnapshotArrived { node, life, group, saved, wish });
     }
 
-    /// A snapshot of another node is durable here.
+    /// A snapshot of another node is here; it is kept as a checkpoint before anything is made of it.
     pub fn on_snapshot_arrived(&mut self, node: usize, group: PartitionId, saved: Saved, wish: Wish) {
         let loaded = match saved.load(self.plan.capacity(node)) {
             Ok(loaded) => loaded,
             Err(error) => return self.fail("snapshot", format!("an intact snapshot does not load: {error}")),
         };
+        let wanted = match wish {
+            Wish::Install => self.admits(node, group, &loaded),
+            Wish::Join(me) => self.nodes[node].control.residents.is_joining(group, me),
+            Wish::Heal => true,
+        };
+        if wanted {
+            self.write_checkpoint(node, group, saved, Some(wish));
+        }
+    }
+
+    /// Whether a snapshot may take the place of a replica here, by what it does not hold any more.
+    fn admits(&mut self, node: usize, group: PartitionId, loaded: &Loaded) -> bool {
+        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return false };
+        if let (Some(held), Some(data)) = (host.replica.decided_range(), loaded.machine.shard()) {
+            let control = &mut self.nodes[node].control;
+            let kept = (data.range(), data.map_version());
+            if !control.residents.may_install(own(node), &control.map, (group, &held), kept) {
+                self.reached.note("snapshot: waits for what it gives away");
+                self.give_up(node, group, Some(Wish::Install));
+                self.start_missing(node);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A snapshot of another node is durable here.
+    fn on_snapshot_kept(&mut self, node: usize, group: PartitionId, loaded: Loaded, wish: Wish) {
         match wish {
-            Wish::Install => self.install(node, group, saved, loaded),
+            Wish::Install => self.install(node, group, loaded),
             Wish::Join(me) => {
                 if !self.nodes[node].control.residents.is_joining(group, me) {
                     return;
                 }
-                self.nodes[node].store.keep_checkpoint(group, saved);
                 self.nodes[node].control.residents.end_join(group);
                 self.joined(node, group, me, loaded);
             }
             Wish::Heal => {
-                self.nodes[node].store.keep_checkpoint(group, saved);
                 if let Some(start) = self.nodes[node].control.residents.healed(group, Some(loaded)) {
                     self.reached.note("start: goes on with a state from elsewhere");
                     self.start_replica(node, start);
@@ -134,21 +245,13 @@ impl World {
         }
     }
 
-    fn install(&mut self, node: usize, group: PartitionId, saved: Saved, loaded: Loaded) {
+    fn install(&mut self, node: usize, group: PartitionId, loaded: Loaded) {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.installing = false;
-        if let (Some(held), Some(data)) = (host.replica.decided_range(), loaded.machine.shard()) {
-            let control = &mut self.nodes[node].control;
-            let kept = (data.range(), data.map_version());
-            if !control.residents.may_install(own(node), &control.map, (group, &held), kept) {
-                self.reached.note("snapshot: waits for what it gives away");
-                return self.start_missing(node);
-            }
+        if let Some(data) = loaded.machine.shard() {
+            host.borders.saved(loaded.instance, data.applied().to_vec());
         }
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        host.borders.saved(saved.instance, saved.applied.clone());
         let me = host.me;
-        self.nodes[node].store.keep_checkpoint(group, saved);
         self.oracle.installed(group, me, loaded.instance);
         let Loaded { machine, instance, configuration, configured_at, promised } = loaded;
         if !mutant!(install_trims_nothing) {
@@ -166,7 +269,16 @@ impl World {
     }
 
     /// It took too long: another node is asked, or the same again.
-    pub fn on_snapshot_patience(&mut self, node: usize, group: PartitionId, wish: Wish) {
+    pub fn on_snapshot_patience(&mut self, node: usize, group: PartitionId, wish: Wish, since: Nanos) {
+        if self.nodes[node].control.fetched.get(&group) != Some(&since) {
+            // It was asked for once more: that has a patience of its own (seed 138).
+            return;
+        }
+        if self.nodes[node].store.is_checkpointing(group) {
+            // It may be here, and on its way to the disk.
+            let (life, at) = (self.nodes[node].life, self.now + SNAPSHOT_PATIENCE);
+            return self.schedule(at, Event::SnapshotPatience { node, life, group, wish, since });
+        }
         let each = &mut self.nodes[node];
         match wish {
             Wish::Install => {

@@ -4,7 +4,6 @@
 //! crash falls between any two effects on the disk, and sectors of the write may be there or not.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
@@ -15,7 +14,7 @@ use coppice_server::log::engine::{self, Found, Progress};
 use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
 use coppice_server::snapshot::Loaded;
 
-use super::plan::Plan;
+use super::plan::{Plan, Purpose, random};
 use crate::check::random::Random;
 
 // The disk of the log's own tests; the simulator may use the same one, since nothing but tests knows it.
@@ -23,9 +22,12 @@ use crate::check::random::Random;
 #[path = "../../../server/tests/log_common/sim_disk.rs"]
 pub mod sim_disk;
 
+mod checkpoints;
 mod damage;
 mod saved;
 
+use checkpoints::Checkpoints;
+pub use checkpoints::{Refused, Stage};
 pub use damage::Misread;
 pub use saved::Saved;
 use sim_disk::{Crash, SimDisk};
@@ -82,8 +84,9 @@ pub struct Store {
     was_torn: bool,
     /// Of the trees that it is read into.
     capacity: Capacity,
-    /// Newest last; two generations.
-    checkpoints: BTreeMap<GroupId, Vec<Saved>>,
+    checkpoints: Checkpoints,
+    /// Draws what of them a loss of power leaves.
+    checkpoint_random: Random,
 }
 
 /// How a write ended.
@@ -114,7 +117,8 @@ impl Store {
             writing: None,
             was_torn: false,
             capacity: plan.capacity(node),
-            checkpoints: BTreeMap::new(),
+            checkpoints: Checkpoints::default(),
+            checkpoint_random: random(plan.seed, Purpose::Checkpoints, node as u64),
         }
     }
 
@@ -150,6 +154,7 @@ impl Store {
         let Ok(engine) = opened else { return Ok(None) };
         self.engine = Some(engine);
         self.identity = identity;
+        self.checkpoints.open();
         Ok(Some(replay))
     }
 
@@ -233,6 +238,7 @@ impl Store {
         }
         self.engine = None;
         self.waiting.clear();
+        self.checkpoints.crash(power, &mut self.checkpoint_random);
         let how = match power {
             true if random.below(3) == 0 => Crash::AllLost,
             true => Crash::Drawn(random.next()),
@@ -277,37 +283,34 @@ impl Store {
         self.disk.0.borrow().budget.is_some()
     }
 
-    /// A checkpoint is durable. Names the older generation, up to which the log may be trimmed.
-    pub fn keep_checkpoint(&mut self, group: GroupId, saved: Saved) -> Option<Instance> {
-        let generations = self.checkpoints.entry(group).or_default();
-        if generations.iter().all(|other| other.instance != saved.instance) {
-            generations.push(saved);
-        }
-        generations.sort_by_key(|saved| saved.instance);
-        if generations.len() > 2 {
-            generations.remove(0);
-        }
-        let older = generations.len().checked_sub(2)?;
-        Some(generations[older].instance)
+    /// Begins a checkpoint, and names it.
+    pub fn begin_checkpoint(&mut self, group: GroupId, saved: Saved) -> Result<u64, Refused> {
+        self.checkpoints.begin(group, saved)
     }
 
-    /// Up to where the newest checkpoint of a group reaches.
+    /// Does the next act of a checkpoint's life.
+    pub fn proceed(&mut self, checkpoint: u64) -> Stage {
+        self.checkpoints.proceed(checkpoint)
+    }
+
+    /// Whether a checkpoint of the group is being written.
+    pub fn is_checkpointing(&self, group: GroupId) -> bool {
+        self.checkpoints.is_writing(group)
+    }
+
+    /// Up to where the newest checkpoint of a group reaches that a loss of power would leave.
     pub fn newest_checkpoint(&self, group: GroupId) -> Option<Instance> {
-        Some(self.checkpoints.get(&group)?.last()?.instance)
+        self.checkpoints.newest_durable(group)
     }
 
-    /// The newest checkpoint of a group that is whole.
-    pub fn load_checkpoint(&self, group: GroupId) -> Option<Loaded> {
-        self.checkpoints.get(&group)?.iter().rev().find_map(|saved| saved.load(self.capacity).ok())
+    /// The newest checkpoint of a group that is whole, and how many newer ones are not.
+    pub fn load_checkpoint(&mut self, group: GroupId) -> (Option<Loaded>, usize) {
+        let capacity = self.capacity;
+        self.checkpoints.load(group, |saved| saved.load(capacity).ok())
     }
 
-    /// Whether the newest checkpoint of a group cannot be read.
-    pub fn newest_is_damaged(&self, group: GroupId) -> bool {
-        self.checkpoints.get(&group).and_then(|all| all.last()).is_some_and(|saved| saved.load(self.capacity).is_err())
-    }
-
-    /// The checkpoints of a replica that was removed go.
-    pub fn delete_checkpoints(&mut self, group: GroupId) {
-        self.checkpoints.remove(&group);
+    /// The checkpoints of a replica that was removed go, one after the other; true: all are gone.
+    pub fn delete_checkpoint(&mut self, group: GroupId) -> bool {
+        self.checkpoints.remove(group)
     }
 }

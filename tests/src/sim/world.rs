@@ -106,6 +106,8 @@ pub struct World {
     pub told_random: Random,
     /// Draws what a start reads in another place than it asked for.
     pub misread_random: Random,
+    /// Draws when the acts of a checkpoint's life are done.
+    pub acts_random: Random,
     /// Draws reads that fail.
     pub read_random: Random,
     pub effects: Vec<Effect>,
@@ -169,6 +171,7 @@ impl World {
             replica_random: random(seed, Purpose::Replicas, 0),
             told_random: random(seed, Purpose::Told, 0),
             misread_random: random(seed, Purpose::Misread, 1),
+            acts_random: random(seed, Purpose::Acts, 0),
             read_random: random(seed, Purpose::ReadErrors, 0),
             effects: Vec::new(),
             crashes: 0,
@@ -240,14 +243,18 @@ impl World {
                     self.start(node);
                 }
             }
-            Event::SnapshotWritten { node, group, saved, .. } => self.on_snapshot_written(node, group, saved),
+            Event::Checkpoint { node, group, checkpoint, writing, .. } => {
+                self.on_checkpoint(node, group, checkpoint, writing);
+            }
             Event::SnapshotAsked { from, node, life, group, instance, wish } => {
                 self.on_snapshot_asked(from, (node, life), (group, instance), wish);
             }
             Event::SnapshotArrived { node, group, saved, wish, .. } => {
                 self.on_snapshot_arrived(node, group, saved, wish);
             }
-            Event::SnapshotPatience { node, group, wish, .. } => self.on_snapshot_patience(node, group, wish),
+            Event::SnapshotPatience { node, group, wish, since, .. } => {
+                self.on_snapshot_patience(node, group, wish, since);
+            }
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
             Event::Settings { node, .. } => self.on_settings(node),
             Event::Look { node, .. } => self.look_around(node),

@@ -137,13 +137,13 @@ impl Store {
     /// Changes a byte of the newest checkpoint of a group that has an older one, which is whole. False: there is none.
     pub fn rot_checkpoint(&mut self, at: u64) -> bool {
         let capacity = self.capacity;
-        let whole = |generations: &&mut Vec<Saved>| generations.len() == 2 && generations[0].load(capacity).is_ok();
-        let mut groups: Vec<&mut Vec<Saved>> = self.checkpoints.values_mut().filter(whole).collect();
+        let whole = |generations: &Vec<&mut Saved>| generations.len() == 2 && generations[0].load(capacity).is_ok();
+        let mut groups: Vec<Vec<&mut Saved>> = self.checkpoints.counted().into_iter().filter(whole).collect();
         if groups.is_empty() {
             return false;
         }
         let number = at as usize % groups.len();
-        let newest = &mut groups[number][1];
+        let newest = &mut *groups[number][1];
         *newest = newest.flipped((at >> 16) as usize % newest.bytes());
         true
     }
@@ -250,16 +250,13 @@ impl Store {
                 rot.flips += 1;
             }
         }
-        for (group, saved) in
-            self.checkpoints.iter().flat_map(|(group, all)| all.iter().map(move |saved| (group, saved)))
-        {
+        let capacity = self.capacity;
+        for saved in self.checkpoints.counted().into_iter().flatten() {
             for at in (0..saved.bytes()).step_by(step) {
                 rot.flips += 1;
-                match saved.flipped(at).load(self.capacity) {
+                match saved.flipped(at).load(capacity) {
                     Err(_) => rot.refused += 1,
-                    Ok(_) => rot
-                        .wrong
-                        .push(format!("{group}: a checkpoint of {} loads with byte {at} changed", saved.instance)),
+                    Ok(_) => rot.wrong.push(format!("a checkpoint of {} loads with byte {at} changed", saved.instance)),
                 }
             }
         }
