@@ -31,7 +31,7 @@ use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 
 pub use self::kinds::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
-use self::life::{Act, Busy, GENERATIONS};
+use self::life::{Act, Busy, GENERATIONS, Opening};
 pub use self::manifest::{Head, Manifest};
 use self::pace::Pace;
 pub use self::pairs::Pairs;
@@ -98,14 +98,24 @@ impl Checkpoints {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let checkpoints = Checkpoints { dir: dir.to_owned(), options, busy: Arc::default() };
         for partition in checkpoints.partitions()? {
-            for entry in fs::read_dir(checkpoints.of(partition))? {
-                let path = entry?.path();
-                if has_name(&path, life::is_leftover) {
-                    fs::remove_dir_all(path)?;
+            for act in life::opening() {
+                match act {
+                    Opening::Clear => checkpoints.clear(partition)?,
+                    Opening::FlushDir => flush_dir(&checkpoints.of(partition))?,
                 }
             }
         }
         Ok(checkpoints)
+    }
+
+    fn clear(&self, partition: PartitionId) -> io::Result<()> {
+        for entry in fs::read_dir(self.of(partition))? {
+            let path = entry?.path();
+            if has_name(&path, life::is_leftover) {
+                fs::remove_dir_all(path)?;
+            }
+        }
+        Ok(())
     }
 
     /// The checkpoints in `dir`, which must be there, to be looked at: nothing is removed.

@@ -169,7 +169,12 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "ST3",
         "file created or renamed, directory not flushed",
-        &[sim("no_dir_flush"), sim("checkpoint_unflushed"), sim("checkpoint_name_unflushed")],
+        &[
+            sim("no_dir_flush"),
+            sim("checkpoint_unflushed"),
+            sim("checkpoint_name_unflushed"),
+            cargo("loaded_name_unflushed"),
+        ],
     ),
     hazard("ST4", "trim before durable snapshot; position apart", &[sim("trim_early"), cargo("position_apart")]),
     hazard("ST5", "two snapshots at once", &[sim("two_snapshots")]),

@@ -36,6 +36,23 @@ pub fn acts() -> Vec<Act> {
     acts
 }
 
+/// What a start does to the directory of each partition before it looks for checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// What was interrupted goes.
+    Clear,
+    /// The directory is flushed. The process before may have ended between the renaming of a checkpoint and the flush
+    /// of its name: whatever is loaded counts, and the log is trimmed by it.
+    FlushDir,
+}
+
+/// The acts of a start, in their order.
+pub fn opening() -> Vec<Opening> {
+    let mut acts = vec![Opening::Clear, Opening::FlushDir];
+    acts.retain(|act| *act != Opening::FlushDir || !crate::mutant!(loaded_name_unflushed));
+    acts
+}
+
 /// The name of a checkpoint that counts.
 pub fn name(instance: Instance) -> String {
     instance.0.to_string()
@@ -106,6 +123,13 @@ mod tests {
         assert_eq!(acts(), [Act::Flush, Act::Rename, Act::FlushDir, Act::Prune]);
     }
 
+    /// Seed 200732: a process ended between the renaming of a checkpoint and the flush of its name; the next one loaded
+    /// it and trimmed the log by it; then the power failed, and the name was gone.
+    #[test]
+    fn st3_what_a_start_loads_has_a_name_that_is_flushed() {
+        assert_eq!(opening(), [Opening::Clear, Opening::FlushDir]);
+    }
+
     #[test]
     fn only_a_name_without_a_suffix_counts() {
         let at = Instance(184_000);
@@ -127,5 +151,7 @@ mod tests {
         let test = "checkpoint::life::tests::st3_a_checkpoint_counts_when_its_files_and_its_name_are_flushed";
         crate::mutants::assert_caught("checkpoint_unflushed", test);
         crate::mutants::assert_caught("checkpoint_name_unflushed", test);
+        let test = "checkpoint::life::tests::st3_what_a_start_loads_has_a_name_that_is_flushed";
+        crate::mutants::assert_caught("loaded_name_unflushed", test);
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use coppice_ordering::Instance;
-use coppice_server::checkpoint::life::{self, Act, Busy, GENERATIONS};
+use coppice_server::checkpoint::life::{self, Act, Busy, GENERATIONS, Opening};
 use coppice_server::log::GroupId;
 
 use super::Saved;
@@ -246,8 +246,17 @@ impl Checkpoints {
         gone.iter().for_each(|files| _ = self.files.remove(files));
     }
 
-    /// A process starts: what was interrupted goes.
+    /// A process starts.
     pub fn open(&mut self) {
+        for act in life::opening() {
+            match act {
+                Opening::Clear => self.clear(),
+                Opening::FlushDir => self.directories.values_mut().for_each(Directory::flush),
+            }
+        }
+    }
+
+    fn clear(&mut self) {
         let leftovers = self.directories.iter().flat_map(|(&group, directory)| {
             let names = directory.now.keys().filter(|name| life::is_leftover(name));
             names.map(move |name| (group, name.clone()))
@@ -257,7 +266,7 @@ impl Checkpoints {
         }
     }
 
-    /// The newest one of a group that `is_good`; those before it that are not are renamed.
+    /// The newest one of a group that can be `read`; newer ones that cannot be are renamed. And how many these are.
     pub fn load<T>(&mut self, group: GroupId, read: impl Fn(&Saved) -> Option<T>) -> (Option<T>, usize) {
         let Some(directory) = self.directories.get_mut(&group) else { return (None, 0) };
         let mut bad = 0;
