@@ -35,6 +35,8 @@ pub struct Control {
     pub map: Arc<PartitionMap>,
     /// Groups whose checkpoints of a removed replica are being deleted.
     pub deleting: BTreeSet<PartitionId>,
+    /// Whose turn it is to be asked for the first snapshot of a joining replica.
+    pub turns: BTreeMap<PartitionId, usize>,
     /// When it last asked for a snapshot of each group.
     pub fetched: BTreeMap<PartitionId, Nanos>,
     /// What it does while it leads the directory.
@@ -172,7 +174,11 @@ impl World {
             let control = &mut self.nodes[node].control;
             return control.residents.end_join(group);
         }
-        let from = sources[self.replica_random.below(sources.len())];
+        // One after the other: some are down, or gone from there by a newer map (seed 201186).
+        let drawn = self.replica_random.below(sources.len());
+        let turn = self.nodes[node].control.turns.entry(group).or_insert(drawn);
+        *turn += 1;
+        let from = sources[*turn % sources.len()];
         self.fetch(node, group, (from, Instance::ZERO), Wish::Join(me));
     }
 
