@@ -13,8 +13,8 @@ use crate::words::Words;
 /// twelve million pairs has three levels above its leaves, of which the caches hold all but the lowest.
 pub(crate) const INNER_SLOTS: usize = 96;
 
-/// Nodes that lend children to a copy, to a copy of that, and so on, at most: the next copy counts its children's owners.
-/// Each keeps what changed since, so this bounds the memory that copies hold.
+/// Nodes that lend children to a copy, to a copy of that, and so on, at most: the next copy counts itself among its
+/// children's owners. Each keeps what changed since, so this bounds the memory that copies hold.
 const LENDERS_MAX: u16 = 4;
 
 /// What a subtree holds. A change of a subtree is one too: its numbers wrap around.
