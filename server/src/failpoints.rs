@@ -66,6 +66,7 @@ pub const ALL: &[Failpoint] = &[
     at("datadir.log_opened"),
     at("datadir.identified"),
     // Checkpoints, the node's own and received ones.
+    io("checkpoint.present"),
     io("checkpoint.begun"),
     io("checkpoint.chunk"),
     io("checkpoint.part_flushed"),

@@ -71,6 +71,28 @@ fn the_third_checkpoint() {
     std::process::exit(i32::from(write(Path::new(&dir), 30).is_err()));
 }
 
+/// What a process of the test below runs.
+#[test]
+fn a_checkpoint_three_times() {
+    let Some(dir) = std::env::var_os("COPPICE_TEST_CHECKPOINTS_AGAIN") else { return };
+    let dir = Path::new(&dir);
+    for flushed in [false, false, true] {
+        let written = write(dir, 30);
+        let durable = matches!(written, Err(CheckpointError::Present(P, Instance(30))));
+        assert_eq!(durable, flushed, "{written:?}");
+    }
+}
+
+#[test]
+fn a_checkpoint_whose_name_was_not_flushed_is_not_taken_for_a_durable_one() {
+    let dir = Scratch::new("checkpoint-again");
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["a_checkpoint_three_times", "--exact"]).env("COPPICE_TEST_CHECKPOINTS_AGAIN", &dir.0);
+    command.env("COPPICE_FAILPOINTS", "checkpoint.renamed=error@1,checkpoint.present=error@1");
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 #[test]
 fn a_checkpoint_that_ends_at_any_step_is_whole_or_not_there() {
     let before = ["begun", "chunk", "part_flushed", "written", "read_back", "summed", "before_rename"];

@@ -243,22 +243,31 @@ fn the_status_says_how_much_undo_waits_for_a_majority() {
     };
     wait_for("nothing is undecided", patience(), || (0..3).all(|at| undo(&cluster, at) == 0).then_some(()));
     let endpoints = cluster.endpoints();
-    let stop = AtomicBool::new(false);
-    let stopped = &stop;
+    let (stop, puts) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stopped, puts) = (&stop, &puts);
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let write = || {
             let config = coppice_client::Config { timeout: ATTEMPT, ..coppice_client::Config::default() };
             let writer =
                 coppice_client::blocking::Client::connect_with(endpoints.iter().map(ToString::to_string), config);
             let writer = writer.expect("the cluster serves");
             // One fails while a node stops, another one finds the leader before it knows that its majority is gone.
             while !stopped.load(Ordering::Relaxed) {
-                _ = writer.put(b"key", vec![b'w'; 1_000]);
+                if writer.put(b"key", vec![b'w'; 1_000]).is_ok() {
+                    puts.fetch_add(1, Ordering::Relaxed);
+                }
             }
-        });
+        };
+        for _ in 0..4 {
+            scope.spawn(write);
+        }
         let _stop = Stop(stopped);
         // Leadership may move while they stop, and a leader without majority proposes for 300 ms only: then again.
         let seen = (0..ATTEMPTS).any(|_| {
+            // Who was refused a moment ago rests, and puts nothing that could stay undecided.
+            let before = puts.load(Ordering::Relaxed);
+            let flows = || (puts.load(Ordering::Relaxed) > before + 100).then_some(());
+            wait_for("puts flow", patience(), flows);
             let leads = leader(&cluster, data);
             let at = (0..3).find(|&at| status(&cluster, at, true).node == leads).expect("one of the three");
             let others = (0..3).filter(|&other| other != at);
