@@ -282,14 +282,15 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_link_can_be_changed_and_says_when_its_queue_overflows() {
         let target = echo().await;
-        let slow = Shape { rate: 1_000, delay: Duration::ZERO, queue: Some(10_000) };
+        // So slow that not even one packet arrives meanwhile.
+        let slow = Shape { rate: 10, delay: Duration::ZERO, queue: Some(10_000) };
         let relays = Relays::start(&[target; 2], slow).expect("ports");
         let mut stream = through(&relays).await;
         stream.write_all(&[7; 50_000]).await.expect("it takes them");
-        while relays.carried()[&(0, 1)].congestions == 0 {
+        // All of it, however many reads that took: a part read after the change could overflow the queue once more.
+        while relays.carried()[&(0, 1)].undelivered < 50_000 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // At a tenth of 1 kB/s it would take minutes.
         relays.set(Shape { rate: 1_000_000_000, ..slow });
         let mut heard = vec![0; 50_000];
         let reading = stream.read_exact(&mut heard);
