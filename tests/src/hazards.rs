@@ -174,6 +174,7 @@ pub const HAZARDS: &[Hazard] = &[
             sim("checkpoint_unflushed"),
             sim("checkpoint_name_unflushed"),
             cargo("loaded_name_unflushed"),
+            sim("present_name_unflushed"),
         ],
     ),
     hazard("ST4", "trim before durable snapshot; position apart", &[sim("trim_early"), cargo("position_apart")]),
@@ -289,6 +290,9 @@ pub const OTHERS: &[&str] = &[
     "learned_under_an_old_vote",
     // A move waits for a learner on a node that left for good (experience.md 3).
     "move_outlives_its_target",
+    // In a young group a learner that has not begun lacks few instances, and counts as one that has caught up
+    // (ordering.md 1.5).
+    "absent_learner_votes",
     // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (ordering.md 8).
     "moves_of_another_time",
     // Steps that the directory has yet to decide stand in its queue behind themselves (ordering.md 8).

@@ -36,6 +36,12 @@ pub fn acts() -> Vec<Act> {
     acts
 }
 
+/// Whether a partition's directory is flushed when the checkpoint that is asked for is there already. Its writer may
+/// have failed between the renaming and the flush of its name, and whoever hears that it is there takes it for durable.
+pub fn flushes_present() -> bool {
+    !crate::mutant!(present_name_unflushed)
+}
+
 /// What a start does to the directory of each partition before it looks for checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
@@ -131,6 +137,11 @@ mod tests {
     }
 
     #[test]
+    fn st3_what_is_there_already_has_a_name_that_is_flushed() {
+        assert!(flushes_present());
+    }
+
+    #[test]
     fn only_a_name_without_a_suffix_counts() {
         let at = Instance(184_000);
         assert_eq!(instance_of(&name(at)), Some(at));
@@ -153,5 +164,7 @@ mod tests {
         crate::mutants::assert_caught("checkpoint_name_unflushed", test);
         let test = "checkpoint::life::tests::st3_what_a_start_loads_has_a_name_that_is_flushed";
         crate::mutants::assert_caught("loaded_name_unflushed", test);
+        let test = "checkpoint::life::tests::st3_what_is_there_already_has_a_name_that_is_flushed";
+        crate::mutants::assert_caught("present_name_unflushed", test);
     }
 }

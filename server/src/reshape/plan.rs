@@ -12,8 +12,8 @@ use crate::machine::directory::{Absorbed, Change, DirectoryCommand, DirectorySta
 /// Moves that the plan begins by itself run at most so many at a time: each sends a whole partition over the network.
 const MOVES_MAX: usize = 2;
 
-/// A learner that lacks at most so many instances has caught up: it gets the newest ones as voters do, so under load
-/// it is never quite there.
+/// A learner that lacks at most so many instances, and holds the configuration that made it one, has caught up: it gets
+/// the newest ones as voters do, so under load it is never quite there.
 const CAUGHT_UP_INSTANCES: u64 = 64;
 
 /// The steps to take now. `replicas` is the cluster's setting; `tried` are moves whose leader was asked to hand over
@@ -105,7 +105,9 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
     }
     let held = |replica: &ReplicaId| report.durable.iter().find(|(id, _)| id == replica).map_or(0, |&(_, upto)| upto);
     let behind = |replica: &ReplicaId| held(replica) + CAUGHT_UP_INSTANCES < report.decided_upto;
-    if added.iter().any(behind) {
+    // In a young group one that is not even there lacks no more than that.
+    let begun = |replica: &ReplicaId| held(replica) >= report.configured_at || crate::mutant!(absent_learner_votes);
+    if added.iter().any(|replica| behind(replica) || !begun(replica)) {
         return None;
     }
     if change.remove.iter().any(|&gone| entry.node_of(gone) == Some(leader)) && !tried {

@@ -114,7 +114,8 @@ impl Model {
                 report.configured_at += 10;
                 report.decided_upto = report.configured_at;
                 report.held_upto = report.configured_at;
-                report.durable = entry.replicas.iter().map(|info| (info.replica, report.decided_upto)).collect();
+                let up = entry.replicas.iter().filter(|info| !self.down.contains(&info.node));
+                report.durable = up.map(|info| (info.replica, report.decided_upto)).collect();
                 assert!(
                     report.voters.iter().any(|&id| !self.down.contains(&node(id))),
                     "{partition} has lost everybody"
@@ -256,6 +257,24 @@ fn a_move_onto_a_node_that_goes_is_called_off() {
     assert_eq!(model.nodes_of(1), [1, 2, 3]);
     assert!(model.groups[&PartitionId(1)].1.learners.is_empty());
     assert_eq!(model.state().map.node(NodeId(4)).map(|node| node.state), Some(NodeState::Removed));
+}
+
+/// In a young group whoever has not even begun lacks only a few instances.
+#[test]
+fn a_learner_that_is_not_there_does_not_become_a_voter() {
+    let mut model = Model::new(5, 1);
+    model.begin(relocation(1, &[2, 3, 4]));
+    model.down.insert(NodeId(4));
+    assert_ne!(model.turn(&[]), 0);
+    assert_eq!(model.turn(&[]), 0, "{:?}", model.log);
+    let report = |model: &Model| model.groups[&PartitionId(1)].1.clone();
+    assert_eq!(report(&model).voters, [1, 2, 3].map(ReplicaId));
+    // It comes, and says how far it is.
+    model.down.clear();
+    let (at, learner) = (report(&model).configured_at, report(&model).learners[0]);
+    model.groups.get_mut(&PartitionId(1)).expect("known").1.durable.push((learner, at));
+    model.settle();
+    assert_eq!(model.nodes_of(1), [2, 3, 4]);
 }
 
 #[test]
@@ -450,6 +469,13 @@ fn a_directory_that_is_whole_moves_behind_changes_nothing() {
 fn a_move_that_outlives_its_target_is_caught() {
     let test = "reshape::tests::a_move_onto_a_node_that_goes_is_called_off";
     crate::mutants::assert_caught("move_outlives_its_target", test);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn an_absent_learner_that_votes_is_caught() {
+    let test = "reshape::tests::a_learner_that_is_not_there_does_not_become_a_voter";
+    crate::mutants::assert_caught("absent_learner_votes", test);
 }
 
 #[cfg(feature = "mutants")]

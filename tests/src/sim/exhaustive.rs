@@ -10,7 +10,7 @@ use super::faults::{Fault, Kind, Target};
 use super::plan::{MS, Plan};
 use super::sweep::run_plan;
 use super::trace::Trace;
-use super::world::World;
+use super::world::{Outcome, World};
 use crate::check::random::Random;
 
 /// Down for so long: longer than an election, so that the others go on without it.
@@ -25,7 +25,7 @@ const SLOW_STEP: u64 = 5 * MS;
 /// What goes wrong with a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DiskError {
-    /// An effect on the disk fails; the process stops.
+    /// An effect on the log fails, and the process stops; an act on a checkpoint, and it goes on; a read of a start.
     Eio,
     /// The disk has room for so many bytes, and again after two seconds.
     Enospc,
@@ -140,13 +140,22 @@ fn crash(node: usize, number: u32, again: Option<u64>) -> Fault {
 
 fn crashes(operations: u32, step: usize) -> usize {
     let twice = |node, number: u32| crash(node, number, Some(u64::from(number % 7)));
-    every("a crash before effect", operations, step, &|node, number| crash(node, number, None))
-        + every("a crash, and one in recovery, before effect", operations, step, &twice)
+    every("a crash before effect", operations, step, &|node, number| crash(node, number, None), &ended)
+        + every("a crash, and one in recovery, before effect", operations, step, &twice, &ended)
 }
 
 fn io_errors(operations: u32, step: usize) -> usize {
-    let kind = |node, number: u32| Kind::IoError { who: Target::Node(node), after: u64::from(number) };
-    every("an I/O error at I/O", operations, step, &|node, number| Fault { at: 0, kind: kind(node, number) })
+    let log = |node, number: u32| {
+        let kind = Kind::IoError { who: Target::Node(node), after: u64::from(number) };
+        Fault { at: 0, kind }
+    };
+    let checkpoints = |node, number: u32| {
+        let kind = Kind::CheckpointError { who: Target::Node(node), after: u64::from(number) };
+        Fault { at: 0, kind }
+    };
+    let met = |outcome: &Outcome| outcome.reached.count("checkpoint: an act fails") > 0;
+    every("an I/O error at I/O", operations, step, &log, &ended)
+        + every("an I/O error at act on checkpoints", operations, step, &checkpoints, &met)
         + read_errors(operations, step)
 }
 
@@ -157,11 +166,11 @@ fn read_errors(operations: u32, step: usize) -> usize {
         for number in (0..).step_by(step.max(1)) {
             let kind = Kind::ReadError { who: Target::Node(node), after: number, down: DOWN };
             let what = format!("a failed read, number {number} of a start of n{node}");
-            let (ends, right) = with(operations, vec![Fault { at: 30 * MS, kind }], &what);
+            let outcome = with(operations, vec![Fault { at: 30 * MS, kind }], &what);
             runs += 1;
-            failed += usize::from(!right);
+            failed += usize::from(outcome.failure.is_some());
             // The process ended, and its start did not.
-            if ends < 2 {
+            if outcome.crashes < 2 {
                 break;
             }
         }
@@ -170,15 +179,26 @@ fn read_errors(operations: u32, step: usize) -> usize {
     failed
 }
 
+/// Whether a fault ended a process.
+fn ended(outcome: &Outcome) -> bool {
+    outcome.crashes > 0
+}
+
 /// One run for each node and each place, until no place is left: the fault did not come any more.
-fn every(what: &str, operations: u32, step: usize, fault: &dyn Fn(usize, u32) -> Fault) -> usize {
+fn every(
+    what: &str,
+    operations: u32,
+    step: usize,
+    fault: &dyn Fn(usize, u32) -> Fault,
+    came: &dyn Fn(&Outcome) -> bool,
+) -> usize {
     let (mut runs, mut failed) = (0, 0);
     for node in 0..3 {
         for number in (0..).step_by(step.max(1)) {
-            let (crashes, right) = with(operations, vec![fault(node, number)], &format!("{what} {number} of n{node}"));
+            let outcome = with(operations, vec![fault(node, number)], &format!("{what} {number} of n{node}"));
             runs += 1;
-            failed += usize::from(!right);
-            if crashes == 0 {
+            failed += usize::from(outcome.failure.is_some());
+            if !came(&outcome) {
                 break;
             }
         }
@@ -187,19 +207,20 @@ fn every(what: &str, operations: u32, step: usize, fault: &dyn Fn(usize, u32) ->
     failed
 }
 
-/// A run with these faults: how many processes they ended, and whether all was right.
-fn with(operations: u32, faults: Vec<Fault>, what: &str) -> (u64, bool) {
+/// A run with these faults; what went wrong is printed.
+fn with(operations: u32, faults: Vec<Fault>, what: &str) -> Outcome {
     let mut plan = small(operations);
     plan.faults.extend(faults);
     plan.faults.sort_by_key(|fault| fault.at);
     let outcome = run_plan(plan, Trace::silent());
     outcome.failure.iter().for_each(|failure| println!("{what}: {}: {}", failure.check, failure.what));
-    (outcome.crashes, outcome.failure.is_none())
+    outcome
 }
 
 /// Two crashes, each at a drawn place of a drawn node, and each in a third of the runs with one more in its recovery.
 fn doubles(operations: u32, count: u64) -> usize {
-    let places = (0_u32..).find(|&number| with(operations, vec![crash(0, 1 << number, None)], "").0 == 0).unwrap_or(20);
+    let is_beyond = |&number: &u32| !ended(&with(operations, vec![crash(0, 1 << number, None)], ""));
+    let places = (0_u32..).find(is_beyond).unwrap_or(20);
     let mut failed = 0;
     for number in 0..count {
         let mut random = Random::of(number, 0xdb1);
@@ -208,8 +229,7 @@ fn doubles(operations: u32, count: u64) -> usize {
             crash(random.below(3), random.below(1 << places) as u32, again)
         };
         let faults = vec![draw(), draw()];
-        let (_, right) = with(operations, faults, &format!("pair {number} of crashes"));
-        failed += usize::from(!right);
+        failed += usize::from(with(operations, faults, &format!("pair {number} of crashes")).failure.is_some());
     }
     if count > 0 {
         println!("two crashes: {count} runs, {failed} failed");
@@ -226,9 +246,8 @@ fn full_disks(operations: u32, step: usize) -> usize {
         for bytes in (0..most).step_by(ROOM_STEP as usize * step.max(1)) {
             let kind = Kind::FullDisk { who: Target::Node(node), bytes, length: 2_000 * MS };
             let what = format!("a disk of n{node} with room for {bytes} bytes");
-            let (_, right) = with(operations, vec![Fault { at: 10 * MS, kind }], &what);
             runs += 1;
-            failed += usize::from(!right);
+            failed += usize::from(with(operations, vec![Fault { at: 10 * MS, kind }], &what).failure.is_some());
         }
     }
     println!("a full disk: {runs} places, {failed} failed");
@@ -243,9 +262,8 @@ fn slow_disks(operations: u32, step: usize) -> usize {
             let kind = Kind::SlowDisk { who: Target::Node(node), by: 1_000 * MS, length: 1_000 * MS };
             let at = number * SLOW_STEP;
             let what = format!("a slow disk of n{node} from {at} ns on");
-            let (_, right) = with(operations, vec![Fault { at, kind }], &what);
             runs += 1;
-            failed += usize::from(!right);
+            failed += usize::from(with(operations, vec![Fault { at, kind }], &what).failure.is_some());
         }
     }
     println!("a slow disk: {runs} places, {failed} failed");

@@ -105,6 +105,13 @@ pub enum Kind {
         /// Effects that succeed before.
         after: u64,
     },
+    /// The so manieth act on a node's checkpoints from now on fails; its process goes on.
+    CheckpointError {
+        /// Which.
+        who: Target,
+        /// Acts that succeed before.
+        after: u64,
+    },
     /// A node's process ends, and the so manieth read of its next start fails: it ends again.
     ReadError {
         /// Which.
@@ -267,7 +274,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 30] = [
+pub const KINDS: [&str; 31] = [
     "crash",
     "crash-all",
     "pause",
@@ -298,6 +305,7 @@ pub const KINDS: [&str; 30] = [
     "join",
     "leave",
     "resize",
+    "checkpoint-error",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -410,6 +418,7 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
             window: 1 << random.below(8),
             window_bytes_max: 1 << (6 + random.below(21)),
         },
+        30 => Kind::CheckpointError { who, after: random.below(12) as u64 },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
     }
 }

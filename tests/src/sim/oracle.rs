@@ -37,10 +37,34 @@ struct Known {
     accepted: BTreeMap<Instance, Ballot>,
     /// On disk: instances that others told to be decided.
     learned: BTreeSet<Instance>,
+    /// On disk: up to where everything is decided, by the log's own word.
+    decided_on_disk: Instance,
+    /// On disk: the state that this process began with, or one that was installed since.
+    state_on_disk: Instance,
     /// In memory: what it holds for each instance.
     slots: BTreeMap<Instance, Batch>,
     /// What it has decided and executed in this process.
     decided: Instance,
+}
+
+impl Known {
+    /// Whether all of a group's log up to an instance is on this disk, whose newest checkpoint is `saved`, and would be
+    /// known to be decided after a start as far as configurations go: who was removed forgets then (PX19).
+    fn holds(&self, group: &Group, upto: Instance, saved: Instance) -> Result<(), String> {
+        let logged = |instance: &Instance| self.accepted.contains_key(instance) || self.learned.contains(instance);
+        let saved = self.state_on_disk.max(saved);
+        let above = (saved.0 + 1..=upto.0).map(Instance);
+        if let Some(lacking) = { above }.find(|instance| !logged(instance)) {
+            return Err(format!("{lacking} is not on its disk"));
+        }
+        let configurations = group.configurations.iter().rev().map(|(from, _)| from.0.saturating_sub(1));
+        match { configurations }.find(|at| *at <= upto.0) {
+            Some(at) if at > saved.max(self.decided_on_disk).0 => {
+                Err(format!("that #{at}, a configuration, is decided is not on its disk"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The oracle.
@@ -135,7 +159,8 @@ impl Oracle {
                 self.vote(id.0, id.1, *instance, *ballot);
             }
             Record::Learned { instance, .. } => _ = known.learned.insert(*instance),
-            Record::Decided { .. } | Record::Lease { .. } => {}
+            Record::Decided { upto } => known.decided_on_disk = known.decided_on_disk.max(*upto),
+            Record::Lease { .. } => {}
         }
     }
 
@@ -175,7 +200,7 @@ impl Oracle {
             let what = format!("n{node} starts replica {replica} of {group}, whose disk is lost");
             return broken("I2 an empty disk votes", what);
         }
-        let mut now = Known { node, decided: snapshot, ..Known::default() };
+        let mut now = Known { node, decided: snapshot, state_on_disk: snapshot, ..Known::default() };
         for (_, record) in records {
             match record {
                 Record::Promise { ballot } => now.promised = now.promised.max(*ballot),
@@ -194,7 +219,8 @@ impl Oracle {
                     now.slots.insert(*instance, batch.clone());
                     now.learned.insert(*instance);
                 }
-                Record::Decided { .. } | Record::Lease { .. } => {}
+                Record::Decided { upto } => now.decided_on_disk = now.decided_on_disk.max(*upto),
+                Record::Lease { .. } => {}
             }
         }
         let before = self.known.insert((group, replica), now).unwrap_or_default();
@@ -217,6 +243,7 @@ impl Oracle {
     /// A snapshot takes the place of what a replica holds up to here.
     pub fn installed(&mut self, group: PartitionId, replica: ReplicaId, instance: Instance) {
         let known = self.known.entry((group, replica)).or_default();
+        known.state_on_disk = known.state_on_disk.max(instance);
         if instance > known.decided {
             known.slots = known.slots.split_off(&instance.next());
         }
@@ -240,8 +267,14 @@ impl Oracle {
         Ok(())
     }
 
-    /// What a replica is about to say.
-    fn sends(&mut self, (node, life): (usize, u64), id: (PartitionId, ReplicaId), message: &Message) -> Found {
+    /// What a replica is about to say, whose newest checkpoint is `saved`.
+    fn sends(
+        &mut self,
+        (node, life): (usize, u64),
+        id: (PartitionId, ReplicaId),
+        saved: impl Fn() -> Instance,
+        message: &Message,
+    ) -> Found {
         let (group, replica) = id;
         let known = self.known.entry(id).or_default();
         let Some(state) = self.groups.get_mut(&group) else { return Ok(()) };
@@ -279,6 +312,12 @@ impl Oracle {
                         let what = format!("n{node}.{group} says that it voted for #{instance} in {}", m.ballot);
                         return broken("I2 vote not durable", what);
                     }
+                }
+            }
+            Message::HeartbeatAck(m) => {
+                if let Err(what) = known.holds(state, m.durable_upto, saved()) {
+                    let what = format!("n{node}.{group} says that it holds all up to {}: {what}", m.durable_upto);
+                    return broken("I2 what it holds is not durable", what);
                 }
             }
             _ => {}
@@ -442,10 +481,11 @@ impl World {
         let process = (node, self.nodes[node].life);
         let Some(host) = self.nodes[node].hosts.get(&group) else { return Ok(()) };
         let id = (group, host.me);
+        let saved = || self.nodes[node].store.newest_checkpoint(group).unwrap_or_default();
         for effect in effects {
             match effect {
                 Effect::Persist { record, .. } => self.oracle.persists(id, record)?,
-                Effect::Send { message, .. } => self.oracle.sends(process, id, message)?,
+                Effect::Send { message, .. } => self.oracle.sends(process, id, saved, message)?,
                 _ => {}
             }
         }

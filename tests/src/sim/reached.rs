@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 223] = [
+pub const NAMES: [&str; 226] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -19,6 +19,7 @@ pub const NAMES: [&str; 223] = [
     "fault: slow disk",
     "fault: failed flush",
     "fault: I/O error",
+    "fault: I/O error of a checkpoint",
     "fault: full disk",
     "fault: disk lost",
     "fault: checkpoint rots",
@@ -173,6 +174,8 @@ pub const NAMES: [&str; 223] = [
     "checkpoint: there is one of this instance",
     "checkpoint: another one of the group is being written",
     "checkpoint: its files went meanwhile",
+    "checkpoint: an act fails",
+    "checkpoint: the disk has no room",
     "crash: between two acts of a checkpoint's life",
     "operator: adds a node",
     "operator: drains a node",
@@ -266,6 +269,7 @@ impl Reached {
             Kind::FailFlush { .. } => self.note("fault: failed flush"),
             Kind::IoError { .. } => self.note("fault: I/O error"),
             Kind::ReadError { .. } => self.note("start: a read may fail"),
+            Kind::CheckpointError { .. } => self.note("fault: I/O error of a checkpoint"),
             Kind::FullDisk { .. } => self.note("fault: full disk"),
             Kind::Wipe { .. } => self.note("fault: disk lost"),
             Kind::HangUp { .. } => self.note("fault: clients are hung up on"),
@@ -315,6 +319,11 @@ impl Reached {
     pub fn add(&mut self, name: &str, count: u64) {
         let at = NAMES.iter().position(|known| *known == name).expect("a name of the list");
         self.0[at] += count;
+    }
+
+    /// How often one was met.
+    pub fn count(&self, name: &str) -> u64 {
+        NAMES.iter().position(|known| *known == name).map_or(0, |at| self.0[at])
     }
 
     /// All of another run.

@@ -75,6 +75,11 @@ impl World {
                 self.reached.note("checkpoint: there is one of this instance");
                 self.checkpoint_counts(node, group, writing, None);
             }
+            Err(refused @ (Refused::Failed | Refused::Full)) => {
+                let full = refused == Refused::Full;
+                self.reached.note(if full { "checkpoint: the disk has no room" } else { "checkpoint: an act fails" });
+                self.give_up(node, group, wish);
+            }
             // The log keeps growing until there is one; a snapshot is asked for again. One to begin with may have come
             // twice.
             Err(Refused::Busy) => {
@@ -106,6 +111,10 @@ impl World {
             Stage::Done(older) => self.checkpoint_counts(node, group, writing, older),
             Stage::GivenUp => {
                 self.reached.note("checkpoint: its files went meanwhile");
+                self.give_up(node, group, writing.wish);
+            }
+            Stage::Failed => {
+                self.reached.note("checkpoint: an act fails");
                 self.give_up(node, group, writing.wish);
             }
         }

@@ -265,8 +265,14 @@ impl Store {
         self.disk.0.borrow_mut().fail_read = Some(after);
     }
 
+    /// The act after so many more of checkpoints fails.
+    pub fn fail_checkpoint(&mut self, after: u64) {
+        self.checkpoints.fail_at = Some(after);
+    }
+
     /// Nothing of the disk fails any more.
     pub fn spare(&mut self) {
+        self.checkpoints.fail_at = None;
         let mut disk = self.disk.0.borrow_mut();
         (disk.fail_flushes, disk.cut_at, disk.fail_read) = (0, None, None);
     }
@@ -285,6 +291,12 @@ impl Store {
 
     /// Begins a checkpoint, and names it.
     pub fn begin_checkpoint(&mut self, group: GroupId, saved: Saved) -> Result<u64, Refused> {
+        let disk = self.disk.0.borrow();
+        let used = || disk.file_names().iter().map(|name| disk.bytes(*name).len()).sum::<usize>() as u64;
+        if disk.budget.is_some_and(|budget| budget < used() + saved.bytes() as u64) {
+            return Err(Refused::Full);
+        }
+        drop(disk);
         self.checkpoints.begin(group, saved)
     }
 

@@ -386,6 +386,10 @@ impl World {
                     self.nodes[node].store.fail_at(after);
                 }
             }
+            Kind::CheckpointError { who, after } => {
+                let node = self.node_of(who);
+                self.nodes[node].store.fail_checkpoint(after);
+            }
             Kind::ReadError { who, after, down } => {
                 let node = self.node_of(who);
                 if self.nodes[node].up {

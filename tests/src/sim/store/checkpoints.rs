@@ -85,6 +85,21 @@ fn apply(names: &mut BTreeMap<String, usize>, change: &Change) {
     }
 }
 
+/// Whether the next act is the one that fails.
+fn fails(left: &mut Option<u64>) -> bool {
+    match left {
+        Some(0) => {
+            *left = None;
+            true
+        }
+        Some(acts) => {
+            *acts -= 1;
+            false
+        }
+        None => false,
+    }
+}
+
 fn instances(names: &BTreeMap<String, usize>) -> Vec<Instance> {
     let mut instances: Vec<Instance> = names.keys().filter_map(|name| life::instance_of(name)).collect();
     instances.sort();
@@ -114,6 +129,8 @@ pub enum Stage {
     Done(Option<Instance>),
     /// Its files or names are not where it left them: it is given up.
     GivenUp,
+    /// The disk failed: it is given up.
+    Failed,
 }
 
 /// Why a checkpoint is not begun.
@@ -123,6 +140,10 @@ pub enum Refused {
     Busy,
     /// There is one of this instance already.
     Present,
+    /// The disk failed.
+    Failed,
+    /// It has no room.
+    Full,
 }
 
 /// All checkpoints of a disk.
@@ -133,6 +154,8 @@ pub struct Checkpoints {
     busy: Busy,
     drafts: BTreeMap<u64, Draft>,
     next: u64,
+    /// Acts until one fails.
+    pub(super) fail_at: Option<u64>,
 }
 
 impl Checkpoints {
@@ -141,6 +164,12 @@ impl Checkpoints {
         let instance = saved.instance;
         let directory = self.directories.entry(group).or_default();
         if directory.now.contains_key(&life::name(instance)) {
+            if fails(&mut self.fail_at) {
+                return Err(Refused::Failed);
+            }
+            if life::flushes_present() {
+                directory.flush();
+            }
             return Err(Refused::Present);
         }
         if !self.busy.begin(group) {
@@ -166,7 +195,14 @@ impl Checkpoints {
     /// Does the next act of a draft.
     pub fn proceed(&mut self, number: u64) -> Stage {
         let Some(mut draft) = self.drafts.remove(&number) else { return Stage::GivenUp };
-        let stage = self.act(&mut draft).unwrap_or(Stage::GivenUp);
+        let stage = match fails(&mut self.fail_at) {
+            true => {
+                // What is written of it goes; if it has its name already, that is not flushed yet, or it counts.
+                self.empty(draft.group, &life::draft_name(draft.instance));
+                Stage::Failed
+            }
+            false => self.act(&mut draft).unwrap_or(Stage::GivenUp),
+        };
         if stage == Stage::Going {
             self.drafts.insert(number, draft);
         } else {
@@ -215,7 +251,8 @@ impl Checkpoints {
     /// Removes the files behind a name, and the name.
     fn empty(&mut self, group: GroupId, name: &str) {
         let Some(directory) = self.directories.get_mut(&group) else { return };
-        if let Some(files) = directory.now.get(name).and_then(|files| self.files.get_mut(files)) {
+        let Some(files) = directory.now.get(name) else { return };
+        if let Some(files) = self.files.get_mut(files) {
             files.whole = false;
         }
         directory.change(Change::Remove(name.to_owned()));
@@ -228,7 +265,7 @@ impl Checkpoints {
 
     /// The process ends; with `power` what was not flushed may be lost.
     pub fn crash(&mut self, power: bool, random: &mut Random) {
-        (self.busy, self.drafts) = (Busy::default(), BTreeMap::new());
+        (self.busy, self.drafts, self.fail_at) = (Busy::default(), BTreeMap::new(), None);
         if power {
             for files in self.files.values_mut().filter(|files| !files.flushed) {
                 files.whole &= random.below(2) == 0;
