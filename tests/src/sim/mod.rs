@@ -17,7 +17,7 @@
 //! | `faults`, `stories`, `traps` | what goes wrong, and what together; what waits for its moment |
 //! | `clients` | client sessions and their workload |
 //! | `queries` | queries over several partitions: the coordinator, letters, parts |
-//! | `oracle`, `groups`, `tickets`, `ledger`, `marks`, `positions` | invariants after every step, from the simulator's own knowledge |
+//! | `oracle`, `known`, `groups`, `tickets`, `ledger`, `marks`, `positions` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
 //! | `schedule`, `scripts` | runs as files, some with planted bugs; these, and schedules A to F, played |
@@ -39,6 +39,7 @@ mod exhaustive;
 mod failing;
 mod faults;
 mod groups;
+mod known;
 mod ledger;
 mod marks;
 mod members;

@@ -15,6 +15,7 @@ use coppice_server::machine::shard::Shard;
 use coppice_server::replica::{Effect, QueryPart};
 
 use super::groups::Group;
+use super::known::{Known, decided_by};
 use super::ledger::Ledger;
 use super::marks::{forked_whole, has_sound_tree, is_elected};
 use super::members::note_members;
@@ -26,47 +27,6 @@ use super::world::World;
 /// trees are looked through.
 const UNDO_CHECK_STEPS: u64 = 64;
 
-/// What is known of one replica.
-#[derive(Debug, Default)]
-struct Known {
-    /// Where it lives.
-    node: usize,
-    /// On disk.
-    promised: Ballot,
-    /// On disk: the ballot of the vote for each instance above the snapshot.
-    accepted: BTreeMap<Instance, Ballot>,
-    /// On disk: instances that others told to be decided.
-    learned: BTreeSet<Instance>,
-    /// On disk: up to where everything is decided, by the log's own word.
-    decided_on_disk: Instance,
-    /// On disk: the state that this process began with, or one that was installed since.
-    state_on_disk: Instance,
-    /// In memory: what it holds for each instance.
-    slots: BTreeMap<Instance, Batch>,
-    /// What it has decided and executed in this process.
-    decided: Instance,
-}
-
-impl Known {
-    /// Whether all of a group's log up to an instance is on this disk, whose newest checkpoint is `saved`, and would be
-    /// known to be decided after a start as far as configurations go: who was removed forgets then (PX19).
-    fn holds(&self, group: &Group, upto: Instance, saved: Instance) -> Result<(), String> {
-        let logged = |instance: &Instance| self.accepted.contains_key(instance) || self.learned.contains(instance);
-        let saved = self.state_on_disk.max(saved);
-        let above = (saved.0 + 1..=upto.0).map(Instance);
-        if let Some(lacking) = { above }.find(|instance| !logged(instance)) {
-            return Err(format!("{lacking} is not on its disk"));
-        }
-        let configurations = group.configurations.iter().rev().map(|(from, _)| from.0.saturating_sub(1));
-        match { configurations }.find(|at| *at <= upto.0) {
-            Some(at) if at > saved.max(self.decided_on_disk).0 => {
-                Err(format!("that #{at}, a configuration, is decided is not on its disk"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 /// The oracle.
 #[derive(Default)]
 pub struct Oracle {
@@ -77,6 +37,8 @@ pub struct Oracle {
     pub groups: BTreeMap<PartitionId, Group>,
     /// Replicas that lived on a disk that is lost.
     lost: BTreeSet<(PartitionId, ReplicaId)>,
+    /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted.
+    rotten: BTreeSet<(PartitionId, ReplicaId)>,
     /// What the logs come to, by a model.
     pub ledger: Ledger,
 }
@@ -151,6 +113,7 @@ impl Oracle {
     fn durable_record(&mut self, node: usize, id: (PartitionId, ReplicaId), record: &Record) {
         let known = self.known.entry(id).or_default();
         known.node = node;
+        known.decided_on_disk = known.decided_on_disk.max(decided_by(record));
         match record {
             Record::Promise { ballot } => known.promised = known.promised.max(*ballot),
             Record::Accept { instance, ballot, .. } => {
@@ -159,9 +122,13 @@ impl Oracle {
                 self.vote(id.0, id.1, *instance, *ballot);
             }
             Record::Learned { instance, .. } => _ = known.learned.insert(*instance),
-            Record::Decided { upto } => known.decided_on_disk = known.decided_on_disk.max(*upto),
-            Record::Lease { .. } => {}
+            Record::Decided { .. } | Record::Lease { .. } => {}
         }
+    }
+
+    /// A replica has no state that its log goes on from, and gets one of the others.
+    pub fn state_lost(&mut self, group: PartitionId, replica: ReplicaId) {
+        self.rotten.insert((group, replica));
     }
 
     /// A node's disk is gone, and with it what its replicas promised: none of them may come back.
@@ -219,9 +186,9 @@ impl Oracle {
                     now.slots.insert(*instance, batch.clone());
                     now.learned.insert(*instance);
                 }
-                Record::Decided { upto } => now.decided_on_disk = now.decided_on_disk.max(*upto),
-                Record::Lease { .. } => {}
+                Record::Decided { .. } | Record::Lease { .. } => {}
             }
+            now.decided_on_disk = now.decided_on_disk.max(decided_by(record));
         }
         let before = self.known.insert((group, replica), now).unwrap_or_default();
         let now = &self.known[&(group, replica)];
@@ -431,8 +398,9 @@ impl Oracle {
                 let logged = known.accepted.contains_key(&instance) || known.learned.contains(&instance);
                 logged || saved(known.node) >= instance
             });
-            // What it held when it answered is gone with its disk: one of a majority may be.
-            known || self.lost.contains(&id)
+            // What it held when it answered is gone with its disk, or with a part of that: one of a majority may be
+            // (seed 901356).
+            known || self.lost.contains(&id) || self.rotten.contains(&id)
         };
         let governing = state.configurations.partition_point(|(from, _)| *from <= instance).saturating_sub(1);
         state.configurations[governing..].iter().any(|(_, configuration)| {
