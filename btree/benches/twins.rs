@@ -53,6 +53,8 @@ mod remove;
 mod run;
 #[path = "../src/search.rs"]
 mod search;
+#[path = "../src/settle.rs"]
+mod settle;
 #[path = "../src/shared_safe.rs"]
 mod shared;
 #[path = "../src/snapshot.rs"]

@@ -34,6 +34,8 @@ pub struct Shape {
     pub leaves_fast: u64,
     /// Nodes above the leaves.
     pub inner_nodes: u64,
+    /// Those of them that have borrowed children from what they were copied from, and keep that alive.
+    pub borrowing: u64,
 }
 
 impl Snapshot {
@@ -97,6 +99,7 @@ impl Snapshot {
             return violation(format!("an inner node of {} children", inner.len()));
         }
         shape.inner_nodes += 1;
+        shape.borrowing += u64::from(inner.is_borrowing());
         let mut sum = Summary::default();
         let mut low = low.map(<[u8]>::to_vec);
         for (at, child) in inner.children().enumerate() {

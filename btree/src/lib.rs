@@ -28,7 +28,7 @@
 //! | `shared`, `shared_safe` | counted references to nodes, and who lends them (unsafe); their safe twin |
 //! | `node`, `words`, `wide` | links and inner nodes; the fast and the general leaf |
 //! | `snapshot`, `iter`, `run`, `cursor`, `rank` | reading |
-//! | `tree` | the tree; below it `insert`, `remove`, `fix`, `split`, `join`, `bulk` |
+//! | `tree` | the tree; below it `insert`, `remove`, `fix`, `split`, `join`, `bulk`, `settle` |
 //! | `op`, `undo`, `batch` | commands, taking them back, many at once |
 //! | `check`, `mutants` | every invariant; planted bugs |
 #![cfg_attr(feature = "safe", forbid(unsafe_code))]
@@ -54,6 +54,7 @@ mod rank;
 mod remove;
 mod run;
 mod search;
+mod settle;
 #[cfg_attr(feature = "safe", path = "shared_safe.rs")]
 mod shared;
 mod snapshot;

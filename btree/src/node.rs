@@ -235,9 +235,21 @@ impl Inner {
     #[inline]
     pub fn settled_at_times(&mut self) -> &mut Self {
         if self.lenders > 0 && self.summary.digest.is_multiple_of(8) {
-            self.lenders -= self.children.settle();
+            self.settle();
         }
         self
+    }
+
+    /// Takes over what this node has borrowed, if it can.
+    pub fn settle(&mut self) {
+        if self.lenders > 0 {
+            self.lenders -= self.children.settle();
+        }
+    }
+
+    /// Whether some of its children may be borrowed.
+    pub fn is_borrowing(&self) -> bool {
+        self.lenders > 0
     }
 
     /// A node of one child; more must follow.

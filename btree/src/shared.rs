@@ -282,6 +282,12 @@ impl<'a> LinkMut<'a> {
         self.0.own()
     }
 
+    /// The inner node, to be changed, if nobody else holds it: nothing is copied.
+    pub fn own_if_alone(self) -> Option<&'a mut Inner> {
+        let is_inner = matches!(self.node(), Node::Inner(_));
+        (is_inner && self.0.is_only_owner()).then(|| self.own_inner())
+    }
+
     /// The same for a while.
     #[inline]
     pub fn again(&mut self) -> LinkMut<'_> {

@@ -103,6 +103,13 @@ impl<'a> LinkMut<'a> {
         self.0.own()
     }
 
+    pub fn own_if_alone(self) -> Option<&'a mut Inner> {
+        match &self.0 {
+            Link::Inner(inner) if Arc::strong_count(inner) == 1 => Some(self.own_inner()),
+            _ => None,
+        }
+    }
+
     pub fn again(&mut self) -> LinkMut<'_> {
         LinkMut(self.0)
     }

@@ -9,10 +9,11 @@ use crate::insert::Write;
 use crate::join::{Tall, join};
 use crate::key::{Probe, separator};
 use crate::remove::remove;
-use crate::shared::Link;
+use crate::settle::settle;
+use crate::shared::{Link, LinkMut};
 use crate::snapshot::Snapshot;
 use crate::split::split;
-use crate::value::Value;
+use crate::value::{Key, Value};
 
 /// An ordered map from byte strings to byte strings, copy-on-write at node level.
 ///
@@ -87,6 +88,15 @@ impl Tree {
         if mutant!(range_no_snapshot) {
             self.live.set(&self.now);
         }
+    }
+
+    /// Frees what is kept only because snapshots that have ended by now once shared it with this tree. Changes do that
+    /// on their way; this is for what nobody changes. Goes through inner nodes in key order, `nodes` of them and the way
+    /// to the first, from the place of the key `from` on, and returns the key to go on from; none: it is through. Content
+    /// and digest stay. O(`nodes`), and the freeing.
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
+        let mut left = nodes;
+        settle(LinkMut::from(self.now.root.as_mut()?), from, &mut left)
     }
 
     /// Removes every pair.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use coppice_btree::Key;
 use coppice_ordering::{Batch, Instance, Ticket};
 
 use crate::failpoints::failpoint;
@@ -122,6 +123,11 @@ impl Executor {
     /// The state at the tip.
     pub fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    /// See [`coppice_btree::Tree::settle`]. The state stays what it is.
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
+        self.machine.settle(from, nodes)
     }
 
     /// The state at the tip, to plant a bug in.

@@ -115,6 +115,7 @@ impl Run {
                 16..=18 => self.read_range(),
                 19..=25 => self.batch(),
                 26..=27 => self.fork(),
+                28..=29 => self.settle(),
                 _ => {
                     let op = self.op();
                     self.execute(&op);
@@ -244,6 +245,16 @@ impl Run {
         }
         compare(&tree, &content);
         self.snapshots.push((tree.snapshot(), content));
+    }
+
+    /// What nobody shares any more is taken over, here and there.
+    fn settle(&mut self) {
+        let from = self.pairs.key(self.random.below(self.keys));
+        let nodes = self.random.below(40) as usize;
+        let digest = self.tree.digest();
+        let next = self.tree.settle(&from, nodes);
+        assert!(next.is_none_or(|next| next.as_slice() > from.as_slice()));
+        assert_eq!(self.tree.digest(), digest);
     }
 
     fn load(&mut self) {

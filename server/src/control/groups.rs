@@ -253,6 +253,7 @@ impl Control {
                 metrics,
                 lags: BTreeMap::new(),
                 times: Default::default(),
+                settling: None,
             };
             shard.host(group, hosted, effects);
             failpoint!("control.hosted");

@@ -285,6 +285,8 @@ fn checkpointed(
 ) {
     let Some(group) = shard.groups.get_mut(&id) else { return };
     group.checkpointing = false;
+    shard.begin_settling(id);
+    let Some(group) = shard.groups.get_mut(&id) else { return };
     match written {
         Ok(Written { manifest, trim_upto }) => {
             group.checkpoint_bytes = manifest.bytes;

@@ -6,6 +6,7 @@ pub mod shard;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coppice_btree::Key;
 use coppice_client::wire::{ChangeId, SessionId};
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
@@ -203,6 +204,14 @@ impl Machine {
         match self {
             Machine::Shard(shard) => shard.digest(),
             Machine::Directory(directory) => directory.digest(),
+        }
+    }
+
+    /// See [`coppice_btree::Tree::settle`]. The directory has no tree.
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
+        match self {
+            Machine::Shard(shard) => shard.settle(from, nodes),
+            Machine::Directory(_) => None,
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Tree, Undo, UndoMark};
+use coppice_btree::{Capacity, Cursor, Key, KeyRange, Op, OpResult, Tree, Undo, UndoMark};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
@@ -203,6 +203,11 @@ impl Shard {
     /// The tree at the tip.
     pub fn tree(&self) -> &Tree {
         &self.tree
+    }
+
+    /// See [`Tree::settle`].
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
+        self.tree.settle(from, nodes)
     }
 
     /// Gives the tree away.

@@ -6,6 +6,7 @@ use coppice_client::wire::{ChangeId, NodeId};
 use coppice_ordering::{Instance, ReplicaId, Ticket};
 
 use super::lag::Lag;
+use super::settling::Settling;
 use crate::checkpoint::due::Needs;
 use crate::metrics::{CloseReason, Partition, PartitionSample};
 use crate::net::rpc::GroupReport;
@@ -48,6 +49,8 @@ pub struct Group {
     pub lags: BTreeMap<NodeId, Lag>,
     /// When the newest instances were proposed and decided, where this one led.
     pub times: VecDeque<Decided>,
+    /// Its tree lets go of what a checkpoint shared with it.
+    pub(crate) settling: Option<Settling>,
 }
 
 const CLOSE_REASONS: [CloseReason; 3] = [CloseReason::Bytes, CloseReason::Idle, CloseReason::Delay];

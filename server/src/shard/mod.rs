@@ -17,6 +17,7 @@ mod merges;
 mod pilot;
 mod queries;
 pub mod ranges;
+mod settling;
 mod watch;
 
 use std::cell::RefCell;
@@ -445,13 +446,19 @@ impl Shard {
         }
         self.tick_queries(now);
         self.watch(now);
+        self.settle(now);
         self.turn.notify_one();
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let now = self.now();
         let deadlines = self.groups.values().filter_map(|group| group.replica.deadline());
-        deadlines.chain(self.queries.deadline()).chain(self.watch_at()).min().map(|deadline| deadline.since(now))
+        deadlines
+            .chain(self.queries.deadline())
+            .chain(self.watch_at())
+            .chain(self.settle_at())
+            .min()
+            .map(|deadline| deadline.since(now))
     }
 }
 
