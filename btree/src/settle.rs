@@ -33,7 +33,8 @@ pub(crate) fn settle(link: LinkMut<'_>, from: &[u8], left: &mut usize) -> Option
 
 #[cfg(test)]
 mod tests {
-    use crate::{Capacity, Tree};
+    use crate::capacity::Capacity;
+    use crate::tree::Tree;
 
     fn key(number: u64) -> [u8; 8] {
         number.to_be_bytes()

@@ -91,9 +91,9 @@ impl Tree {
     }
 
     /// Frees what is kept only because snapshots that have ended by now once shared it with this tree. Changes do that
-    /// on their way; this is for what nobody changes. Goes through inner nodes in key order, `nodes` of them and the way
-    /// to the first, from the place of the key `from` on, and returns the key to go on from; none: it is through. Content
-    /// and digest stay. O(`nodes`), and the freeing.
+    /// on their way; this is for what nobody changes. Goes through `nodes` inner nodes in key order, and those on the
+    /// way to the first, from the place of the key `from` on, and returns the key to go on from; none: it is through.
+    /// Content and digest stay. O(`nodes`), and the freeing.
     pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
         let mut left = nodes;
         settle(LinkMut::from(self.now.root.as_mut()?), from, &mut left)

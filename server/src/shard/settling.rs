@@ -1,5 +1,5 @@
-//! A checkpoint that has ended leaves memory behind: what changed nodes were copied from while it was read. Changes free
-//! it on their way; here it goes where nothing changes any more, a little at a time, beside everything else.
+//! A checkpoint that has ended leaves memory behind: what changed nodes were copied from while it was read. Changes
+//! free it on their way; here it goes where nothing changes any more, a little at a time, beside everything else.
 
 use std::time::Duration;
 
