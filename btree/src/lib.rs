@@ -74,6 +74,7 @@ pub use iter::{Range, RangeReverse, Runs, RunsReverse};
 pub use key::{KeyRange, KeyRef};
 pub use op::{Op, OpResult};
 pub use run::{Run, WideRun, WordsBuffer, WordsRun};
+pub use settle::Settled;
 pub use snapshot::Snapshot;
 pub use tree::Tree;
 pub use undo::{Undo, UndoMark};

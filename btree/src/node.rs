@@ -240,11 +240,11 @@ impl Inner {
         self
     }
 
-    /// Takes over what this node has borrowed, if it can.
-    pub fn settle(&mut self) {
-        if self.lenders > 0 {
-            self.lenders -= self.children.settle();
-        }
+    /// Takes over what this node has borrowed, if it can. Returns from how many nodes.
+    pub fn settle(&mut self) -> u16 {
+        let settled = if self.lenders > 0 { self.children.settle() } else { 0 };
+        self.lenders -= settled;
+        settled
     }
 
     /// Whether some of its children may be borrowed.

@@ -9,11 +9,11 @@ use crate::insert::Write;
 use crate::join::{Tall, join};
 use crate::key::{Probe, separator};
 use crate::remove::remove;
-use crate::settle::settle;
+use crate::settle::{Settled, Walk, settle};
 use crate::shared::{Link, LinkMut};
 use crate::snapshot::Snapshot;
 use crate::split::split;
-use crate::value::{Key, Value};
+use crate::value::Value;
 
 /// An ordered map from byte strings to byte strings, copy-on-write at node level.
 ///
@@ -92,11 +92,12 @@ impl Tree {
 
     /// Frees what is kept only because snapshots that have ended by now once shared it with this tree. Changes do that
     /// on their way; this is for what nobody changes. Goes through `nodes` inner nodes in key order, and those on the
-    /// way to the first, from the place of the key `from` on, and returns the key to go on from; none: it is through.
-    /// Content and digest stay. O(`nodes`), and the freeing.
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
-        let mut left = nodes;
-        settle(LinkMut::from(self.now.root.as_mut()?), from, &mut left)
+    /// way to the first, from the place of the key `from` on; one that lets go of what it was copied from counts for
+    /// several. Content and digest stay. O(`nodes`), and whole subtrees where much was removed meanwhile.
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
+        let mut walk = Walk { left: nodes, is_shared: false };
+        let next = self.now.root.as_mut().and_then(|root| settle(LinkMut::from(root), from, &mut walk));
+        Settled { next, is_shared: walk.is_shared }
     }
 
     /// Removes every pair.

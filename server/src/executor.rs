@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use coppice_btree::Key;
+use coppice_btree::Settled;
 use coppice_ordering::{Batch, Instance, Ticket};
 
 use crate::failpoints::failpoint;
@@ -126,7 +126,7 @@ impl Executor {
     }
 
     /// See [`coppice_btree::Tree::settle`]. The state stays what it is.
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
         self.machine.settle(from, nodes)
     }
 

@@ -6,7 +6,7 @@ pub mod shard;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_btree::Key;
+use coppice_btree::Settled;
 use coppice_client::wire::{ChangeId, SessionId};
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
@@ -208,10 +208,10 @@ impl Machine {
     }
 
     /// See [`coppice_btree::Tree::settle`]. The directory has no tree.
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
         match self {
             Machine::Shard(shard) => shard.settle(from, nodes),
-            Machine::Directory(_) => None,
+            Machine::Directory(_) => Settled::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Capacity, Cursor, Key, KeyRange, Op, OpResult, Tree, Undo, UndoMark};
+use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Settled, Tree, Undo, UndoMark};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
@@ -206,7 +206,7 @@ impl Shard {
     }
 
     /// See [`Tree::settle`].
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Option<Key> {
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
         self.tree.settle(from, nodes)
     }
 

@@ -19,7 +19,7 @@ pub struct Known {
     pub learned: BTreeSet<Instance>,
     /// On disk: up to where everything is decided, by the log's own word.
     pub decided_on_disk: Instance,
-    /// On disk: the state that this process began with, or one that was installed since.
+    /// On disk: the state that this process began with.
     pub state_on_disk: Instance,
     /// In memory: what it holds for each instance.
     pub slots: BTreeMap<Instance, Batch>,
@@ -31,7 +31,12 @@ impl Known {
     /// Whether all of a group's log up to an instance is on this disk, whose newest checkpoint is `saved`, and would be
     /// known to be decided after a start as far as configurations go: who was removed forgets then (PX19).
     pub fn holds(&self, group: &Group, upto: Instance, saved: Instance) -> Result<(), String> {
-        let logged = |instance: &Instance| self.accepted.contains_key(instance) || self.learned.contains(instance);
+        // A vote for what was decided, not for something else in an older ballot.
+        let voted = |instance: &Instance| {
+            let ballot = self.accepted.get(instance)?;
+            Some(group.at(instance.0).is_none() || group.proposals.get(&(*instance, *ballot)) == group.at(instance.0))
+        };
+        let logged = |instance: &Instance| self.learned.contains(instance) || voted(instance) == Some(true);
         let saved = self.state_on_disk.max(saved);
         let above = (saved.0 + 1..=upto.0).map(Instance);
         if let Some(lacking) = { above }.find(|instance| !logged(instance)) {

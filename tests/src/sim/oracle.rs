@@ -37,7 +37,8 @@ pub struct Oracle {
     pub groups: BTreeMap<PartitionId, Group>,
     /// Replicas that lived on a disk that is lost.
     lost: BTreeSet<(PartitionId, ReplicaId)>,
-    /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted.
+    /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted, of one node at most.
+    /// They wait for that of another one.
     rotten: BTreeSet<(PartitionId, ReplicaId)>,
     /// What the logs come to, by a model.
     pub ledger: Ledger,
@@ -190,6 +191,7 @@ impl Oracle {
             }
             now.decided_on_disk = now.decided_on_disk.max(decided_by(record));
         }
+        self.rotten.remove(&(group, replica));
         let before = self.known.insert((group, replica), now).unwrap_or_default();
         let now = &self.known[&(group, replica)];
         if now.promised < before.promised {
@@ -210,7 +212,6 @@ impl Oracle {
     /// A snapshot takes the place of what a replica holds up to here.
     pub fn installed(&mut self, group: PartitionId, replica: ReplicaId, instance: Instance) {
         let known = self.known.entry((group, replica)).or_default();
-        known.state_on_disk = known.state_on_disk.max(instance);
         if instance > known.decided {
             known.slots = known.slots.split_off(&instance.next());
         }

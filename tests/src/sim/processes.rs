@@ -147,7 +147,9 @@ impl World {
         let start = start.map_err(|lost| format!("trimmed up to {}, and no checkpoint reaches that far", lost.0))?;
         if start.is_none() {
             self.reached.note("start: a replica waits for a state from elsewhere");
-            self.oracle.state_lost(group, me);
+            if self.nodes[node].is_rotten {
+                self.oracle.state_lost(group, me);
+            }
         }
         start.iter().for_each(|start| self.nodes[node].control.residents.runs(start));
         Ok(start)

@@ -293,11 +293,8 @@ impl Store {
     pub fn begin_checkpoint(&mut self, group: GroupId, saved: Saved) -> Result<u64, Refused> {
         let disk = self.disk.0.borrow();
         let used = || disk.file_names().iter().map(|name| disk.bytes(*name).len()).sum::<usize>() as u64;
-        if disk.budget.is_some_and(|budget| budget < used() + saved.bytes() as u64) {
-            return Err(Refused::Full);
-        }
-        drop(disk);
-        self.checkpoints.begin(group, saved)
+        let room = disk.budget.map(|budget| budget.saturating_sub(used()));
+        self.checkpoints.begin(group, saved, room)
     }
 
     /// Does the next act of a checkpoint's life.

@@ -159,8 +159,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Begins one. Names the draft.
-    pub fn begin(&mut self, group: GroupId, saved: Saved) -> Result<u64, Refused> {
+    /// Begins one, on a disk with so much room. Names the draft.
+    pub fn begin(&mut self, group: GroupId, saved: Saved, room: Option<u64>) -> Result<u64, Refused> {
         let instance = saved.instance;
         let directory = self.directories.entry(group).or_default();
         if directory.now.contains_key(&life::name(instance)) {
@@ -172,8 +172,15 @@ impl Checkpoints {
             }
             return Err(Refused::Present);
         }
+        if room.is_some_and(|room| room < saved.bytes() as u64) {
+            return Err(Refused::Full);
+        }
         if !self.busy.begin(group) {
             return Err(Refused::Busy);
+        }
+        if fails(&mut self.fail_at) {
+            self.busy.end(group);
+            return Err(Refused::Failed);
         }
         let (name, files) = (life::draft_name(instance), self.next as usize);
         if let Some(before) = directory.now.get(&name) {
