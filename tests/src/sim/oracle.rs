@@ -37,8 +37,8 @@ pub struct Oracle {
     pub groups: BTreeMap<PartitionId, Group>,
     /// Replicas that lived on a disk that is lost.
     lost: BTreeSet<(PartitionId, ReplicaId)>,
-    /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted, of one node at most.
-    /// They wait for that of another one.
+    /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted, of one node at
+    /// most. They wait for that of another one.
     rotten: BTreeSet<(PartitionId, ReplicaId)>,
     /// What the logs come to, by a model.
     pub ledger: Ledger,
