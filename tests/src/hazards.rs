@@ -318,6 +318,11 @@ pub const OTHERS: &[&str] = &[
     // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
     // (ordering.md 7, reliability.md RD7).
     "read_survives_install",
+    // Where nothing is decided for long, reads are answered from the tip as if it were decided, without a confirmed
+    // leadership, or before the tickets that they saw are released (ordering.md 7; reliability.md RD1, RD7, RD10).
+    "patient_sees_tip",
+    "patient_unconfirmed",
+    "patient_skips_gate",
     // So does a part of a query that was made ahead (ordering.md 4, step 6).
     "part_survives_install",
     // The checkpoints of a removed replica go before its removal is durable (reliability.md ST4).

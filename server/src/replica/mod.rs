@@ -6,6 +6,7 @@
 
 mod inherit;
 mod limits;
+mod patience;
 mod queries;
 mod reads;
 mod samples;
@@ -26,6 +27,7 @@ use coppice_ordering::{
 
 use inherit::Stall;
 use limits::Limits;
+use patience::Patience;
 use reads::{AskedRead, HeldRead};
 use samples::SAMPLES_MAX;
 pub use samples::{Decided, Proposed, Samples};
@@ -73,6 +75,7 @@ pub struct Replica {
     /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
     stall: Option<Stall>,
     limits: Limits,
+    patience: Patience,
     /// Buffer.
     placed: Vec<Placed>,
     /// Confirmations that the coordinator waits for, ascending.
@@ -122,6 +125,7 @@ impl Replica {
             announced: Instance::ZERO,
             stall: None,
             limits: Limits::default(),
+            patience: Patience::default(),
             placed: Vec::new(),
             confirms: VecDeque::new(),
             executor: Executor::new(machine, decided, executing),
@@ -252,8 +256,8 @@ impl Replica {
     /// When `step` with `Tick` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
-        let limits = self.limits.again();
-        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(stall).chain(limits).min()
+        let mine = [stall, self.limits.again(), self.patience.ends()].into_iter().flatten();
+        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine).min()
     }
 
     /// The replica is removed: whoever waits here asks elsewhere now, not when patience ends. What was proposed, and
@@ -327,6 +331,7 @@ impl Replica {
         self.tell_placed(now, effects);
         self.propose_limits(now, effects);
         self.note_stall(now, effects);
+        self.keep_patience(now, effects);
         self.let_out(effects);
     }
 

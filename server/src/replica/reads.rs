@@ -1,7 +1,7 @@
 //! Reads: executed where they arrive, answered when leadership was confirmed after that and what they saw is decided
 //! (ordering.md 7). A replica that follows asks the leader how far it must have decided.
 
-use coppice_ordering::{Instance, ReadToken};
+use coppice_ordering::{Instance, ReadToken, Ticket};
 
 use super::{Effect, READS_MAX, Replica, refuse};
 use crate::machine::Machine;
@@ -34,13 +34,13 @@ impl Replica {
         if stale {
             return self.read_stale(origin, &request, effects);
         }
-        if self.executor.awaits().is_some() {
+        if self.executor.awaits().is_some() || self.executor.decided() < self.paxos.decided_upto() {
             // What is decided behind the batch that waits may have been answered by a leader before this one.
             return refuse(effects, origin, Refusal::Busy);
         }
         if self.leading {
-            let reply = self.execute_read(&request);
-            let (token, position) = (self.read_token, self.executor.tip());
+            let (reply, position) = self.execute_read(&request);
+            let token = self.read_token;
             self.reads.push_back(HeldRead { token, position, origin, request, reply });
             self.unconfirmed_reads = true;
         } else if anywhere && self.leader.is_some() {
@@ -61,8 +61,27 @@ impl Replica {
         effects.push(Effect::Reply { origin, reply });
     }
 
-    pub(super) fn execute_read(&self, request: &Request) -> Reply {
-        read_from(self.executor.machine(), self.executor.tip(), request)
+    /// Reads at the tip, or at the decided instance where nothing gets decided; tells where.
+    pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance) {
+        let (state, position) = self.state_to_read();
+        (read_from(state, position, request), position)
+    }
+
+    fn state_to_read(&self) -> (&Machine, Instance) {
+        let decided = self.executor.decided();
+        match self.patience.state(decided) {
+            Some(state) => (state, decided),
+            None => (self.executor.machine(), self.executor.tip()),
+        }
+    }
+
+    /// The last ticket that a read at `position` may have seen.
+    fn ticket_before(&self, position: Instance) -> Option<Ticket> {
+        match self.patience.state(position) {
+            Some(_) if crate::mutant!(patient_skips_gate) => None,
+            Some(state) => state.last_ticket(),
+            None => self.executor.last_ticket().filter(|_| !crate::mutant!(gate_skips_reads)),
+        }
     }
 
     /// Reads that saw what was taken back are read again; their leadership was confirmed for the same moment.
@@ -70,17 +89,24 @@ impl Replica {
         if crate::mutant!(read_survives_undo) {
             return;
         }
-        let tip = self.executor.tip();
-        for at in 0..self.reads.len() {
-            if self.reads[at].position >= from {
-                self.reads[at].reply = self.execute_read(&self.reads[at].request);
-                self.reads[at].position = tip;
-            }
-        }
+        self.read_again_from(from, effects);
         // Only reads stand in the gate above the decided instance: their request is gone, but nothing was done.
         let hint = self.leader;
         for (origin, ..) in self.gate.undo_from(from) {
             refuse(effects, origin, Refusal::NotLeader { hint });
+        }
+    }
+
+    /// Reads that saw `from` and wait for their confirmation are executed again.
+    pub(super) fn read_again_from(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        for at in 0..self.reads.len() {
+            if self.reads[at].position >= from {
+                let (reply, position) = self.execute_read(&self.reads[at].request);
+                (self.reads[at].reply, self.reads[at].position) = (reply, position);
+            }
+        }
+        if self.is_out_of_patience() && crate::mutant!(patient_unconfirmed) {
+            effects.extend(self.reads.drain(..).map(|read| Effect::Reply { origin: read.origin, reply: read.reply }));
         }
     }
 
@@ -95,7 +121,7 @@ impl Replica {
         self.confirm_coordinator(upto, effects);
         while self.reads.front().is_some_and(|read| read.token <= upto) {
             let Some(read) = self.reads.pop_front() else { return };
-            let ticket = self.executor.last_ticket().filter(|_| !crate::mutant!(gate_skips_reads));
+            let ticket = self.ticket_before(read.position);
             self.gate.hold(read.position, ticket, (read.origin, read.reply, self.now));
         }
     }
@@ -116,12 +142,11 @@ impl Replica {
         let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided || !wait);
         while self.asked.front().is_some_and(&ready) {
             let Some(read) = self.asked.pop_front() else { return };
-            let reply = self.execute_read(&read.request);
+            let (reply, position) = self.execute_read(&read.request);
             let (position, ticket) = match read.position {
                 Some(told) if crate::mutant!(follower_gate_at_told) => (told, None),
-                _ => (self.executor.tip(), self.executor.last_ticket()),
+                _ => (position, self.ticket_before(position)),
             };
-            let ticket = ticket.filter(|_| !crate::mutant!(gate_skips_reads));
             self.gate.hold(position, ticket, (read.origin, reply, self.now));
         }
     }

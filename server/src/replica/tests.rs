@@ -20,6 +20,8 @@ use crate::request::{Origin, Reply, Request};
 use crate::sessions::SessionLimits;
 use crate::snapshot::{self, Taken};
 
+mod patience;
+
 const GROUP: PartitionId = PartitionId(1);
 const ME: ReplicaId = ReplicaId(2);
 /// The state that the follower begins with: one session.
@@ -389,6 +391,9 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),
         ("follower_gate_at_told", "rd10_a_follower_waits_for_the_tickets_before_what_it_read"),
+        ("patient_sees_tip", "patience::rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided"),
+        ("patient_unconfirmed", "patience::rd1_a_leader_without_patience_waits_for_its_confirmation"),
+        ("patient_skips_gate", "patience::rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("replica::tests::{test}"));
     }
