@@ -93,6 +93,11 @@ impl Request {
         }
     }
 
+    /// Whether the log has to hold something before it is answered.
+    pub fn is_logged(&self) -> bool {
+        !matches!(self, Request::Read(_) | Request::Range(_))
+    }
+
     /// For a read: whether the decided state of any replica will do, and whether a replica that follows shall serve it.
     pub fn read_rules(&self) -> (bool, bool) {
         match self {

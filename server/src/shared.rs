@@ -1,6 +1,6 @@
 //! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -39,6 +39,10 @@ pub struct Shared {
     witnesses: Mutex<BTreeMap<NodeId, Witness>>,
     /// What was heard of the other nodes, by any shard.
     heard: Mutex<BTreeMap<NodeId, Heard>>,
+    /// Other nodes that said that their disks are filled to the reserve.
+    full_disks: Mutex<BTreeSet<NodeId>>,
+    /// Whether there are any: asked for every write.
+    any_full_disk: AtomicBool,
     /// Peer addresses of the other nodes.
     peers: Mutex<BTreeMap<NodeId, String>>,
     clients: ClientConnections,
@@ -80,6 +84,8 @@ impl Shared {
             leaders: Mutex::default(),
             witnesses: Mutex::default(),
             heard: Mutex::default(),
+            full_disks: Mutex::default(),
+            any_full_disk: AtomicBool::new(false),
             peers: Mutex::default(),
             clients: ClientConnections::default(),
             connections: AtomicUsize::new(0),
@@ -216,6 +222,27 @@ impl Shared {
         let heard = heard.entry(node).or_default();
         heard.at = heard.at.max(now);
         heard.life += u64::from(anew);
+    }
+
+    /// Another node says whether its disk is filled to the reserve.
+    pub fn set_disk_full(&self, node: NodeId, full: bool) {
+        let mut disks = self.full_disks.lock().unwrap_or_else(PoisonError::into_inner);
+        if full {
+            disks.insert(node);
+        } else {
+            disks.remove(&node);
+        }
+        self.any_full_disk.store(!disks.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Whether the disk of this other node is filled to the reserve, as it said last.
+    pub fn disk_is_full(&self, node: NodeId) -> bool {
+        self.full_disks.lock().unwrap_or_else(PoisonError::into_inner).contains(&node)
+    }
+
+    /// Whether that holds for any of them. Costs a load.
+    pub fn any_disk_is_full(&self) -> bool {
+        self.any_full_disk.load(Ordering::Relaxed)
     }
 
     /// What was heard of each node so far.

@@ -325,9 +325,13 @@ impl Control {
         let metrics = &self.shared.metrics;
         let full = space.filter(|space| space.full);
         if let Some(Space { free_bytes, reserve_bytes, .. }) = full.filter(|_| !self.disk_was_full) {
-            tracing::warn!(free_bytes, reserve_bytes, "disk reserve reached: writes that grow are refused");
+            tracing::warn!(
+                free_bytes,
+                reserve_bytes,
+                "disk reserve reached: writes that grow are refused where a majority has no more room"
+            );
         } else if full.is_none() && self.disk_was_full {
-            tracing::info!("the disk has room again: writes are taken");
+            tracing::info!("the disk has room again");
         }
         self.disk_was_full = full.is_some();
         metrics.set_warning(Warning::DiskReserve, self.disk_was_full);

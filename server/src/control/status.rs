@@ -249,7 +249,7 @@ impl Control {
             warnings.push("memory limit reached: writes that grow are refused".into());
         }
         if self.log.as_ref().is_some_and(|log| log.log().space().full) {
-            warnings.push("disk reserve reached: writes that grow are refused".into());
+            warnings.push(DISK_WARNING.into());
         }
         for partition in self.residents.healing().keys() {
             warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
@@ -288,7 +288,8 @@ impl Control {
             connections: shared.connections() as u32,
         };
         let warnings = self.warnings();
-        let full = self.full(space.is_some_and(|space| space.full));
+        let disk_full = space.is_some_and(|space| space.full);
+        let full = self.full(disk_full);
         async move {
             let mut replicas = BTreeMap::new();
             for shard in 0..shared.shards() {
@@ -299,10 +300,13 @@ impl Control {
                     replicas.insert(id, local_replica(&group, rates.get(&id)));
                 }
             }
-            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full }
+            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full, disk_full }
         }
     }
 }
+
+/// What a node says when its disk is filled to the reserve.
+const DISK_WARNING: &str = "disk reserve reached: writes that grow are refused where a majority has no more room";
 
 /// How many more nodes may be lost, as far as this node knows; -1: some partition has no quorum.
 fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> i32 {

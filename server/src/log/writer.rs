@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam::channel::{self, Receiver, Sender, TrySendError};
+use crossbeam::channel::{self, Receiver, SendTimeoutError, Sender, TrySendError};
 
 use super::core::Geometry;
 use super::disk::FileDisk;
@@ -166,6 +166,9 @@ impl Awaited {
     }
 }
 
+/// Whoever waits for the queue looks this often whether the disk is full.
+const FULL_LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// A handle for the threads that append. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -175,13 +178,29 @@ pub struct Log {
 
 impl Log {
     /// Puts `appends` into the queue, in order; they share a flush with everything else that waits. Blocks while the
-    /// queue is full: a shard that waits here reads no socket, which is the answer to overload.
+    /// queue is full.
     ///
     /// # Errors
     /// [`Stopped`]: nothing of it will become durable.
     pub fn append(&self, appends: Vec<Append>) -> Result<(), Stopped> {
         self.check()?;
         self.submissions.send(Submission::Appends(appends)).map_err(|_| Stopped)
+    }
+
+    /// As [`Log::append`], for a shard. Blocks while the queue is full: a shard that waits here reads no socket, which
+    /// is the answer to overload. Not while the disk is full as well: then gives back what found no place. Nothing is
+    /// given back by a log that has stopped, and nothing of it becomes durable.
+    #[must_use]
+    pub fn append_if_room(&self, appends: Vec<Append>) -> Vec<Append> {
+        let mut submission = Submission::Appends(appends);
+        while self.check().is_ok() {
+            match self.submissions.send_timeout(submission, FULL_LOOK_INTERVAL) {
+                Err(SendTimeoutError::Timeout(Submission::Appends(appends))) if self.is_stuck() => return appends,
+                Err(SendTimeoutError::Timeout(again)) => submission = again,
+                Ok(()) | Err(SendTimeoutError::Disconnected(_)) => break,
+            }
+        }
+        Vec::new()
     }
 
     /// As [`Log::append`], and tells when `appends` are durable: for what may happen only then, and is not the group's
@@ -219,6 +238,11 @@ impl Log {
         let reserve_bytes = self.shared.reserve_bytes;
         let full = free_bytes < reserve_bytes || self.shared.stuck.load(Ordering::Relaxed);
         Space { free_bytes, reserve_bytes, full }
+    }
+
+    /// Whether a write waits for room, and everything behind it. Clears by itself.
+    pub fn is_stuck(&self) -> bool {
+        self.shared.stuck.load(Ordering::Relaxed)
     }
 
     fn check(&self) -> Result<(), Stopped> {

@@ -64,6 +64,8 @@ struct State {
     fault: Fault,
     /// How far this node's log is durable, as the other one was told on this connection.
     told_durable: u64,
+    /// Whether this node's disk is full, as the other one was told on this connection.
+    told_full: Option<bool>,
     dropped: u64,
     closed: bool,
 }
@@ -83,6 +85,7 @@ impl Link {
             served: false,
             fault: Fault::default(),
             told_durable: 0,
+            told_full: None,
             dropped: 0,
             closed: false,
         };
@@ -167,8 +170,8 @@ impl Link {
 
     /// Writes what was queued, as far as the socket takes it now. `durable` is how far this node's log is durable: it
     /// goes out with the messages of the turn, so that whoever got a vote can tell a copy of this node that has
-    /// forgotten it (reliability.md PX12).
-    pub fn flush(&self, durable: u64, now: Clock) {
+    /// forgotten it (reliability.md PX12). `full`: this node's disk is filled to the reserve.
+    pub fn flush(&self, durable: u64, full: bool, now: Clock) {
         let mut state = self.state.borrow_mut();
         let speaks = state.stream.is_some() && !(state.body.is_empty() && state.letters.is_empty());
         if speaks && state.silence.asks(now) {
@@ -177,6 +180,10 @@ impl Link {
         if !state.doubted && state.silence.doubts(now) {
             state.doubted = true;
             self.bell.notify_one();
+        }
+        if state.told_full != Some(full) && state.stream.is_some() && !state.fault.is_cut() {
+            state.told_full = Some(full);
+            state.outbox.push(peer_frame::frame(peer_frame::FULL, &[u8::from(full)]).freeze());
         }
         if !state.body.is_empty() && durable > state.told_durable && state.stream.is_some() {
             state.told_durable = durable;
@@ -264,7 +271,7 @@ impl Link {
             let mut state = self.state.borrow_mut();
             state.outbox.push(hello.clone().freeze());
             state.stream = Some(Rc::clone(&stream));
-            state.told_durable = 0;
+            (state.told_durable, state.told_full) = (0, None);
             (state.fresh, state.served) = (true, true);
         }
         self.write();

@@ -64,6 +64,12 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
             shard.borrow().shared.told(node, u64::from_le_bytes(*lsn));
             continue;
         }
+        if frame.kind == peer_frame::FULL
+            && let Some(full) = frame.body.first()
+        {
+            shard.borrow().shared.set_disk_full(node, *full != 0);
+            continue;
+        }
         if frame.kind == peer_frame::ALIVE {
             continue;
         }

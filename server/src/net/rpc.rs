@@ -107,6 +107,8 @@ pub struct LocalStatus {
     pub warnings: Vec<String>,
     /// Why it takes no further replica, if it does not.
     pub full: Option<String>,
+    /// Its disk is filled to the reserve: no leadership is moved there.
+    pub disk_full: bool,
 }
 
 impl LocalStatus {

@@ -244,7 +244,8 @@ pub fn balance(state: &DirectoryState, view: &View) -> Option<Step> {
         for replica in entry.replicas.iter().filter(|replica| replica.role == Role::Voter && member(replica.node)) {
             let gain = count(led.leader).saturating_sub(count(replica.node));
             let better = best.is_none_or(|(known, ..)| gain > known);
-            if gain >= 2 && better && view.is_up(replica.node) && follows(replica.replica) {
+            let has_room = view.node(replica.node).is_none_or(|local| !local.disk_full);
+            if gain >= 2 && better && view.is_up(replica.node) && has_room && follows(replica.replica) {
                 best = Some((gain, entry.partition, led.leader, replica.node));
             }
         }

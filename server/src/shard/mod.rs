@@ -17,6 +17,7 @@ mod merges;
 mod pilot;
 mod queries;
 pub mod ranges;
+mod room;
 mod settling;
 mod watch;
 
@@ -140,6 +141,7 @@ pub struct Shard {
     next_own: u32,
     /// When lags were last looked at.
     lags_at: Time,
+    room: room::Room,
     /// Time spent in steps so far: whoever measures a stage around them takes it off.
     stepped: Duration,
     this: std::rc::Weak<RefCell<Shard>>,
@@ -175,6 +177,7 @@ impl Shard {
                 own: HashMap::new(),
                 next_own: 0,
                 lags_at: Time::ZERO,
+                room: room::Room::default(),
                 stepped: Duration::ZERO,
                 this: this.clone(),
             })
@@ -262,7 +265,9 @@ impl Shard {
             let owner = self.owner(id);
             if owner != self.index {
                 elsewhere.entry(owner).or_default().push(envelope);
-            } else if self.groups.get(&id).is_some_and(|group| group.me == envelope.to) {
+            } else if self.groups.get(&id).is_some_and(|group| group.me == envelope.to)
+                && !self.loses(&envelope.message)
+            {
                 self.step(id, Input::Peer { from: envelope.from, message: envelope.message });
             }
         }
@@ -286,7 +291,7 @@ impl Shard {
         if !self.groups.contains_key(&id) {
             return self.reply(id, origin, Reply::Refused(self.not_here(id)));
         }
-        if self.refuses_growth(&request) {
+        if self.refuses_for_room(id, &request) {
             return self.reply(id, origin, Reply::Refused(Refusal::Full));
         }
         if self.touched.last() != Some(&id) {
@@ -373,12 +378,6 @@ impl Shard {
         });
     }
 
-    /// Below the disk's reserve nothing that grows is taken; deletes and reads go on (experience.md 4).
-    fn refuses_growth(&self, request: &Request) -> bool {
-        let full = self.log.as_ref().is_some_and(|log| log.space().full) || self.shared.memory_is_full();
-        full && request.grows()
-    }
-
     /// A socket was read and its frames handed on since `begun`, when `stepped` had been spent in steps.
     pub(crate) fn received(&self, begun: Clock, stepped: Duration) {
         let steps = self.stepped.saturating_sub(stepped);
@@ -408,14 +407,16 @@ impl Shard {
             }
             let appends = std::mem::take(&mut self.appends);
             if let Some(log) = &self.log {
-                // Blocks while the writer's queue is full: a shard that waits here reads no socket.
-                _ = log.append(appends);
+                // Blocks while the writer's queue is full: a shard that waits here reads no socket. Not while the disk
+                // is: what finds no place then waits for a later turn.
+                self.appends = log.append_if_room(appends);
             }
             failpoint!("shard.appended");
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        self.links.values().for_each(|link| link.flush(durable, respond));
+        let full = self.log.as_ref().is_some_and(|log| log.space().full);
+        self.links.values().for_each(|link| link.flush(durable, full, respond));
         if !self.dirty.is_empty() {
             self.look.answered();
         }
@@ -432,6 +433,7 @@ impl Shard {
             self.step(id, Input::RunAhead);
         }
         self.look_at_lags();
+        self.look_for_room(self.now());
         self.metrics.turn();
         self.look.end_turn();
         self.timer.notify_one();

@@ -368,6 +368,8 @@ impl Shard {
             return;
         }
         match letter.word {
+            // The coordinator says it again, and gives up in time.
+            Word::Place(_) if self.log_is_stuck() => {}
             Word::Place(place) => self.step(letter.partition, Step::Place(place)),
             Word::Released(ticket) => self.step(letter.partition, Step::Released(ticket)),
             Word::Placed(ticket) => {

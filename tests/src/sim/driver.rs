@@ -415,6 +415,7 @@ fn status(node: usize, each: &Node) -> LocalStatus {
         replicas: each.hosts.iter().map(|(&group, host)| (group, replica_status(host))).collect(),
         warnings: Vec::new(),
         full: each.store.is_full().then(|| "its disk is full".to_owned()),
+        disk_full: each.store.is_full(),
     }
 }
 

@@ -98,7 +98,7 @@ fn a_letter_leaves_at_the_end_of_its_turn_although_no_message_goes_with_it() {
     linked(|link, mut far| async move {
         for n in 1..4 {
             link.send_letter(&letter(n));
-            link.flush(0, Clock::now());
+            link.flush(0, false, Clock::now());
             let frame = far.frame().await;
             assert_eq!((frame.kind, letter::decode(&frame.body)), (peer_frame::LETTERS, Ok(vec![letter(n)])));
         }
@@ -116,7 +116,7 @@ fn batches_of_one_turn_come_one_by_one_and_small_messages_together() {
             Envelope { message, ..envelope() }
         };
         [batch(1), batch(2), batch(3), envelope(), envelope()].iter().for_each(|envelope| link.send(envelope));
-        link.flush(0, Clock::now());
+        link.flush(0, false, Clock::now());
         for messages in [1, 1, 1, 2] {
             let envelopes = peer::decode(far.frame().await.body).expect("messages");
             assert_eq!(envelopes.len(), messages);
@@ -130,11 +130,11 @@ fn a_cut_loses_messages_and_letters_and_ends_with_it() {
         link.set_fault(true, Duration::ZERO);
         link.send(&envelope());
         link.send_letter(&letter(1));
-        link.flush(0, Clock::now());
+        link.flush(0, false, Clock::now());
         assert_eq!(link.dropped(), 2);
         link.set_fault(false, Duration::ZERO);
         link.send_letter(&letter(2));
-        link.flush(0, Clock::now());
+        link.flush(0, false, Clock::now());
         assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
     });
 }
@@ -146,10 +146,10 @@ fn a_slow_link_holds_everything_back_and_keeps_its_order() {
         let begun = Instant::now();
         link.send(&envelope());
         link.send_letter(&letter(1));
-        link.flush(0, Clock::now());
+        link.flush(0, false, Clock::now());
         link.set_fault(false, Duration::ZERO);
         link.send_letter(&letter(2));
-        link.flush(0, Clock::now());
+        link.flush(0, false, Clock::now());
         assert_eq!(far.frame().await.kind, peer_frame::MESSAGES);
         assert!(begun.elapsed() >= DELAY);
         assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(1)]));
@@ -162,11 +162,11 @@ fn what_is_held_back_is_lost_with_a_cut() {
     linked(|link, mut far| async move {
         link.set_fault(false, DELAY);
         link.send_letter(&letter(1));
-        link.flush(0, Clock::now());
+        link.flush(0, false, Clock::now());
         link.set_fault(true, Duration::ZERO);
         link.set_fault(false, Duration::ZERO);
         link.send_letter(&letter(2));
-        link.flush(0, Clock::now());
+        link.flush(0, false, Clock::now());
         assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
     });
 }
@@ -178,11 +178,11 @@ fn a_silent_connection_is_replaced_by_one_that_works() {
     linked(|link, far| async move {
         let begun = Clock::now();
         link.send(&envelope());
-        link.flush(0, begun);
-        link.flush(0, begun + LATE);
+        link.flush(0, false, begun);
+        link.flush(0, false, begun + LATE);
         let mut new = Far::accept(&far.listener).await;
         link.send_letter(&letter(1));
-        link.flush(0, begun + LATE);
+        link.flush(0, false, begun + LATE);
         assert_eq!(new.next().await.kind, peer_frame::ECHO, "it is asked at once");
         assert_eq!(letter::decode(&new.next().await.body), Ok(vec![letter(1)]));
         // It was not closed from the other end.
@@ -195,7 +195,7 @@ fn a_connection_that_gives_an_echo_stays() {
     linked(|link, mut far| async move {
         let begun = Clock::now();
         link.send(&envelope());
-        link.flush(0, begun);
+        link.flush(0, false, begun);
         assert_eq!(far.next().await.kind, peer_frame::ECHO);
         let echo = peer_frame::frame(peer_frame::ECHO, &[]);
         far.stream.writable().await.expect("the link stands");

@@ -1,0 +1,85 @@
+//! What a shard does while disks are full: here, or on the other nodes of a partition (reliability.md ST10).
+//!
+//! A node below its reserve still votes, so that its partitions go on where the others have room; when fewer than a
+//! majority have, writes that grow are refused, and what is left of the reserves is for deletes, elections and tickets.
+//! A node whose log can write nothing at all votes no more, and its shards neither wait for the log nor fill its queue:
+//! what would be logged is lost like a message, and who leads there hands over to a replica that has room.
+
+use std::time::Duration;
+
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::{Message, ReplicaId, Time};
+
+use super::{Group, Shard};
+use crate::replica::Input;
+use crate::request::Request;
+
+/// How often a leader that cannot write looks for a replica to lead in its place.
+const HANDOVER_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Where a shard stands with that.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// When a leader here may next hand over.
+    hands_over_at: Time,
+}
+
+impl Shard {
+    /// Whether this node's log waits for room: nothing that is appended becomes durable until there is some.
+    pub(super) fn log_is_stuck(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.is_stuck())
+    }
+
+    /// Whether a request is refused for want of disk or memory; deletes and reads go on (experience.md 4).
+    pub(super) fn refuses_for_room(&self, id: PartitionId, request: &Request) -> bool {
+        if request.is_logged() && self.log_is_stuck() {
+            return true;
+        }
+        request.grows() && (self.shared.memory_is_full() || self.lacks_room(id))
+    }
+
+    /// Whether fewer than a majority of the partition's voters have room.
+    fn lacks_room(&self, id: PartitionId) -> bool {
+        let full = self.log.as_ref().is_some_and(|log| log.space().full);
+        if !full && !self.shared.any_disk_is_full() {
+            return false;
+        }
+        let Some(group) = self.groups.get(&id) else { return full };
+        let voters = &group.replica.paxos().configuration().0.voters;
+        let has_room = |voter: &&ReplicaId| match **voter == group.me {
+            true => !full,
+            false => group.nodes.get(voter).is_none_or(|&node| !self.shared.disk_is_full(node)),
+        };
+        voters.iter().filter(has_room).count() <= voters.len() / 2
+    }
+
+    /// Whether a message of a peer is lost because the log has no room for what it asks to hold.
+    pub(super) fn loses(&self, message: &Message) -> bool {
+        matches!(message, Message::Phase1a(_) | Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_))
+            && self.log_is_stuck()
+    }
+
+    /// Hands over what is led here while nothing can be written, to replicas that can.
+    pub(super) fn look_for_room(&mut self, now: Time) {
+        if now < self.room.hands_over_at || !self.log_is_stuck() {
+            return;
+        }
+        self.room.hands_over_at = now + HANDOVER_INTERVAL;
+        let shared = &self.shared;
+        let leading = self.groups.iter().filter(|(_, group)| group.replica.is_leading());
+        let heirs = leading.filter_map(|(&id, group)| Some((id, heir(group, |node| !shared.disk_is_full(node))?)));
+        let heirs: Vec<(PartitionId, ReplicaId)> = heirs.collect();
+        for (partition, to) in heirs {
+            tracing::info!(%partition, %to, "the disk is full: leadership is to be handed over");
+            self.step(partition, Input::Transfer { to, deadline: now + HANDOVER_INTERVAL });
+        }
+    }
+}
+
+/// The voter on a node with room that holds most.
+fn heir(group: &Group, has_room: impl Fn(NodeId) -> bool) -> Option<ReplicaId> {
+    let paxos = group.replica.paxos();
+    let others = paxos.configuration().0.voters.iter().filter(|&&voter| voter != group.me);
+    let with_room = others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_room(node)));
+    with_room.filter_map(|&voter| Some((paxos.durable_upto(voter)?, voter))).max().map(|(_, voter)| voter)
+}
