@@ -6,6 +6,7 @@
 
 mod inherit;
 mod limits;
+mod outputs;
 mod patience;
 mod queries;
 mod reads;
@@ -21,15 +22,15 @@ use std::time::Duration;
 use coppice_btree::KeyRange;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::{
-    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Paxos, ReadToken,
+    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Paxos, ReadToken,
     RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
 };
 
 use inherit::Stall;
 use limits::Limits;
+use outputs::refuse;
 use patience::Patience;
 use reads::{AskedRead, HeldRead};
-use samples::SAMPLES_MAX;
 pub use samples::{Decided, Proposed, Samples};
 pub use step::{Effect, Input, QueryPart};
 
@@ -37,7 +38,7 @@ use crate::entry;
 use crate::executor::{Executing, Executor};
 use crate::machine::directory::DirectoryState;
 use crate::machine::shard::Placed;
-use crate::machine::{Answer, Machine, Outcome};
+use crate::machine::{Answer, Machine};
 use crate::request::{Origin, Refusal, Reply, Request};
 
 /// What this replica proposed at one instance: who waits, and what came out.
@@ -96,6 +97,9 @@ pub struct Replica {
     leader_changes: u64,
     /// Proposed and not decided, ascending.
     undecided: VecDeque<Proposed>,
+    /// The newest record that somebody waits for, and how far its log is durable.
+    written: Lsn,
+    durable: Lsn,
     /// The batch accepted last: instance, bytes, commands.
     newest: (Instance, u64, u64),
     samples: Samples,
@@ -142,6 +146,8 @@ impl Replica {
             leader: None,
             leader_changes: 0,
             undecided: VecDeque::new(),
+            written: Lsn::default(),
+            durable: Lsn::default(),
             newest: (Instance::ZERO, 0, 0),
             samples: Samples::default(),
             now: Time::ZERO,
@@ -194,6 +200,12 @@ impl Replica {
     /// The executor's settings may change while it runs.
     pub fn executor_mut(&mut self) -> &mut Executor {
         &mut self.executor
+    }
+
+    /// Whether [`Input::RunAhead`] would run anything that should run now. At a replica that follows not before its vote
+    /// is out: nobody waits for what it executes, but its leader for its vote.
+    pub fn has_ahead(&self) -> bool {
+        self.executor.has_ahead() && (self.leading || self.durable >= self.written)
     }
 
     /// What the directory has decided, if this is a replica of it: nobody acts on what may yet be taken back
@@ -260,26 +272,6 @@ impl Replica {
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine).min()
     }
 
-    /// The replica is removed: whoever waits here asks elsewhere now, not when patience ends. What was proposed, and
-    /// what stands behind the gate, may be decided all the same.
-    pub fn retire(&mut self, effects: &mut Vec<Effect>) {
-        if crate::mutant!(removed_in_silence) {
-            return;
-        }
-        let unsure = |origin| Effect::Reply { origin, reply: Reply::Unsure { hint: None } };
-        effects.extend(self.work.values_mut().flat_map(|work| work.origins.drain(..)).map(unsure));
-        for (origin, reply, _) in self.gate.undo_from(Instance::ZERO) {
-            match reply {
-                Reply::Pack(_) | Reply::Opened(_) | Reply::Directory(_) => effects.push(unsure(origin)),
-                _ => refuse(effects, origin, Refusal::NotLeader { hint: None }),
-            }
-        }
-        let reads = self.reads.drain(..).map(|read| read.origin).chain(self.asked.drain(..).map(|read| read.origin));
-        reads.chain(self.queued.drain(..)).for_each(|origin| {
-            refuse(effects, origin, Refusal::NotLeader { hint: None });
-        });
-    }
-
     /// The only way in.
     pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
         self.now = now;
@@ -288,7 +280,10 @@ impl Replica {
             Input::TurnEnd => self.on_turn_end(now, effects),
             Input::RunAhead => self.on_run_ahead(effects),
             Input::Peer { from, message } => self.order(now, Order::Message { from, message }, effects),
-            Input::Persisted(lsn) => self.order(now, Order::Persisted(lsn), effects),
+            Input::Persisted(lsn) => {
+                self.durable = self.durable.max(lsn);
+                self.order(now, Order::Persisted(lsn), effects);
+            }
             Input::Request { origin, request } => self.on_request(now, origin, request, effects),
             Input::Checkpointed(instance) => self.order(now, Order::Trim(instance), effects),
             Input::Installed { machine, instance, configuration, configured_at, promised } => {
@@ -333,13 +328,6 @@ impl Replica {
         self.note_stall(now, effects);
         self.keep_patience(now, effects);
         self.let_out(effects);
-    }
-
-    /// Those who wait when a snapshot comes are told that it may have happened: its results are not known here.
-    fn drop_work(&mut self, effects: &mut Vec<Effect>) {
-        for origin in std::mem::take(&mut self.work).into_values().flat_map(|work| work.origins) {
-            effects.push(Effect::Reply { origin, reply: Reply::Unsure { hint: self.leader } });
-        }
     }
 
     fn on_request(&mut self, now: Time, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
@@ -411,7 +399,12 @@ impl Replica {
 
     fn on_ordered(&mut self, effect: Ordered, effects: &mut Vec<Effect>) {
         match effect {
-            Ordered::Persist { lsn, record } => effects.push(Effect::Persist { lsn, record }),
+            Ordered::Persist { lsn, record } => {
+                if !record.is_lazy() {
+                    self.written = lsn;
+                }
+                effects.push(Effect::Persist { lsn, record });
+            }
             Ordered::Send { to, message } => effects.push(Effect::Send { to, message }),
             Ordered::Accepted { instance, batch, .. } => {
                 self.newest = (instance, batch.len_bytes() as u64, u64::from(batch.count()));
@@ -484,16 +477,6 @@ impl Replica {
         }
     }
 
-    /// Answers wait beside the origins of their instance; those that nobody here waits for are dropped.
-    fn keep_answers(&mut self) {
-        let keep = self.paxos.is_leader();
-        for answer in self.answers.drain(..) {
-            if keep {
-                self.work.entry(answer.instance).or_default().answers.push(answer);
-            }
-        }
-    }
-
     fn on_decided(&mut self, upto: Instance, effects: &mut Vec<Effect>) -> Instance {
         let mut answers = std::mem::take(&mut self.answers);
         let from = self.executor.decided();
@@ -518,24 +501,6 @@ impl Replica {
         self.give_parts(upto, effects);
         self.serve_asked();
         upto
-    }
-
-    /// The k-th submission of an instance gets the k-th answer: one submission is one entry.
-    fn pair(&mut self, instance: Instance, work: Work) {
-        if work.origins.len() != work.answers.len() {
-            return;
-        }
-        for (origin, answer) in work.origins.into_iter().zip(work.answers) {
-            let reply = match answer.outcome {
-                Outcome::Pack(body) => Reply::Pack(body),
-                Outcome::SessionExpired => Reply::Refused(Refusal::SessionExpired),
-                Outcome::Closed => Reply::Refused(Refusal::WrongPartition),
-                Outcome::Opened(session) => Reply::Opened(session),
-                Outcome::Directory(reply) => Reply::Directory(reply),
-                Outcome::Nothing => continue,
-            };
-            self.gate.hold(instance, answer.last_ticket, (origin, reply, self.now));
-        }
     }
 
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
@@ -579,17 +544,4 @@ impl Replica {
         }
         self.leader = leader;
     }
-
-    fn let_out(&mut self, effects: &mut Vec<Effect>) {
-        while let Some((origin, reply, since)) = self.gate.pop() {
-            if self.now > since && self.samples.gate_waits.len() < SAMPLES_MAX {
-                self.samples.gate_waits.push(self.now.since(since));
-            }
-            effects.push(Effect::Reply { origin, reply });
-        }
-    }
-}
-
-fn refuse(effects: &mut Vec<Effect>, origin: Origin, refusal: Refusal) {
-    effects.push(Effect::Reply { origin, reply: Reply::Refused(refusal) });
 }

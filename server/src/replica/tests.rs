@@ -143,7 +143,15 @@ fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
     let mut follower = Follower::executing(Executing { deferred: true, ..Executing::speculating(true) });
     let put = follower.put(1);
     let effects = follower.hears(1, 2, put, 1);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Persist { .. })), "its vote waits for the disk");
+    let vote = effects.iter().find_map(|effect| match effect {
+        Effect::Persist { lsn, .. } => Some(*lsn),
+        _ => None,
+    });
+    let vote = vote.expect("its vote waits for the disk");
+    assert!(!follower.replica.has_ahead(), "the leader waits for the vote, and nobody for what it executes");
+    let effects = follower.step(Input::Persisted(vote));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Phase2b(_), .. })));
+    assert!(follower.replica.has_ahead());
     let executor = follower.replica.executor();
     assert_eq!((executor.tip(), executor.has_ahead()), (BEGIN, true), "the driver writes first");
     assert_eq!(follower.step(Input::RunAhead).len(), 0);

@@ -428,7 +428,7 @@ impl Shard {
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());
         // What batches are ordered by is on its way: meanwhile they run ahead of their decision (papers.md D7).
-        let ahead = self.groups.iter().filter(|(_, group)| group.replica.executor().has_ahead());
+        let ahead = self.groups.iter().filter(|(_, group)| group.replica.has_ahead());
         for id in ahead.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.step(id, Input::RunAhead);
         }

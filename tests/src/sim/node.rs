@@ -193,7 +193,7 @@ impl World {
         let asked = said::input(&input);
         host.replica.step(local, input, &mut effects);
         host.replica.step(local, Input::TurnEnd, &mut effects);
-        if host.replica.executor().has_ahead() {
+        if host.replica.has_ahead() {
             self.reached.note("executor: runs ahead in a turn of its own");
             host.replica.step(local, Input::RunAhead, &mut effects);
         }
