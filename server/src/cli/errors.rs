@@ -202,7 +202,7 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             Exit::Unavailable,
             "full",
             format!("{partition} takes no writes that grow it"),
-            "disk or memory of the leader's node is at its limit; deletes are still taken, and it clears by itself"
+            "disks of a majority, or the leader's memory, are at their limit; deletes are still taken, and it clears by itself"
                 .to_owned(),
             context.look(),
         ),

@@ -197,6 +197,9 @@ impl World {
             self.reached.note("executor: runs ahead in a turn of its own");
             host.replica.step(local, Input::RunAhead, &mut effects);
         }
+        if host.replica.is_out_of_patience() {
+            self.reached.note("replica: reads what is decided, for nothing gets decided");
+        }
         let rollbacks = host.replica.executor().counters().rollbacks - rollbacks;
         self.reached.add("executor: takes back what it ran ahead", rollbacks);
         effects.iter().for_each(|effect| self.reached.effect(effect));

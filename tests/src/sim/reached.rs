@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 226] = [
+pub const NAMES: [&str; 227] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -207,6 +207,7 @@ pub const NAMES: [&str; 226] = [
     "client: an end stays unknown",
     "election: a pre-vote is asked for",
     "executor: runs ahead in a turn of its own",
+    "replica: reads what is decided, for nothing gets decided",
     "gate: a reply stands behind a ticket",
     "gate: a stale read does not wait",
     "heartbeat: asks for a lease",
