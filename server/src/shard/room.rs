@@ -44,13 +44,15 @@ impl Shard {
         if !full && !self.shared.any_disk_is_full() {
             return false;
         }
-        let Some(group) = self.groups.get(&id) else { return full };
-        let voters = &group.replica.paxos().configuration().0.voters;
-        let has_room = |voter: &&ReplicaId| match **voter == group.me {
-            true => !full,
-            false => group.nodes.get(voter).is_none_or(|&node| !self.shared.disk_is_full(node)),
-        };
-        voters.iter().filter(has_room).count() <= voters.len() / 2
+        self.groups.get(&id).is_some_and(|group| !has_majority(group, |node| self.has_room(node)))
+    }
+
+    /// Whether a node's disk is not filled to its reserve, as far as is known here.
+    fn has_room(&self, node: NodeId) -> bool {
+        match self.shared.identity().is_some_and(|identity| identity.node == node) {
+            true => self.log.as_ref().is_none_or(|log| !log.space().full),
+            false => !self.shared.disk_is_full(node),
+        }
     }
 
     /// Whether a message of a peer is lost because the log has no room for what it asks to hold.
@@ -59,15 +61,15 @@ impl Shard {
             && self.log_is_stuck()
     }
 
-    /// Hands over what is led here while nothing can be written, to replicas that can.
+    /// Hands over what is led here while nothing can be written, to replicas that can. Where no majority could, nobody
+    /// would be elected either: who leads goes on, for reads.
     pub(super) fn look_for_room(&mut self, now: Time) {
         if now < self.room.hands_over_at || !self.log_is_stuck() {
             return;
         }
         self.room.hands_over_at = now + HANDOVER_INTERVAL;
-        let shared = &self.shared;
         let leading = self.groups.iter().filter(|(_, group)| group.replica.is_leading());
-        let heirs = leading.filter_map(|(&id, group)| Some((id, heir(group, |node| !shared.disk_is_full(node))?)));
+        let heirs = leading.filter_map(|(&id, group)| Some((id, heir(group, |node| self.has_room(node))?)));
         let heirs: Vec<(PartitionId, ReplicaId)> = heirs.collect();
         for (partition, to) in heirs {
             tracing::info!(%partition, %to, "the disk is full: leadership is to be handed over");
@@ -76,8 +78,17 @@ impl Shard {
     }
 }
 
-/// The voter on a node with room that holds most.
+fn has_majority(group: &Group, has_room: impl Fn(NodeId) -> bool) -> bool {
+    let voters = &group.replica.paxos().configuration().0.voters;
+    let with_room = voters.iter().filter(|&voter| group.nodes.get(voter).is_none_or(|&node| has_room(node)));
+    with_room.count() > voters.len() / 2
+}
+
+/// The voter on a node with room that holds most, if a majority has room.
 fn heir(group: &Group, has_room: impl Fn(NodeId) -> bool) -> Option<ReplicaId> {
+    if !has_majority(group, &has_room) {
+        return None;
+    }
     let paxos = group.replica.paxos();
     let others = paxos.configuration().0.voters.iter().filter(|&&voter| voter != group.me);
     let with_room = others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_room(node)));
