@@ -85,8 +85,8 @@ pub enum Reason {
     /// The nodes answered `Busy` until the deadline.
     #[error("the servers are busy")]
     Busy,
-    /// The disks of a majority of the partition, or the memory of the node that leads it, are at their limit; deletes are
-    /// still taken.
+    /// The disks of a majority of the partition, or the memory of the node that leads it, are at their limit; deletes
+    /// are still taken.
     #[error("the disks of a majority, or the memory of the leader, are at their limit")]
     Full,
     /// The deadline passed before it was sent, or (a read) before it was answered.

@@ -202,8 +202,8 @@ impl Replica {
         &mut self.executor
     }
 
-    /// Whether [`Input::RunAhead`] would run anything that should run now. At a replica that follows not before its vote
-    /// is out: nobody waits for what it executes, but its leader for its vote.
+    /// Whether [`Input::RunAhead`] would run anything that should run now. At a replica that follows not before its
+    /// vote is out: nobody waits for what it executes, but its leader for its vote.
     pub fn has_ahead(&self) -> bool {
         self.executor.has_ahead() && (self.leading || self.durable >= self.written)
     }

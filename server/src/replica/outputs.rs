@@ -1,5 +1,5 @@
-//! What leaves a replica for those who wait at it: answers beside their origins, behind the gate, or a word of why there
-//! is none.
+//! What leaves a replica for those who wait at it: answers beside their origins, behind the gate, or a word of why
+//! there is none.
 
 use coppice_ordering::Instance;
 
