@@ -65,7 +65,7 @@ struct State {
     /// How far this node's log is durable, as the other one was told on this connection.
     told_durable: u64,
     /// Whether this node's disk is full, as the other one was told on this connection.
-    told_full: Option<bool>,
+    told_full: bool,
     dropped: u64,
     closed: bool,
 }
@@ -85,7 +85,7 @@ impl Link {
             served: false,
             fault: Fault::default(),
             told_durable: 0,
-            told_full: None,
+            told_full: false,
             dropped: 0,
             closed: false,
         };
@@ -181,8 +181,8 @@ impl Link {
             state.doubted = true;
             self.bell.notify_one();
         }
-        if state.told_full != Some(full) && state.stream.is_some() && !state.fault.is_cut() {
-            state.told_full = Some(full);
+        if state.told_full != full && state.stream.is_some() && !state.fault.is_cut() {
+            state.told_full = full;
             state.outbox.push(peer_frame::frame(peer_frame::FULL, &[u8::from(full)]).freeze());
         }
         if !state.body.is_empty() && durable > state.told_durable && state.stream.is_some() {
@@ -271,7 +271,7 @@ impl Link {
             let mut state = self.state.borrow_mut();
             state.outbox.push(hello.clone().freeze());
             state.stream = Some(Rc::clone(&stream));
-            (state.told_durable, state.told_full) = (0, None);
+            (state.told_durable, state.told_full) = (0, false);
             (state.fresh, state.served) = (true, true);
         }
         self.write();

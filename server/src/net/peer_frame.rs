@@ -27,8 +27,7 @@ pub const LETTERS: u8 = 71;
 pub const ECHO: u8 = 72;
 /// Says that the sender lives, when there is nothing else to say ([`crate::vigil`]). No body.
 pub const ALIVE: u8 = 73;
-/// Whether the sender's disk is filled to its reserve: a byte, 0 or 1. First of what a connection carries, and whenever
-/// it changes.
+/// Whether the sender's disk is filled to its reserve: a byte, 0 or 1. It is not when a connection begins.
 pub const FULL: u8 = 74;
 
 /// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes that

@@ -321,6 +321,7 @@ impl Shard {
     fn add_peer(&mut self, node: NodeId, stream: StdTcpStream, received: BytesMut) {
         let Some(stream) = adopt(stream) else { return };
         self.shared.heard(node, self.now(), true);
+        self.shared.set_disk_full(node, false);
         tokio::task::spawn_local(crate::net::peer_in::serve(self.this(), node, stream, received));
     }
 

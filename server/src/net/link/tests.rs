@@ -105,6 +105,19 @@ fn a_letter_leaves_at_the_end_of_its_turn_although_no_message_goes_with_it() {
     });
 }
 
+#[test]
+fn a_full_disk_is_told_once_and_room_again() {
+    linked(|link, mut far| async move {
+        for full in [true, true, false, false, true] {
+            link.flush(0, full, Clock::now());
+        }
+        for told in [1, 0, 1] {
+            let frame = far.frame().await;
+            assert_eq!((frame.kind, &frame.body[..]), (peer_frame::FULL, &[told][..]));
+        }
+    });
+}
+
 /// A window of ten batches once went through a slow link like one batch of ten times the size.
 #[test]
 fn batches_of_one_turn_come_one_by_one_and_small_messages_together() {
