@@ -194,7 +194,8 @@ impl Log {
     pub fn append_if_room(&self, appends: Vec<Append>) -> Vec<Append> {
         let mut submission = Submission::Appends(appends);
         while self.check().is_ok() {
-            match self.submissions.send_timeout(submission, FULL_LOOK_INTERVAL) {
+            let patience = if self.is_stuck() { Duration::ZERO } else { FULL_LOOK_INTERVAL };
+            match self.submissions.send_timeout(submission, patience) {
                 Err(SendTimeoutError::Timeout(Submission::Appends(appends))) if self.is_stuck() => return appends,
                 Err(SendTimeoutError::Timeout(again)) => submission = again,
                 Ok(()) | Err(SendTimeoutError::Disconnected(_)) => break,
