@@ -2,7 +2,7 @@
 //! thread or moment it is made in, so a run can be repeated.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one addition and one mix per number, any seed is a good one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rng {
     state: u64,
 }

@@ -213,7 +213,8 @@ fn call(out: &mut Vec<u8>, request: &Request) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Updates, ValueForm};
+    use crate::random::Rng;
+    use crate::workload::{KeySpace, Updates, ValueForm};
 
     const KEY: u64 = u64::from_be_bytes(*b"abcdefgh");
 
@@ -240,9 +241,8 @@ mod tests {
             let range = recorder.invoke(9, 9, 0, &range, false);
             let pairs = vec![(b"a7".to_vec(), b"3.41".to_vec())];
             recorder.answered(range, 10, &Out::Pairs(pairs), &[(4, 8_803, 0), (6, 512, 3)], Some((2, 1, 57)));
-            let mut updates = Updates::new(value);
-            updates.push(KEY, true);
-            updates.push(KEY + 1, false);
+            let keys = KeySpace::new([(b"abcdefgh".as_slice(), None)]).unwrap();
+            let updates = Updates { part: keys.part(0), keys: 1, count: 2, draws: Rng::new(1, 0), value };
             let many = recorder.invoke(11, 9, 2, &Request::Many(updates), false);
             recorder.refused(many, 12);
             let get = recorder.invoke(13, 9, 0, &Request::Get(KEY), true);
@@ -261,7 +261,7 @@ mod tests {
                 ),
                 concat!(
                     r#"{"e":"inv","id":5,"at":11,"c":9,"n":2,"op":"many","#,
-                    r#""ops":[{"op":"insert","k":"abcdefgh","v":"3.41"},{"op":"delete","k":"abcdefgi"}]}"#
+                    r#""ops":[{"op":"insert","k":"abcdefgh","v":"3.41"},{"op":"delete","k":"abcdefgh"}]}"#
                 ),
                 r#"{"e":"ret","id":5,"at":12,"st":"no","out":null,"pos":[]}"#,
                 r#"{"e":"inv","id":7,"at":13,"c":9,"n":0,"op":"get","k":"abcdefgh","stale":true}"#,

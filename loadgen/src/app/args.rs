@@ -4,6 +4,7 @@
 
 use crate::units::{self, Bound, Think};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use coppice_client::wire::MANY_OPERATIONS_MAX;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ pub struct UnloadedArgs {
 /// `coppice-load run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// a, b, c (the papers': 1000-key ranges; single inserts and deletes; seven updates in one command), mixed, put,
+    /// a, b, c (the papers': 1000-key ranges; single inserts and deletes; --updates in one command), mixed, put,
     /// get, range, ycsb-a to ycsb-f, or the path of a YCSB property file
     #[arg(long, default_value = "mixed")]
     pub workload: String,
@@ -146,6 +147,9 @@ pub struct RunArgs {
     /// Keys that a range spans [a: 1000, mixed: 100]
     #[arg(long, value_parser = units::count)]
     pub range_keys: Option<u64>,
+    /// Updates in one command of workload c, all of one partition [7]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=MANY_OPERATIONS_MAX as i64))]
+    pub updates: Option<u32>,
     /// Of ranges, this percentage spans two partitions
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=100), default_value_t = 0)]
     pub cross_percent: u8,

@@ -16,8 +16,9 @@ use crate::say::say;
 use crate::target::Nanos;
 use crate::units::print_count;
 use crate::workload::mix::{NAMES, Scan, Size};
-use crate::workload::{Mix, Plan, ValueForm, ycsb};
+use crate::workload::{Kind, Mix, Plan, ValueForm, ycsb};
 use coppice_client::command::ReadMode;
+use coppice_client::wire::COMPOUND_BYTES_MAX;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -198,6 +199,10 @@ fn plan_of(args: &RunArgs, mut mix: Mix, entries: u64, description: &Description
         mix.scan = Scan::Span { keys: keys.max(1) };
     }
     let value_bytes = value_bytes_checked(args.value_size.unwrap_or(u64::from(mix.value_bytes)))?;
+    if let Some(updates) = args.updates {
+        check_updates(&mix, updates, value_bytes)?;
+        mix.many = updates;
+    }
     Ok(Plan {
         universe: match mix.size {
             Size::TwiceEntries => entries.saturating_mul(2),
@@ -211,6 +216,22 @@ fn plan_of(args: &RunArgs, mut mix: Mix, entries: u64, description: &Description
         seed: args.seed,
         mix,
     })
+}
+
+/// An insert in a command of many takes its key, its value and at most so many bytes of lengths.
+const UPDATE_BYTES: u64 = 8 + 8;
+
+fn check_updates(mix: &Mix, updates: u32, value_bytes: u32) -> Result<(), Failure> {
+    let attempt = "coppice-load run --workload c --updates 1000";
+    if mix.weights.iter().all(|&(kind, _)| kind != Kind::Many) {
+        return Err(Failure::usage("--updates", format!("workload {} has no command of several", mix.name), attempt));
+    }
+    if u64::from(updates) * (UPDATE_BYTES + u64::from(value_bytes)) > COMPOUND_BYTES_MAX as u64 {
+        let why =
+            format!("{updates} updates with values of {value_bytes} bytes are more than 1 MiB, the longest command");
+        return Err(Failure::usage("--updates", why, attempt));
+    }
+    Ok(())
 }
 
 impl Prepared<'_> {

@@ -9,12 +9,17 @@ const SPAN_MIN: u128 = 1 << 32;
 
 /// The 8-byte numbers of one partition: `low .. low + span`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+pub struct Part {
     low: u64,
     span: u128,
 }
 
 impl Part {
+    /// The `index`-th key in it.
+    pub fn key(&self, index: u64) -> u64 {
+        self.at(index.reverse_bits())
+    }
+
     fn end(&self) -> u128 {
         u128::from(self.low) + self.span
     }
@@ -87,12 +92,12 @@ impl KeySpace {
     /// The `index`-th key of the list.
     pub fn key(&self, index: u64) -> u64 {
         let parts = self.parts();
-        self.parts[(index % parts) as usize].at((index / parts).reverse_bits())
+        self.parts[(index % parts) as usize].key(index / parts)
     }
 
-    /// The `index`-th key of one part.
-    pub fn key_in(&self, part: u64, index: u64) -> u64 {
-        self.parts[part as usize].at(index.reverse_bits())
+    /// The `index`-th part, in key order.
+    pub fn part(&self, index: u64) -> Part {
+        self.parts[index as usize]
     }
 
     /// How many of the first `count` keys of the list lie in `part`.

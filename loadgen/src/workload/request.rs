@@ -1,7 +1,8 @@
 //! What a client asks for, in the generator's own words: small, copied, free of allocations. A target puts it on its
 //! wire.
 
-use crate::random::mix;
+use super::keys::Part;
+use crate::random::{Rng, mix};
 
 /// A key of 8 bytes, as a number; its bytes are big-endian, so that both orders agree.
 pub type Key = u64;
@@ -97,47 +98,29 @@ impl Update {
     }
 }
 
-/// The largest number of updates under one request; the papers' (c) has seven.
-pub const UPDATES_MAX: usize = 8;
-
-/// Updates of one partition under one number, packed small because every request is as large as this one.
+/// Updates of one partition under one number. They are drawn anew whenever they are read, because every request is as
+/// large as this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Updates {
-    keys: [Key; UPDATES_MAX],
-    value: Value,
-    /// Bit i: the i-th is an insert.
-    inserts: u8,
-    len: u8,
+    /// Their keys are among the first `keys` of this part.
+    pub part: Part,
+    /// How many keys they are drawn from; at least one.
+    pub keys: u64,
+    /// How many updates there are.
+    pub count: u32,
+    /// Draws the key of each and whether it is an insert.
+    pub draws: Rng,
+    /// What all inserts write.
+    pub value: Value,
 }
 
 impl Updates {
-    /// None yet; all inserts write `value`.
-    pub const fn new(value: Value) -> Updates {
-        Updates { keys: [0; UPDATES_MAX], value, inserts: 0, len: 0 }
-    }
-
-    /// One more; at most `UPDATES_MAX`.
-    pub fn push(&mut self, key: Key, insert: bool) {
-        self.keys[usize::from(self.len)] = key;
-        self.inserts |= u8::from(insert) << self.len;
-        self.len += 1;
-    }
-
-    /// How many.
-    pub const fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether there are none.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// In order.
-    pub fn iter(&self) -> impl Iterator<Item = Update> + '_ {
-        self.keys[..self.len()].iter().enumerate().map(|(i, &key)| match self.inserts >> i & 1 {
-            0 => Update::Delete(key),
-            _ => Update::Insert(key, self.value),
+    pub fn iter(&self) -> impl Iterator<Item = Update> + use<> {
+        let Updates { part, keys, count, mut draws, value } = *self;
+        (0..count).map(move |_| {
+            let key = part.key(draws.below(keys));
+            if draws.next() & 1 == 0 { Update::Insert(key, value) } else { Update::Delete(key) }
         })
     }
 }
@@ -238,7 +221,7 @@ impl Request {
     /// How many commands on the tree it carries.
     pub fn commands(&self) -> u32 {
         match self {
-            Request::Many(updates) => updates.len() as u32,
+            Request::Many(updates) => updates.count,
             Request::ReadModifyWrite(..) => 2,
             _ => 1,
         }
@@ -258,6 +241,11 @@ mod tests {
             assert_eq!(a.len(), bytes as usize);
             assert_eq!(a == b, bytes == 0);
         }
+    }
+
+    #[test]
+    fn a_request_is_small_however_many_updates_it_has() {
+        assert!(size_of::<Request>() <= 96, "{} bytes", size_of::<Request>());
     }
 
     #[test]

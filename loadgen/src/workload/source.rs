@@ -78,7 +78,7 @@ impl Source {
             Kind::Insert => Request::Insert(self.existing(&mut rng), value),
             Kind::Delete => Request::Delete(self.existing(&mut rng)),
             Kind::ReadModifyWrite => Request::ReadModifyWrite(self.existing(&mut rng), value),
-            Kind::Many => self.many(&mut rng, value),
+            Kind::Many => self.many(rng, value),
             Kind::Range => self.range(&mut rng),
         }
     }
@@ -104,15 +104,12 @@ impl Source {
         self.plan.keys.key(self.popularity.draw(self.plan.universe + inserted, rng))
     }
 
-    fn many(&mut self, rng: &mut Rng, value: Value) -> Request {
+    fn many(&self, mut rng: Rng, value: Value) -> Request {
         let plan = &self.plan;
         let part = rng.below(plan.keys.parts());
         let keys = plan.keys.count_in(part, plan.universe).max(1);
-        let mut updates = Updates::new(value);
-        for _ in 0..plan.mix.many {
-            updates.push(plan.keys.key_in(part, rng.below(keys)), rng.next() & 1 == 0);
-        }
-        Request::Many(updates)
+        let (part, count) = (plan.keys.part(part), plan.mix.many);
+        Request::Many(Updates { part, keys, count, draws: rng, value })
     }
 
     fn range(&mut self, rng: &mut Rng) -> Request {
@@ -141,8 +138,7 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::ValueForm;
-    use super::super::{KeySpace, Mix};
+    use super::super::{KeySpace, Mix, Update, ValueForm};
     use super::*;
 
     fn plan(name: &str, universe: u64, cross_percent: u8) -> Arc<Plan> {
@@ -183,8 +179,10 @@ mod tests {
         let mut parts = [0u32; 4];
         for number in 0..1_000 {
             let Request::Many(updates) = source.request(1, number) else { panic!("c is made of many") };
-            let found: BTreeSet<u64> = updates.iter().map(|update| update.key() >> 62).collect();
-            assert_eq!((updates.len(), found.len()), (7, 1));
+            let list: Vec<Update> = updates.iter().collect();
+            assert_eq!(list, updates.iter().collect::<Vec<Update>>(), "they are drawn anew");
+            let found: BTreeSet<u64> = list.iter().map(|update| update.key() >> 62).collect();
+            assert_eq!((list.len(), found.len()), (7, 1));
             found.iter().for_each(|&part| parts[part as usize] += 1);
         }
         assert!(parts.iter().all(|&count| (180..=320).contains(&count)), "{parts:?}");
