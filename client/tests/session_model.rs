@@ -40,6 +40,7 @@ const WILD_QUERIES: QueryChaos = QueryChaos {
     twice: 30,
     foreign: 5,
     late_place: 50,
+    deadline_ms: 80,
 };
 
 fn start(seed: u64, chaos: Chaos, splits: &[&'static str]) -> Run {

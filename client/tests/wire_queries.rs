@@ -1,6 +1,8 @@
 //! The messages of queries over several partitions (ordering.md 4): both ways over random contents, and what is
 //! refused.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_client::wire::*;
 use proptest::collection::{btree_set, vec};
@@ -56,7 +58,7 @@ fn cut(bounds: &[Vec<u8>], open: bool) -> Cut {
             node: NodeId(at as u32 + 10),
         })
         .collect();
-    Cut { ticket: ticket(), version: MapVersion(8), parts }
+    Cut { ticket: ticket(), version: MapVersion(8), deadline: None, parts }
 }
 
 proptest! {
@@ -77,9 +79,13 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_comes_back(bounds in btree_set(vec(any::<u8>(), 0..40), 2..20), open: bool, round: u64, n: u64) {
+    fn a_cut_comes_back(
+        bounds in btree_set(vec(any::<u8>(), 0..40), 2..20), open: bool, at: (u64, u64), ms: Option<u32>,
+    ) {
+        let (round, n) = at;
         let mut cut = cut(&bounds.into_iter().collect::<Vec<_>>(), open);
         cut.ticket = Ticket { round, replica: ReplicaId(2), n };
+        cut.deadline = ms.map(|ms| Duration::from_millis(u64::from(ms)));
         let frame = framed(|out| cut.encode(out, 6).unwrap());
         prop_assert_eq!((frame.kind, frame.stream), (Kind::Cut as u8, 6));
         prop_assert_eq!(Cut::decode(&frame.body), Ok(cut));
@@ -161,8 +167,8 @@ fn a_cut_whose_parts_do_not_ascend_or_that_names_a_partition_twice_is_refused() 
     none.put_slice(&[0, 3, 1, 57, 8, 0, 0]);
     assert_eq!(Cut::decode(&none.freeze()), Err(WireError::Empty("parts")));
     let mut flagged = body(&cut(&[b"a".to_vec()], true)).to_vec();
-    flagged[0] = 2;
-    assert!(matches!(Cut::decode(&flagged.into()), Err(WireError::Unknown { what: "cut flag", value: 2 })));
+    flagged[0] = 4;
+    assert!(matches!(Cut::decode(&flagged.into()), Err(WireError::Unknown { what: "cut flag", value: 4 })));
 }
 
 #[test]

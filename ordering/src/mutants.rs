@@ -82,6 +82,9 @@ pub const MULTICAST: &[&str] = &[
     "split_voided",
 ];
 
+/// Every mutant of tickets that free themselves.
+pub const ESCAPE: &[&str] = &["escape_early"];
+
 /// Every mutant of the coordinator's repetitions.
 pub const REPEATS: &[&str] = &["place_wait_fixed"];
 

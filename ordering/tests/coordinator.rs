@@ -75,7 +75,8 @@ fn released(partition: PartitionId, round: u64, n: u64) -> Effect {
 }
 
 fn place(partition: PartitionId, n: u64, prev: Option<u64>, work: Work) -> Effect {
-    Effect::Place { partition, place: Place { ticket: ticket(1, n), prev: prev.map(|n| ticket(1, n)), work } }
+    let prev = prev.map(|n| ticket(1, n));
+    Effect::Place { partition, place: Place { ticket: ticket(1, n), prev, deadline: None, work } }
 }
 
 fn queries(ids: &[u64]) -> Work {
@@ -83,7 +84,7 @@ fn queries(ids: &[u64]) -> Work {
 }
 
 fn cut(query: u64, n: u64) -> Effect {
-    Effect::Cut { query: QueryId(query), ticket: ticket(1, n) }
+    Effect::Cut { query: QueryId(query), ticket: ticket(1, n), deadline: None }
 }
 
 fn complete(query: u64, n: u64) -> Effect {

@@ -325,6 +325,12 @@ pub const OTHERS: &[&str] = &[
     "patient_skips_gate",
     // So does a part of a query that was made ahead (ordering.md 4, step 6).
     "part_survives_install",
+    // Tickets that free themselves: a replica frees one while a client with a slow clock may still take the query's
+    // result, or one that answers for another partition's by its own deadline; a client takes a result that came too
+    // late (ordering.md 4.4).
+    "escape_early",
+    "join_keeps_deadline",
+    "late_completion_counts",
     // The checkpoints of a removed replica go before its removal is durable (reliability.md ST4).
     "removal_unflushed",
     // Memory lets go of batches before they are flushed, and says that they are held (ordering.md 1.3, 1.6).

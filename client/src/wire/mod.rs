@@ -40,6 +40,8 @@ pub mod status;
 pub mod tuning;
 mod varint;
 
+use std::time::Duration;
+
 pub use control::{
     AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
     NodeIdentity, StatusGet,
@@ -72,6 +74,8 @@ pub const COMPOUND_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
 pub const PACK_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX + 64 * 1024;
 /// Most operations in one `Many`; bounds the work that one command can ask of an executor.
 pub const MANY_OPERATIONS_MAX: usize = 65_536;
+/// No client takes the result of a query that is completed later after it asked (ordering.md 4.4).
+pub const QUERY_DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// Most keys in one `Read` frame.
 pub const READ_KEYS_MAX: usize = 65_536;
 /// Size of a chunk of a range (experience.md 4, fixed); one pair above it travels alone.

@@ -29,6 +29,9 @@ pub struct CoordinatorSettings {
     pub queries_bytes_max: usize,
     /// The shares of one ticket, in bytes: what must fit one message.
     pub ticket_bytes_max: usize,
+    /// Clients discard what is completed later after they asked, and tickets free themselves after twice that
+    /// (ordering.md 4.4). `None`: they wait to be released, however long the directory has no majority.
+    pub query_deadline: Option<Duration>,
     /// Tickets that are not released, or voided and not placed everywhere. Full: queries wait, and are aborted in time.
     pub tickets_max: usize,
 }
@@ -43,6 +46,7 @@ impl Default for CoordinatorSettings {
             queries_bytes_max: 16 << 20,
             // A quarter of what a frame may hold.
             ticket_bytes_max: 1 << 20,
+            query_deadline: None,
             tickets_max: 1_024,
         }
     }
@@ -229,11 +233,17 @@ impl Coordinator {
         reign.partitions = partitions;
         for partition in added.into_iter().filter(|_| !mutant!(no_first_place)) {
             let works = BTreeMap::from([(partition, Work::Nothing)]);
-            self.issue(Issue { purpose: Purpose::First, works, queries: Vec::new(), bytes: 0 }, effects);
+            self.issue(Purpose::First, works, effects);
         }
     }
 
-    fn issue(&mut self, issue: Issue, effects: &mut Vec<Effect>) -> Option<Ticket> {
+    /// Gives out a ticket without queries.
+    fn issue(&mut self, purpose: Purpose, works: BTreeMap<PartitionId, Work>, effects: &mut Vec<Effect>) {
+        let deadline = self.settings.query_deadline;
+        self.issue_to(Issue { purpose, deadline, works, queries: Vec::new(), bytes: 0 }, effects);
+    }
+
+    fn issue_to(&mut self, issue: Issue, effects: &mut Vec<Effect>) -> Option<Ticket> {
         let (now, pace) = (self.now, self.pace());
         Some(self.reign.as_mut()?.tickets.issue(now, issue, pace, effects))
     }
@@ -299,7 +309,7 @@ impl Coordinator {
         let Change { id, partitions, payload, .. } = change;
         let work = Work::Change { id, payload };
         let works = partitions.into_iter().map(|partition| (partition, work.clone())).collect();
-        self.issue(Issue { purpose: Purpose::Change(id), works, queries: Vec::new(), bytes: 0 }, effects);
+        self.issue(Purpose::Change(id), works, effects);
     }
 
     fn on_placed(&mut self, partition: PartitionId, ticket: Ticket, effects: &mut Vec<Effect>) {
@@ -384,10 +394,11 @@ impl Coordinator {
             let Some(pack) = reign.packs.take(bytes_max, ready) else { return };
             let queries = pack.queries.clone();
             let works = Pack::works(pack.parts);
-            let issue = Issue { purpose: Purpose::Round, works, queries: pack.queries, bytes: pack.bytes };
-            let Some(ticket) = self.issue(issue, effects) else { return };
+            let deadline = self.settings.query_deadline;
+            let issue = Issue { purpose: Purpose::Round, deadline, works, queries: pack.queries, bytes: pack.bytes };
+            let Some(ticket) = self.issue_to(issue, effects) else { return };
             self.counters.rounds += 1;
-            effects.extend(queries.into_iter().map(|query| Effect::Cut { query, ticket }));
+            effects.extend(queries.into_iter().map(|query| Effect::Cut { query, ticket, deadline }));
         }
     }
 

@@ -37,6 +37,8 @@ struct Sent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Open {
     purpose: Purpose,
+    /// Of its [`Place`]s, which are all alike.
+    deadline: Option<Duration>,
     sent_at: Time,
     /// Its partitions, and what each has still to place. `None`: placed.
     unplaced: BTreeMap<PartitionId, Option<Work>>,
@@ -84,6 +86,7 @@ impl Queue {
 /// How a ticket is to be issued.
 pub(super) struct Issue {
     pub purpose: Purpose,
+    pub deadline: Option<Duration>,
     pub works: BTreeMap<PartitionId, Work>,
     pub queries: Vec<QueryId>,
     pub bytes: usize,
@@ -159,7 +162,7 @@ impl Tickets {
 
     /// Gives out the next ticket and sends it to all its partitions.
     pub fn issue(&mut self, now: Time, issue: Issue, pace: Pace, effects: &mut Vec<Effect>) -> Ticket {
-        let Issue { purpose, works, queries, bytes } = issue;
+        let Issue { purpose, deadline, works, queries, bytes } = issue;
         self.last += 1;
         let n = self.last;
         for (partition, work) in &works {
@@ -173,11 +176,12 @@ impl Tickets {
             queue.unplaced.push_back(sent);
             let prev = sent.prev.map(|n| Ticket { ballot: self.ballot, n });
             let ticket = Ticket { ballot: self.ballot, n };
-            let place = Place { ticket, prev, work: work.clone() };
+            let place = Place { ticket, prev, deadline, work: work.clone() };
             effects.push(Effect::Place { partition: *partition, place });
         }
         let unplaced = works.into_iter().map(|(partition, work)| (partition, Some(work))).collect();
-        let mut open = Open { purpose, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
+        let mut open =
+            Open { purpose, deadline, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
         if mutant!(confirm_before_placed) {
             open.confirmed_by = Some(self.ask(now + pace.first, effects));
         }
@@ -418,9 +422,10 @@ impl Tickets {
             queue.repeats.sent(sent.n);
             let open = self.open.get(&sent.n);
             // A ticket that was voided and unlinked by mistake has nothing left to say.
+            let deadline = open.and_then(|open| open.deadline);
             let work = open.and_then(|open| open.unplaced.get(&partition)?.clone()).unwrap_or_default();
             let (ticket, prev) = (Ticket { ballot, n: sent.n }, sent.prev.map(|n| Ticket { ballot, n }));
-            effects.push(Effect::Place { partition, place: Place { ticket, prev, work } });
+            effects.push(Effect::Place { partition, place: Place { ticket, prev, deadline, work } });
         }
     }
 

@@ -40,6 +40,7 @@ pub(super) struct Launch {
     digest_interval: u64,
     /// Unknown until the directory has told.
     session_limits: Option<SessionLimits>,
+    gate_escape: bool,
 }
 
 impl Control {
@@ -205,6 +206,7 @@ impl Control {
             speculation: self.settings.speculation,
             digest_interval: self.settings.digest_interval,
             session_limits: self.told.then(|| session_limits(&self.settings)),
+            gate_escape: self.settings.gate_escape,
         }
     }
 
@@ -235,6 +237,7 @@ impl Control {
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             replica.executor_mut().set_digest_interval(launch.digest_interval);
             launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
+            replica.set_gate_escape(launch.gate_escape);
             let hosted = Group {
                 replica,
                 me,
@@ -438,6 +441,7 @@ impl Shard {
         for group in self.groups.values_mut() {
             group.replica.paxos_mut().set_settings(core_settings(settings));
             group.replica.executor_mut().set_speculation(settings.speculation);
+            group.replica.set_gate_escape(settings.gate_escape);
             group.replica.set_session_limits(session_limits(settings));
             group.replica.executor_mut().set_digest_interval(settings.digest_interval);
         }

@@ -10,6 +10,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::slice;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Settled, Tree, Undo, UndoMark};
@@ -63,6 +64,9 @@ pub struct Placed {
     pub index: u32,
     /// Which one.
     pub ticket: Ticket,
+    /// Of its [`Place`]; none where a neighbour is taken in, for whose tickets it answers too: their deadlines may be
+    /// longer (ordering.md 4.4).
+    pub deadline: Option<Duration>,
     /// What this replica gives to its queries.
     pub shares: Vec<(Share, Cursor)>,
     /// Other replicas give some, too.
@@ -352,11 +356,14 @@ impl Shard {
             return;
         }
         let (mut shares, mut others_give) = (Vec::new(), false);
+        let joins = mark.joins.len();
         if let Work::Change { payload, .. } = &place.work
             && let Ok(change) = postcard::from_bytes(payload)
         {
             self.change(instance, &change, mark);
         }
+        let joined = mark.joins.len() > joins && !crate::mutant!(join_keeps_deadline);
+        let deadline = place.deadline.filter(|_| !joined);
         if let Work::Queries(queries) = &place.work {
             for sub in queries {
                 if !self.me.is_some_and(|me| Share::is_for(&sub.bytes, me)) {
@@ -370,7 +377,8 @@ impl Shard {
                 }
             }
         }
-        self.placed.push(Placed { instance, index, ticket: place.ticket, shares, others_give });
+        let ticket = place.ticket;
+        self.placed.push(Placed { instance, index, ticket, deadline, shares, others_give });
         failpoint!("ticket.placed");
     }
 

@@ -1,6 +1,8 @@
 //! What the coordinator and the partitions' leaders say to each other, as bytes (ordering.md 4). Losing, repeating or
 //! reordering letters is harmless.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use coppice_client::wire::{PartitionId, WireError};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
@@ -83,6 +85,8 @@ pub fn put_place(body: &mut Body, place: &Place) {
     if let Some(prev) = place.prev {
         put_ticket(body, prev);
     }
+    // Of whole milliseconds, which is how it is set.
+    body.put_varint(place.deadline.map_or(0, |deadline| deadline.as_millis() as u64));
     match &place.work {
         Work::Nothing => body.put_u8(NOTHING),
         Work::Queries(queries) => {
@@ -112,6 +116,7 @@ pub fn place(reader: &mut BodyReader<'_>) -> Result<Place, WireError> {
         1 => Some(ticket(reader)?),
         other => return Err(WireError::Unknown { what: "option", value: u64::from(other) }),
     };
+    let deadline = Some(reader.varint()?).filter(|&ms| ms > 0).map(Duration::from_millis);
     let work = match reader.u8()? {
         NOTHING => Work::Nothing,
         QUERIES => {
@@ -125,7 +130,7 @@ pub fn place(reader: &mut BodyReader<'_>) -> Result<Place, WireError> {
         CHANGE => Work::Change { id: ChangeId(reader.varint()?), payload: reader.bytes("change")? },
         other => return Err(WireError::Unknown { what: "work", value: u64::from(other) }),
     };
-    Ok(Place { ticket: at, prev, work })
+    Ok(Place { ticket: at, prev, deadline, work })
 }
 
 fn put_ticket(body: &mut Body, ticket: Ticket) {
@@ -160,8 +165,9 @@ mod tests {
     }
 
     fn any_letter() -> impl Strategy<Value = Letter> {
-        let place = (any_ticket(), proptest::option::of(any_ticket()), any_work())
-            .prop_map(|(ticket, prev, work)| Word::Place(Place { ticket, prev, work }));
+        let deadline = proptest::option::of((1..u64::from(u32::MAX)).prop_map(Duration::from_millis));
+        let place = (any_ticket(), proptest::option::of(any_ticket()), deadline, any_work())
+            .prop_map(|(ticket, prev, deadline, work)| Word::Place(Place { ticket, prev, deadline, work }));
         let word = prop_oneof![place, any_ticket().prop_map(Word::Placed), any_ticket().prop_map(Word::Released)];
         (any::<u32>(), word).prop_map(|(partition, word)| Letter { partition: PartitionId(partition), word })
     }

@@ -22,8 +22,8 @@ use std::time::Duration;
 use coppice_btree::KeyRange;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::{
-    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Paxos, ReadToken,
-    RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
+    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Escape, Gate, Input as Order, Instance, Lsn, Paxos,
+    ReadToken, RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
 };
 
 use inherit::Stall;
@@ -67,6 +67,7 @@ pub struct Replica {
     gate: Gate<(Origin, Reply, Time)>,
     /// Tells the coordinator what is placed here.
     reporter: Reporter,
+    escape: Escape,
     /// Parts of queries at undecided instances, ascending.
     parts: VecDeque<(Instance, Box<QueryPart>)>,
     /// The newest instance of which other replicas give parts.
@@ -124,6 +125,7 @@ impl Replica {
             me,
             paxos,
             reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
+            escape: Escape::new(decided, machine.last_ticket()),
             parts: VecDeque::new(),
             others_give: Instance::ZERO,
             announced: Instance::ZERO,
@@ -268,7 +270,8 @@ impl Replica {
     /// When `step` with `Tick` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
-        let mine = [stall, self.limits.again(), self.patience.ends()].into_iter().flatten();
+        let escape = self.escape.deadline(self.executor.decided());
+        let mine = [stall, self.limits.again(), self.patience.ends(), escape].into_iter().flatten();
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine).min()
     }
 
@@ -294,13 +297,14 @@ impl Replica {
                 let mut machine = *machine;
                 machine.set_me(self.me);
                 self.reporter.installed(instance, machine.last_ticket());
-                let undecided = self.executor.decided().next();
+                let (undecided, last_ticket) = (self.executor.decided().next(), machine.last_ticket());
                 self.executor.install(machine, instance);
                 self.redo_replaced_reads(undecided, effects);
                 // Also what lies above the snapshot: it was executed on another state, and runs again.
                 if !crate::mutant!(part_survives_install) {
                     self.undo_parts(undecided);
                 }
+                self.escape.installed(instance, last_ticket);
                 self.gate.decided(instance);
                 self.drop_work(effects);
                 if self.group == PartitionId::DIRECTORY {
@@ -327,6 +331,7 @@ impl Replica {
         self.propose_limits(now, effects);
         self.note_stall(now, effects);
         self.keep_patience(now, effects);
+        self.free_tickets(now);
         self.let_out(effects);
     }
 
@@ -438,8 +443,7 @@ impl Replica {
             Ordered::HandoverFailed { to } => effects.push(Effect::HandoverFailed { to }),
             Ordered::Dismissed { .. } => effects.push(Effect::Dismissed),
             Ordered::Released { watermark } => {
-                self.reporter.released(watermark);
-                self.gate.released(watermark);
+                self.note_released(watermark);
             }
             // The log knows by the trim positions of checkpoints what may go.
             Ordered::Forget { .. } => {}

@@ -84,8 +84,9 @@ impl Queries {
     /// Uses other settings from now on.
     fn apply_settings(&mut self, settings: &ClusterSettings) {
         self.part_wait = settings.part_wait;
-        let place_timeout = settings.place_timeout;
-        self.coordinator.set_settings(CoordinatorSettings { place_timeout, ..CoordinatorSettings::default() });
+        let (place_timeout, set) = (settings.place_timeout, CoordinatorSettings::default());
+        let query_deadline = settings.gate_escape.then_some(settings.query_deadline);
+        self.coordinator.set_settings(CoordinatorSettings { place_timeout, query_deadline, ..set });
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -190,7 +191,7 @@ impl Shard {
                     self.touched.push(PartitionId::DIRECTORY);
                     self.step(PartitionId::DIRECTORY, Step::Confirm(token));
                 }
-                Effect::Cut { query, ticket } => self.on_cut(query, ticket),
+                Effect::Cut { query, ticket, deadline } => self.on_cut(query, ticket, deadline),
                 Effect::Complete { query, ticket } => {
                     let ticket = translate::ticket(ticket);
                     self.answer_query(query, Reply::Completed { ticket });
@@ -207,10 +208,11 @@ impl Shard {
         self.turn.notify_one();
     }
 
-    fn on_cut(&mut self, query: QueryId, ticket: Ticket) {
+    fn on_cut(&mut self, query: QueryId, ticket: Ticket, deadline: Option<Duration>) {
         let Some(asked) = self.queries.asked.get_mut(&query) else { return };
         let version = coppice_client::wire::MapVersion(asked.version.0);
-        let cut = Cut { ticket: translate::ticket(ticket), version, parts: std::mem::take(&mut asked.parts) };
+        let parts = std::mem::take(&mut asked.parts);
+        let cut = Cut { ticket: translate::ticket(ticket), version, deadline, parts };
         let origin = asked.origin;
         self.reply(PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
     }

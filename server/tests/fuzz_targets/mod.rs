@@ -51,11 +51,11 @@ pub fn letters() -> Vec<Vec<u8>> {
     let ticket = |n| coppice_ordering::Ticket { ballot: Ballot::new(3, 1), n };
     let asked = shares().into_iter().map(|bytes| SubQuery { query: QueryId(9), bytes: bytes.into() });
     let change = Work::Change { id: ChangeId(5), payload: Bytes::from_static(b"a change") };
-    let place = |work| Word::Place(Place { ticket: ticket(9), prev: Some(ticket(7)), work });
+    let place = |work| Word::Place(Place { ticket: ticket(9), prev: Some(ticket(7)), deadline: None, work });
     let words = [
         place(Work::Queries(asked.collect())),
         place(change),
-        Word::Place(Place { ticket: ticket(1), prev: None, work: Work::Nothing }),
+        Word::Place(Place { ticket: ticket(1), prev: None, deadline: None, work: Work::Nothing }),
         Word::Placed(ticket(8)),
         Word::Released(ticket(6)),
     ];
@@ -121,7 +121,7 @@ pub fn answers() -> Vec<Vec<u8>> {
         node: NodeId(partition + 1),
     };
     let parts = vec![part(1, "b", Some("grape")), part(2, "grape", None)];
-    Cut { ticket, version: MapVersion(8), parts }.encode(&mut out, 1).expect("it fits");
+    Cut { ticket, version: MapVersion(8), deadline: None, parts }.encode(&mut out, 1).expect("it fits");
     keep(&mut out);
     Completed { ticket }.encode(&mut out, 1);
     keep(&mut out);

@@ -8,6 +8,7 @@ mod config;
 mod crowds;
 mod cuts;
 mod demo;
+mod escape;
 mod full_disks;
 mod membership;
 mod nodes;

@@ -149,7 +149,7 @@ impl Node {
             doom: None,
             cut_start: None,
             control: Control::default(),
-            desk: Desk::new(plan.place_timeout),
+            desk: Desk::new(plan.coordinator()),
             hosts: BTreeMap::new(),
             found: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -169,7 +169,7 @@ impl Node {
         self.vigil = Vigil::default();
         self.found.clear();
         self.parked.clear();
-        (self.desk, self.control) = (Desk::new(self.desk.place_timeout), Control::default());
+        (self.desk, self.control) = (Desk::new(self.desk.settings.clone()), Control::default());
         self.leaders.clear();
         self.limits = None;
     }

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hasher;
 use std::sync::Arc;
-use std::time::Duration;
 
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{ChangeId, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
@@ -21,7 +20,6 @@ use coppice_server::request::{Origin, Refusal, Reply};
 
 use super::damage;
 use super::events::Event;
-use super::plan::Nanos;
 use super::said;
 use super::trace::Fingerprint;
 use super::world::World;
@@ -30,7 +28,7 @@ use super::world::World;
 pub struct Desk {
     coordinator: Coordinator,
     /// Of the coordinator.
-    pub place_timeout: Nanos,
+    pub settings: CoordinatorSettings,
     /// The decided map.
     map: Arc<PartitionMap>,
     asked: BTreeMap<QueryId, (Origin, Cut)>,
@@ -41,14 +39,10 @@ pub struct Desk {
 
 impl Desk {
     /// Of a process that starts.
-    pub fn new(place_timeout: Nanos) -> Desk {
-        let settings = CoordinatorSettings {
-            place_timeout: Duration::from_nanos(place_timeout),
-            ..CoordinatorSettings::default()
-        };
+    pub fn new(settings: CoordinatorSettings) -> Desk {
         Desk {
-            coordinator: Coordinator::new(settings),
-            place_timeout,
+            coordinator: Coordinator::new(settings.clone()),
+            settings,
             map: Arc::default(),
             asked: BTreeMap::new(),
             next: 0,
@@ -86,7 +80,8 @@ impl World {
         if let Some(ballot) = desk.coordinator.leading() {
             self.tickets.asked(ballot, id, &request.low, request.high.as_ref());
         }
-        desk.asked.insert(id, (origin, Cut { ticket: Default::default(), version: map.version, parts }));
+        let cut = Cut { ticket: Default::default(), version: map.version, deadline: None, parts };
+        desk.asked.insert(id, (origin, cut));
         self.coordinate(node, Input::Query(Query { id, map: MapVersion(map.version.0), parts: shares }));
     }
 
@@ -115,7 +110,7 @@ impl World {
         let mut said = Fingerprint::default();
         said::words(&input, &mut said);
         self.nodes[node].desk.coordinator.step(local, input, &mut effects);
-        if let Err((check, what)) = self.tickets.coordinated(&self.oracle, ballot, &effects) {
+        if let Err((check, what)) = self.tickets.coordinated(&self.oracle, self.now, ballot, &effects) {
             self.fail(check, what);
         }
         let now = self.now;
@@ -144,11 +139,11 @@ impl World {
                 self.post(node, Letter { partition, word: Word::Released(watermark) });
             }
             Effect::Confirm(token) => self.step(node, PartitionId::DIRECTORY, Step::Confirm(token)),
-            Effect::Cut { query, ticket } => {
+            Effect::Cut { query, ticket, deadline } => {
                 self.reached.note("query: cut by the coordinator");
                 if let Some((origin, cut)) = self.nodes[node].desk.asked.get_mut(&query) {
                     let (origin, parts) = (*origin, std::mem::take(&mut cut.parts));
-                    let cut = Cut { ticket: translate::ticket(ticket), version: cut.version, parts };
+                    let cut = Cut { ticket: translate::ticket(ticket), version: cut.version, deadline, parts };
                     self.reply(node, PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
                 }
             }

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 227] = [
+pub const NAMES: [&str; 228] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -235,6 +235,7 @@ pub const NAMES: [&str; 227] = [
     "rest: a leader tells of it",
     "rest: a node is lost",
     "a node is told that another one's process ended",
+    "gate: a ticket frees itself",
 ];
 
 /// How often each was met.
