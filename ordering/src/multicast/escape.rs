@@ -129,7 +129,7 @@ impl Escape {
         until(first, self.longest)
     }
 
-    /// How often a ticket freed itself.
+    /// Tickets that freed themselves; those that were united count as one.
     pub fn freed(&self) -> u64 {
         self.freed
     }

@@ -57,6 +57,11 @@ impl Replica {
         self.escape.set_longest(on.then_some(QUERY_DEADLINE_MAX));
     }
 
+    /// Tickets that freed themselves here.
+    pub fn tickets_freed(&self) -> u64 {
+        self.escape.freed()
+    }
+
     /// Opens the gate up to the last ticket that nobody can complete any more. Only here: the coordinator and the other
     /// replicas need not believe this one's clock.
     pub(super) fn free_tickets(&mut self, now: Time) {

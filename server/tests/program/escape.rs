@@ -6,7 +6,7 @@ use coppice_client::blocking::Client;
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 
-use crate::support::{Cluster, patient, signal};
+use crate::support::{Cluster, eventually, patient, signal};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 
@@ -52,6 +52,16 @@ fn put_behind_a_ticket(cluster: &mut Cluster) -> Option<Duration> {
     let said = cluster.run_at(serves, &["put", &key, "v", "--timeout", "30s"]);
     let took = begun.elapsed();
     assert_eq!(said.code, 0, "it waits for a directory that has no majority: {said:?}");
+    if took > DEADLINE {
+        let name = format!("coppice_tickets_freed_total{{partition=\"{}\"}} ", partition.partition);
+        let freed = || {
+            cluster
+                .page(serves, "/metrics")
+                .lines()
+                .any(|line| line.strip_prefix(&name).is_some_and(|count| count != "0"))
+        };
+        eventually("it is counted", freed);
+    }
     followers.iter().for_each(|&pid| signal(pid, "CONT"));
     cluster.start(leads, "ready");
     cluster.healthy();
