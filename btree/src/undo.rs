@@ -62,6 +62,14 @@ impl Undo {
         self.forget_before(self.mark());
     }
 
+    /// The keys that were changed since `mark`, in order of execution, one for each change. O(changes).
+    pub fn keys_since(&self, mark: UndoMark) -> impl Iterator<Item = &[u8]> {
+        let before = mark.0.saturating_sub(self.forgotten).min(self.records.len() as u64);
+        self.records.range(before as usize..).map(|record| match record {
+            Record::Inserted { key } | Record::Deleted { key, .. } | Record::Replaced { key, .. } => key.as_slice(),
+        })
+    }
+
     /// The number of records held.
     pub fn len(&self) -> usize {
         self.records.len()

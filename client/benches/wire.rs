@@ -81,7 +81,7 @@ fn parts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("part");
     group.throughput(Throughput::Elements(PAIRS));
     let position = Position { partition: PartitionId(3), instance: 1 << 30, index: 0 };
-    let head = PartHead { stream: 7, position, ticket: None, keys_only: false };
+    let head = PartHead { stream: 7, position, ticket: None, version: None, keys_only: false };
     let pairs: Vec<[u8; 8]> = (0..PAIRS).map(u64::to_be_bytes).collect();
     let encode = |out: &mut BytesMut, eight| {
         let mut writer = PartWriter::new(out, &head, 0, eight);

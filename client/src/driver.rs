@@ -151,7 +151,7 @@ impl Driver {
                     self.ranges.remove(&token);
                     self.delivery.outcomes.push((token, bytes, result));
                 }
-                Effect::Part { token, part } => self.delivery.parts.push((token, part)),
+                Effect::Part { token, part, as_of } => self.delivery.parts.push((token, (part, as_of))),
             }
         }
         acted

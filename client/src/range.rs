@@ -13,6 +13,7 @@ use crate::client::Client;
 use crate::command::{RangeCall, ReadMode};
 use crate::error::{Error, Reason, Result};
 use crate::session::Request;
+use crate::shared::Chunk;
 use crate::wire::{Part, PartCursor, PartEnd, Position, Ticket};
 
 /// Which keys to read, and how. Made from any of Rust's ranges of byte strings: `"a".."c"`, `"a"..="c"`, `.."c"`, `..`.
@@ -330,11 +331,11 @@ impl RangeStream {
         }
     }
 
-    fn take(&mut self, body: Bytes) -> Result<()> {
+    fn take(&mut self, (body, as_of): Chunk) -> Result<()> {
         let nonsense = |_| Error::failed(Reason::Incompatible("a node sent a part that is none".into()));
         let part = Part::decode(&body).map_err(nonsense)?;
         if part.number == 0 {
-            self.positions.push(part.position);
+            self.positions.push(as_of.unwrap_or(part.position));
         }
         if part.end == Some(PartEnd::Limited) {
             self.limited = true;

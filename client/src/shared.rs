@@ -15,6 +15,7 @@ use crate::command::{Answer, Output};
 use crate::error::{Error, Reason, Result};
 use crate::map::PartitionMap;
 use crate::session::Request;
+use crate::wire::Position;
 
 /// How a call ended.
 pub type Outcome = Result<Answer<Output>>;
@@ -49,7 +50,7 @@ enum Slot {
     },
     /// A range.
     Range {
-        parts: VecDeque<Bytes>,
+        parts: VecDeque<Chunk>,
         end: Option<Outcome>,
         waker: Option<Waker>,
     },
@@ -226,7 +227,7 @@ impl Shared {
     }
 
     /// The next chunk of a range, or its end.
-    pub fn next_part(&self, slot: u32, cx: &mut Context<'_>) -> Poll<std::result::Result<Bytes, Outcome>> {
+    pub fn next_part(&self, slot: u32, cx: &mut Context<'_>) -> Poll<std::result::Result<Chunk, Outcome>> {
         let mut state = self.lock();
         match &mut state.slots[slot as usize] {
             Slot::Range { parts, end, waker } => {
@@ -324,12 +325,15 @@ impl Shared {
     }
 }
 
+/// A chunk of a range, and the position where it still held, if that is not its own.
+pub(crate) type Chunk = (Bytes, Option<Position>);
+
 /// What the driver hands over in one go. Its vectors are reused.
 #[derive(Default)]
 pub(crate) struct Delivery {
     /// Token, bytes that the call held, outcome.
     pub outcomes: Vec<(u64, usize, Outcome)>,
-    pub parts: Vec<(u64, Bytes)>,
+    pub parts: Vec<(u64, Chunk)>,
     wakers: Vec<Waker>,
     callbacks: Vec<(Callback, u64, Outcome)>,
 }

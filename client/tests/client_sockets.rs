@@ -127,8 +127,16 @@ async fn ranges_go_both_ways_with_limits_and_without_values() {
 }
 
 #[tokio::test]
-async fn a_range_over_partitions_is_one_moment_with_a_ticket_and_a_position_of_each() {
-    let (server, client) = connected(&["g", "n"]).await;
+async fn a_range_over_partitions_is_one_moment_with_a_position_of_each_and_a_ticket_if_one_was_needed() {
+    for collects in [true, false] {
+        a_range_over_partitions_is_one_moment(collects).await;
+    }
+}
+
+async fn a_range_over_partitions_is_one_moment(collects: bool) {
+    let server = Server::start(&["g", "n"]).await;
+    let config = Config { collects, ..patient() };
+    let client = Client::connect_with([server.address.clone()], config).await.unwrap();
     server.fill(('a'..='z').map(|key| (vec![key as u8], b"1".to_vec())));
     let keys = |pairs: Vec<(String, String)>| pairs.into_iter().map(|pair| pair.0).collect::<String>();
     assert_eq!(keys(all_pairs(&client, Range::new("c".."q")).await), "cdefghijklmnop");
@@ -138,7 +146,7 @@ async fn a_range_over_partitions_is_one_moment_with_a_ticket_and_a_position_of_e
     assert_eq!(stream.ticket(), None);
     assert_eq!(stream.count().await.unwrap(), 26);
     assert_eq!(stream.positions().iter().map(|position| position.partition.0).collect::<Vec<_>>(), [1, 2, 3]);
-    assert!(stream.ticket().is_some() && !stream.is_limited());
+    assert_eq!((stream.ticket().is_none(), stream.is_limited()), (collects, false));
     let mut one = client.range("a".."c").await.unwrap();
     assert_eq!((one.count().await.unwrap(), one.ticket()), (2, None));
 }

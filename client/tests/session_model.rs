@@ -110,6 +110,7 @@ fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
     run.world.queries.read_pause = Some(Duration::from_millis(3));
     let mut counts = BTreeMap::new();
     let mut writes: BTreeMap<u64, Command> = BTreeMap::new();
+    let mut ranges: BTreeMap<u64, RangeCall> = BTreeMap::new();
     let mut deadlines: BTreeMap<u64, Time> = BTreeMap::new();
     let mut token = 0;
     for _ in 0..60 {
@@ -121,6 +122,9 @@ fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
                 writes.insert(token, command.clone());
             }
             let is_range = matches!(request, Request::Range(_));
+            if let Request::Range(range) = &request {
+                ranges.insert(token, range.clone());
+            }
             match run.submit(token, timeout, request) {
                 // A range's deadline moves as it goes on.
                 Ok(()) if is_range => drop(deadlines.insert(token, Time::NEVER)),
@@ -146,7 +150,7 @@ fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
     assert_eq!(run.session.calls_waiting(), 0, "seed {seed}: calls hang");
     let resumed = resume_unknown(&mut run, &writes, token);
     run.run_for(Duration::from_secs(60));
-    check(&run, seed, &deadlines, &writes, &resumed, &mut counts);
+    check(&run, seed, &deadlines, (&writes, &ranges), &resumed, &mut counts);
     counts
 }
 
@@ -174,7 +178,7 @@ fn check(
     run: &Run,
     seed: u64,
     deadlines: &BTreeMap<u64, Time>,
-    writes: &BTreeMap<u64, Command>,
+    (writes, ranges): (&BTreeMap<u64, Command>, &BTreeMap<u64, RangeCall>),
     resumed: &BTreeMap<u64, u64>,
     counts: &mut BTreeMap<&'static str, u64>,
 ) {
@@ -197,6 +201,7 @@ fn check(
                 if resumed.contains_key(token) { "resumed" } else { "ok" }
             }
             Ok(_) if run.world.is_query(*token) => "query",
+            Ok(_) if run.world.is_collected(*token) => "collected",
             Ok(_) => "read",
             // A resumed command was sent before: its failure says nothing about that.
             Err(Error::Failed(_)) if !resumed.contains_key(token) => {
@@ -219,14 +224,19 @@ fn check(
     for token in deadlines.keys() {
         assert!(ended.contains_key(token), "seed {seed}: token {token} never ended");
     }
-    check_ranges(run);
+    check_ranges(run, ranges);
 }
 
 /// Chunks of a range come in order and complete, or the range fails.
-fn check_ranges(run: &Run) {
+fn check_ranges(run: &Run, ranges: &BTreeMap<u64, RangeCall>) {
     for (token, parts) in &run.world.parts {
         let done = run.world.completed.iter().find(|done| done.1 == *token).map(|done| &done.2);
         let parts: Vec<_> = parts.iter().map(|part| Part::decode(part).unwrap()).collect();
+        if let (true, Some(range)) = (run.world.is_collected(*token), ranges.get(token)) {
+            assert!(done.is_some_and(Result::is_ok), "token {token}");
+            run.world.check_moment(*token, range);
+            continue;
+        }
         if parts[0].ticket.is_some() {
             let pairs = done.and_then(|done| done.as_ref().ok()).map(|answer| match answer.output {
                 Output::Loaded(pairs) => pairs,
@@ -255,7 +265,7 @@ fn whatever_the_world_does_a_command_runs_at_most_once_and_its_outcome_is_true()
         }
     }
     println!("{total:?}");
-    for rare in ["ok", "read", "query", "failed", "unknown", "resumed", "interrupted"] {
+    for rare in ["ok", "read", "query", "collected", "failed", "unknown", "resumed", "interrupted"] {
         assert!(total.get(rare).is_some_and(|&count| count > 10), "{rare} hardly ever happened: {total:?}");
     }
 }
@@ -461,6 +471,7 @@ fn planted_bugs_are_caught() {
         "client_session_reopened",
         "chunk_unnumbered",
         "client_no_complete",
+        "collects_once",
         "parts_by_query",
     ] {
         assert!(!run(mutant), "{mutant} was not caught");

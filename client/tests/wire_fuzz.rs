@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use coppice_btree::Op;
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::reply::result_bytes;
+use coppice_client::wire::validate::Validated;
 use coppice_client::wire::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -111,6 +112,8 @@ fn samples() -> Vec<Bytes> {
     reply.opened();
     reply.refused(CommandRefusal::Forgotten);
     reply.loaded(7);
+    reply.validated(true);
+    reply.validated(false);
     reply.repeated(Position { partition: PartitionId(1), instance: 4, index: 4 }, &[4]);
     reply.finish();
     let mut replies = RepliesWriter::new(&mut out);
@@ -134,6 +137,10 @@ fn samples() -> Vec<Bytes> {
         credit: 65_536,
     };
     query.encode(&mut out, 1);
+    samples.push(out.split().freeze());
+    let version = Version { replica: ReplicaId(1), incarnation: 3, began: 1 << 40, changes: 70_000 };
+    let asked = [Validated { version, low: &low, high: high.as_deref() }, Validated { version, low: b"", high: None }];
+    ValidateRequest::encode(&mut out, 1, (PartitionId(1), true), asked.into_iter());
     samples.push(out.split().freeze());
     let part = |partition, low: &Bytes, high| CutPart {
         partition: PartitionId(partition),

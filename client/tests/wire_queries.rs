@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use coppice_client::wire::validate::Validated;
 use coppice_client::wire::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -61,6 +62,15 @@ fn cut(bounds: &[Vec<u8>], open: bool) -> Cut {
     Cut { ticket: ticket(), version: MapVersion(8), deadline: None, parts }
 }
 
+fn any_bound() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..40)
+}
+
+fn validated() -> Validated<'static> {
+    let version = Version { replica: ReplicaId(2), incarnation: 300, began: 1 << 40, changes: 70_000 };
+    Validated { version, low: b"apple", high: Some(b"melon") }
+}
+
 proptest! {
     #[test]
     fn a_query_comes_back(
@@ -96,6 +106,37 @@ proptest! {
     }
 
     #[test]
+    fn validations_come_back(
+        ranges in vec((any_bound(), proptest::option::of(any_bound()), any::<[u64; 3]>()), 1..20),
+        partition: u32, replica: u32, anywhere: bool, unchanged in vec(any::<bool>(), 1..20),
+    ) {
+        let replica = ReplicaId(replica);
+        let asked: Vec<Validated<'_>> = ranges.iter().map(|(low, high, [incarnation, began, changes])| {
+            let version = Version { replica, incarnation: *incarnation, began: *began, changes: *changes };
+            Validated { version, low, high: high.as_deref() }
+        }).collect();
+        let (partition, ranges) = ((PartitionId(partition), anywhere), asked.iter().copied());
+        let frame = framed(|out| ValidateRequest::encode(out, 6, partition, ranges));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::Validate as u8, 6));
+        let Ok(Request::Validate(found)) = Request::decode(&frame) else { panic!("another request") };
+        prop_assert_eq!(((found.partition, found.anywhere), found.len()), (partition, asked.len()));
+        prop_assert!(found.ranges().eq(asked));
+        // And the answer.
+        let mut answer = BytesMut::new();
+        let mut reply = PackReply::read(&mut answer, partition.0, 8, 0);
+        unchanged.iter().for_each(|unchanged| reply.validated(*unchanged));
+        reply.finish();
+        let frame = framed(|out| {
+            let mut replies = RepliesWriter::new(out);
+            replies.answer(6, &answer).unwrap();
+            replies.finish();
+        });
+        let section = Replies::new(&frame.body).next().unwrap().unwrap();
+        let told = section.results().map(|(_, result)| result == ResultRef::Unchanged);
+        prop_assert!(section.read && told.eq(unchanged));
+    }
+
+    #[test]
     fn credit_and_cancelling_name_the_attempt_in_the_stream(query: u32, partition: u32, bytes: u32) {
         let partition = PartitionId(partition);
         let frame = framed(|out| encode_part_credit(out, query, partition, bytes));
@@ -111,6 +152,7 @@ proptest! {
         let bounds = [b"a".to_vec(), b"melon".to_vec(), b"pear".to_vec()];
         let frames = [
             framed(|out| query(b"apple", Some(b"melon")).encode(out, 1)),
+            framed(|out| ValidateRequest::encode(out, 1, (PartitionId(300), false), [validated()].into_iter())),
             framed(|out| encode_part_credit(out, 1, PartitionId(300), 1)),
             framed(|out| encode_part_cancel(out, 1)),
         ];
@@ -194,4 +236,25 @@ fn what_the_coordinator_says_is_no_request() {
     for kind in [Kind::Cut, Kind::Completed] {
         assert!(matches!(request(kind, &[]), Err(WireError::Unknown { what: "request kind", .. })));
     }
+}
+
+#[test]
+fn a_validation_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() {
+    let validate = |ranges: &[Validated<'_>]| {
+        let frame = framed(|out| ValidateRequest::encode(out, 1, (PartitionId(1), true), ranges.iter().copied()));
+        Request::decode(&frame)
+    };
+    assert_eq!(validate(&[]), Err(WireError::Empty("ranges")));
+    assert!(validate(&[validated(); VALIDATE_RANGES_MAX]).is_ok());
+    let (value, max) = (VALIDATE_RANGES_MAX as u64 + 1, VALIDATE_RANGES_MAX as u64);
+    let refused = validate(&[validated(); VALIDATE_RANGES_MAX + 1]);
+    assert_eq!(refused, Err(WireError::Limit { what: "ranges", value, max }));
+    let long = vec![0; KEY_BYTES_MAX + 2];
+    let refused = validate(&[Validated { high: Some(&long), ..validated() }]);
+    assert!(matches!(refused, Err(WireError::Limit { what: "bound length", .. })), "{refused:?}");
+    let mut body =
+        framed(|out| ValidateRequest::encode(out, 1, (PartitionId(1), true), [validated()].into_iter())).body.to_vec();
+    body[0] = 2;
+    let refused = request(Kind::Validate, &body);
+    assert_eq!(refused, Err(WireError::Unknown { what: "validate flag", value: 2 }));
 }

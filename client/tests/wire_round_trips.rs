@@ -210,12 +210,15 @@ proptest! {
     fn parts_come_back_and_stay_below_their_size(
         pairs in vec((string(true), string(true)), 0..50),
         odd in vec((string(false), vec(any::<u8>(), 0..30_000)), 0..30),
-        keys_only: bool, ticket: Option<(u64, u32, u64)>, limited: bool,
+        keys_only: bool, ticket: Option<(u64, u32, u64)>, version: Option<(u32, [u64; 3])>, limited: bool,
     ) {
         let pairs: Vec<_> = pairs.into_iter().chain(odd).collect();
         let ticket = ticket.map(|(round, replica, n)| Ticket { round, replica: ReplicaId(replica), n });
         let position = Position { partition: PartitionId(2), instance: 5, index: 1 };
-        let head = PartHead { stream: 77, position, ticket, keys_only };
+        let version = version.map(|(replica, [incarnation, began, changes])| {
+            Version { replica: ReplicaId(replica), incarnation, began, changes }
+        });
+        let head = PartHead { stream: 77, position, ticket, version, keys_only };
         let end = if limited { PartEnd::Limited } else { PartEnd::Complete };
         let mut out = BytesMut::new();
         let (mut number, mut sent, mut eight) = (0, 0, true);
@@ -240,6 +243,7 @@ proptest! {
             prop_assert_eq!((frame.kind, frame.stream), (Kind::Part as u8, 77));
             let part = Part::decode(&frame.body).unwrap();
             prop_assert_eq!((part.position, part.number, part.ticket), (position, chunks, ticket));
+            prop_assert_eq!(part.version, version.filter(|_| chunks == 0));
             found.extend(part.pairs().map(|(key, value)| (key.to_vec(), value.to_vec())));
             prop_assert_eq!(part.pairs_so_far, found.len() as u64);
             chunks += 1;
@@ -255,7 +259,7 @@ proptest! {
         words in vec(any::<[u8; 16]>(), 1..60), times in prop_oneof![Just(1usize), Just(2_000)], keys_only: bool,
         eight: bool,
     ) {
-        let head = PartHead { stream: 1, position: Position::default(), ticket: None, keys_only };
+        let head = PartHead { stream: 1, position: Position::default(), ticket: None, version: None, keys_only };
         let [mut together, mut single] = [BytesMut::new(), BytesMut::new()];
         let mut writer = PartWriter::new(&mut together, &head, 0, eight);
         let mut all = true;
@@ -279,7 +283,7 @@ proptest! {
     #[test]
     fn reads_and_ranges_come_back(
         eight: bool, stale: bool, anywhere: bool, keys in vec(string(false), 1..30), eights in vec(string(true), 1..30),
-        low in string(false), high: Option<Vec<u8>>, flags: [bool; 3], pairs_max: u64, bytes_max: u64, credit: u32,
+        low in string(false), high: Option<Vec<u8>>, flags: [bool; 4], pairs_max: u64, bytes_max: u64, credit: u32,
     ) {
         let keys = if eight { eights } else { keys };
         let mut out = BytesMut::new();
@@ -290,10 +294,10 @@ proptest! {
         prop_assert!(read.keys().eq(keys.iter().map(|key| &key[..])));
         prop_assert!(read.shared_keys().eq(keys.iter().map(|key| &key[..])));
 
-        let [reverse, keys_only, count_only] = flags;
+        let [reverse, keys_only, count_only, versioned] = flags;
         let range = RangeRequest {
             partition: PartitionId(9), low: low.into(), high: high.map(|mut high| { high.truncate(100); high.into() }),
-            reverse, keys_only, count_only, stale, anywhere, pairs_max, bytes_max, credit,
+            reverse, keys_only, count_only, stale, anywhere, versioned, pairs_max, bytes_max, credit,
         };
         let mut out = BytesMut::new();
         range.encode(&mut out, 6);

@@ -26,6 +26,7 @@ fn options(mini: &Mini) -> Options {
         pack_bytes: 8_192,
         timeout: PATIENCE,
         reads: ReadMode::Leader,
+        collects: true,
         slots: 64,
     }
 }

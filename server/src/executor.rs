@@ -346,7 +346,10 @@ impl Executor {
     }
 
     /// Goes on from a snapshot that was installed at `instance`.
-    pub fn install(&mut self, machine: Machine, instance: Instance) {
+    pub fn install(&mut self, mut machine: Machine, instance: Instance) {
+        if !crate::mutant!(validates_over_snapshot) {
+            machine.follow(&self.machine);
+        }
         self.machine = machine;
         self.decided = instance;
         self.due = self.due.max(instance);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use coppice_btree::{Cursor, Value};
-use coppice_client::wire::{Cut, RangeRequest, ReadRequest, SessionId, Ticket};
+use coppice_client::wire::{Cut, RangeRequest, ReadRequest, SessionId, Ticket, ValidateRequest, Version};
 use coppice_ordering::{Instance, ReplicaId};
 
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
@@ -78,6 +78,8 @@ pub enum Request {
     Read(ReadRequest),
     /// Reads a range inside the partition.
     Range(Box<RangeRequest>),
+    /// Reads whether ranges inside the partition have changed since they were read.
+    Validate(ValidateRequest),
     /// Changes the directory.
     Directory(Box<DirectoryCommand>),
 }
@@ -89,13 +91,18 @@ impl Request {
             Request::Pack { grows, .. } => *grows,
             // Whoever wants to delete needs a session; their number and bytes are bounded anyway.
             Request::Open { .. } => false,
-            Request::Read(_) | Request::Range(_) | Request::Directory(_) => false,
+            Request::Read(_) | Request::Range(_) | Request::Validate(_) | Request::Directory(_) => false,
         }
     }
 
     /// Whether the log has to hold something before it is answered.
     pub fn is_logged(&self) -> bool {
-        !matches!(self, Request::Read(_) | Request::Range(_))
+        !matches!(self, Request::Read(_) | Request::Range(_) | Request::Validate(_))
+    }
+
+    /// A range that its client will validate, and gives out to nobody before.
+    pub fn is_first_reading(&self) -> bool {
+        matches!(self, Request::Range(range) if range.versioned && !range.stale)
     }
 
     /// For a read: whether the decided state of any replica will do, and whether a replica that follows shall serve it.
@@ -103,6 +110,7 @@ impl Request {
         match self {
             Request::Read(read) => (read.stale, read.anywhere),
             Request::Range(range) => (range.stale, range.anywhere),
+            Request::Validate(asked) => (false, asked.anywhere),
             Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => (false, false),
         }
     }
@@ -149,6 +157,15 @@ pub enum Reply {
         cursor: Box<Cursor>,
         /// What was asked.
         range: Box<RangeRequest>,
+        /// If it was asked for and is known.
+        version: Option<Version>,
+    },
+    /// Whether ranges have changed since they were read.
+    Validated {
+        /// The position that was read.
+        instance: Instance,
+        /// One per range: nothing has.
+        unchanged: Vec<bool>,
     },
     /// A query has a ticket: what to expect, and from whom. Not the last answer.
     Cut(Box<Cut>),

@@ -229,6 +229,16 @@ pub const HAZARDS: &[Hazard] = &[
         &[cargo("foreign_decision_confirms")],
     ),
     hazard("RD12", "lease acknowledgement forgotten by a restart", &[cargo("lease_forgotten")]),
+    hazard(
+        "RD13",
+        "parts that were read one after the other pass for one moment",
+        &[sim("collects_once"), sim("validates_anything")],
+    ),
+    hazard(
+        "RD14",
+        "a change that nobody counted here, or another leader counted, is not found by a validation",
+        &[cargo("validates_over_borders"), cargo("validates_over_snapshot"), cargo("validates_another_count")],
+    ),
 ];
 
 /// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves

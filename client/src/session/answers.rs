@@ -89,6 +89,7 @@ impl Session {
             Flight::Pack { calls, left, row } if !section.read => (calls, left, Some(*row)),
             Flight::Read { calls, left } if section.read => (calls, left, None),
             Flight::Open if !section.read => return self.on_opened(at, section),
+            Flight::Validate { .. } if section.read => return self.on_validated(now, at, section, effects),
             _ => return Err(Nonsense("an answer to another question")),
         };
         let (first, count) = (section.first as usize, usize::from(section.count));
@@ -247,7 +248,9 @@ impl Session {
         if let Flight::Query { number, .. } = sent.flight {
             self.drop_attempt(number, effects);
         }
+        let collects = sent.flight.collects();
         self.refused(now, at, sent, refusal, effects);
+        collects.into_iter().for_each(|key| self.spoil(now, key, effects));
         Ok(())
     }
 
@@ -401,7 +404,8 @@ impl Session {
                 lane.opening = false;
                 Vec::new()
             }
-            Flight::Map => Vec::new(),
+            // Spoiled, not asked again in this way.
+            Flight::Collect { .. } | Flight::Validate { .. } | Flight::Map => Vec::new(),
         }
     }
 
@@ -442,6 +446,9 @@ impl Session {
         }
         let Some(sent) = self.peers[at].flight(frame.stream) else { return Ok(()) };
         let lane = sent.lane;
+        if let Flight::Collect { call, place } = sent.flight {
+            return self.on_collected(now, at, (call, place as usize), (&part, frame), effects);
+        }
         let Flight::Range(range) = &mut sent.flight else { return Err(Nonsense("an answer to another question")) };
         let read_at = (part.position.instance, part.position.index);
         let counted = part.is_empty() && part.end.is_some();
@@ -467,7 +474,7 @@ impl Session {
         call.streaming = true;
         let deadline = if credit > 0 { now + timeout } else { Time::NEVER };
         call.deadline = deadline;
-        effects.push(Effect::Part { token: call.token, part: frame.body.clone() });
+        effects.push(Effect::Part { token: call.token, part: frame.body.clone(), as_of: None });
         self.calls.note_deadline(deadline);
         self.confirm(at, lane, false);
         if let Some(PartEnd::Complete | PartEnd::Limited) = end {
@@ -513,6 +520,7 @@ impl Session {
         if let Some(number) = self.calls.get(key).and_then(|call| call.query) {
             self.drop_attempt(number, effects);
         }
+        self.drop_collect(key, effects);
         let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
         let at = at as usize;
         let is_it = |sent: &mut Sent| matches!(&sent.flight, Flight::Range(range) if range.call == key);

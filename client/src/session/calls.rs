@@ -4,6 +4,7 @@ use crate::command::{Command, RangeCall, ReadMode};
 use crate::time::Time;
 use coppice_btree::Value;
 
+use super::collects::Collect;
 use super::rows::RowKey;
 
 /// What a caller wants.
@@ -86,6 +87,10 @@ pub(super) struct Call {
     pub stream: Option<(u32, u32)>,
     /// The attempt of a range across partitions that was made last.
     pub query: Option<u32>,
+    /// A range across partitions was collected, or will not be.
+    pub collected: bool,
+    /// While it is being collected.
+    pub collect: Option<Box<Collect>>,
     bytes: u32,
 }
 
@@ -137,6 +142,8 @@ impl Calls {
             streaming: false,
             stream: None,
             query: None,
+            collected: false,
+            collect: None,
             bytes,
         };
         self.count += 1;

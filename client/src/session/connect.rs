@@ -209,6 +209,9 @@ impl Session {
                     self.again(now, range.call, effects);
                 }
             }
+            Flight::Collect { .. } | Flight::Validate { .. } => {
+                sent.flight.collects().into_iter().for_each(|key| self.spoil(now, key, effects));
+            }
             Flight::Query { call, number } => {
                 self.drop_attempt(number, effects);
                 self.query_again(now, call, effects);
@@ -283,6 +286,7 @@ impl Session {
         peer.failures = 0;
         peer.trouble.clear();
         peer.is_blank = hello.cluster.is_none();
+        peer.features = hello.features;
         self.cluster = self.cluster.or(hello.cluster);
         if hello.cluster.is_none() {
             self.map_search.trouble = Trouble::NotInitialized;
@@ -345,7 +349,7 @@ impl Session {
             peer.trouble = "timed out".into();
             self.try_spare(at, effects);
         }
-        if let Flight::Range(_) | Flight::Query { .. } | Flight::Open | Flight::Map = sent.flight {
+        if !matches!(sent.flight, Flight::Pack { .. } | Flight::Read { .. }) {
             // Nothing that a late answer could still bring.
             self.peers[at].take(stream);
         }

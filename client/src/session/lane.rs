@@ -61,6 +61,8 @@ pub(super) struct Lane {
     pub retry: BTreeMap<(RowKey, u64), CallKey>,
     pub gets: VecDeque<CallKey>,
     pub ranges: VecDeque<CallKey>,
+    /// Parts of collected ranges of which it is to be asked whether they have changed.
+    pub validations: Vec<(CallKey, u32)>,
     pub packs_out: usize,
     pub reads_out: usize,
     /// Nothing is sent before; the default once it has passed.
@@ -89,6 +91,7 @@ impl Lane {
             retry: BTreeMap::new(),
             gets: VecDeque::new(),
             ranges: VecDeque::new(),
+            validations: Vec::new(),
             packs_out: 0,
             reads_out: 0,
             not_before: Time::default(),
@@ -103,7 +106,7 @@ impl Lane {
     }
 
     pub fn has_work(&self) -> bool {
-        self.has_commands() || !self.gets.is_empty() || !self.ranges.is_empty()
+        self.has_commands() || !self.gets.is_empty() || !self.ranges.is_empty() || !self.validations.is_empty()
     }
 
     /// Follows a leader, or nobody.

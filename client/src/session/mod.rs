@@ -11,6 +11,7 @@
 //! | `lane`, `pump` | what waits for one partition; packing and sending it |
 //! | `peers`, `connect` | nodes, connections, streams, silence |
 //! | `answers` | replies and refusals |
+//! | `collects` | a range across partitions, read in each and validated |
 //! | `query`, `queries` | one attempt at a range across partitions; asking, gathering, asking again |
 //! | `routing` | the map: first contact, changes, re-routing |
 //!
@@ -19,6 +20,7 @@
 
 mod answers;
 mod calls;
+mod collects;
 mod connect;
 mod lane;
 mod outcome;
@@ -39,7 +41,7 @@ use crate::error::{Error, Reason};
 use crate::map::PartitionMap;
 use crate::time::Time;
 use crate::wire::pack::PushError;
-use crate::wire::{ClientId, ClusterId, Frame, KEY_BYTES_MAX};
+use crate::wire::{ClientId, ClusterId, Frame, KEY_BYTES_MAX, Position};
 
 pub use calls::{CallKey, Request};
 pub use peers::ConnectionId;
@@ -115,12 +117,14 @@ pub enum Effect {
         result: Result<Answer<Output>, Error>,
     },
     /// A chunk of a range: the body of a `Part` frame, checked and in sequence. Of a query across partitions: part
-    /// after part in the range's direction, and only when the query has completed (ordering.md 4, step 6).
+    /// after part in the range's direction, and only when they are one moment (ordering.md 4, step 6; `collects`).
     Part {
         /// The caller's token.
         token: u64,
         /// See [`crate::wire::Part`].
         part: Bytes,
+        /// Where it still held, if that is not the position that it names: it was validated there.
+        as_of: Option<Position>,
     },
 }
 
@@ -153,6 +157,7 @@ pub struct Session {
     /// Calls that wait for a map.
     unrouted: Vec<CallKey>,
     peers: Vec<Peer>,
+    collects: collects::Collects,
     queries: queries::Queries,
     map_search: routing::MapSearch,
     /// Distinguishes the sessions that this client opens.
@@ -177,6 +182,7 @@ impl Session {
             crowded: Vec::new(),
             unrouted: Vec::new(),
             peers: endpoints.into_iter().map(|address| Peer::new(address, None)).collect(),
+            collects: collects::Collects::default(),
             queries: queries::Queries::default(),
             map_search: routing::MapSearch::default(),
             nonce: 0,
@@ -284,7 +290,8 @@ impl Session {
             for key in overdue {
                 self.end_overdue(now, key, effects);
             }
-            let Session { lanes, calls, unrouted, .. } = self;
+            let Session { lanes, calls, unrouted, collects, .. } = self;
+            collects.forget_done(calls);
             lanes.iter_mut().for_each(|lane| lane.forget_done(calls));
             unrouted.retain(|key| calls.is_waiting(*key));
         }

@@ -29,10 +29,29 @@ pub(super) enum Flight {
     Read { calls: Vec<CallKey>, left: u32 },
     /// A range.
     Range(RangeFlight),
+    /// A part of a range that is collected from several partitions.
+    Collect { call: CallKey, place: u32 },
+    /// Whether parts of collected ranges have changed.
+    Validate { entries: Vec<(CallKey, u32)> },
     /// A query, with the number of the attempt.
     Query { call: CallKey, number: u32 },
     /// The map.
     Map,
+}
+
+impl Flight {
+    fn is_range(&self) -> bool {
+        matches!(self, Flight::Range(_) | Flight::Collect { .. })
+    }
+
+    /// The calls whose collects come to nothing without an answer.
+    pub fn collects(&self) -> Vec<CallKey> {
+        match self {
+            Flight::Collect { call, .. } => vec![*call],
+            Flight::Validate { entries } => entries.iter().map(|&(call, _)| call).collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A range that is arriving.
@@ -100,6 +119,8 @@ pub(super) struct Peer {
     pub heard: Time,
     /// When it greeted it belonged to no cluster.
     pub is_blank: bool,
+    /// What it said that it can do beside what every node can.
+    pub features: u64,
     /// What went wrong last, in words.
     pub trouble: String,
     /// Stream of the first element of `sent`. Streams count up and are never used twice in one connection, so that a
@@ -125,6 +146,7 @@ impl Peer {
             suspect_until: Time::default(),
             heard: Time::default(),
             is_blank: false,
+            features: 0,
             trouble: String::new(),
             first_stream: 1,
             sent: VecDeque::new(),
@@ -163,7 +185,7 @@ impl Peer {
         if self.sent.is_empty() && self.spare.is_none() {
             self.heard = self.heard.max(sent.at);
         }
-        self.ranges += usize::from(matches!(sent.flight, Flight::Range(_)));
+        self.ranges += usize::from(sent.flight.is_range());
         self.sent.push_back(Some(sent));
     }
 
@@ -181,9 +203,7 @@ impl Peer {
     pub fn take(&mut self, stream: u32) -> Option<Sent> {
         let at = stream.checked_sub(self.first_stream)? as usize;
         let sent = self.sent.get_mut(at)?.take();
-        if let Some(Sent { flight: Flight::Range(_), .. }) = sent {
-            self.ranges -= 1;
-        }
+        self.ranges -= usize::from(sent.as_ref().is_some_and(|sent| sent.flight.is_range()));
         self.drop_done();
         sent
     }

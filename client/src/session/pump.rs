@@ -27,6 +27,7 @@ impl Session {
         self.search_map(now, effects);
         self.route_waiting(now, effects);
         self.pump_queries(now, effects);
+        self.pump_collects(now, effects);
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             if lane.not_before > Time::default() && lane.not_before <= now {
@@ -57,6 +58,7 @@ impl Session {
         }
         self.send_gets(now, lane, effects);
         self.send_ranges(now, lane, effects);
+        self.send_validations(now, lane, effects);
     }
 
     /// The peer of the lane's leader if it can be sent to now; else whatever brings that nearer is begun.
@@ -106,7 +108,7 @@ impl Session {
     }
 
     /// A replica for a read that any replica may serve.
-    fn any_replica(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
+    pub(super) fn any_replica(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
         let replicas = self.lanes[lane].replicas.clone();
         let first = self.draws.next() as usize;
         let mut suspect = None;
@@ -323,6 +325,7 @@ impl Session {
             count_only,
             stale: mode == ReadMode::Stale,
             anywhere: mode != ReadMode::Leader,
+            versioned: false,
             pairs_max,
             bytes_max,
             credit: self.config.range_credit,
@@ -330,7 +333,7 @@ impl Session {
     }
 
     /// The stream for the next request on a connection. One that has used all streams is closed: none is used twice.
-    fn stream(&mut self, now: Time, peer: usize, effects: &mut Vec<Effect>) -> Option<u32> {
+    pub(super) fn stream(&mut self, now: Time, peer: usize, effects: &mut Vec<Effect>) -> Option<u32> {
         let stream = self.peers[peer].next_stream();
         if stream.is_none() {
             self.hang_up(now, peer, "all streams were used".into(), effects);

@@ -215,7 +215,7 @@ impl Session {
         let key = attempt.query.call;
         if let Some(call) = self.calls.get_mut(key) {
             let given = !chunks.is_empty();
-            effects.extend(chunks.into_iter().map(|part| Effect::Part { token: call.token, part }));
+            effects.extend(chunks.into_iter().map(|part| Effect::Part { token: call.token, part, as_of: None }));
             if given {
                 // From here on the call's deadline watches over the range.
                 call.streaming = true;

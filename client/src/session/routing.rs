@@ -67,6 +67,12 @@ impl Session {
         };
         let at = match (is_within(entry, &call.request), &call.request) {
             (true, _) => at,
+            (false, Request::Range(range))
+                if range.mode != ReadMode::Stale && !call.collected && self.config.collects =>
+            {
+                self.collects.waiting.push_back(key);
+                return Ok(());
+            }
             // The coordinator orders it in all of its partitions (ordering.md 4).
             (false, Request::Range(range)) if range.mode != ReadMode::Stale => {
                 self.coordinator().ok_or_else(|| Error::failed(Reason::SpansPartitions))?
@@ -222,6 +228,10 @@ impl Session {
         self.map_search.trouble = Trouble::None;
         for key in waiting {
             self.reroute(now, key, effects);
+        }
+        let unasked = self.lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.validations));
+        for (key, _) in unasked.collect::<Vec<_>>() {
+            self.spoil(now, key, effects);
         }
         self.list_all();
     }

@@ -6,8 +6,8 @@ use coppice_btree::OpResult;
 
 use super::frame::{Kind, begin_frame, end_frame};
 use super::reply::{
-    CAS, DELETE, DONE, EIGHT, FLAG_READ, FORGOTTEN, FULL, GET, INSERT, LATER, LOAD, MANY, OMITTED, OPENED, OTHER,
-    POSITION, PUT, REPLY_BYTES_MAX, RESULT_BYTES_MAX, TOO_LARGE, VALUE, WRONG_PARTITION,
+    CAS, CHANGED, DELETE, DONE, EIGHT, FLAG_READ, FORGOTTEN, FULL, GET, INSERT, LATER, LOAD, MANY, OMITTED, OPENED,
+    OTHER, POSITION, PUT, REPLY_BYTES_MAX, RESULT_BYTES_MAX, TOO_LARGE, UNCHANGED, VALUE, WRONG_PARTITION,
 };
 use super::varint::{Reader, WireError, put_varint};
 use super::{CommandRefusal, FRAME_BYTES_MAX, PartitionId, Position, SessionId};
@@ -152,6 +152,12 @@ impl<'b> PackReply<'b> {
     pub fn value(&mut self, value: Option<&[u8]>) {
         self.next();
         put_value(self.out, GET, value);
+    }
+
+    /// Whether a range is as it was read.
+    pub fn validated(&mut self, unchanged: bool) {
+        self.next();
+        self.out.put_slice(&[OTHER, if unchanged { UNCHANGED } else { CHANGED }]);
     }
 
     /// The results of a command of several operations. More than [`RESULT_BYTES_MAX`] are left out: it was executed.

@@ -79,6 +79,8 @@ kinds! {
     PartCredit = 23,
     /// No more of a query's parts is wanted.
     PartCancel = 24,
+    /// Asks whether ranges of one partition have changed since they were read.
+    Validate = 25,
     // 64 to 127: between nodes.
     /// Answers `Hello`.
     HelloOk = 129,

@@ -131,6 +131,20 @@ impl fmt::Display for Ticket {
     }
 }
 
+/// What a replica had seen change when a range was read there: named to the same one later, it tells whether anything
+/// of the range has changed since. Means nothing to anybody else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// Counts the starts of its node.
+    pub incarnation: u64,
+    /// When the replica began to run there, by a clock of its own.
+    pub began: u64,
+    /// Changes since then.
+    pub changes: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,6 +38,7 @@ pub mod reshape;
 pub mod serde_bytes;
 pub mod status;
 pub mod tuning;
+pub mod validate;
 mod varint;
 
 use std::time::Duration;
@@ -47,7 +48,7 @@ pub use control::{
     NodeIdentity, StatusGet,
 };
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
-pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket};
+pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket, Version};
 pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
 pub use part::{Part, PartCursor, PartEnd, PartWriter};
 pub use query::{Completed, Cut, CutPart, QueryRequest, encode_part_cancel, encode_part_credit};
@@ -57,10 +58,14 @@ pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Reque
 pub use reshape::{ChangeId, ReshapeRequest, Reshaped, Shape};
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
 pub use tuning::{BatchAndWindow, Bottleneck, GroupTuning, TuningAccount, TuningReport};
+pub use validate::ValidateRequest;
 pub use varint::{Reader, WireError, put_varint, varint_bytes};
 
 /// The newest protocol version that this library speaks, and the oldest.
 pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
+
+/// In [`HelloOk::features`]: the node names versions of ranges, and validates them.
+pub const FEATURE_VALIDATE: u64 = 1;
 
 /// Longest key (experience.md 4, fixed).
 pub const KEY_BYTES_MAX: usize = 4 * 1024;
@@ -78,6 +83,8 @@ pub const MANY_OPERATIONS_MAX: usize = 65_536;
 pub const QUERY_DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// Most keys in one `Read` frame.
 pub const READ_KEYS_MAX: usize = 65_536;
+/// Most ranges in one `Validate` frame.
+pub const VALIDATE_RANGES_MAX: usize = 1_024;
 /// Size of a chunk of a range (experience.md 4, fixed); one pair above it travels alone.
 pub const PART_BYTES: usize = 256 * 1024;
 /// Longest postcard body that a client sends before it is known who it is.

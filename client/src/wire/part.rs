@@ -1,8 +1,10 @@
 //! Chunks of a range. Encoded straight from the leaves, numbered, each with the position it was read at.
 //!
 //! ```text
-//! part = u8 flags (1 eight, 2 keys only, 4 end, 8 a limit ended it, 16 ticket), u32 pairs, u64 pairs so far,
-//!        varint partition, varint number, varint instance, varint index, [varint round, varint replica, varint n],
+//! part = u8 flags (1 eight, 2 keys only, 4 end, 8 a limit ended it, 16 ticket, 32 version), u32 pairs,
+//!        u64 pairs so far, varint partition, varint number, varint instance, varint index,
+//!        [ticket: varint round, varint replica, varint n],
+//!        [version: varint replica, varint incarnation, varint began, varint changes],
 //! pairs pair = key value | key; key, value = varint length, bytes; with `eight` 8 bytes and no length
 //! ```
 
@@ -10,14 +12,16 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::frame::{Kind, begin_frame, end_frame};
 use super::query::{put_ticket, read_ticket};
+use super::validate::{put_version, read_version};
 use super::varint::{Reader, WireError, put_varint, varint_bytes};
-use super::{KEY_BYTES_MAX, PART_BYTES, PartitionId, Position, Ticket, VALUE_BYTES_MAX};
+use super::{KEY_BYTES_MAX, PART_BYTES, PartitionId, Position, Ticket, VALUE_BYTES_MAX, Version};
 
 const FLAG_EIGHT: u8 = 1;
 const FLAG_KEYS_ONLY: u8 = 2;
 const FLAG_END: u8 = 4;
 const FLAG_LIMITED: u8 = 8;
 const FLAG_TICKET: u8 = 16;
+const FLAG_VERSION: u8 = 32;
 
 /// How a range ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +41,8 @@ pub struct Part<'a> {
     pub number: u32,
     /// The query that the chunk belongs to, if the range spans partitions.
     pub ticket: Option<Ticket>,
+    /// Of the range, for those who will ask whether it has changed. On the first chunk, if it was asked for.
+    pub version: Option<Version>,
     /// Pairs of the range so far, this chunk included. In a counted range the pairs are not sent.
     pub pairs_so_far: u64,
     /// Set on the last chunk.
@@ -53,7 +59,7 @@ impl<'a> Part<'a> {
     pub fn decode(body: &'a [u8]) -> Result<Part<'a>, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags & !(FLAG_EIGHT | FLAG_KEYS_ONLY | FLAG_END | FLAG_LIMITED | FLAG_TICKET) != 0 {
+        if flags & !(FLAG_EIGHT | FLAG_KEYS_ONLY | FLAG_END | FLAG_LIMITED | FLAG_TICKET | FLAG_VERSION) != 0 {
             return Err(WireError::Unknown { what: "part flag", value: u64::from(flags) });
         }
         let count = reader.u32()?;
@@ -62,6 +68,7 @@ impl<'a> Part<'a> {
         let number = reader.varint_u32()?;
         let position = Position { partition, instance: reader.varint()?, index: reader.varint_u32()? };
         let ticket = if flags & FLAG_TICKET == 0 { None } else { Some(read_ticket(&mut reader)?) };
+        let version = if flags & FLAG_VERSION == 0 { None } else { Some(read_version(&mut reader)?) };
         let end = match flags & (FLAG_END | FLAG_LIMITED) {
             0 => None,
             FLAG_END => Some(PartEnd::Complete),
@@ -81,7 +88,7 @@ impl<'a> Part<'a> {
             }
             reader.finish()?;
         }
-        Ok(Part { position, number, ticket, pairs_so_far, end, keys_only, eight, count, pairs })
+        Ok(Part { position, number, ticket, version, pairs_so_far, end, keys_only, eight, count, pairs })
     }
 
     /// How many pairs.
@@ -182,6 +189,8 @@ pub struct PartHead {
     pub position: Position,
     /// The query, if the range spans partitions.
     pub ticket: Option<Ticket>,
+    /// For the first chunk alone.
+    pub version: Option<Version>,
     /// Whether values are left out.
     pub keys_only: bool,
 }
@@ -202,9 +211,11 @@ impl<'b> PartWriter<'b> {
     pub fn new(out: &'b mut BytesMut, head: &PartHead, number: u32, eight: bool) -> PartWriter<'b> {
         let frame = begin_frame(out, Kind::Part, head.stream);
         let flags_at = out.len();
+        let version = head.version.filter(|_| number == 0);
         let flags = if eight { FLAG_EIGHT } else { 0 }
             | if head.keys_only { FLAG_KEYS_ONLY } else { 0 }
-            | if head.ticket.is_some() { FLAG_TICKET } else { 0 };
+            | if head.ticket.is_some() { FLAG_TICKET } else { 0 }
+            | if version.is_some() { FLAG_VERSION } else { 0 };
         out.put_u8(flags);
         out.put_u32_le(0);
         out.put_u64_le(0);
@@ -214,6 +225,9 @@ impl<'b> PartWriter<'b> {
         put_varint(out, u64::from(head.position.index));
         if let Some(ticket) = head.ticket {
             put_ticket(out, ticket);
+        }
+        if let Some(version) = version {
+            put_version(out, version);
         }
         PartWriter { out, frame, flags_at, flags, count: 0 }
     }

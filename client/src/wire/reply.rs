@@ -45,6 +45,8 @@ pub(super) const POSITION: u8 = 64;
 // Second bytes of `OTHER`. Never used twice (style.md 21).
 pub(super) const OPENED: u8 = 1;
 pub(super) const OMITTED: u8 = 2;
+pub(super) const UNCHANGED: u8 = 3;
+pub(super) const CHANGED: u8 = 4;
 pub(super) const WRONG_PARTITION: u8 = 16;
 pub(super) const FORGOTTEN: u8 = 17;
 pub(super) const FULL: u8 = 18;
@@ -97,6 +99,10 @@ pub enum ResultRef<'a> {
     Opened,
     /// Executed, but the results are more than an answer can hold.
     Omitted,
+    /// Of a range that was read: nothing of it has changed since, as of the section's position.
+    Unchanged,
+    /// Something of it may have changed.
+    Changed,
     /// Not executed by this sending.
     Refused(CommandRefusal),
 }
@@ -185,6 +191,8 @@ fn read_other<'a>(reader: &mut Reader<'a>, tag: u8) -> Result<ResultRef<'a>, Wir
         _ => Ok(match reader.u8()? {
             OPENED => ResultRef::Opened,
             OMITTED => ResultRef::Omitted,
+            UNCHANGED => ResultRef::Unchanged,
+            CHANGED => ResultRef::Changed,
             WRONG_PARTITION => {
                 let version = MapVersion(reader.varint()?);
                 ResultRef::Refused(CommandRefusal::WrongPartition { version })

@@ -7,6 +7,7 @@ use super::entry::{self, Open};
 use super::frame::{Frame, Kind, begin_frame, end_frame};
 use super::pack::Pack;
 use super::query::{QueryRequest, decode_part_credit};
+use super::validate::ValidateRequest;
 use super::varint::{Reader, WireError, put_varint};
 use super::{ClientId, HELLO_BYTES_MAX, KEY_BYTES_MAX, PartitionId, READ_KEYS_MAX, SessionId};
 
@@ -31,6 +32,8 @@ pub enum Request {
     Read(ReadRequest),
     /// Reads a range in a partition.
     Range(RangeRequest),
+    /// Asks whether ranges of a partition have changed since they were read.
+    Validate(ValidateRequest),
     /// Lets so many more bytes of the stream's range come.
     Credit(u32),
     /// No more of the stream's range is wanted.
@@ -81,6 +84,7 @@ impl Request {
                 Ok(Request::Credit(credit))
             }
             Kind::Cancel => Reader::new(body).finish().map(|()| Request::Cancel),
+            Kind::Validate => ValidateRequest::decode(body).map(Request::Validate),
             Kind::RangeQuery => QueryRequest::decode(body).map(Request::Query),
             Kind::PartCredit => decode_part_credit(body).map(|(partition, bytes)| Request::PartCredit {
                 query: frame.stream,
@@ -266,11 +270,12 @@ const RANGE_REVERSE: u8 = 4;
 const RANGE_KEYS_ONLY: u8 = 8;
 const RANGE_COUNT: u8 = 16;
 const RANGE_HIGH: u8 = 32;
+const RANGE_VERSIONED: u8 = 64;
 
 /// A range to read inside one partition; the answer is a sequence of `Part` frames.
 ///
-/// Body: `u8 flags (1 stale, 2 anywhere, 4 reverse, 8 keys only, 16 count, 32 high), varint partition, varint
-/// pairs_max, varint bytes_max, varint credit, low, [high]`.
+/// Body: `u8 flags (1 stale, 2 anywhere, 4 reverse, 8 keys only, 16 count, 32 high, 64 versioned), varint
+/// partition, varint pairs_max, varint bytes_max, varint credit, low, [high]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeRequest {
     /// Which partition.
@@ -290,6 +295,9 @@ pub struct RangeRequest {
     pub stale: bool,
     /// As in [`ReadRequest`].
     pub anywhere: bool,
+    /// The first part is to bear the range's [`Version`](super::Version). Nothing says that the range is the newest, or
+    /// was when it was asked for, before a [`ValidateRequest`] with that version is answered.
+    pub versioned: bool,
     /// Pairs at most; 0: no limit.
     pub pairs_max: u64,
     /// Bytes of keys and values at most, though at least one pair; 0: no limit.
@@ -311,6 +319,7 @@ impl RangeRequest {
             count_only: false,
             stale: false,
             anywhere: false,
+            versioned: false,
             pairs_max: 0,
             bytes_max: 0,
             credit: 0,
@@ -327,7 +336,8 @@ impl RangeRequest {
                 | flag(self.reverse, RANGE_REVERSE)
                 | flag(self.keys_only, RANGE_KEYS_ONLY)
                 | flag(self.count_only, RANGE_COUNT)
-                | flag(self.high.is_some(), RANGE_HIGH),
+                | flag(self.high.is_some(), RANGE_HIGH)
+                | flag(self.versioned, RANGE_VERSIONED),
         );
         put_varint(out, u64::from(self.partition.0));
         put_varint(out, self.pairs_max);
@@ -343,7 +353,7 @@ impl RangeRequest {
     fn decode(body: &Bytes) -> Result<RangeRequest, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags >= 64 {
+        if flags >= 128 {
             return Err(WireError::Unknown { what: "range flag", value: u64::from(flags) });
         }
         let partition = PartitionId(reader.varint_u32()?);
@@ -362,6 +372,7 @@ impl RangeRequest {
             count_only: flags & RANGE_COUNT != 0,
             stale: flags & RANGE_STALE != 0,
             anywhere: flags & RANGE_ANYWHERE != 0,
+            versioned: flags & RANGE_VERSIONED != 0,
             pairs_max,
             bytes_max,
             credit,

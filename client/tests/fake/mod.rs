@@ -271,7 +271,7 @@ fn greeting(cluster: Option<ClusterId>) -> HelloOk {
     };
     let node = cluster.map(|_| NodeIdentity { node: NodeId(1), incarnation: 1 });
     let map_version = MapVersion(u64::from(cluster.is_some()));
-    HelloOk { protocol: 1, features: 0, cluster, node, map_version, limits }
+    HelloOk { protocol: 1, features: FEATURE_VALIDATE, cluster, node, map_version, limits }
 }
 
 fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out: &mut BytesMut) {
@@ -343,6 +343,16 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out
             state.ranges_max.fetch_max(ranges.len() as u64, Ordering::SeqCst);
             send_range(state, (stream, None), ranges, out);
         }
+        Request::Validate(asked) => {
+            let partition = find(cluster, asked.partition);
+            let mut reply = BytesMut::new();
+            let mut writer = PackReply::read(&mut reply, partition.id, partition.instance, 0);
+            asked.ranges().for_each(|range| writer.validated(range.version == version_of(partition)));
+            writer.finish();
+            let mut replies = RepliesWriter::new(out);
+            replies.answer(stream, &reply).unwrap();
+            replies.finish();
+        }
         Request::Credit(bytes) => credit(state, (stream, None), bytes, ranges, out),
         Request::Cancel => drop(ranges.remove(&(stream, None))),
         Request::Query(query) => begin_query(state, cluster, stream, &query, ranges, out),
@@ -388,6 +398,7 @@ fn begin_query(
             count_only: query.count_only,
             stale: false,
             anywhere: true,
+            versioned: false,
             pairs_max: query.pairs_max,
             bytes_max: query.bytes_max,
             credit: query.credit,
@@ -408,6 +419,10 @@ fn find(cluster: &mut Cluster, partition: PartitionId) -> &mut ModelPartition {
     cluster.partitions.iter_mut().find(|found| found.id == partition).expect("a partition of the map")
 }
 
+fn version_of(partition: &ModelPartition) -> Version {
+    Version { replica: ReplicaId(1), incarnation: 1, began: 1, changes: partition.instance }
+}
+
 fn begin_range(partition: &ModelPartition, stream: u32, range: &RangeRequest) -> Sending {
     let inside = |key: &[u8]| key >= &range.low[..] && range.high.as_ref().is_none_or(|high| key < &high[..]);
     let found = partition.data.iter().filter(|(key, _)| inside(key));
@@ -424,7 +439,8 @@ fn begin_range(partition: &ModelPartition, stream: u32, range: &RangeRequest) ->
         pairs.clear();
     }
     let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
-    let head = PartHead { stream, position, ticket: None, keys_only: range.keys_only };
+    let version = range.versioned.then(|| version_of(partition));
+    let head = PartHead { stream, position, ticket: None, version, keys_only: range.keys_only };
     Sending { pairs, sent: 0, number: 0, credit: i64::from(range.credit), unread: 0, head, limited, counted }
 }
 
@@ -432,6 +448,7 @@ fn send_range(state: &State, key: (u32, Option<PartitionId>), ranges: &mut Range
     let Some(sending) = ranges.get_mut(&key) else { return };
     let mut eight = true;
     while sending.credit > 0 {
+        let start = out.len();
         let mut writer = PartWriter::new(out, &sending.head, sending.number, eight);
         let before = sending.counted.unwrap_or(sending.sent as u64);
         for (key, value) in &sending.pairs[sending.sent..] {
@@ -442,6 +459,12 @@ fn send_range(state: &State, key: (u32, Option<PartitionId>), ranges: &mut Range
             sending.sent += 1;
         }
         let done = sending.sent == sending.pairs.len();
+        if writer.count() == 0 && !done {
+            // The first pair is not of 8 bytes: begin the chunk again, in the general form.
+            out.truncate(start);
+            eight = false;
+            continue;
+        }
         let end = if sending.limited { PartEnd::Limited } else { PartEnd::Complete };
         let bytes = writer.finish(before, done.then_some(end)) as i64;
         sending.credit -= bytes;

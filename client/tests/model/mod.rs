@@ -4,6 +4,7 @@
 
 #![allow(dead_code)]
 
+pub mod moments;
 mod nodes;
 pub mod queries;
 pub mod run;
@@ -113,6 +114,9 @@ pub struct World {
     paused_until: BTreeMap<u32, Time>,
     ranges: BTreeMap<(ConnectionId, u32), nodes::RangeState>,
     pub queries: queries::Queries,
+    pub moments: moments::Moments,
+    /// What was read is found unchanged, if it is.
+    pub validates: bool,
 }
 
 pub const CLUSTER: ClusterId = ClusterId(0x00c0_ffee);
@@ -153,6 +157,8 @@ impl World {
             paused_until: BTreeMap::new(),
             ranges: BTreeMap::new(),
             queries: queries::Queries { coordinator: 1, round: 1, ..Default::default() },
+            moments: moments::Moments::default(),
+            validates: true,
         }
     }
 
@@ -273,8 +279,11 @@ impl World {
                         line.client_open = false;
                     }
                 }
-                Effect::Complete { token, result, .. } => self.completed.push((self.now, token, result)),
-                Effect::Part { token, part } => {
+                Effect::Complete { token, result, .. } => {
+                    self.moments.ended(token);
+                    self.completed.push((self.now, token, result));
+                }
+                Effect::Part { token, part, .. } => {
                     self.given(token, &part);
                     self.parts.entry(token).or_default().push(part);
                 }

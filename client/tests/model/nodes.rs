@@ -24,12 +24,13 @@ pub struct RangeState {
 }
 
 impl RangeState {
-    /// The next chunk, a small one, and whether it is the last.
+    /// The next chunk, a small one unless the range is to be validated, and whether it is the last.
     pub fn chunk(&mut self) -> (BytesMut, bool) {
         let mut out = BytesMut::new();
+        let few = if self.head.version.is_some() { usize::MAX } else { 3 };
         let mut writer = PartWriter::new(&mut out, &self.head, self.number, false);
         let before = self.sent as u64;
-        for (key, value) in self.pairs[self.sent..].iter().take(3) {
+        for (key, value) in self.pairs[self.sent..].iter().take(few) {
             assert!(writer.push(key, value));
             self.sent += 1;
         }
@@ -77,7 +78,7 @@ impl World {
                 };
                 let hello = HelloOk {
                     protocol: 1,
-                    features: 0,
+                    features: FEATURE_VALIDATE,
                     cluster: member.then_some(CLUSTER),
                     node: member.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
                     map_version: MapVersion(if member { self.version } else { 0 }),
@@ -123,6 +124,7 @@ impl World {
                 self.ranges.remove(&(connection, stream));
                 return;
             }
+            Request::Validate(asked) => return self.on_validate(node, connection, stream, &asked),
             Request::Query(query) => return self.on_query(node, connection, stream, query),
             Request::PartCredit { query, partition, bytes } => {
                 return self.on_part_credit(connection, query, partition, bytes);
@@ -199,6 +201,7 @@ impl World {
         let partition = &mut self.partitions[at];
         partition.instance += 1;
         let instance = partition.instance;
+        let before = partition.data.clone();
         let entry = entry::entries(entry).next().unwrap().unwrap();
         let mut out = BytesMut::new();
         if entry.tag == entry::TAG_OPEN {
@@ -218,9 +221,32 @@ impl World {
                 replies.finish();
             }
         }
+        self.moments.note(&before, &partition.data);
         if let Some((connection, _)) = reply {
             self.reply(connection, out);
         }
+    }
+
+    /// The world has one state, which each instance may change: it is told exactly.
+    fn on_validate(&mut self, node: u32, connection: ConnectionId, stream: u32, asked: &ValidateRequest) {
+        let mut out = BytesMut::new();
+        match self.serves(node, asked.partition, asked.anywhere) {
+            Err(refusal) => refusal.encode(&mut out, stream),
+            Ok(at) => {
+                let partition = &self.partitions[at];
+                let mut answer = BytesMut::new();
+                let mut reply = PackReply::read(&mut answer, partition.id, partition.instance, 0);
+                for range in asked.ranges() {
+                    let same = self.validates && range.version == version_of(partition, node);
+                    reply.validated(same && !self.rng.chance(self.chaos.busy));
+                }
+                reply.finish();
+                let mut replies = RepliesWriter::new(&mut out);
+                replies.answer(stream, &answer).unwrap();
+                replies.finish();
+            }
+        }
+        self.reply(connection, out);
     }
 
     fn on_range(&mut self, node: u32, connection: ConnectionId, stream: u32, range: RangeRequest) {
@@ -257,8 +283,16 @@ impl World {
         if limited {
             pairs.truncate(range.pairs_max as usize);
         }
+        let (mut bytes, all) = (0, pairs.len());
+        pairs.retain(|(key, value)| {
+            let room = !range.versioned || bytes < range.bytes_max;
+            bytes += (key.len() + value.len()) as u64;
+            room
+        });
+        let limited = limited || pairs.len() < all;
         let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
-        let head = PartHead { stream, position, ticket: None, keys_only: range.keys_only };
+        let version = range.versioned.then(|| version_of(partition, node));
+        let head = PartHead { stream, position, ticket: None, version, keys_only: range.keys_only };
         let state = RangeState { pairs, sent: 0, number: 0, credit: i64::from(range.credit), head, limited };
         self.ranges.insert((connection, stream), state);
         self.stream_range(connection, stream);
@@ -281,4 +315,8 @@ impl World {
             }
         }
     }
+}
+
+fn version_of(partition: &super::store::ModelPartition, node: u32) -> Version {
+    Version { replica: ReplicaId(node), incarnation: 1, began: 1, changes: partition.instance }
 }

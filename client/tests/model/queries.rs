@@ -249,7 +249,7 @@ impl World {
         let at = self.now + self.delay();
         self.schedule(at, Event::Query(QueryEvent::Release(n)));
         let position = Position { partition: id, instance, index: 0 };
-        let head = PartHead { stream: query, position, ticket: Some(ticket), keys_only: false };
+        let head = PartHead { stream: query, position, ticket: Some(ticket), version: None, keys_only: false };
         let state = RangeState { pairs, sent: 0, number: 0, credit, head, limited };
         if !self.rng.chance(self.queries.chaos.lost) {
             let until = self.now + Duration::from_secs(1);

@@ -29,6 +29,7 @@ impl Run {
     pub fn submit(&mut self, token: u64, timeout: Duration, request: Request) -> Result<(), SubmitError> {
         let call = self.session.submit(token, self.world.now + timeout, request)?;
         self.world.queries.calls.insert(token, call);
+        self.world.moments.submitted(token);
         Ok(())
     }
 

@@ -165,6 +165,9 @@ pub struct RunArgs {
     /// Linearizable reads by replicas drawn at random, instead of by leaders alone
     #[arg(long, conflicts_with = "stale")]
     pub any_replica: bool,
+    /// Ranges across partitions all take a ticket, instead of being read in each partition and validated first
+    #[arg(long)]
+    pub ordered: bool,
     /// Find the highest load below a bound on latency, like p99=4ms: clients, or with --rate requests per second, are
     /// doubled, then halved in between
     #[arg(long, value_parser = Bound::parse)]

@@ -316,6 +316,7 @@ impl Prepared<'_> {
                 (_, true) => ReadMode::AnyReplica,
                 _ => ReadMode::Leader,
             },
+            collects: !self.args.ordered,
             slots,
             wait_replicas: self.args.wait_replicas,
         }

@@ -23,6 +23,8 @@ pub struct Wiring {
     pub pack_bytes: u64,
     /// Native: who serves reads.
     pub reads: ReadMode,
+    /// Native: whether ranges across partitions are collected first.
+    pub collects: bool,
     /// The most requests of a worker under way.
     pub slots: u32,
     /// RESP: replicas that must have a write.
@@ -76,6 +78,7 @@ impl Store {
                 pack_bytes: 8 * 1024,
                 timeout: global.timeout,
                 reads: ReadMode::Leader,
+                collects: true,
                 slots: 1 << 20,
             })),
         }
@@ -108,8 +111,8 @@ impl Store {
     ) -> Result<Tally, Failure> {
         let ran = match self {
             Store::Native(options) => {
-                let Wiring { connections, pack_bytes, reads, slots, .. } = wiring;
-                let options = native::Options { connections, pack_bytes, reads, slots, ..options.clone() };
+                let Wiring { connections, pack_bytes, reads, collects, slots, .. } = wiring;
+                let options = native::Options { connections, pack_bytes, reads, collects, slots, ..options.clone() };
                 let workers = orders.len() as u64;
                 let connect = |worker: usize| {
                     let recorder = history.map(|history| history.recorder(worker as u64, workers));

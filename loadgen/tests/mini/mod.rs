@@ -147,7 +147,7 @@ impl State {
             }
             Request::Range(range) => self.range(stream, &range, out),
             Request::Credit(_) | Request::Cancel | Request::PartCredit { .. } | Request::PartCancel { .. } => {}
-            Request::Query(_) | Request::Ping | Request::Status(_) | Request::Admin(_) => {
+            Request::Validate(_) | Request::Query(_) | Request::Ping | Request::Status(_) | Request::Admin(_) => {
                 Refusal::Unavailable { text: "not here".into() }.encode(out, stream);
             }
         }
@@ -202,7 +202,7 @@ impl State {
         };
         let instance = self.instances[range.partition.0 as usize - 1];
         let position = Position { partition: range.partition, instance, index: 0 };
-        let head = PartHead { stream, position, ticket: None, keys_only: false };
+        let head = PartHead { stream, position, ticket: None, version: None, keys_only: false };
         let limit = if range.pairs_max == 0 { usize::MAX } else { range.pairs_max as usize };
         let pairs: Vec<_> = tree.range(&bounds).take(limit).collect();
         let eight = pairs.iter().all(|(key, value)| key.as_slice().len() == 8 && value.len() == 8);

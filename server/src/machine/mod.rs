@@ -157,6 +157,13 @@ impl Machine {
         }
     }
 
+    /// Takes the place of another state of the same group.
+    pub fn follow(&mut self, before: &Machine) {
+        if let (Machine::Shard(shard), Machine::Shard(before)) = (self, before) {
+            shard.follow(before);
+        }
+    }
+
     /// A copy of everything.
     pub fn copy(&self) -> Machine {
         match self {

@@ -3,7 +3,9 @@
 //! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
 
 mod border;
+mod changes;
 mod command;
+mod mark;
 mod reading;
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,7 @@ use std::slice;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Settled, Tree, Undo, UndoMark};
+use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Settled, Tree, Undo};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
@@ -21,6 +23,8 @@ use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
 
 pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal, second};
+pub use changes::{CHANGES_KEPT, Changes};
+pub use mark::ShardMark;
 
 use command::{are_many_bytes, repeat, run, take_ready};
 
@@ -28,7 +32,7 @@ use super::{Answer, Outcome};
 use crate::entry::{self, Entry};
 use crate::failpoints::failpoint;
 use crate::multicast::Share;
-use crate::sessions::{Answers, Numbers, SessionLimits, SessionUndo, Sessions};
+use crate::sessions::{Answers, Numbers, SessionLimits, Sessions};
 
 /// A partition's replicated state at the tip of its log.
 #[derive(Debug)]
@@ -48,6 +52,7 @@ pub struct Shard {
     /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
     inheritances: Vec<Inheritance>,
     undo: Undo,
+    changes: Changes,
     scratch: Scratch,
     /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
     me: Option<ReplicaId>,
@@ -98,55 +103,6 @@ struct Scratch {
     results_of_ops: Vec<OpResult>,
 }
 
-/// Takes back one batch.
-#[derive(Debug)]
-pub struct ShardMark {
-    tree: UndoMark,
-    sessions: Vec<SessionUndo>,
-    limits: SessionLimits,
-    chain: Chain,
-    range: KeyRange,
-    map_version: MapVersion,
-    /// Tickets that nobody had taken yet.
-    placed: usize,
-    moved: Vec<border::Moved>,
-    /// Children that begin when the batch is decided.
-    forks: Vec<Fork>,
-    /// The batch sealed the partition.
-    seals: bool,
-    /// Changes by which neighbours were taken in.
-    joins: Vec<ChangeId>,
-    /// What the batch needs and is not here: it must be taken back, and executed again later.
-    awaits: Option<Awaited>,
-}
-
-impl ShardMark {
-    /// Memory that it keeps, beside the tree's records.
-    pub fn bytes(&self) -> u64 {
-        size_of::<ShardMark>() as u64 + self.sessions.iter().map(SessionUndo::bytes).sum::<u64>()
-    }
-
-    /// Children that begin when the batch is decided.
-    pub fn forks(&self) -> &[Fork] {
-        &self.forks
-    }
-
-    /// Whether the batch sealed the partition.
-    pub fn seals(&self) -> bool {
-        self.seals
-    }
-
-    /// Changes by which neighbours were taken in.
-    pub fn joins(&self) -> &[ChangeId] {
-        &self.joins
-    }
-
-    /// What the batch needs and is not here: it must be taken back at once, and executed again later.
-    pub fn awaits(&self) -> Option<Awaited> {
-        self.awaits
-    }
-}
-
 impl Shard {
     /// An empty partition.
     pub fn new(partition: PartitionId, range: KeyRange, map_version: MapVersion) -> Shard {
@@ -174,6 +130,7 @@ impl Shard {
             sealed: None,
             inheritances: Vec::new(),
             undo: Undo::default(),
+            changes: Changes::default(),
             scratch: Scratch::default(),
             me: None,
             placed: Vec::new(),
@@ -212,6 +169,16 @@ impl Shard {
     /// See [`Tree::settle`].
     pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
         self.tree.settle(from, nodes)
+    }
+
+    /// What changed here lately.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Takes the place of another state of this partition, for those who named a moment of that.
+    pub fn follow(&mut self, before: &Shard) {
+        self.changes.follow(&before.changes);
     }
 
     /// Gives the tree away.
@@ -272,6 +239,7 @@ impl Shard {
         };
         if let Batch::Commands(commands) = batch {
             self.execute_commands(instance, commands, &mut mark, answers);
+            self.changes.note(self.undo.keys_since(mark.tree));
         }
         mark
     }
@@ -361,6 +329,9 @@ impl Shard {
             && let Ok(change) = postcard::from_bytes(payload)
         {
             self.change(instance, &change, mark);
+            if !crate::mutant!(validates_over_borders) {
+                self.changes.forget();
+            }
         }
         let joined = mark.joins.len() > joins && !crate::mutant!(join_keeps_deadline);
         let deadline = place.deadline.filter(|_| !joined);
@@ -551,6 +522,7 @@ impl Shard {
             sealed: self.sealed,
             inheritances: Vec::new(),
             undo: self.undo.clone(),
+            changes: Changes::default(),
             scratch: Scratch::default(),
             me: None,
             placed: Vec::new(),

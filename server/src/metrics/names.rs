@@ -262,6 +262,8 @@ label_values! {
         Get = "get",
         /// Range reads.
         Range = "range",
+        /// Whether ranges have changed.
+        Validate = "validate",
         /// Opening a session.
         Open = "open",
         /// The partition map.

@@ -166,6 +166,7 @@ impl Share {
             count_only: self.count_only,
             stale: false,
             anywhere: true,
+            versioned: false,
             pairs_max: self.pairs_max,
             bytes_max: self.bytes_max,
             credit: self.credit,

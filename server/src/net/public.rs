@@ -152,11 +152,18 @@ impl Connection {
                 let answer = answer.finish_split();
                 state.answers.push((stream, answer));
             }
-            Reply::Range { instance, cursor, range } => {
+            Reply::Validated { instance, unchanged } => {
+                let mut out = BytesMut::new();
+                let mut answer = PackReply::read(&mut out, group, instance.0, 0);
+                unchanged.into_iter().for_each(|unchanged| answer.validated(unchanged));
+                let answer = answer.finish_split();
+                state.answers.push((stream, answer));
+            }
+            Reply::Range { instance, cursor, range, version } => {
                 if state.ranges.len() >= ranges_max(shard.shared.config.limits.inflight) {
                     state.refuse(stream, &translate::busy());
                 } else {
-                    let job = RangeJob::new(group, instance, cursor, range);
+                    let job = RangeJob::new(group, instance, cursor, range).versioned(version);
                     state.ranges.insert(stream, job);
                     return;
                 }
@@ -505,6 +512,7 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::OpenSession(open) => (open.partition, Op::Open, Request::Open { entry: open.entry }),
         Asked::Read(read) => (read.partition, Op::Get, Request::Read(read)),
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
+        Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked)),
         Asked::Query(query) => {
             if let Some((origin, client)) = admit(shard, connection, frame.stream, Op::Range, bytes) {
                 shard.borrow_mut().query(origin, client, query);

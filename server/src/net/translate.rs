@@ -5,8 +5,8 @@ use std::time::Duration;
 use coppice_btree::Op as TreeOp;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{
-    Command, CommandsRequest, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits, MapGet, MapReply, NodeIdentity,
-    PROTOCOL, PartitionId, Refusal as Refused, Ticket, VALUE_BYTES_MAX,
+    Command, CommandsRequest, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits, MapGet,
+    MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, Ticket, VALUE_BYTES_MAX,
 };
 
 use crate::metrics::{Op, Outcome};
@@ -79,7 +79,9 @@ pub fn instance_of(reply: &Reply) -> Option<coppice_ordering::Instance> {
             Some(coppice_ordering::Instance(section.results().next()?.0.instance))
         }
         Reply::Opened(session) => Some(coppice_ordering::Instance(session.instance)),
-        Reply::Read { instance, .. } | Reply::Range { instance, .. } => Some(*instance),
+        Reply::Read { instance, .. } | Reply::Range { instance, .. } | Reply::Validated { instance, .. } => {
+            Some(*instance)
+        }
         Reply::Cut(_)
         | Reply::Completed { .. }
         | Reply::Aborted { .. }
@@ -98,10 +100,9 @@ pub fn outcome(reply: &Reply) -> Outcome {
         Reply::Refused(Refusal::SessionExpired) => Outcome::SessionExpired,
         Reply::Refused(Refusal::Full) => Outcome::Full,
         Reply::Aborted { .. } => Outcome::Busy,
-        Reply::Cut(_) | Reply::Completed { .. } => Outcome::Ok,
-        Reply::Pack(_) | Reply::Opened(_) | Reply::Read { .. } | Reply::Range { .. } | Reply::Directory(_) => {
-            Outcome::Ok
-        }
+        Reply::Cut(_) | Reply::Completed { .. } | Reply::Directory(_) => Outcome::Ok,
+        Reply::Pack(_) | Reply::Opened(_) => Outcome::Ok,
+        Reply::Read { .. } | Reply::Range { .. } | Reply::Validated { .. } => Outcome::Ok,
     }
 }
 
@@ -160,7 +161,7 @@ pub fn greet(shared: &Shared, hello: &Hello) -> Result<HelloOk, Refused> {
     let limits = &shared.config.limits;
     Ok(HelloOk {
         protocol: hello.protocol_max.min(*PROTOCOL.end()),
-        features: 0,
+        features: FEATURE_VALIDATE,
         cluster: identity.map(|identity| identity.cluster),
         node: identity.map(|own| NodeIdentity { node: own.node, incarnation: own.incarnation }),
         map_version: shared.map().version,

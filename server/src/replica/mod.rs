@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_btree::KeyRange;
-use coppice_client::wire::PartitionId;
+use coppice_client::wire::{PartitionId, Version};
 use coppice_ordering::{
     Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Escape, Gate, Input as Order, Instance, Lsn, Paxos,
     ReadToken, RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
@@ -39,6 +39,7 @@ use crate::executor::{Executing, Executor};
 use crate::machine::directory::DirectoryState;
 use crate::machine::shard::Placed;
 use crate::machine::{Answer, Machine};
+use crate::net::translate::wire_replica;
 use crate::request::{Origin, Refusal, Reply, Request};
 
 /// What this replica proposed at one instance: who waits, and what came out.
@@ -65,6 +66,8 @@ pub struct Replica {
     executor: Executor,
     /// Outputs, and since when they wait.
     gate: Gate<(Origin, Reply, Time)>,
+    /// Of what is read here, but for the changes so far.
+    version: Version,
     /// Tells the coordinator what is placed here.
     reporter: Reporter,
     escape: Escape,
@@ -123,6 +126,7 @@ impl Replica {
         Replica {
             group,
             me,
+            version: Version { replica: wire_replica(me), ..Version::default() },
             paxos,
             reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
             escape: Escape::new(decided, machine.last_ticket()),
@@ -171,8 +175,10 @@ impl Replica {
         effects: &mut Vec<Effect>,
     ) -> Replica {
         let mut ordered = Vec::new();
+        let incarnation = config.incarnation;
         let paxos = Paxos::recover(config, recovered, now, &mut ordered);
         let mut replica = Replica::new(group, paxos, machine, snapshot, executing);
+        replica.version = Version { incarnation, began: now.0, ..replica.version };
         replica.ordered = ordered;
         replica.drain(now, effects);
         replica.note_stall(now, effects);
@@ -347,7 +353,7 @@ impl Replica {
                 let entry = entry::directory(&command);
                 self.submit(now, origin, entry, 1, effects);
             }
-            Request::Read(_) | Request::Range(_) => self.on_read(origin, request, effects),
+            Request::Read(_) | Request::Range(_) | Request::Validate(_) => self.on_read(origin, request, effects),
         }
     }
 

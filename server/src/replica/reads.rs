@@ -1,10 +1,13 @@
 //! Reads: executed where they arrive, answered when leadership was confirmed after that and what they saw is decided
-//! (ordering.md 7). A replica that follows asks the leader how far it must have decided.
+//! (ordering.md 7). A replica that follows asks the leader how far it must have decided. A range that will be validated
+//! is not confirmed: its validation is (the client's `session/collects.rs`).
 
+use coppice_client::wire::{ValidateRequest, Version};
 use coppice_ordering::{Instance, ReadToken, Ticket};
 
 use super::{Effect, READS_MAX, Replica, refuse};
 use crate::machine::Machine;
+use crate::machine::shard::Shard;
 use crate::request::{Origin, Refusal, Reply, Request};
 
 /// A read that was executed and waits for its confirmation.
@@ -38,7 +41,11 @@ impl Replica {
             // What is decided behind the batch that waits may have been answered by a leader before this one.
             return refuse(effects, origin, Refusal::Busy);
         }
-        if self.leading {
+        if request.is_first_reading() && (self.leading || anywhere) {
+            // Whether it held when it was asked, its validation tells; what it tells of must be decided and released.
+            let (reply, position) = self.execute_read(&request);
+            self.gate.hold(position, self.ticket_before(position), (origin, reply, self.now));
+        } else if self.leading {
             let (reply, position) = self.execute_read(&request);
             let token = self.read_token;
             self.reads.push_back(HeldRead { token, position, origin, request, reply });
@@ -55,8 +62,8 @@ impl Replica {
     pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
         let reply = match self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
-            true => read_from(self.executor.machine(), decided, request),
-            false => read_from(&self.executor.decided_view(), decided, request),
+            true => read_from(self.executor.machine(), decided, None, request),
+            false => read_from(&self.executor.decided_view(), decided, None, request),
         };
         effects.push(Effect::Reply { origin, reply });
     }
@@ -64,7 +71,12 @@ impl Replica {
     /// Reads at the tip, or at the decided instance where nothing gets decided; tells where.
     pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance) {
         let (state, position) = self.state_to_read();
-        (read_from(state, position, request), position)
+        (read_from(state, position, self.counted(), request), position)
+    }
+
+    /// Whose changes are counted here: of the state at the tip, for as long as this replica runs.
+    fn counted(&self) -> Option<Version> {
+        (!self.is_out_of_patience()).then_some(self.version)
     }
 
     fn state_to_read(&self) -> (&Machine, Instance) {
@@ -152,18 +164,39 @@ impl Replica {
     }
 }
 
-fn read_from(machine: &Machine, instance: Instance, request: &Request) -> Reply {
+/// Reads a state. `counted`: it is the one whose changes this replica counts.
+fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, request: &Request) -> Reply {
     let wrong = Reply::Refused(Refusal::WrongPartition);
     let Some(shard) = machine.shard() else { return wrong };
+    let version = counted.map(|version| Version { changes: shard.changes().count(), ..version });
     match request {
         Request::Read(read) => match shard.get_all(read.keys()) {
             Some((values, left_out)) => Reply::Read { instance, values, left_out },
             None => wrong,
         },
         Request::Range(range) => match shard.cursor(range) {
-            Some(cursor) => Reply::Range { instance, cursor: Box::new(cursor), range: range.clone() },
+            Some(cursor) => {
+                let version = version.filter(|_| range.versioned);
+                Reply::Range { instance, cursor: Box::new(cursor), range: range.clone(), version }
+            }
+            None => wrong,
+        },
+        Request::Validate(asked) => match validate(shard, version, asked) {
+            Some(unchanged) => Reply::Validated { instance, unchanged },
             None => wrong,
         },
         Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => unreachable!("not a read"),
     }
+}
+
+/// Which of these ranges are what they were; none, if one of them is not inside the partition.
+fn validate(shard: &Shard, now: Option<Version>, asked: &ValidateRequest) -> Option<Vec<bool>> {
+    let unchanged = asked.ranges().map(|range| {
+        let seen = range.version;
+        // Counted elsewhere, or here before the replica began anew.
+        let counted = now.is_some_and(|now| Version { changes: seen.changes, ..now } == seen);
+        let unchanged = shard.is_unchanged(seen.changes, range.low, range.high)?;
+        Some(unchanged && (counted || crate::mutant!(validates_another_count)))
+    });
+    unchanged.collect()
 }

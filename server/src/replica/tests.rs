@@ -24,6 +24,7 @@ use crate::snapshot::{self, Taken};
 
 mod escape;
 mod patience;
+mod validation;
 
 const GROUP: PartitionId = PartitionId(1);
 const ME: ReplicaId = ReplicaId(2);
@@ -86,8 +87,12 @@ impl Follower {
     /// A client reads everything here; the leader is asked for a position.
     fn is_asked(&mut self) -> u64 {
         let range = RangeRequest { anywhere: true, ..RangeRequest::whole(GROUP) };
-        let request = Request::Range(Box::new(range));
-        let mut effects = self.step(Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
+        self.asks_its_leader(Origin { connection: 1, stream: 1 }, Request::Range(Box::new(range)))
+    }
+
+    /// The same for any read.
+    fn asks_its_leader(&mut self, origin: Origin, request: Request) -> u64 {
+        let mut effects = self.step(Input::Request { origin, request });
         effects.extend(self.step(Input::TurnEnd));
         let ask = effects.iter().find_map(|effect| match effect {
             Effect::Send { message: Message::ReadPosition(m), .. } => Some(m.ask),
@@ -409,6 +414,8 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("escape_early", "escape::an_answer_leaves_when_nobody_takes_the_result_of_the_query_before_it"),
         ("patient_sees_tip", "patience::rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided"),
         ("patient_unconfirmed", "patience::rd1_a_leader_without_patience_waits_for_its_confirmation"),
+        ("validates_anything", "validation::rd14_a_range_that_has_changed_is_told"),
+        ("validates_another_count", "validation::rd14_what_was_counted_elsewhere_or_in_another_life_means_nothing"),
         ("patient_skips_gate", "patience::rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("replica::tests::{test}"));

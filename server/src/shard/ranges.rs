@@ -6,7 +6,7 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_btree::{Cursor, Direction, Run, WideRun, WordsBuffer};
 use coppice_client::wire::part::PartHead;
-use coppice_client::wire::{PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket};
+use coppice_client::wire::{PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
 use coppice_ordering::Instance;
 
 use crate::multicast::Share;
@@ -85,6 +85,8 @@ pub struct RangeJob {
     position: Position,
     /// Of the query that it is a part of.
     ticket: Option<Ticket>,
+    /// For a reader who will ask whether it has changed.
+    version: Option<Version>,
     credit: i64,
     number: u32,
     sum: Sum,
@@ -112,6 +114,7 @@ impl RangeJob {
             terms,
             position,
             ticket,
+            version: None,
             credit: i64::from(terms.credit),
             number: 0,
             sum: Sum::default(),
@@ -119,6 +122,12 @@ impl RangeJob {
             limited: false,
             since: Clock::now(),
         }
+    }
+
+    /// The same, with the version of what it reads.
+    #[must_use]
+    pub fn versioned(self, version: Option<Version>) -> RangeJob {
+        RangeJob { version, ..self }
     }
 
     /// The client makes room for more.
@@ -189,7 +198,8 @@ impl RangeJob {
     }
 
     fn head(&self, stream: u32) -> PartHead {
-        PartHead { stream, position: self.position, ticket: self.ticket, keys_only: self.terms.keys_only }
+        let RangeJob { position, ticket, version, terms: Terms { keys_only, .. }, .. } = *self;
+        PartHead { stream, position, ticket, version, keys_only }
     }
 
     fn count(&mut self, stream: u32, out: &mut BytesMut) -> bool {

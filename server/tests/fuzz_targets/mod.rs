@@ -107,6 +107,7 @@ pub fn answers() -> Vec<Vec<u8>> {
     reply.opened();
     reply.refused(CommandRefusal::Forgotten);
     reply.loaded(7);
+    reply.validated(true);
     reply.repeated(Position { partition: PartitionId(1), instance: 4, index: 4 }, &[4]);
     reply.finish();
     let mut replies = RepliesWriter::new(&mut out);

@@ -35,7 +35,7 @@ pub struct Figures {
     pub unknown: u64,
     /// Ranges that were answered.
     pub ranges: u64,
-    /// Those of them with a ticket.
+    /// Those of them that span partitions.
     pub crossing: u64,
     /// The longest time that a partition answered nobody, nanoseconds, by the kind of a fault that was on meanwhile;
     /// none: outside of all faults.
@@ -166,9 +166,14 @@ pub fn settle(
     Ok((figures, gaps, answers))
 }
 
+/// Whether a range spans partitions, with a ticket or without.
+fn crosses(answer: &Return<'_>) -> bool {
+    answer.ticket.is_some() || answer.positions.len() > 1
+}
+
 /// For the matrix; a stale read is answered by whoever is asked.
 fn answered(asked: Asked, answer: &Return<'_>) -> Option<Answered> {
-    let what = if asked.range && answer.ticket.is_some() { What::Crossing } else { asked.what };
+    let what = if asked.range && crosses(answer) { What::Crossing } else { asked.what };
     (!asked.stale && answer.status == Status::Ok).then_some((what, asked.at, answer.at))
 }
 
@@ -184,7 +189,7 @@ fn count(figures: &mut Figures, asked: Asked, answer: &Return<'_>) {
         Status::Ok => {
             figures.answered += 1;
             figures.ranges += u64::from(asked.range);
-            figures.crossing += u64::from(asked.range && answer.ticket.is_some());
+            figures.crossing += u64::from(asked.range && crosses(answer));
         }
     }
 }

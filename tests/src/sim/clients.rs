@@ -76,6 +76,7 @@ impl Client {
             window: 1 + random.below(5),
             read_window: 1 + random.below(5),
             range_credit: 64 << random.below(10),
+            collects: plan.collectors >> (number % 32) & 1 == 1,
             ..Config::default()
         };
         let endpoints = (0..plan.nodes).map(|node| format!("n{node}:7400")).collect();
@@ -352,14 +353,15 @@ impl World {
                 }
             }
             Effect::Complete { token, result, .. } => self.complete(client, token, result),
-            Effect::Part { token, part } => {
+            Effect::Part { token, part, as_of } => {
                 let Some(waiting) = self.clients[client].waiting.get_mut(&token) else { return };
                 match Part::decode(&part) {
                     Ok(part) => {
                         waiting.pairs.extend(part.pairs().map(|(key, value)| (text(key), text(value))));
                         waiting.ticket = part.ticket.map(ticket);
-                        if waiting.positions.last() != Some(&part.position) {
-                            waiting.positions.push(part.position);
+                        let position = as_of.unwrap_or(part.position);
+                        if waiting.positions.last() != Some(&position) {
+                            waiting.positions.push(position);
                         }
                     }
                     Err(error) => self.fail("wire", format!("a part cannot be read: {error}")),
@@ -378,6 +380,9 @@ impl World {
                     let own = if waiting.positions.is_empty() { vec![answer.position] } else { waiting.positions };
                     if waiting.resumed {
                         self.reached.note("client: a write that was repeated is answered");
+                    }
+                    if own.len() > 1 && waiting.ticket.is_none() {
+                        self.reached.note("client: a range across partitions is one moment without a ticket");
                     }
                     let exactly = waiting.ticket.is_some();
                     if let Some(Err((check, what))) = waiting.floor.map(|floor| floor.allow(&own, exactly)) {

@@ -8,9 +8,9 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, Command, CommandRefusal, Completed, Frame, FrameDecoder, HelloOk, Kind, Limits, MapReply, NodeId,
-    NodeIdentity, PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter, Request as Asked,
-    encode_frame,
+    ClientId, Command, CommandRefusal, Completed, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind, Limits,
+    MapReply, NodeId, NodeIdentity, PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter,
+    Request as Asked, encode_frame,
 };
 use coppice_server::net::translate;
 use coppice_server::replica::{Input, QueryPart};
@@ -151,6 +151,7 @@ impl World {
             Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),
             Asked::Read(read) => (read.partition, Request::Read(read)),
             Asked::Range(range) => (range.partition, Request::Range(Box::new(range))),
+            Asked::Validate(asked) => (asked.partition, Request::Validate(asked)),
             Asked::Query(query) => return self.on_query(number, stream, &query),
             Asked::PartCredit { query, partition, bytes } => {
                 let line = self.lines.get_mut(&number);
@@ -219,7 +220,7 @@ impl World {
         let node = line.node;
         let hello = HelloOk {
             protocol: 1,
-            features: 0,
+            features: FEATURE_VALIDATE,
             cluster: Some(CLUSTER),
             node: Some(NodeIdentity {
                 node: NodeId(node as u32 + 1),
@@ -282,8 +283,15 @@ impl World {
                 let answer = read.finish_split();
                 put_answer(&mut out, stream, &answer);
             }
-            Reply::Range { instance, cursor, range } if line.ranges.len() < RANGES_MAX => {
-                let job = Range(RangeJob::new(group, instance, cursor, range));
+            Reply::Validated { instance, unchanged } => {
+                let mut answer = BytesMut::new();
+                let mut validated = PackReply::read(&mut answer, group, instance.0, 0);
+                unchanged.into_iter().for_each(|unchanged| validated.validated(unchanged));
+                let answer = validated.finish_split();
+                put_answer(&mut out, stream, &answer);
+            }
+            Reply::Range { instance, cursor, range, version } if line.ranges.len() < RANGES_MAX => {
+                let job = Range(RangeJob::new(group, instance, cursor, range).versioned(version));
                 line.ranges.insert(stream, job);
                 return self.pump_range(origin.connection, stream);
             }

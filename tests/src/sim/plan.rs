@@ -40,6 +40,7 @@ pub(super) enum Purpose {
     /// When the acts of a checkpoint's life are done.
     Acts,
     Escape,
+    Collects,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -81,6 +82,9 @@ pub struct Plan {
     pub settings: Settings,
     /// Which nodes speculate, one bit each.
     pub speculation: u32,
+    /// Which clients collect ranges across partitions before they ask for a ticket, one bit each.
+    #[serde(default)]
+    pub collectors: u32,
     /// Sessions per partition.
     pub sessions_max: usize,
     /// A session that ordered nothing for so many instances ends.
@@ -203,6 +207,7 @@ impl Plan {
             snapshot_instances: if shape.below(4) == 0 { u64::MAX } else { 10 + log_draw(&mut shape, 1_000) },
             ahead_max: if shape.below(2) == 0 { 1_024 } else { 1 + log_draw(&mut shape, 64) as usize },
             capacities: capacities(seed),
+            collectors: collectors(seed),
             segment_bytes: 24 << (10 + shape.below(4)),
             place_timeout: place_timeout(seed),
             query_deadline: 0,
@@ -360,6 +365,13 @@ fn capacities(seed: u64) -> [usize; 3] {
     let mut draw = || 4 + log_draw(&mut random, 61) as usize;
     let drawn = [draw(), draw(), draw()];
     [[4; 3], [4; 3], [4; 3], [4; 3], [drawn[0]; 3], drawn, capacities_usual(), [4, drawn[0], 64]][random.below(8)]
+}
+
+/// In a quarter of the seeds no client collects, in another quarter all do.
+fn collectors(seed: u64) -> u32 {
+    let mut random = random(seed, Purpose::Collects, 0);
+    let some = random.next() as u32;
+    [0, some, some, u32::MAX][random.below(4)]
 }
 
 /// In half of the seeds replicas keep so little of their log in memory that whoever lags needs a snapshot.

@@ -126,6 +126,8 @@ pub const CAUGHT: &[Planted] = &[
     planted("lease_survives_move", 1_000),
     planted("complete_unconfirmed", 6_000),
     planted("read_unconfirmed", 4_000),
+    planted("collects_once", 400),
+    planted("validates_anything", 400),
     planted("range_no_snapshot", 400),
     planted("undo_forward", 400),
     planted("checksum_no_position", 400),

@@ -205,6 +205,10 @@ impl Reached {
             Reply::Refused(Refusal::Full) => self.note("reply: the disk is full"),
             Reply::Refused(Refusal::NotLeader { hint: None }) => self.note("reply: no leader is known"),
             Reply::Refused(Refusal::NotLeader { .. }) => self.note("reply: another one leads"),
+            Reply::Validated { unchanged, .. } => unchanged.iter().for_each(|unchanged| match unchanged {
+                true => self.note("validation: unchanged"),
+                false => self.note("validation: changed"),
+            }),
             _ => {}
         }
     }

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 228] = [
+pub const NAMES: [&str; 231] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -236,6 +236,9 @@ pub const NAMES: [&str; 228] = [
     "rest: a node is lost",
     "a node is told that another one's process ended",
     "gate: a ticket frees itself",
+    "client: a range across partitions is one moment without a ticket",
+    "validation: unchanged",
+    "validation: changed",
 ];
 
 /// How often each was met.

@@ -189,7 +189,9 @@ impl World {
                 None => return Ok(()),
             },
             Reply::Opened(session) => (session.partition, session.instance, session.index),
-            Reply::Read { instance, .. } | Reply::Range { instance, .. } => (group, instance.0, u32::MAX),
+            Reply::Read { instance, .. } | Reply::Range { instance, .. } | Reply::Validated { instance, .. } => {
+                (group, instance.0, u32::MAX)
+            }
             Reply::Directory(_)
             | Reply::Refused(_)
             | Reply::Unsure { .. }

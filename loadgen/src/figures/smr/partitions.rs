@@ -124,10 +124,10 @@ pub fn cross_partition(extent: Extent) -> Figure {
         title: "Figure 10: queries across partitions, two partitions of two replicas",
         paper: "At 100 clients all shares are alike. Under load 50 % is best, 75 % next, and no queries across is \
                 worst: a query over two partitions is less work for each, and answers of fixed size cost more.",
-        ours: "Here a query across partitions is as of one moment for both of them, ordered by a ticket of the \
-               coordinator, while one inside a partition is not ordered at all; in the paper both are ordered alike, \
-               so there a query across is the cheaper one, here the dearer. Queries that wait share a ticket, so its \
-               cost for each falls as clients are added. Answers have no fixed size.",
+        ours: "Here a query across partitions is as of one moment for both of them: read in both and then validated in \
+               both, or ordered by a ticket of the coordinator where something changed in between. One inside a \
+               partition is read once and not ordered; in the paper both are ordered alike, so there a query across \
+               is the cheaper one, here the dearer. Answers have no fixed size.",
         heats: cross_heats(extent),
         panels: vec![
             Panel {

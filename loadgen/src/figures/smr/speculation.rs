@@ -132,10 +132,9 @@ pub fn speculation_and_partitions(extent: Extent) -> Figure {
         title: "Figure 12: speculative execution on top of state partitioning, two partitions of two replicas",
         paper: "At 0 % across responses are 16 % faster and throughput is 5 % higher; less as the share grows, since \
                 a query across is less work for each partition, and less can be hidden.",
-        ours: "Queries inside a partition are not ordered here, so there is nothing to hide their execution behind; \
-               of queries across, the ticket is ordered, and the part is read when it is decided, with speculation or \
-               without: their rows say how far two equal runs are apart on this machine. Only updates can gain: the \
-               last two rows.",
+        ours: "Queries are not ordered here unless something changes beside them, so there is nothing to hide their \
+               execution behind: their rows say how far two equal runs are apart on this machine. Only updates can \
+               gain: the last two rows.",
         heats,
         panels: vec![
             Panel {

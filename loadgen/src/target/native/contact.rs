@@ -80,7 +80,7 @@ impl Contact {
             for told in self.wait() {
                 match told {
                     Told::Ended(_, result) => return result,
-                    Told::Part(_, bytes) => part(&bytes),
+                    Told::Part(_, bytes, _) => part(&bytes),
                 }
             }
         }

@@ -3,11 +3,12 @@
 
 use super::super::Nanos;
 use super::socket::{Event, Socket};
+use bytes::Bytes;
 use coppice_client::command::{Answer, Output};
 use coppice_client::error::Error;
 use coppice_client::session::{CallKey, ConnectionId, Effect, Input, Request, Session, SubmitError};
 use coppice_client::time::Time;
-use coppice_client::wire::Part;
+use coppice_client::wire::{Part, Position};
 use std::collections::BTreeMap;
 use std::task::Context;
 
@@ -16,8 +17,8 @@ use std::task::Context;
 pub enum Told {
     /// It is over.
     Ended(u64, Result<Answer<Output>, Error>),
-    /// A chunk of a range.
-    Part(u64, bytes::Bytes),
+    /// A chunk of a range, and the position where it still held, if that is not its own.
+    Part(u64, Bytes, Option<Position>),
 }
 
 /// A session and its sockets.
@@ -134,16 +135,16 @@ impl Driver {
                     self.ranges.remove(&token);
                     told.push(Told::Ended(token, result));
                 }
-                Effect::Part { token, part } => self.part(now, token, part, told),
+                Effect::Part { token, part, as_of } => self.part(now, token, (part, as_of), told),
             }
         }
         self.effects = effects;
     }
 
     /// A part is consumed as it comes, so its credit goes back at once.
-    fn part(&mut self, now: Nanos, token: u64, part: bytes::Bytes, told: &mut Vec<Told>) {
+    fn part(&mut self, now: Nanos, token: u64, (part, as_of): (Bytes, Option<Position>), told: &mut Vec<Told>) {
         let (call, bytes) = (self.ranges.get(&token).copied(), part.len() as u32);
-        told.push(Told::Part(token, part));
+        told.push(Told::Part(token, part, as_of));
         if let Some(call) = call {
             let mut effects = Vec::new();
             self.session.step(Time(now), Input::Credit { call, bytes }, &mut effects);

@@ -40,6 +40,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Who serves reads.
     pub reads: ReadMode,
+    /// Whether ranges across partitions are collected before a ticket is asked for.
+    pub collects: bool,
     /// The most requests under way: slots are below it.
     pub slots: u32,
 }
@@ -57,6 +59,7 @@ impl Options {
             calls_max: self.slots as usize + 1,
             bytes_max: usize::MAX,
             reads: self.reads,
+            collects: self.collects,
             ..defaults
         }
     }
@@ -78,8 +81,6 @@ pub struct Native {
     told: Vec<Told>,
     /// Ends of calls that were refused at submission.
     refused: Vec<u32>,
-    /// Pairs so far of the range in a slot.
-    pairs: Vec<u32>,
     recording: Option<Recording>,
     scratch: Vec<u8>,
     first_error: Option<String>,
@@ -101,7 +102,6 @@ impl Native {
             timeout: options.timeout.as_nanos() as Nanos,
             told: Vec::new(),
             refused: Vec::new(),
-            pairs: vec![0; options.slots as usize],
             recording: recorder
                 .map(|recorder| Recording::new(recorder, options.slots, options.reads == ReadMode::Stale)),
             scratch: Vec::new(),
@@ -149,13 +149,12 @@ impl Native {
     fn hear(&mut self, at: Nanos, done: &mut Vec<Done>) {
         for told in self.told.drain(..) {
             match told {
-                Told::Part(slot, part) => {
+                Told::Part(slot, part, as_of) => {
                     // The session has checked it.
-                    if let Ok(part) = Part::decode(&part) {
-                        self.pairs[slot as usize] += part.len() as u32;
-                        if let Some(recording) = &mut self.recording {
-                            recording.part(slot as u32, &part);
-                        }
+                    if let Some(recording) = &mut self.recording
+                        && let Ok(part) = Part::decode(&part)
+                    {
+                        recording.part(slot as u32, &part, as_of);
                     }
                 }
                 Told::Ended(slot, result) => {
@@ -164,7 +163,7 @@ impl Native {
                         recording.ended(slot, at, &result);
                     }
                     let (end, found) = match result {
-                        Ok(answer) => (End::Ok, found(&answer.output, self.pairs[slot as usize])),
+                        Ok(answer) => (End::Ok, found(&answer.output)),
                         Err(error) => {
                             let end = end_of(&error);
                             self.first_error.get_or_insert_with(|| words(&error));
@@ -185,10 +184,10 @@ pub(crate) fn unique_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-fn found(output: &Output, pairs: u32) -> u32 {
+fn found(output: &Output) -> u32 {
     match output {
         Output::One(OpResult::Get { value }) => u32::from(value.is_some()),
-        Output::Loaded(_) => pairs,
+        Output::Loaded(pairs) => u32::try_from(*pairs).unwrap_or(u32::MAX),
         _ => 0,
     }
 }
@@ -218,7 +217,6 @@ impl Target for Native {
     fn submit(&mut self, slot: u32, request: &Request) {
         let call = self.call(request);
         let now = self.clock.now();
-        self.pairs[slot as usize] = 0;
         let index = slot as usize % self.drivers.len();
         let driver = &mut self.drivers[index];
         let submitted = driver.submit(u64::from(slot), now + self.timeout, call);

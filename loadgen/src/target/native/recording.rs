@@ -76,11 +76,11 @@ impl Recording {
         });
     }
 
-    /// A chunk of the range in `slot`.
-    pub fn part(&mut self, slot: u32, part: &Part<'_>) {
+    /// A chunk of the range in `slot`, and the position where it still held, if that is not its own.
+    pub fn part(&mut self, slot: u32, part: &Part<'_>, as_of: Option<wire::Position>) {
         let Some(open) = &mut self.slots[slot as usize] else { return };
         if part.number == 0 {
-            open.positions.push(place(part.position));
+            open.positions.push(place(as_of.unwrap_or(part.position)));
         }
         open.ticket = part.ticket.map(|ticket| (ticket.round, ticket.replica.0, ticket.n));
         open.pairs.extend(part.pairs().map(|(key, value)| (key.to_vec(), value.to_vec())));

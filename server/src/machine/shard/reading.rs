@@ -39,17 +39,27 @@ impl Shard {
 
     /// The same for a part of a query: a sealed partition gives it too.
     pub(super) fn part(&self, low: &[u8], high: Option<&[u8]>, reverse: bool) -> Option<Cursor> {
-        let below_high = match (high, &self.range.high) {
-            (_, None) => true,
-            (None, Some(_)) => false,
-            (Some(high), Some(own)) => high <= own.as_slice(),
-        };
-        let inside = low >= self.range.low.as_slice() && below_high;
-        if !inside && !crate::mutant!(read_ignores_split) {
+        if !self.owns_range(low, high) && !crate::mutant!(read_ignores_split) {
             return None;
         }
         let wanted = KeyRange { low: low.into(), high: high.map(Into::into) };
         let direction = if reverse { Direction::Reverse } else { Direction::Forward };
         Some(self.tree.cursor(wanted, direction))
+    }
+
+    /// Whether `[low, high)` holds what it held when there were `seen` changes; `None` if a part of it lies outside the
+    /// partition, or it is sealed.
+    pub fn is_unchanged(&self, seen: u64, low: &[u8], high: Option<&[u8]>) -> Option<bool> {
+        let inside = !self.is_closed() && self.owns_range(low, high);
+        inside.then(|| self.changes.are_none_in(seen, low, high))
+    }
+
+    fn owns_range(&self, low: &[u8], high: Option<&[u8]>) -> bool {
+        let below_high = match (high, &self.range.high) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(high), Some(own)) => high <= own.as_slice(),
+        };
+        low >= self.range.low.as_slice() && below_high
     }
 }

@@ -13,7 +13,7 @@ use crate::request::Refusal;
 const ROUND: Duration = Duration::from_millis(1);
 
 /// A leader that has served, and proposed a write that nobody votes for; its own vote waits for the disk.
-fn leader() -> (Follower, Lsn) {
+pub(super) fn leader() -> (Follower, Lsn) {
     let mut leader = Follower::new();
     leader.now = leader.replica.deadline().expect("an election timeout");
     let effects = led_by_itself(&mut leader, Input::Tick);
@@ -34,8 +34,12 @@ fn leader() -> (Follower, Lsn) {
 impl Follower {
     /// A client reads everything here, at the leader; the round that is to confirm it.
     fn reads(&mut self, stream: u32) -> (Ballot, Beat) {
+        self.asks(stream, Request::Range(Box::new(RangeRequest::whole(GROUP))))
+    }
+
+    /// The same for any read.
+    pub(super) fn asks(&mut self, stream: u32, request: Request) -> (Ballot, Beat) {
         self.now = self.now + ROUND;
-        let request = Request::Range(Box::new(RangeRequest::whole(GROUP)));
         let mut effects = self.step(Input::Request { origin: Origin { connection: 1, stream }, request });
         effects.extend(self.step(Input::TurnEnd));
         let round = effects.iter().find_map(|effect| match effect {
@@ -46,13 +50,13 @@ impl Follower {
         round.expect("a round that confirms it")
     }
 
-    fn is_confirmed(&mut self, (ballot, beat): (Ballot, Beat)) -> Vec<Effect> {
+    pub(super) fn is_confirmed(&mut self, (ballot, beat): (Ballot, Beat)) -> Vec<Effect> {
         let ack = HeartbeatAck { ballot, beat, durable_upto: BEGIN, lease: Duration::ZERO };
         self.step(Input::Peer { from: ReplicaId(1), message: ack.into() })
     }
 
     /// Time passes, while one of its peers says that it follows.
-    fn leads_on(&mut self, time: Duration) -> Vec<Effect> {
+    pub(super) fn leads_on(&mut self, time: Duration) -> Vec<Effect> {
         let (end, mut all) = (self.now + time, Vec::new());
         while self.now < end {
             self.now = end.min(self.now + Duration::from_millis(20));

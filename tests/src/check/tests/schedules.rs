@@ -212,3 +212,59 @@ fn the_cycle_of_a_is_the_shortest() {
         assert!(page.contains("<svg") && page.matches("class=\"arrow\"").count() == 3 && page.ends_with("</html>\n"));
     }
 }
+
+/// A range that was collected: found unchanged in p1 before x, and in p2 behind y. Both lie outside of what it read.
+#[test]
+fn g_what_was_collected_stands_before_the_next_change_of_what_it_read() {
+    right(
+        "c1 10 20 put a=x -> - @ p1#1
+         c1 30 40 put r=y -> - @ p2#1
+         c2 5 50 range c..k -> [] @ p1#0 p2#1
+         log p1: x
+         log p2: y",
+    );
+}
+
+/// The same with x and y inside: no moment had y and not x.
+#[test]
+fn g_parts_that_were_read_one_after_the_other_are_no_moment() {
+    let [zero, graph] = wrong(
+        "c1 10 20 put d=x -> - @ p1#1
+         c1 30 40 put j=y -> - @ p2#1
+         c2 5 50 range c..k -> [j=y] @ p1#0 p2#1
+         log p1: x
+         log p2: y",
+    );
+    for words in [zero, graph] {
+        assert!(words.contains("put #1 was answered 10 ns before put #2 was invoked"), "{words}");
+    }
+}
+
+/// An insert that finds the key there changes nothing, wherever it stands: it counts, and is no change.
+#[test]
+fn g_a_command_that_changed_nothing_is_no_change() {
+    right(
+        "c1 1 2 put d=v -> - @ p1#1
+         c1 10 20 insert d=x -> v @ p1#2
+         c1 30 40 put r=y -> - @ p2#1
+         c2 5 50 range c..k -> [d=v] @ p1#1 p2#1
+         log p1: v x
+         log p2: y",
+    );
+}
+
+/// What it gave out must have been there: a wrong position, or a wrong pair, is found.
+#[test]
+fn g_what_was_collected_is_replayed() {
+    for (given, at) in [("[]", "p1#1 p2#0"), ("[d=x]", "p1#0 p2#1"), ("[d=x j=w]", "p1#1 p2#0")] {
+        let script = format!(
+            "c1 10 20 put d=x -> - @ p1#1
+             c3 55 60 put j=w -> - @ p2#1
+             c2 25 50 range c..k -> {given} @ {at}
+             log p1: x
+             log p2: w"
+        );
+        let history = history(&script);
+        assert!(tier0::check(&history).verdict.is_fail(), "{given} {at}");
+    }
+}

@@ -21,7 +21,9 @@ fn short_cycle(history: &History, sort: &Sort<'_>) -> Option<Vec<Link>> {
         // The earliest answer among what the chain has later.
         let mut earliest: Option<(u64, u32)> = None;
         for gap in gaps.rev() {
-            let reads = sort.chains.reads(gap).iter().copied().filter(|read| !sort.placed[*read as usize]);
+            // Those of this gap alone: what was collected may stand behind later nodes.
+            let reads = sort.chains.reads_before_close(gap).iter().copied();
+            let reads = reads.filter(|read| !sort.placed[*read as usize] && sort.chains.reads(gap).contains(read));
             let closes = sort.chains.closes[gap as usize];
             if let Some((invoked, returned)) = times(closes) {
                 if let Some((_, later)) = earliest.filter(|(answered, _)| *answered < invoked) {
@@ -54,6 +56,7 @@ fn chains<'a>(sort: &'a Sort<'_>) -> impl Iterator<Item = (u32, std::ops::Range<
             let closes = sort.chains.closes[*gap as usize];
             (closes != u32::MAX && !sort.placed[closes as usize])
                 || sort.chains.reads(*gap).iter().any(|read| !sort.placed[*read as usize])
+                || sort.chains.reads_before_close(*gap).iter().any(|read| !sort.placed[*read as usize])
         };
         (*partition, (*start..end).find(stuck).unwrap_or(end)..end)
     })
@@ -83,12 +86,13 @@ fn graph(history: &History, sort: &Sort<'_>) -> Graph {
                     graph.edges.push((before_node, open, why));
                 }
             }
-            for read in
-                sort.chains.reads(gap).iter().map(|read| number[*read as usize]).filter(|read| *read != u32::MAX)
-            {
-                graph.edges.push((open, read, why));
-                graph.edges.push((read, closed, why));
-            }
+            let stuck = |reads: &[u32]| {
+                let numbers = reads.iter().map(|read| number[*read as usize]);
+                numbers.filter(|read| *read != u32::MAX).collect::<Vec<_>>()
+            };
+            let (begin, end) = (stuck(sort.chains.reads(gap)), stuck(sort.chains.reads_before_close(gap)));
+            graph.edges.extend(begin.into_iter().map(|read| (open, read, why)));
+            graph.edges.extend(end.into_iter().map(|read| (read, closed, why)));
             let closes = number.get(sort.chains.closes[gap as usize] as usize).copied().unwrap_or(u32::MAX);
             if closes != u32::MAX {
                 graph.edges.push((closed, closes, why));

@@ -4,23 +4,52 @@
 use std::collections::VecDeque;
 
 use super::super::event::NEVER;
-use super::super::history::History;
+use super::super::history::{History, Operation};
 use super::super::verdict::Violation;
 use super::explain;
 use super::judge::Judged;
 
 /// The chains as numbers: gap `k` of a chain lies before its node `k`; all gaps of all chains are numbered through.
+///
+/// A read stands behind the node before its gap, in each partition, and before the node that closes it. What was read
+/// in several partitions without a ticket is one moment of its own: in each it stands between the nodes next to its
+/// position that change what it read, and there may be others between (the client's `session/collects.rs`).
 pub struct Chains {
     /// Per gap: the node that closes it; `u32::MAX` behind the last node of a chain.
     pub closes: Vec<u32>,
     /// The partition of each chain, and its first gap.
     pub first: Vec<(u32, u32)>,
-    /// The gaps of each read: `gaps[gap_start[read]..gap_start[read + 1]]`.
+    /// The gaps of each read, `gaps[gap_start[read]..gap_start[read + 1]]`: where it may begin, and where it must end.
     gap_start: Vec<u32>,
-    gaps: Vec<u32>,
-    /// The reads of each gap: `reads[start[gap]..start[gap + 1]]`.
+    gaps: Vec<(u32, u32)>,
+    begin: ReadsOf,
+    end: ReadsOf,
+}
+
+/// The reads of each gap: `reads[start[gap]..start[gap + 1]]`.
+struct ReadsOf {
     start: Vec<u32>,
     reads: Vec<u32>,
+}
+
+impl ReadsOf {
+    fn new(gaps: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> ReadsOf {
+        let mut start = vec![0; gaps + 1];
+        pairs.clone().for_each(|(gap, _)| start[gap as usize + 1] += 1);
+        for gap in 1..start.len() {
+            start[gap] += start[gap - 1];
+        }
+        let (mut fill, mut reads) = (start.clone(), vec![0; start[gaps] as usize]);
+        for (gap, read) in pairs {
+            reads[fill[gap as usize] as usize] = read;
+            fill[gap as usize] += 1;
+        }
+        ReadsOf { start, reads }
+    }
+
+    fn of(&self, gap: u32) -> &[u32] {
+        &self.reads[self.start[gap as usize] as usize..self.start[gap as usize + 1] as usize]
+    }
 }
 
 impl Chains {
@@ -34,43 +63,65 @@ impl Chains {
         }
         let base = |number: u32| first[first.partition_point(|(each, _)| *each < number)].1;
         let mut gap_start = Vec::with_capacity(history.operations.len() + 1);
-        let mut gaps = Vec::new();
-        for operation in &history.operations {
+        let (mut gaps, mut reads) = (Vec::new(), Vec::new());
+        for (read, operation) in history.operations.iter().enumerate() {
             gap_start.push(gaps.len() as u32);
             if operation.is_read() && operation.is_ok() {
-                gaps.extend(
-                    history
-                        .positions(operation)
-                        .iter()
-                        .map(|at| base(at.partition) + judged.partitions[&at.partition].gap(at.place()) as u32),
-                );
+                let collected = is_collected(history, operation);
+                gaps.extend(history.positions(operation).iter().map(|at| {
+                    let gap = base(at.partition) + judged.partitions[&at.partition].gap(at.place()) as u32;
+                    let first = base(at.partition);
+                    if collected { between_changes(history, operation, &closes, (first, gap)) } else { (gap, gap) }
+                }));
+                reads.resize(gaps.len(), read as u32);
             }
         }
         gap_start.push(gaps.len() as u32);
-        let mut start = vec![0; closes.len() + 1];
-        gaps.iter().for_each(|gap| start[*gap as usize + 1] += 1);
-        for gap in 1..start.len() {
-            start[gap] += start[gap - 1];
-        }
-        let mut fill = start.clone();
-        let mut reads = vec![0; gaps.len()];
-        for read in 0..history.operations.len() {
-            for gap in &gaps[gap_start[read] as usize..gap_start[read + 1] as usize] {
-                reads[fill[*gap as usize] as usize] = read as u32;
-                fill[*gap as usize] += 1;
-            }
-        }
-        Chains { closes, first, gap_start, gaps, start, reads }
+        let begin = ReadsOf::new(closes.len(), gaps.iter().map(|(begin, _)| *begin).zip(reads.iter().copied()));
+        let end = ReadsOf::new(closes.len(), gaps.iter().map(|(_, end)| *end).zip(reads.iter().copied()));
+        Chains { closes, first, gap_start, gaps, begin, end }
     }
 
-    /// The reads in a gap.
+    /// The reads that may begin in a gap.
     pub fn reads(&self, gap: u32) -> &[u32] {
-        &self.reads[self.start[gap as usize] as usize..self.start[gap as usize + 1] as usize]
+        self.begin.of(gap)
+    }
+
+    /// The reads that stand before the node that closes a gap.
+    pub fn reads_before_close(&self, gap: u32) -> &[u32] {
+        self.end.of(gap)
     }
 
     fn gaps(&self, read: u32) -> std::ops::Range<usize> {
         self.gap_start[read as usize] as usize..self.gap_start[read as usize + 1] as usize
     }
+}
+
+/// Several parts, and no ticket that makes them one moment.
+fn is_collected(history: &History, operation: &Operation) -> bool {
+    history.positions(operation).len() > 1 && history.ticket(operation).is_none()
+}
+
+/// The first and the last gap around `gap` with no node between them that changes something of the range. `first` is
+/// the chain's first gap.
+fn between_changes(history: &History, range: &Operation, closes: &[u32], (first, gap): (u32, u32)) -> (u32, u32) {
+    // What was never answered may have changed something.
+    let changes = |gap: u32| match history.operations.get(closes[gap as usize] as usize) {
+        Some(operation) => history.steps(operation).iter().any(|step| {
+            let inside = range.step.key <= step.key && step.key < range.high;
+            inside && (step.writes().is_some() || !operation.is_ok())
+        }),
+        // The end of a chain, or a border that moves.
+        None => true,
+    };
+    let (mut begin, mut end) = (gap, gap);
+    while begin > first && !changes(begin - 1) {
+        begin -= 1;
+    }
+    while !changes(end) {
+        end += 1;
+    }
+    (begin, end)
 }
 
 /// Kahn's algorithm.
@@ -121,7 +172,7 @@ impl<'a> Sort<'a> {
                 Some(gap_of) => *gap_of = gap as u32,
                 None => joints[*node as usize - operations].push(gap as u32),
             }
-            waits[*node as usize] += 1 + chains.reads(gap as u32).len() as u32;
+            waits[*node as usize] += 1 + chains.reads_before_close(gap as u32).len() as u32;
         }
         Sort {
             history,
@@ -158,8 +209,8 @@ impl<'a> Sort<'a> {
 
     /// All before the gap is placed.
     fn open_gap(&mut self, gap: u32) {
-        for at in self.chains.start[gap as usize]..self.chains.start[gap as usize + 1] {
-            self.release(self.chains.reads[at as usize]);
+        for at in 0..self.chains.reads(gap).len() {
+            self.release(self.chains.reads(gap)[at]);
         }
         self.release_closing(gap);
     }
@@ -183,7 +234,7 @@ impl<'a> Sort<'a> {
             }
             Some(&u32::MAX) => {
                 for at in self.chains.gaps(node) {
-                    self.release_closing(self.chains.gaps[at]);
+                    self.release_closing(self.chains.gaps[at].1);
                 }
             }
             Some(&gap) => self.open_gap(gap + 1),

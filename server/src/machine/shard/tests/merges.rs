@@ -350,6 +350,54 @@ fn mv3_a_read_is_checked_in_the_state_that_it_reads() {
     assert!(lower.shard.get_all([&b"a"[..]].into_iter()).is_some());
 }
 
+/// Story: a client reads a range, a part of it is split off, written to, and merged back, and the client asks whether
+/// the range has changed: nobody here has counted what the other partition did.
+#[test]
+fn rd14_a_range_of_which_another_partition_held_a_part_has_changed() {
+    let mut lower = Log::new();
+    let seen = lower.shard.changes().count();
+    assert_eq!(lower.shard.is_unchanged(seen, b"a", None), Some(true));
+    let child = lower.split("k", 1).forks()[0].shard.copy();
+    let mut upper = Log { shard: child, instance: Instance(500), session: lower.session };
+    assert_eq!(lower.shard.is_unchanged(seen, b"a", None), None, "not its own any more");
+    upper.put(5, "m");
+    upper.run(seal(1));
+    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    lower.run(join(1));
+    assert_eq!(lower.shard.is_unchanged(seen, b"k", None), Some(false));
+}
+
+/// What an executor counted of one state says nothing about another one that is put in its place.
+#[test]
+fn rd14_a_range_of_before_a_snapshot_has_changed() {
+    let log = Log::new();
+    let mut other = Log::new();
+    let mut executor = executor(log.shard);
+    let seen = executor.machine().shard().expect("a shard").changes().count();
+    // Behind it the other one has counted as much.
+    other.put(5, "m");
+    let snapshot = other.shard.copy();
+    executor.install(Machine::Shard(Box::new(snapshot)), Instance(9));
+    let mut answers = Vec::new();
+    for number in 0..2 * seen {
+        let put = put(other.session.expect("open"), 6 + number, "q");
+        executor.accepted(Instance(10 + number), batch(put), &mut answers);
+        let shard = executor.machine().shard().expect("a shard");
+        assert_eq!(shard.is_unchanged(seen, b"a", Some(b"p")), Some(false), "{number}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_changes_are_caught() {
+    for (mutant, test) in [
+        ("validates_over_borders", "rd14_a_range_of_which_another_partition_held_a_part_has_changed"),
+        ("validates_over_snapshot", "rd14_a_range_of_before_a_snapshot_has_changed"),
+    ] {
+        crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
+    }
+}
+
 #[test]
 fn a_seal_survives_a_snapshot() {
     let (_, upper) = sealed();

@@ -1,0 +1,198 @@
+//! Ranges across partitions that are read in each of them and validated, one at a time, in worlds that misbehave in one
+//! way. What wild worlds do all at once is in `session_model`.
+
+mod model;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use coppice_client::command::{Operation, Output, RangeCall};
+use coppice_client::config::Config;
+use coppice_client::session::{Input, Request};
+use coppice_client::wire::Kind;
+use model::run::{Run, range_call};
+use model::{Chaos, World};
+
+const CALM: Chaos = Chaos {
+    cut: 0,
+    busy: 0,
+    repeat: 0,
+    lost_apply: 0,
+    deposed: 0,
+    leader_change: 0,
+    expire: 0,
+    split: 0,
+    pause: 0,
+    lost_part: 0,
+    connect_fails: 0,
+    delay_ms: 1,
+};
+
+/// Four partitions with 600 keys, and a client that has been told of their leaders and is connected to them.
+fn start(seed: u64, range_credit: u32) -> Run {
+    let mut world = World::new(seed, CALM, &["g", "n", "t"]);
+    world.queries.read_pause = Some(Duration::ZERO);
+    for n in 0..600 {
+        let key = format!("{}{n:04}", (b'a' + (n % 26) as u8) as char).into_bytes();
+        let partition = world.partitions.iter_mut().find(|partition| model::contains(partition, &key)).unwrap();
+        partition.data.insert(key, b"value".to_vec());
+    }
+    let mut run = Run::new(seed, world, Config { range_credit, ..Config::default() });
+    for (token, key) in [(101, "a"), (102, "g"), (103, "n"), (104, "t")] {
+        write(&mut run, token, key);
+    }
+    run.run_for(Duration::from_secs(1));
+    run
+}
+
+fn write(run: &mut Run, token: u64, key: &str) {
+    let put = Operation::put(key, &*format!("v{token}"));
+    run.submit(token, Duration::from_secs(5), Request::Command(put.into())).unwrap();
+}
+
+fn ask(run: &mut Run, token: u64, range: &RangeCall) {
+    run.submit(token, Duration::from_secs(5), Request::Range(range.clone())).unwrap();
+}
+
+fn all() -> RangeCall {
+    range_call(Bytes::new(), None, false)
+}
+
+/// The range ended well: its pairs, and whether a ticket was needed.
+#[track_caller]
+fn whole(run: &Run, token: u64, range: &RangeCall) -> (u64, bool) {
+    let result = run.outcome(token);
+    let Output::Loaded(pairs) = result.as_ref().unwrap().output else { panic!("{result:?}") };
+    if run.world.is_query(token) {
+        return (pairs, true);
+    }
+    run.world.check_moment(token, range);
+    (pairs, false)
+}
+
+#[test]
+fn in_a_calm_world_no_ticket_is_needed() {
+    for seed in 0..20 {
+        let mut run = start(seed, 1 << 20);
+        let some = range_call(Bytes::from("b"), Some(Bytes::from("p")), true);
+        for (token, range, parts) in [(1, all(), 4), (2, some, 3)] {
+            let frames = (run.world.count(Kind::Range), run.world.count(Kind::Validate));
+            ask(&mut run, token, &range);
+            run.run_for(Duration::from_secs(1));
+            let (pairs, ticket) = whole(&run, token, &range);
+            assert!(pairs > 300 && !ticket && run.world.is_collected(token), "seed {seed}");
+            let now = (run.world.count(Kind::Range), run.world.count(Kind::Validate));
+            assert_eq!((now.0 - frames.0, now.1 - frames.1), (parts, parts), "seed {seed}");
+        }
+        assert_eq!(run.world.count(Kind::RangeQuery), 0, "seed {seed}: nobody coordinates this");
+        assert_eq!((run.session.calls_waiting(), run.world.count(Kind::Cancel)), (0, 0));
+    }
+}
+
+/// A writer changes something that was read before the second look: the coordinator is asked, once.
+#[test]
+fn what_changes_meanwhile_takes_a_ticket() {
+    let (mut with, mut without) = (0, 0);
+    for seed in 0..60 {
+        let mut run = start(seed, 1 << 20);
+        ask(&mut run, 1, &all());
+        run.run_for(Duration::from_micros(50 * (seed + 1)));
+        write(&mut run, 2, "m");
+        run.run_for(Duration::from_secs(1));
+        match whole(&run, 1, &all()) {
+            (_, true) => with += 1,
+            (_, false) => without += 1,
+        }
+        assert!(run.world.count(Kind::RangeQuery) <= 3, "seed {seed}: the first may not find who coordinates");
+    }
+    assert!(with > 5 && without > 5, "{with} took a ticket, {without} did not");
+}
+
+#[test]
+fn a_client_without_luck_tries_seldom_and_one_that_has_some_again_tries_often() {
+    let mut run = start(5, 1 << 20);
+    let tries = |run: &mut Run, from: u64| {
+        let before = run.world.count(Kind::Validate);
+        for token in from..from + 60 {
+            ask(run, token, &all());
+            run.run_for(Duration::from_millis(100));
+            whole(run, token, &all());
+        }
+        (run.world.count(Kind::Validate) - before) / 4
+    };
+    assert_eq!(tries(&mut run, 1_000), 60);
+    run.world.validates = false;
+    let seldom = tries(&mut run, 2_000);
+    assert!((3..12).contains(&seldom), "{seldom} of 60 although none holds");
+    run.world.validates = true;
+    tries(&mut run, 3_000);
+    assert_eq!(tries(&mut run, 4_000), 60);
+}
+
+#[test]
+fn what_lies_behind_a_limit_needs_no_second_look() {
+    let mut run = start(7, 1 << 20);
+    for (token, reverse, pairs_max) in [(1, false, 5), (2, true, 5), (3, false, 200)] {
+        let range = RangeCall { pairs_max, ..range_call(Bytes::new(), None, reverse) };
+        let before = run.world.count(Kind::Validate);
+        ask(&mut run, token, &range);
+        run.run_for(Duration::from_secs(1));
+        let (pairs, ticket) = whole(&run, token, &range);
+        // Parts keep the limit each for itself; the reader takes the first of it.
+        assert!(pairs >= pairs_max && !ticket, "{pairs} of {pairs_max}");
+        assert_eq!(run.world.count(Kind::Validate) - before, if pairs_max == 5 { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn more_than_a_chunk_of_each_part_is_ordered_and_streamed() {
+    let mut run = start(3, 600);
+    ask(&mut run, 1, &all());
+    run.run_for(Duration::from_secs(5));
+    assert!(matches!(whole(&run, 1, &all()), (604, true)));
+    assert_eq!((run.world.parts_open(), run.session.calls_waiting()), (0, 0));
+}
+
+#[test]
+fn what_is_in_the_way_of_a_collect_leads_to_the_coordinator() {
+    for seed in 0..60 {
+        let mut run = start(seed, 1 << 20);
+        ask(&mut run, 1, &all());
+        run.run_for(Duration::from_micros(60 * (seed % 30)));
+        match seed % 3 {
+            0 => run.world.silence(run.world.queries.coordinator % 3 + 1),
+            1 => run.world.split(),
+            _ => run.world.partitions.iter_mut().for_each(|partition| partition.leader = partition.leader % 3 + 1),
+        }
+        run.run_for(Duration::from_secs(4));
+        whole(&run, 1, &all());
+        assert_eq!(run.session.calls_waiting(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_collect_that_is_called_off_leaves_nothing_behind() {
+    for wait in 0..60 {
+        let mut run = start(wait, 1 << 20);
+        ask(&mut run, 1, &all());
+        run.run_for(Duration::from_micros(50 * wait));
+        let call = run.world.queries.calls[&1];
+        run.session.step(run.world.now, Input::Cancel(call), &mut run.effects);
+        run.run_for(Duration::from_secs(60));
+        assert_eq!((run.session.calls_waiting(), run.session.deadline()), (0, None), "{wait}");
+        // And the connections still serve.
+        ask(&mut run, 2, &all());
+        run.run_for(Duration::from_secs(1));
+        assert!(!whole(&run, 2, &all()).1);
+    }
+}
+
+/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_are_caught() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.env("COPPICE_MUTANT", "collects_once").args(["--exact", "what_changes_meanwhile_takes_a_ticket"]);
+    assert!(!command.output().unwrap().status.success(), "collects_once was not caught");
+}

@@ -1,0 +1,58 @@
+//! What takes back one batch of a partition: how everything that it may change was before, and what must happen when it
+//! is decided. It knows nothing of how changes are made.
+
+use coppice_btree::{KeyRange, UndoMark};
+use coppice_client::wire::{ChangeId, MapVersion};
+use coppice_ordering::Chain;
+
+use super::border::{Awaited, Fork, Moved};
+use crate::sessions::{SessionLimits, SessionUndo};
+
+/// Takes back one batch.
+#[derive(Debug)]
+pub struct ShardMark {
+    pub(super) tree: UndoMark,
+    pub(super) sessions: Vec<SessionUndo>,
+    pub(super) limits: SessionLimits,
+    pub(super) chain: Chain,
+    pub(super) range: KeyRange,
+    pub(super) map_version: MapVersion,
+    /// Tickets that nobody had taken yet.
+    pub(super) placed: usize,
+    pub(super) moved: Vec<Moved>,
+    /// Children that begin when the batch is decided.
+    pub(super) forks: Vec<Fork>,
+    /// The batch sealed the partition.
+    pub(super) seals: bool,
+    /// Changes by which neighbours were taken in.
+    pub(super) joins: Vec<ChangeId>,
+    /// What the batch needs and is not here: it must be taken back, and executed again later.
+    pub(super) awaits: Option<Awaited>,
+}
+
+impl ShardMark {
+    /// Memory that it keeps, beside the tree's records.
+    pub fn bytes(&self) -> u64 {
+        size_of::<ShardMark>() as u64 + self.sessions.iter().map(SessionUndo::bytes).sum::<u64>()
+    }
+
+    /// Children that begin when the batch is decided.
+    pub fn forks(&self) -> &[Fork] {
+        &self.forks
+    }
+
+    /// Whether the batch sealed the partition.
+    pub fn seals(&self) -> bool {
+        self.seals
+    }
+
+    /// Changes by which neighbours were taken in.
+    pub fn joins(&self) -> &[ChangeId] {
+        &self.joins
+    }
+
+    /// What the batch needs and is not here: it must be taken back at once, and executed again later.
+    pub fn awaits(&self) -> Option<Awaited> {
+        self.awaits
+    }
+}
