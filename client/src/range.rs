@@ -1,8 +1,8 @@
 //! Ranges: bounds, and the stream that reads them part by part.
 //!
-//! A range is one moment: inside one partition by ordering.md 7, over several by a ticket (ordering.md 4). A stale one
-//! over several is read partition by partition, each at its own position. What arrives is checked: inside the bounds,
-//! in order, in sequence.
+//! A range is one moment: inside one partition by ordering.md 7, over several because nothing changed while they were
+//! read (the session's `collects`) or by a ticket (ordering.md 4). A stale one over several is read partition by
+//! partition, each at its own position. What arrives is checked: inside the bounds, in order, in sequence.
 
 use std::future::poll_fn;
 use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
@@ -416,8 +416,8 @@ impl RangeStream {
         &self.positions
     }
 
-    /// The ticket that makes the positions one moment (ordering.md 4); none: it lies in one partition, is stale, or
-    /// gave nothing out yet.
+    /// The ticket that makes the positions one moment (ordering.md 4); none: none was needed, since nothing changed
+    /// while they were read or it lies in one partition, or it is stale, or gave nothing out yet.
     pub fn ticket(&self) -> Option<Ticket> {
         self.ticket
     }

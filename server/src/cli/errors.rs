@@ -288,7 +288,7 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
     (Exit::Unavailable, "unreachable", what, cause, next)
 }
 
-/// Only a write can span what it must not: a scan over several partitions is one moment by its ticket.
+/// Only a write can span what it must not: a scan over several partitions is one moment.
 fn spans(context: &Context) -> Parts {
     let cause = "a command executes in one partition, wholly or not at all; a border lies between its keys";
     let what = "the keys belong to more than one partition".to_owned();

@@ -271,7 +271,7 @@ pub struct ScanEnd {
     pub count: u64,
     /// Where each partition was read, as `p1#13.0`.
     pub positions: Vec<String>,
-    /// The ticket, of a scan over several partitions.
+    /// The ticket, of a scan over several partitions that took one.
     pub ticket: Option<String>,
     /// Each partition at a moment of its own, perhaps not the newest.
     pub stale: bool,
