@@ -30,6 +30,10 @@ const CALM: Chaos = Chaos {
 
 /// Four partitions with 600 keys, and a client that has been told of their leaders and is connected to them.
 fn start(seed: u64, range_credit: u32) -> Run {
+    start_with(seed, Config { range_credit, ..Config::default() })
+}
+
+fn start_with(seed: u64, config: Config) -> Run {
     let mut world = World::new(seed, CALM, &["g", "n", "t"]);
     world.queries.read_pause = Some(Duration::ZERO);
     for n in 0..600 {
@@ -37,7 +41,7 @@ fn start(seed: u64, range_credit: u32) -> Run {
         let partition = world.partitions.iter_mut().find(|partition| model::contains(partition, &key)).unwrap();
         partition.data.insert(key, b"value".to_vec());
     }
-    let mut run = Run::new(seed, world, Config { range_credit, ..Config::default() });
+    let mut run = Run::new(seed, world, config);
     for (token, key) in [(101, "a"), (102, "g"), (103, "n"), (104, "t")] {
         write(&mut run, token, key);
     }
@@ -167,6 +171,44 @@ fn what_is_in_the_way_of_a_collect_leads_to_the_coordinator() {
         run.run_for(Duration::from_secs(4));
         whole(&run, 1, &all());
         assert_eq!(run.session.calls_waiting(), 0, "seed {seed}");
+    }
+}
+
+/// Readers who stop hold all the room that a connection has for ranges: a query waits for a moment, then takes a ticket.
+#[test]
+fn a_query_does_not_wait_behind_ranges_that_nobody_reads() {
+    let mut run = start_with(4, Config { range_credit: 100, range_window: 1, ..Config::default() });
+    run.world.queries.read_pause = None;
+    let stuck = [("a", "b"), ("h", "i"), ("o", "p"), ("u", "v")];
+    for (token, (low, high)) in (1..).zip(stuck) {
+        ask(&mut run, token, &range_call(Bytes::from(low), Some(Bytes::from(high)), false));
+    }
+    run.run_for(Duration::from_secs(1));
+    assert!((1..=4).all(|token| run.ended(token).is_none()), "all wait for their readers");
+    run.world.queries.read_pause = Some(Duration::ZERO);
+    let few = range_call(Bytes::from("f0500"), Some(Bytes::from("g0030")), false);
+    ask(&mut run, 9, &few);
+    run.run_for(Duration::from_secs(1));
+    assert!(whole(&run, 9, &few).1);
+}
+
+/// Connections are lost and come back, nothing else: the leaders are found again, and queries collected again.
+#[test]
+fn a_client_that_only_collects_learns_anew_who_leads() {
+    for seed in 0..10 {
+        let mut run = start(seed, 1 << 20);
+        run.world.chaos.cut = 1_000;
+        ask(&mut run, 1, &all());
+        run.run_for(Duration::from_millis(200));
+        run.world.chaos.cut = 0;
+        run.run_for(Duration::from_secs(5));
+        let asked = run.world.count(Kind::Validate);
+        for token in 2..40 {
+            ask(&mut run, token, &all());
+            run.run_for(Duration::from_millis(200));
+            whole(&run, token, &all());
+        }
+        assert!(run.world.count(Kind::Validate) > asked, "seed {seed}");
     }
 }
 

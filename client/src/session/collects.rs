@@ -8,18 +8,20 @@
 //! the graph of ordering.md 5 with the second readings, and add each first reading as an event that stands behind all
 //! that its partition's log holds up to its position x, and before nothing there. No edge of a log leaves it, and of
 //! its answer the same is true as of that of a command there: it came after R(Q) of every query Q up to x (fact iii),
-//! and after the decision of every command. So there is no cycle still, and an order of everything that respects real
-//! time. In it the last change of each range up to x stands before its first reading; every first reading before every
-//! second one, for none was asked before all of the first were answered; and the next change of each range, which lies
-//! behind the second reading's position since none was found before, behind that second reading. Put the query right
-//! behind the last of the first readings: it saw what holds there. What was answered before the query was asked stands
-//! before the first readings, and what was asked after its answer behind the second ones. QED
+//! and after the decision of every command, which orders partitions without queries. So there is no cycle still, and an
+//! order of everything that respects real time. In it the last change of each range up to x stands before its first
+//! reading; every first reading before every second one, for none was asked before all of the first were answered; and
+//! the next change of each range, which lies behind the second reading's position since none was found before, behind
+//! that second reading. Put the query right behind the last of the first readings: it saw what holds there. What was
+//! answered before the query was asked stands before the first readings, and what was asked after its answer behind the
+//! second ones. QED
 //!
 //! It costs two reads of each partition, one of them confirmed, and nothing durable, where a ticket costs an entry in
 //! each log and the coordinator's confirmation. It promises no end: where others write what it reads again and again,
 //! it never holds. So each call tries once, and a client that has no luck tries ever more seldom.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
@@ -43,6 +45,9 @@ const PARTS_MAX: usize = 16;
 
 /// Bytes of bounds in one frame of validations.
 const BOUNDS_BYTES_MAX: usize = 64 * 1024;
+
+/// So long one waits for room on connections; then it takes a ticket. Readers who stop may hold that room for ever.
+const CROWDED_MAX: Duration = Duration::from_millis(50);
 
 /// Collects in a row that did not hold, as far as they count: at most 2^4 - 2 queries go straight to the coordinator
 /// before the next try.
@@ -85,6 +90,8 @@ pub(super) struct Collects {
     pub waiting: VecDeque<CallKey>,
     misses: u32,
     skip: u32,
+    /// Since when none could be begun, because connections have as many ranges under way as they take.
+    crowded: Option<Time>,
 }
 
 impl Collects {
@@ -101,6 +108,11 @@ impl Collects {
         let skipped = self.skip > 0;
         self.skip = self.skip.saturating_sub(1);
         !skipped
+    }
+
+    /// When something is to be done.
+    pub fn deadline(&self) -> Option<Time> {
+        Some(self.crowded? + CROWDED_MAX)
     }
 
     pub fn forget_done(&mut self, calls: &Calls) {
@@ -127,16 +139,22 @@ impl Session {
             let range = range.clone();
             let begun = self.begin_collect(now, key, range, effects);
             if let Begun::Crowded = begun {
-                return;
+                let since = *self.collects.crowded.get_or_insert(now);
+                if now - since < CROWDED_MAX {
+                    return;
+                }
+            } else {
+                self.collects.crowded = None;
             }
             self.collects.waiting.pop_front();
             if let Some(call) = self.calls.get_mut(key) {
                 call.collected = true;
             }
-            if let Begun::No = begun {
+            if !matches!(begun, Begun::Yes) {
                 self.reroute(now, key, effects);
             }
         }
+        self.collects.crowded = None;
     }
 
     /// Reads a range in each of its partitions, if all of them can be asked now.
@@ -198,7 +216,8 @@ impl Session {
         for (place, entry) in entries.iter().enumerate() {
             let lane = self.routes[first + place];
             let peer = match range.mode {
-                ReadMode::Leader => self.peer_of(self.lanes[lane].leader?)?,
+                // Or somebody who says who leads: that one is found for the next query.
+                ReadMode::Leader => self.leader(now, lane, effects)?,
                 ReadMode::AnyReplica | ReadMode::Stale => self.any_replica(now, lane, effects)?,
             };
             self.connect(now, peer, effects);
@@ -250,7 +269,8 @@ impl Session {
         };
         let limited = part.end == Some(PartEnd::Limited);
         let read = &mut collect.parts[place];
-        if part.number != 0 {
+        let counted = part.is_empty() && part.end.is_some();
+        if part.number != 0 || !(counted || part.pairs_so_far == part.len() as u64) {
             self.spoil(now, key, effects);
             return Err(Nonsense("a part out of sequence"));
         }
@@ -330,6 +350,15 @@ impl Session {
             self.lanes[lane].validations = others;
             self.sent(now, lane, peer, Flight::Validate { entries }, 0, anywhere);
             self.send(peer, out.freeze(), effects);
+        }
+    }
+
+    /// Nobody can be asked on this connection any more whether what it gave has changed.
+    pub(super) fn validations_lost(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
+        let waiting = self.lanes.iter().flat_map(|lane| &lane.validations);
+        let lost = waiting.filter(|(key, place)| self.who_read(*key, *place).is_some_and(|(peer, _)| peer == at));
+        for key in lost.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.spoil(now, key, effects);
         }
     }
 

@@ -173,6 +173,7 @@ impl Session {
             self.unanswered(now, sent, effects);
         }
         self.parts_lost(now, at, effects);
+        self.validations_lost(now, at, effects);
         for lane in &mut self.lanes {
             if node.is_some() && lane.leader == node {
                 lane.follow(None);

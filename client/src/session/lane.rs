@@ -146,5 +146,6 @@ impl Lane {
         for queue in [&mut self.fresh, &mut self.gets, &mut self.ranges] {
             queue.retain(|key| calls.is_waiting(*key));
         }
+        self.validations.retain(|(key, _)| calls.is_waiting(*key));
     }
 }

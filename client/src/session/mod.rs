@@ -272,7 +272,8 @@ impl Session {
         let lanes = lanes.map(|lane| lane.not_before);
         let peers = self.peers.iter().map(Peer::deadline);
         let search = self.map_search.deadline(self.map.is_none() && self.calls.len() > 0);
-        let first = lanes.chain(peers).chain(self.calls.deadline()).chain(search).chain(self.queries.deadline()).min();
+        let first = lanes.chain(peers).chain(self.calls.deadline()).chain(search).chain(self.queries.deadline());
+        let first = first.chain(self.collects.deadline()).min();
         first.filter(|&first| first != Time::NEVER)
     }
 

@@ -38,6 +38,12 @@ impl Session {
         for lane in std::mem::take(&mut self.crowded) {
             self.list(lane);
         }
+        self.pump_listed(now, effects);
+        // What a partition's lane could not do goes to the coordinator's.
+        self.pump_listed(now, effects);
+    }
+
+    fn pump_listed(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let mut listed = std::mem::take(&mut self.listed);
         for lane in listed.drain(..) {
             self.lanes[lane].listed = false;
@@ -62,7 +68,7 @@ impl Session {
     }
 
     /// The peer of the lane's leader if it can be sent to now; else whatever brings that nearer is begun.
-    fn leader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
+    pub(super) fn leader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
         if let Some(node) = self.lanes[lane].leader {
             if let Some(peer) = self.peer_of(node).filter(|&peer| self.peers[peer].is_usable(now)) {
                 self.connect(now, peer, effects);

@@ -47,11 +47,9 @@ impl Shard {
         Some(self.tree.cursor(wanted, direction))
     }
 
-    /// Whether `[low, high)` holds what it held when there were `seen` changes; `None` if a part of it lies outside the
-    /// partition, or it is sealed.
-    pub fn is_unchanged(&self, seen: u64, low: &[u8], high: Option<&[u8]>) -> Option<bool> {
-        let inside = !self.is_closed() && self.owns_range(low, high);
-        inside.then(|| self.changes.are_none_in(seen, low, high))
+    /// Whether `[low, high)` may be read here: it lies inside the partition, which is not sealed.
+    pub fn may_read(&self, low: &[u8], high: Option<&[u8]>) -> bool {
+        !self.is_closed() && self.owns_range(low, high)
     }
 
     fn owns_range(&self, low: &[u8], high: Option<&[u8]>) -> bool {

@@ -253,6 +253,25 @@ fn g_a_command_that_changed_nothing_is_no_change() {
     );
 }
 
+/// The same, but nobody heard of the insert: the log tells that it changed nothing. It stands in p1 before the position
+/// where the range was found unchanged, and was asked after a change in p2 behind that was answered.
+#[test]
+fn g_what_was_never_answered_is_a_change_if_the_log_says_so() {
+    let script = |before: &str| {
+        format!(
+            "c1 1 2 put {before}=v -> - @ p1#1
+             c1 10 20 put j=y -> - @ p2#1
+             c3 30 insert d=x
+             c2 5 50 range c..k -> [d=v] @ p1#2 p2#0
+             log p1: v x
+             log p2: y"
+        )
+    };
+    right(&script("d"));
+    let inserted = history(&script("e").replace("[d=v]", "[d=x e=v]"));
+    assert!(tier0::check(&inserted).verdict.is_fail(), "an insert that was asked for after y is seen, and y is not");
+}
+
 /// What it gave out must have been there: a wrong position, or a wrong pair, is found.
 #[test]
 fn g_what_was_collected_is_replayed() {

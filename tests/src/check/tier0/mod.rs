@@ -2,6 +2,7 @@
 //! and with real time, and replaying it gives every answer, the history is linearizable. The server is not trusted: a
 //! wrong log can only make it fail.
 
+mod changes;
 mod explain;
 mod judge;
 mod order;

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::super::event::NEVER;
 use super::super::history::{History, Operation};
 use super::super::verdict::Violation;
+use super::changes::changing;
 use super::explain;
 use super::judge::Judged;
 
@@ -64,6 +65,8 @@ impl Chains {
         let base = |number: u32| first[first.partition_point(|(each, _)| *each < number)].1;
         let mut gap_start = Vec::with_capacity(history.operations.len() + 1);
         let (mut gaps, mut reads) = (Vec::new(), Vec::new());
+        let any = history.operations.iter().any(|operation| operation.is_ok() && is_collected(history, operation));
+        let changing = if any { changing(history, judged) } else { Vec::new() };
         for (read, operation) in history.operations.iter().enumerate() {
             gap_start.push(gaps.len() as u32);
             if operation.is_read() && operation.is_ok() {
@@ -71,7 +74,11 @@ impl Chains {
                 gaps.extend(history.positions(operation).iter().map(|at| {
                     let gap = base(at.partition) + judged.partitions[&at.partition].gap(at.place()) as u32;
                     let first = base(at.partition);
-                    if collected { between_changes(history, operation, &closes, (first, gap)) } else { (gap, gap) }
+                    if collected {
+                        between_changes(history, operation, (&closes, &changing), (first, gap))
+                    } else {
+                        (gap, gap)
+                    }
                 }));
                 reads.resize(gaps.len(), read as u32);
             }
@@ -99,18 +106,22 @@ impl Chains {
 
 /// Several parts, and no ticket that makes them one moment.
 fn is_collected(history: &History, operation: &Operation) -> bool {
-    history.positions(operation).len() > 1 && history.ticket(operation).is_none()
+    operation.is_read() && history.positions(operation).len() > 1 && history.ticket(operation).is_none()
 }
 
 /// The first and the last gap around `gap` with no node between them that changes something of the range. `first` is
 /// the chain's first gap.
-fn between_changes(history: &History, range: &Operation, closes: &[u32], (first, gap): (u32, u32)) -> (u32, u32) {
-    // What was never answered may have changed something.
+fn between_changes(
+    history: &History,
+    range: &Operation,
+    (closes, changing): (&[u32], &[bool]),
+    (first, gap): (u32, u32),
+) -> (u32, u32) {
     let changes = |gap: u32| match history.operations.get(closes[gap as usize] as usize) {
-        Some(operation) => history.steps(operation).iter().any(|step| {
-            let inside = range.step.key <= step.key && step.key < range.high;
-            inside && (step.writes().is_some() || !operation.is_ok())
-        }),
+        Some(operation) => {
+            let mut keys = history.steps(operation).iter().map(|step| step.key);
+            changing[closes[gap as usize] as usize] && keys.any(|key| range.step.key <= key && key < range.high)
+        }
         // The end of a chain, or a border that moves.
         None => true,
     };
