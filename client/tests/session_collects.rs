@@ -11,22 +11,7 @@ use coppice_client::config::Config;
 use coppice_client::session::{Input, Request};
 use coppice_client::wire::Kind;
 use model::run::{Run, range_call};
-use model::{Chaos, World};
-
-const CALM: Chaos = Chaos {
-    cut: 0,
-    busy: 0,
-    repeat: 0,
-    lost_apply: 0,
-    deposed: 0,
-    leader_change: 0,
-    expire: 0,
-    split: 0,
-    pause: 0,
-    lost_part: 0,
-    connect_fails: 0,
-    delay_ms: 1,
-};
+use model::{CALM, World};
 
 /// Four partitions with 600 keys, and a client that has been told of their leaders and is connected to them.
 fn start(seed: u64, range_credit: u32) -> Run {
@@ -174,7 +159,7 @@ fn what_is_in_the_way_of_a_collect_leads_to_the_coordinator() {
     }
 }
 
-/// Readers who stop hold all the room that a connection has for ranges: a query waits for a moment, then takes a ticket.
+/// Readers who stop hold all the room that a connection has for ranges: a query waits a moment, then takes a ticket.
 #[test]
 fn a_query_does_not_wait_behind_ranges_that_nobody_reads() {
     let mut run = start_with(4, Config { range_credit: 100, range_window: 1, ..Config::default() });

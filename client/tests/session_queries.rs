@@ -14,22 +14,7 @@ use coppice_client::time::Time;
 use coppice_client::wire::{Kind, Part};
 use model::queries::QueryChaos;
 use model::run::{Run, range_call};
-use model::{Chaos, World};
-
-const CALM: Chaos = Chaos {
-    cut: 0,
-    busy: 0,
-    repeat: 0,
-    lost_apply: 0,
-    deposed: 0,
-    leader_change: 0,
-    expire: 0,
-    split: 0,
-    pause: 0,
-    lost_part: 0,
-    connect_fails: 0,
-    delay_ms: 1,
-};
+use model::{CALM, Chaos, World};
 
 /// Three partitions with 600 keys, a reader that takes everything at once.
 fn start(seed: u64, chaos: Chaos, queries: QueryChaos, range_credit: u32) -> Run {

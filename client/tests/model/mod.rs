@@ -63,6 +63,22 @@ pub struct Chaos {
     pub delay_ms: u64,
 }
 
+/// Nothing goes wrong.
+pub const CALM: Chaos = Chaos {
+    cut: 0,
+    busy: 0,
+    repeat: 0,
+    lost_apply: 0,
+    deposed: 0,
+    leader_change: 0,
+    expire: 0,
+    split: 0,
+    pause: 0,
+    lost_part: 0,
+    connect_fails: 0,
+    delay_ms: 1,
+};
+
 #[derive(Debug)]
 enum Event {
     Opened(ConnectionId, bool),

@@ -10,8 +10,8 @@ use crate::machine::Machine;
 use crate::machine::shard::{CHANGES_KEPT, Shard};
 use crate::request::{Origin, Refusal, Reply, Request};
 
-/// Changes that are looked at for one request, a quarter of a millisecond's work: those of sixty-four ranges that nobody
-/// validated for as long as changes are remembered, or of thousands that were read a moment ago.
+/// Changes that are looked at for one request, a quarter of a millisecond's work: those of sixty-four ranges that
+/// nobody validated for as long as changes are remembered, or of thousands that were read a moment ago.
 const VALIDATE_CHANGES_MAX: u64 = 64 * CHANGES_KEPT as u64;
 
 /// A read that was executed and waits for its confirmation.
