@@ -23,8 +23,13 @@ fn blocks() -> Vec<Vec<&'static str>> {
     blocks
 }
 
-/// Numbers, digests, nodes, and how many partitions stand in a row, are not promised.
+/// Numbers, digests, nodes, and how many partitions stand in a row, are not promised; nor whether a moment of several
+/// partitions took a ticket.
 fn shape(line: &str) -> String {
+    let line = match line.split_once("one moment: ") {
+        Some((scan, _)) if scan.matches(" p").count() > 1 => &format!("{scan}one moment of all"),
+        _ => line,
+    };
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {
         if word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
