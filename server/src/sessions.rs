@@ -33,6 +33,11 @@ pub struct SessionLimits {
 }
 
 impl SessionLimits {
+    /// A use moves `last_used` once that is so far behind.
+    fn use_step(&self) -> u64 {
+        (self.expiry_instances / USE_STEPS).min(USE_STEP_MAX)
+    }
+
     /// A digest: equal limits have equal digests.
     pub fn digest(&self) -> u64 {
         let sizes = [self.sessions_max as u64, self.bytes_max as u64, self.table_bytes_max as u64];
@@ -173,9 +178,12 @@ fn nth_result(results: &[u8], at: usize) -> Option<&[u8]> {
 /// What one [`Answers`] costs beside its lists, in bytes.
 const ANSWERS_BYTES: usize = 128;
 
-/// A session's `last_used` moves in steps of this many instances, so that a busy session rarely changes its place in
-/// the order of use: the order is exact to 0.1 % of the default expiry.
-const USE_STEP: u64 = 1_024;
+/// A session's `last_used` moves once it is behind by one of so many parts of the expiry, so that a busy session rarely
+/// changes its place in the order of use: it ends too early by 0.1 % of the expiry at most.
+const USE_STEPS: u64 = 1_000;
+
+/// And by this many instances at most.
+const USE_STEP_MAX: u64 = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Row {
@@ -186,7 +194,8 @@ struct Row {
     highest: u64,
     /// Numbers up to here may have lost their answer to `bytes_max`.
     forgotten_upto: u64,
-    /// Instance of the last pack, in steps of [`USE_STEP`].
+    /// Instance of the last pack, or of one before that and less than a step away ([`USE_STEPS`]). It begins with the
+    /// very instance that opened the session: the newest is never the first to go.
     last_used: u64,
     /// A split copied it: another partition had the session too, and may have ended it since.
     shared: bool,
@@ -266,7 +275,7 @@ impl Sessions {
             self.end(oldest, undo);
         }
         undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
-        let last_used = now - now % USE_STEP;
+        let last_used = used_at(now);
         let row = Row {
             client,
             lowest_unacknowledged: 0,
@@ -323,7 +332,14 @@ impl Sessions {
     }
 
     /// Notes that a pack of `session` was ordered at `instance`: raises what is acknowledged and drops those answers.
-    pub fn acknowledge(&mut self, session: SessionId, lowest: u64, instance: u64, undo: &mut Vec<SessionUndo>) {
+    pub fn acknowledge(
+        &mut self,
+        session: SessionId,
+        lowest: u64,
+        instance: u64,
+        limits: &SessionLimits,
+        undo: &mut Vec<SessionUndo>,
+    ) {
         let Some(row) = self.rows.get_mut(&session) else { return };
         undo.push(SessionUndo(Taken::Used {
             session,
@@ -336,13 +352,13 @@ impl Sessions {
             stored: row.stored,
             digest: self.digest,
         }));
-        let used = instance - instance % USE_STEP;
-        if used > row.last_used {
+        self.digest = self.digest.wrapping_sub(row_digest(session, row));
+        let used = used_at(instance);
+        if used > row.last_used && used - row.last_used >= limits.use_step() {
             self.by_use.remove(&(row.last_used, session));
             self.by_use.insert((used, session));
+            row.last_used = used;
         }
-        self.digest = self.digest.wrapping_sub(row_digest(session, row));
-        row.last_used = row.last_used.max(used);
         row.lowest_unacknowledged = row.lowest_unacknowledged.max(lowest);
         while let Some(front) = row.front() {
             if front.numbers.highest() >= row.lowest_unacknowledged {
@@ -461,13 +477,12 @@ impl Sessions {
     /// split forked it, keeps the answers of both and the later of both rows' numbers: what was executed on either side
     /// is never executed again (reliability.md SE8). One that only one side knows, although a split copied it, may have
     /// ended on the other with what it executed there: it ends here too.
-    pub fn unite(&mut self, other: &Sessions, instance: u64, undo: &mut Vec<SessionUndo>) {
+    pub fn unite(&mut self, other: &Sessions, instance: u64, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
         let may_have_ended = |row: &Row| row.shared && !crate::mutant!(merge_revives_sessions);
         let alone = |(session, row): &(&SessionId, &Row)| may_have_ended(row) && !other.contains(**session);
         for session in self.rows.iter().filter(alone).map(|(&session, _)| session).collect::<Vec<_>>() {
             self.end(session, undo);
         }
-        let used = instance - instance % USE_STEP;
         for (&session, theirs) in &other.rows {
             if !self.rows.contains_key(&session) {
                 if may_have_ended(theirs) {
@@ -475,15 +490,15 @@ impl Sessions {
                 }
                 undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
                 // Their log's instances say nothing here.
-                let row = Row { last_used: used, ..theirs.clone() };
+                let row = Row { last_used: instance, ..theirs.clone() };
                 self.digest = row.kept().map(Answers::digest).fold(self.digest, u64::wrapping_add);
                 self.digest = self.digest.wrapping_add(row_digest(session, &row));
-                self.by_use.insert((used, session));
+                self.by_use.insert((instance, session));
                 self.bytes += row.bytes;
                 self.rows.insert(session, row);
                 continue;
             }
-            self.acknowledge(session, theirs.lowest_unacknowledged, instance, undo);
+            self.acknowledge(session, theirs.lowest_unacknowledged, instance, limits, undo);
             let Some(row) = self.rows.get_mut(&session) else { continue };
             self.digest = self.digest.wrapping_sub(row_digest(session, row));
             row.highest = row.highest.max(theirs.highest);
@@ -558,6 +573,11 @@ pub struct SavedSession {
     last_used: u64,
     shared: bool,
     answers: Vec<Answers>,
+}
+
+/// When a use counts as one. Planted: where the step began that it falls in, whatever the expiry.
+fn used_at(instance: u64) -> u64 {
+    if crate::mutant!(used_in_steps) { instance - instance % USE_STEP_MAX } else { instance }
 }
 
 fn row_digest(session: SessionId, row: &Row) -> u64 {

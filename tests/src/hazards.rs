@@ -283,6 +283,9 @@ pub const OTHERS: &[&str] = &[
     "install_default_limits",
     "limits_unlogged",
     "undo_no_limits",
+    // A session counts as used where a step of instances began, longer ago than it may be idle: each that is opened
+    // ends all others, and clients end each other's for ever.
+    "used_in_steps",
     // What the executor had no room for when it was accepted is not given to it again (ordering.md 2.1).
     "executor_stands_still",
     // A leader stops serving and serves again in one ballot: who begins anew with each ballot does not (ordering.md

@@ -425,7 +425,8 @@ impl Shard {
             self.sessions.open(session, 0, &self.session_limits, &mut mark.sessions);
         }
         let Some(highest) = self.sessions.highest(session) else { return Outcome::SessionExpired };
-        self.sessions.acknowledge(session, pack.lowest_unacknowledged(), instance.0, &mut mark.sessions);
+        let lowest = pack.lowest_unacknowledged();
+        self.sessions.acknowledge(session, lowest, instance.0, &self.session_limits, &mut mark.sessions);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.numbers.clear();
         scratch.indexes.clear();

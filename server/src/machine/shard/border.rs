@@ -237,7 +237,7 @@ impl Shard {
             self.range.high = left.range.high;
         }
         if !crate::mutant!(merge_drops_sessions) {
-            self.sessions.unite(&left.sessions, instance.0, &mut mark.sessions);
+            self.sessions.unite(&left.sessions, instance.0, &self.session_limits, &mut mark.sessions);
         }
         self.chain = self.chain.merged(Chain::new(left.seal.last_ticket));
         mark.joins.push(change.id);
