@@ -82,7 +82,8 @@ pub enum Reason {
     /// No node that could serve it was reached, until the deadline.
     #[error("no node that could serve it was reached; does the cluster run there?")]
     Unreachable,
-    /// The nodes answered `Busy` until the deadline.
+    /// The nodes answered `Busy` until the deadline, or each session was over before a command was executed in it: more
+    /// clients want one than `sessions_max`.
     #[error("the servers are busy")]
     Busy,
     /// The disks of a majority of the partition, or the memory of the node that leads it, are at their limit; deletes

@@ -256,6 +256,8 @@ pub const OTHERS: &[&str] = &[
     "client_retry_renumbered",
     "client_session_reopened",
     "client_unsure_is_sure",
+    // Or, where more clients want sessions than there are, one opened again as soon as another's ended it, for ever.
+    "client_reopens_at_once",
     // A frame that was damaged on its way is taken, or one that announces more than any may hold is waited for
     // (reliability.md 8).
     "frame_checksum_unchecked",

@@ -129,6 +129,9 @@ impl Session {
             }
             self.list(lane);
         }
+        if row.is_some() {
+            self.lanes[lane].barren = 0;
+        }
         self.confirm(at, lane, row.is_some());
         Ok(())
     }
@@ -154,6 +157,9 @@ impl Session {
         lane.row = Some(row);
         lane.opening = false;
         self.confirm(at, sent.lane, true);
+        if self.lanes[sent.lane].barren > 0 {
+            self.lanes[sent.lane].trouble = Trouble::Busy;
+        }
         self.list(sent.lane);
         Ok(())
     }
@@ -413,6 +419,9 @@ impl Session {
     /// session under a new number (reliability.md SE5: never in silence).
     fn on_session_expired(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
         if let Flight::Pack { row, .. } = sent.flight {
+            if self.lanes[sent.lane].row == Some(row) {
+                self.on_session_lost(now, sent.lane);
+            }
             self.rows.expire(row);
             for lane in self.lanes.iter_mut().filter(|lane| lane.row == Some(row)) {
                 lane.row = None;
@@ -429,6 +438,20 @@ impl Session {
             self.reroute(now, key, effects);
         }
         self.list(sent.lane);
+    }
+
+    /// Whoever opens a session where there are as many as may be ends another one. That happens to anybody once; if it
+    /// goes on before anything was answered, more clients want sessions than there are, and would end each other's for
+    /// ever. Each waits for a while of its own, so that they get on one after the other.
+    fn on_session_lost(&mut self, now: Time, lane: usize) {
+        let draw = self.draws.next();
+        let lane = &mut self.lanes[lane];
+        if lane.barren > 0 && !mutant!(client_reopens_at_once) {
+            let rest = pause(self.config.backoff, self.config.backoff_max, lane.barren - 1, draw);
+            lane.not_before = lane.not_before.max(now + rest);
+        }
+        lane.barren = lane.barren.saturating_add(1);
+        lane.trouble = Trouble::Busy;
     }
 
     fn renumber(&mut self, key: CallKey) {

@@ -55,6 +55,8 @@ pub(super) struct Lane {
     /// The session for new commands.
     pub row: Option<RowKey>,
     pub opening: bool,
+    /// Sessions in a row that were over before any pack was answered in them.
+    pub barren: u32,
     /// Commands without a number.
     pub fresh: VecDeque<CallKey>,
     /// Commands to be repeated, by session and number.
@@ -87,6 +89,7 @@ impl Lane {
             misses: 0,
             row: None,
             opening: false,
+            barren: 0,
             fresh: VecDeque::new(),
             retry: BTreeMap::new(),
             gets: VecDeque::new(),
