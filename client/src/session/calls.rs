@@ -90,7 +90,7 @@ pub(super) struct Call {
     /// A range across partitions was collected, or will not be.
     pub collected: bool,
     /// While it is being collected.
-    pub collect: Option<Box<Collect>>,
+    pub collect: Option<Collect>,
     bytes: u32,
 }
 

@@ -169,7 +169,6 @@ impl Session {
         }
         let cap = cap(&range, self.config.range_credit, parts.len());
         let mut collect = Collect { waits_for: parts.len(), counted: parts.len(), parts };
-        let mut out = BytesMut::with_capacity(64);
         for place in 0..collect.parts.len() {
             let part = &mut collect.parts[place];
             let (lane, peer) = (part.lane, part.asked.0);
@@ -192,13 +191,12 @@ impl Session {
                 credit: 1,
                 ..RangeRequest::whole(self.lanes[lane].partition)
             };
-            request.encode(&mut out, stream);
+            request.encode(self.peers[peer].asks(), stream);
             self.sent(now, lane, peer, Flight::Collect { call: key, place: place as u32 }, 0, request.anywhere);
-            self.send(peer, out.split().freeze(), effects);
         }
         if let Some(call) = self.calls.get_mut(key) {
             call.in_flight = true;
-            call.collect = Some(Box::new(collect));
+            call.collect = Some(collect);
         }
         Begun::Yes
     }
@@ -258,7 +256,7 @@ impl Session {
         }
         let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
         let Request::Range(range) = &call.request else { return Ok(()) };
-        let Some(collect) = call.collect.as_deref_mut() else { return Ok(()) };
+        let Some(collect) = call.collect.as_mut() else { return Ok(()) };
         let cap = cap(range, self.config.range_credit, collect.parts.len());
         let whole = match part.end {
             None => false,
@@ -297,7 +295,7 @@ impl Session {
     fn validate(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
         let Some(call) = self.calls.get_mut(key) else { return };
         let pairs_max = if let Request::Range(range) = &call.request { range.pairs_max } else { 0 };
-        let Some(collect) = call.collect.as_deref_mut() else { return };
+        let Some(collect) = call.collect.as_mut() else { return };
         let mut pairs = 0;
         let enough = collect.parts.iter().position(|part| {
             pairs += part.read.as_ref().map_or(0, |read| read.pairs);
@@ -365,7 +363,7 @@ impl Session {
     /// The peer that gave a part which is to be validated, and whether it need not lead.
     fn who_read(&self, key: CallKey, place: u32) -> Option<(usize, bool)> {
         let call = self.calls.get(key)?;
-        let part = call.collect.as_deref()?.parts.get(place as usize)?;
+        let part = call.collect.as_ref()?.parts.get(place as usize)?;
         let Request::Range(range) = &call.request else { return None };
         Some((part.asked.0, range.mode == ReadMode::AnyReplica))
     }
@@ -387,7 +385,7 @@ impl Session {
         }
         self.confirm(at, lane, false);
         for ((key, place), (position, result)) in entries.into_iter().zip(section.results()) {
-            let Some(collect) = self.calls.get_mut(key).and_then(|call| call.collect.as_deref_mut()) else { continue };
+            let Some(collect) = self.calls.get_mut(key).and_then(|call| call.collect.as_mut()) else { continue };
             match result {
                 ResultRef::Unchanged => {
                     if let Some(read) = &mut collect.parts[place as usize].read {
@@ -471,7 +469,7 @@ fn cap(range: &RangeCall, credit_max: u32, parts: usize) -> u64 {
 
 /// What is asked about a part of a call that is still collected, and of which peer.
 fn asked(calls: &Calls, key: CallKey, place: u32) -> Option<(Validated<'_>, usize)> {
-    let part = calls.get(key)?.collect.as_deref()?.parts.get(place as usize)?;
+    let part = calls.get(key)?.collect.as_ref()?.parts.get(place as usize)?;
     let version = part.read.as_ref()?.version;
     Some((Validated { version, low: &part.low, high: part.high.as_deref() }, part.asked.0))
 }

@@ -3,11 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
+
 use crate::time::Time;
 use crate::wire::NodeId;
 
 use super::calls::CallKey;
 use super::rows::RowKey;
+
+/// A first buffer for requests for ranges, some forty.
+const ASKS_BYTES: usize = 2_048;
 
 /// A connection: which peer, and which life of it. Events of an earlier life are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,6 +132,8 @@ pub(super) struct Peer {
     /// late answer can only meet the request that it answers. 0 is the connection itself.
     first_stream: u32,
     sent: VecDeque<Option<Sent>>,
+    /// Requests for ranges that leave together at the end of the turn: many, and small.
+    asks: BytesMut,
     /// How many of them are ranges.
     ranges: usize,
     /// No request's `until` is before it.
@@ -150,6 +157,7 @@ impl Peer {
             trouble: String::new(),
             first_stream: 1,
             sent: VecDeque::new(),
+            asks: BytesMut::new(),
             ranges: 0,
             earliest: Time::NEVER,
         }
@@ -189,6 +197,19 @@ impl Peer {
         self.sent.push_back(Some(sent));
     }
 
+    /// Where a request for a range is written to.
+    pub fn asks(&mut self) -> &mut BytesMut {
+        if self.asks.capacity() == 0 {
+            self.asks.reserve(ASKS_BYTES);
+        }
+        &mut self.asks
+    }
+
+    /// The requests for ranges that were written since; `None` if there are none.
+    pub fn take_asks(&mut self) -> Option<Bytes> {
+        (!self.asks.is_empty()).then(|| self.asks.split().freeze())
+    }
+
     /// Ranges that are under way on this connection.
     pub fn ranges(&self) -> usize {
         self.ranges
@@ -219,6 +240,7 @@ impl Peer {
     /// out.
     pub fn take_all(&mut self) -> Vec<Sent> {
         self.first_stream = 1;
+        self.asks.clear();
         self.ranges = 0;
         self.earliest = Time::NEVER;
         self.sent.drain(..).flatten().filter(|sent| !sent.abandoned).collect()

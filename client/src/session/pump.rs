@@ -41,6 +41,11 @@ impl Session {
         self.pump_listed(now, effects);
         // What a partition's lane could not do goes to the coordinator's.
         self.pump_listed(now, effects);
+        for at in 0..self.peers.len() {
+            if let Some(asks) = self.peers[at].take_asks() {
+                self.send(at, asks, effects);
+            }
+        }
     }
 
     fn pump_listed(&mut self, now: Time, effects: &mut Vec<Effect>) {
@@ -311,12 +316,10 @@ impl Session {
             call.in_flight = true;
             call.stream = Some((peer as u32, stream));
             let attempts = call.attempts;
-            let mut out = BytesMut::with_capacity(64);
-            request.encode(&mut out, stream);
+            request.encode(self.peers[peer].asks(), stream);
             let credit = i64::from(request.credit);
             let flight = RangeFlight { call: key, next: 0, pairs: 0, position: None, credit };
             self.sent(now, lane, peer, Flight::Range(flight), attempts, request.anywhere);
-            self.send(peer, out.freeze(), effects);
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::outbox::Outbox;
-use super::parts::Parts;
+use super::streams::Streams;
 use super::translate;
 use crate::metrics::{Op, Outcome, Queue};
 use crate::request::{Origin, Refusal, Reply, Request};
@@ -33,6 +33,9 @@ const OUTBOX_BYTES_MAX: usize = 8 << 20;
 
 /// Range chunks are made while less than this waits to be written.
 const RANGES_BYTES_MAX: usize = 1 << 20;
+
+/// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
+const PARTS_MAX: usize = 4_096;
 
 /// Of the requests that may wait on a connection, this many may be ranges that stream: each pins a snapshot, and a
 /// connection full of them would not be read any more, their credit included. Beyond: `Busy`.
@@ -76,8 +79,9 @@ struct State {
     answers: Vec<(u32, Bytes)>,
     waiting: BTreeMap<u32, Waiting>,
     waiting_bytes: usize,
-    ranges: BTreeMap<u32, RangeJob>,
-    parts: Parts,
+    ranges: Streams<u32>,
+    /// Parts of queries: the client's number of the attempt, and whose part it is.
+    parts: Streams<(u32, PartitionId)>,
     /// Bytes of range chunks in `outbox` at most, counted in the node's `limits.scan_bytes`.
     scan_bytes: usize,
     /// No more is read; what is queued is still written.
@@ -94,8 +98,8 @@ impl Connection {
             answers: Vec::new(),
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
-            ranges: BTreeMap::new(),
-            parts: Parts::default(),
+            ranges: Streams::default(),
+            parts: Streams::default(),
             scan_bytes: 0,
             closing: false,
             shared,
@@ -164,7 +168,7 @@ impl Connection {
                     state.refuse(stream, &translate::busy());
                 } else {
                     let job = RangeJob::new(group, instance, cursor, range).versioned(version);
-                    state.ranges.insert(stream, job);
+                    state.ranges.add(stream, job);
                     return;
                 }
             }
@@ -220,16 +224,18 @@ impl Connection {
 
     /// Streams this part of a query; beyond the bound it is dropped, and its client asks again.
     pub fn add_part(&self, query: u32, partition: PartitionId, job: RangeJob) {
-        self.state.borrow_mut().parts.add((query, partition), job);
+        let mut state = self.state.borrow_mut();
+        if state.parts.len() < PARTS_MAX {
+            state.parts.add((query, partition), job);
+        }
     }
 
     /// Ends ranges whose snapshot was pinned for too long by a slow reader; `true` if there were any.
     fn expire_ranges(&self, pin: Duration) -> bool {
         let mut state = self.state.borrow_mut();
         state.parts.expire(pin);
-        let old: Vec<u32> = state.ranges.iter().filter(|(_, job)| job.age() > pin).map(|(&id, _)| id).collect();
+        let old = state.ranges.expire(pin);
         for &stream in &old {
-            state.ranges.remove(&stream);
             state.refuse(stream, &Refused::SnapshotExpired);
             state.done(stream);
         }
@@ -280,44 +286,21 @@ impl State {
         self.scan_bytes = left;
     }
 
-    /// Makes a chunk of each range that has credit; `true` if there is more to make.
+    /// Makes a chunk of each range and part that has credit; `true` if there is more to make.
     fn pump_ranges(&mut self) -> bool {
-        let mut more = false;
-        let streams: Vec<u32> = self.ranges.iter().filter(|(_, job)| job.may_send()).map(|(&id, _)| id).collect();
-        for stream in streams {
-            if self.outbox.bytes() >= RANGES_BYTES_MAX {
-                return true;
-            }
-            // Beyond `limits.scan_bytes` ranges wait until other clients have read: looked at again by the clock.
-            if !self.shared.may_scan() {
-                return false;
-            }
-            let before = self.outbox.bytes();
-            let State { ranges, outbox, .. } = self;
-            let Some(job) = ranges.get_mut(&stream) else { continue };
-            let mut last = false;
-            outbox.append(|out| last = job.send(stream, out));
-            let made = outbox.bytes() - before;
-            self.scan_bytes += made;
-            self.shared.add_scan_bytes(made as i64);
-            if last {
-                self.ranges.remove(&stream);
-                self.done(stream);
-            } else {
-                more |= job.may_send();
-            }
-        }
-        more | self.pump_parts()
-    }
-
-    fn pump_parts(&mut self) -> bool {
+        // Beyond `limits.scan_bytes` they wait until other clients have read: looked at again by the clock.
         if !self.shared.may_scan() {
             return false;
         }
         let before = self.outbox.bytes();
-        let State { parts, outbox, .. } = self;
-        let more = parts.pump(outbox, RANGES_BYTES_MAX);
-        let made = outbox.bytes() - before;
+        let State { ranges, parts, outbox, .. } = self;
+        let mut ended = Vec::new();
+        let mut more = ranges.pump((outbox, RANGES_BYTES_MAX), |stream| stream, |stream| ended.push(stream));
+        more |= parts.pump((outbox, RANGES_BYTES_MAX), |(query, _)| query, |_| {});
+        for stream in ended {
+            self.done(stream);
+        }
+        let made = self.outbox.bytes() - before;
         self.scan_bytes += made;
         self.shared.add_scan_bytes(made as i64);
         more
@@ -376,7 +359,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
         let (pending, finished, greeted) = {
             let state = connection.state.borrow();
             let idle = state.waiting.is_empty() && state.answers.is_empty();
-            let sends = state.ranges.values().any(RangeJob::may_send) || state.parts.may_send();
+            let sends = state.ranges.may_send() || state.parts.may_send();
             let pending = !state.outbox.is_empty() || (sends && draining.may_scan());
             let finished = state.outbox.is_empty() && (state.closing || (draining.is_draining() && idle));
             (pending, finished, state.client.is_some())
@@ -480,14 +463,12 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             });
         }
         Asked::Credit(bytes) => {
-            if let Some(job) = connection.state.borrow_mut().ranges.get_mut(&frame.stream) {
-                job.add_credit(bytes);
-            }
+            connection.state.borrow_mut().ranges.add_credit(frame.stream, bytes);
             return shard.borrow_mut().touch_connection(connection);
         }
         Asked::Cancel => {
             let mut state = connection.state.borrow_mut();
-            state.ranges.remove(&frame.stream);
+            state.ranges.drop_all(|stream| *stream == frame.stream);
             state.done(frame.stream);
             return;
         }
@@ -496,7 +477,7 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             return shard.borrow_mut().touch_connection(connection);
         }
         Asked::PartCancel { query } => {
-            return connection.state.borrow_mut().parts.drop_query(query);
+            return connection.state.borrow_mut().parts.drop_all(|(of, _)| *of == query);
         }
         Asked::MapGet(get) => {
             let reply = translate::map_reply(&shard.borrow().shared, get);

@@ -27,7 +27,6 @@ pub struct Driver {
     session: Session,
     sockets: BTreeMap<ConnectionId, Socket>,
     effects: Vec<Effect>,
-    events: Vec<Event>,
     /// Ranges under way by token, for credit.
     ranges: BTreeMap<u64, CallKey>,
     dirty: bool,
@@ -36,14 +35,7 @@ pub struct Driver {
 impl Driver {
     /// Connects to nothing before the first call.
     pub fn new(session: Session) -> Driver {
-        Driver {
-            session,
-            sockets: BTreeMap::new(),
-            effects: Vec::new(),
-            events: Vec::new(),
-            ranges: BTreeMap::new(),
-            dirty: false,
-        }
+        Driver { session, sockets: BTreeMap::new(), effects: Vec::new(), ranges: BTreeMap::new(), dirty: false }
     }
 
     /// The session, to look at.
@@ -94,34 +86,37 @@ impl Driver {
 
     /// One look at every socket; whether anything happened.
     fn exchange(&mut self, cx: &mut Context<'_>, now: Nanos, told: &mut Vec<Told>) -> bool {
+        let Driver { session, sockets, effects, .. } = self;
         let mut heard = false;
-        let connections: Vec<ConnectionId> = self.sockets.keys().copied().collect();
-        for connection in connections {
-            let mut events = std::mem::take(&mut self.events);
-            if let Some(socket) = self.sockets.get_mut(&connection) {
-                socket.progress(cx, &mut events);
-            }
-            for event in events.drain(..) {
+        sockets.retain(|&connection, socket| {
+            let mut open = true;
+            socket.progress(cx, |event| {
                 heard = true;
                 let input = match event {
                     Event::Connected => Input::Connected(connection),
                     Event::Frame(frame) => Input::Frame { connection, frame },
                     Event::Ended(trouble) => {
-                        self.sockets.remove(&connection);
+                        open = false;
                         Input::Disconnected { connection, trouble }
                     }
                 };
-                self.step(now, input, told);
-            }
-            self.events = events;
-        }
+                session.step(Time(now), input, effects);
+            });
+            open
+        });
         self.dirty |= heard;
+        self.act(now, told);
         heard
     }
 
     fn step(&mut self, now: Nanos, input: Input, told: &mut Vec<Told>) {
+        self.session.step(Time(now), input, &mut self.effects);
+        self.act(now, told);
+    }
+
+    /// Carries out what the session decided.
+    fn act(&mut self, now: Nanos, told: &mut Vec<Told>) {
         let mut effects = std::mem::take(&mut self.effects);
-        self.session.step(Time(now), input, &mut effects);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Connect { connection, address } => drop(self.sockets.insert(connection, Socket::open(address))),

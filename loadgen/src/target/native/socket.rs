@@ -66,29 +66,29 @@ impl Socket {
         self.out.push_back(bytes);
     }
 
-    /// Writes and reads as far as it goes; returns what happened, in order.
-    pub fn progress(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
+    /// Writes and reads as far as it goes; tells what happened at once, while its bytes are in the cache.
+    pub fn progress(&mut self, cx: &mut Context<'_>, mut event: impl FnMut(Event)) {
         if let State::Opening(opening) = &mut self.state {
             let Poll::Ready(opened) = opening.as_mut().poll(cx) else { return };
             match opened {
                 Ok(stream) => {
                     self.state = State::Open(stream);
                     // The session greets first; what it says comes with the next turn.
-                    return events.push(Event::Connected);
+                    return event(Event::Connected);
                 }
-                Err(error) => return self.end(error.to_string(), events),
+                Err(error) => return event(self.end(&error)),
             }
         }
-        let moved = self.write(cx).and_then(|()| self.read(cx, events));
+        let moved = self.write(cx).and_then(|()| self.read(cx, &mut event));
         if let Err(error) = moved {
-            self.end(error.to_string(), events);
+            event(self.end(&error));
         }
     }
 
-    fn end(&mut self, trouble: String, events: &mut Vec<Event>) {
+    fn end(&mut self, trouble: &std::io::Error) -> Event {
         self.state = State::Ended;
         self.out.clear();
-        events.push(Event::Ended(trouble));
+        Event::Ended(trouble.to_string())
     }
 
     /// Writes what is queued.
@@ -114,7 +114,7 @@ impl Socket {
         Ok(())
     }
 
-    fn read(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) -> std::io::Result<()> {
+    fn read(&mut self, cx: &mut Context<'_>, event: &mut impl FnMut(Event)) -> std::io::Result<()> {
         let State::Open(stream) = &mut self.state else { return Ok(()) };
         loop {
             let poll = pin!(stream.read_buf(self.decoder.space())).poll(cx);
@@ -124,7 +124,7 @@ impl Socket {
                 Poll::Ready(read) => drop(read?),
             }
             while let Some(frame) = self.decoder.next_frame().map_err(std::io::Error::other)? {
-                events.push(Event::Frame(frame));
+                event(Event::Frame(frame));
             }
         }
     }

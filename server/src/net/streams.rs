@@ -1,0 +1,209 @@
+//! Ranges, and parts of queries (ordering.md 4, step 4), on their way to one client: most leave whole as soon as they
+//! come; what is left of the others goes on as the client gives credit. It knows neither sockets nor tickets.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::outbox::Outbox;
+use crate::shard::ranges::RangeJob;
+
+/// What streams on one connection, by name. Each pins a snapshot: the owner bounds how many there are.
+pub struct Streams<K> {
+    /// Nothing of them was sent yet; in the order in which they came.
+    fresh: VecDeque<(K, RangeJob)>,
+    begun: BTreeMap<K, RangeJob>,
+}
+
+impl<K> Default for Streams<K> {
+    fn default() -> Streams<K> {
+        Streams { fresh: VecDeque::new(), begun: BTreeMap::new() }
+    }
+}
+
+impl<K: Copy + Ord> Streams<K> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.fresh.len() + self.begun.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether there is something that may be sent.
+    pub fn may_send(&self) -> bool {
+        !self.fresh.is_empty() || self.begun.values().any(RangeJob::may_send)
+    }
+
+    /// Takes one whose name no other has.
+    pub fn add(&mut self, name: K, job: RangeJob) {
+        self.fresh.push_back((name, job));
+    }
+
+    /// The client makes room for more of one.
+    pub fn add_credit(&mut self, name: K, bytes: u32) {
+        let fresh = self.fresh.iter_mut().find(|(of, _)| *of == name).map(|(_, job)| job);
+        if let Some(job) = self.begun.get_mut(&name).or(fresh) {
+            job.add_credit(bytes);
+        }
+    }
+
+    /// The client wants nothing of these any more.
+    pub fn drop_all(&mut self, unwanted: impl Fn(&K) -> bool) {
+        self.begun.retain(|name, _| !unwanted(name));
+        self.fresh.retain(|(name, _)| !unwanted(name));
+    }
+
+    /// Drops those whose snapshot was pinned for too long, and names them.
+    pub fn expire(&mut self, pin: Duration) -> Vec<K> {
+        let all = self.begun.iter().chain(self.fresh.iter().map(|(name, job)| (name, job)));
+        let old: Vec<K> = all.filter(|(_, job)| job.age() > pin).map(|(&name, _)| name).collect();
+        if !old.is_empty() {
+            self.drop_all(|name| old.contains(name));
+        }
+        old
+    }
+
+    /// Makes a chunk of each that has credit, until `bytes_max` wait in `outbox`, in frames of the stream that
+    /// `stream_of` says, and tells `ended` which of them that was the end of; `true` if there is more to make.
+    pub fn pump(
+        &mut self,
+        (outbox, bytes_max): (&mut Outbox, usize),
+        stream_of: impl Fn(K) -> u32,
+        mut ended: impl FnMut(K),
+    ) -> bool {
+        let mut send = |name: K, job: &mut RangeJob, outbox: &mut Outbox| {
+            let mut last = false;
+            outbox.append(|out| last = job.send(stream_of(name), out));
+            if last {
+                ended(name);
+            }
+            last
+        };
+        let Streams { fresh, begun } = self;
+        let mut more = false;
+        begun.retain(|&name, job| {
+            if !job.may_send() {
+                return true;
+            }
+            if outbox.bytes() >= bytes_max {
+                more = true;
+                return true;
+            }
+            let last = send(name, job, outbox);
+            more |= !last && job.may_send();
+            !last
+        });
+        while outbox.bytes() < bytes_max
+            && let Some((name, mut job)) = fresh.pop_front()
+        {
+            // One without credit waits for some among those that were begun.
+            let last = job.may_send() && send(name, &mut job, outbox);
+            if !last {
+                more |= job.may_send();
+                begun.insert(name, job);
+            }
+        }
+        more || !fresh.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_btree::{Direction, KeyRange, Tree};
+    use coppice_client::wire::{
+        ClientId, Frame, FrameDecoder, Part, PartEnd, PartitionId, Position, ReplicaId, Ticket,
+    };
+
+    use super::*;
+    use crate::multicast::Share;
+
+    /// More pairs than a chunk holds.
+    const MANY: u64 = 20_000;
+
+    /// A part of so many pairs.
+    fn job(credit: u32, pairs: u64) -> RangeJob {
+        let mut tree = Tree::new();
+        (0..pairs).for_each(|n| drop(tree.put(&n.to_be_bytes(), b"8 bytes.")));
+        let share = Share {
+            client: ClientId(1),
+            query: 1,
+            replica: coppice_ordering::ReplicaId(1),
+            low: Default::default(),
+            high: None,
+            reverse: false,
+            keys_only: false,
+            count_only: false,
+            pairs_max: 0,
+            bytes_max: 0,
+            credit,
+        };
+        let position = Position { partition: PartitionId(1), instance: 5, index: 0 };
+        let ticket = Ticket { round: 1, replica: ReplicaId(1), n: 7 };
+        RangeJob::of_query(position, ticket, Box::new(tree.cursor(KeyRange::all(), Direction::Forward)), &share)
+    }
+
+    fn frames(outbox: &mut Outbox) -> Vec<Frame> {
+        let mut decoder = FrameDecoder::default();
+        outbox.take().iter().for_each(|piece| decoder.feed(piece));
+        std::iter::from_fn(|| decoder.next_frame().expect("our own frames")).collect()
+    }
+
+    fn name(query: u32) -> (u32, PartitionId) {
+        (query, PartitionId(1))
+    }
+
+    fn pump(parts: &mut Streams<(u32, PartitionId)>, outbox: &mut Outbox, bytes_max: usize) -> bool {
+        parts.pump((outbox, bytes_max), |(query, _)| query, |_| {})
+    }
+
+    #[test]
+    fn a_part_goes_on_as_far_as_its_credit_reaches() {
+        let (mut parts, mut outbox) = (Streams::default(), Outbox::default());
+        parts.add(name(9), job(1, MANY));
+        assert!(parts.may_send());
+        // The first chunk overdraws the credit of one byte.
+        assert!(!pump(&mut parts, &mut outbox, 1 << 30));
+        let first = frames(&mut outbox);
+        assert_eq!((first.len(), first[0].stream, parts.may_send()), (1, 9, false));
+        parts.add_credit(name(8), 1 << 30);
+        assert!(!parts.may_send(), "credit of another part");
+        parts.add_credit(name(9), 1 << 30);
+        while pump(&mut parts, &mut outbox, 1 << 30) {}
+        let rest = frames(&mut outbox);
+        let end = Part::decode(&rest.last().expect("chunks").body).expect("a part").end;
+        assert_eq!((end, parts.is_empty()), (Some(PartEnd::Complete), true));
+    }
+
+    #[test]
+    fn what_finds_no_room_waits_its_turn_and_may_be_called_off() {
+        let (mut parts, mut outbox) = (Streams::default(), Outbox::default());
+        (1..=4).for_each(|query| parts.add(name(query), job(1, MANY)));
+        assert!(pump(&mut parts, &mut outbox, 1), "one chunk fills the room");
+        assert!(pump(&mut parts, &mut outbox, 1));
+        assert_eq!(frames(&mut outbox).iter().map(|frame| frame.stream).collect::<Vec<_>>(), [1]);
+        parts.drop_all(|(query, _)| *query == 3);
+        // Credit also reaches one of which nothing was sent.
+        parts.add_credit(name(4), 1 << 30);
+        assert!(pump(&mut parts, &mut outbox, 1 << 30));
+        let sent: Vec<u32> = frames(&mut outbox).iter().map(|frame| frame.stream).collect();
+        assert_eq!(sent, [2, 4], "in the order in which they came");
+        while pump(&mut parts, &mut outbox, 1 << 30) {}
+        assert!(frames(&mut outbox).len() == 1 && !parts.is_empty(), "1 and 2 wait for credit");
+    }
+
+    #[test]
+    fn what_ends_or_is_pinned_for_too_long_is_named() {
+        let (mut ranges, mut outbox, mut ended) = (Streams::default(), Outbox::default(), Vec::new());
+        for (name, job) in [(5, job(1, 3)), (2, job(1, MANY)), (7, job(0, 1))] {
+            ranges.add(name, job);
+        }
+        assert!(!ranges.pump((&mut outbox, 1 << 30), |name| name, |name| ended.push(name)));
+        assert_eq!((ended, ranges.len()), (vec![5], 2), "one without credit has not been begun");
+        ranges.add(9, job(1, 1));
+        assert_eq!(ranges.expire(Duration::from_secs(3600)), [0u32; 0]);
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!((ranges.expire(Duration::ZERO), ranges.is_empty()), (vec![2, 7, 9], true));
+    }
+}
