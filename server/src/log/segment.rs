@@ -11,8 +11,8 @@ pub const BOUNDARY_BYTES: u64 = 4_096;
 const MAGIC: [u8; 8] = *b"COPPLOG\n";
 
 /// Format of header and records. From the first release on, version N reads N and N-1 (experience.md 5); formats 1
-/// to 3 were never released.
-pub const FORMAT: u32 = 4;
+/// to 4 were never released.
+pub const FORMAT: u32 = 5;
 
 /// Bytes of the header that mean something; zeros follow up to the first boundary.
 pub const HEADER_BYTES: usize = 68;

@@ -35,7 +35,7 @@ pub struct PeerHello {
 }
 
 /// Version of the messages between nodes.
-pub const PEER_PROTOCOL: u16 = 5;
+pub const PEER_PROTOCOL: u16 = 6;
 
 /// A question of one node to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
