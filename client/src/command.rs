@@ -1,6 +1,5 @@
 //! What a caller asks for, and what it is told: commands and results that own their bytes. Knows nothing of sessions.
 
-use bytes::Bytes;
 use coppice_btree::{Op, OpResult, Value};
 
 use crate::wire::pack::{PackWriter, PushError, is_eight};
@@ -294,9 +293,9 @@ pub enum ReadMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeCall {
     /// First key.
-    pub low: Bytes,
+    pub low: Value,
     /// First key beyond; none: the end of the key space.
-    pub high: Option<Bytes>,
+    pub high: Option<Value>,
     /// From the high end down.
     pub reverse: bool,
     /// Leaves values out.

@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 use bytes::Bytes;
+use coppice_btree::Value;
 
 use crate::client::Client;
 use crate::command::{RangeCall, ReadMode};
@@ -249,8 +250,8 @@ impl RangeStream {
             }
         }
         let call = RangeCall {
-            low: piece.low.clone(),
-            high: piece.high.clone(),
+            low: piece.low[..].into(),
+            high: piece.high.as_deref().map(Value::from),
             reverse: piece.reverse,
             keys_only: piece.keys_only,
             count_only: piece.is_counted(),

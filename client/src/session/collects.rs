@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use coppice_btree::Value;
 
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::time::Time;
@@ -67,8 +68,8 @@ pub(super) struct Collect {
 #[derive(Clone, Debug)]
 struct Collected {
     lane: usize,
-    low: Bytes,
-    high: Option<Bytes>,
+    low: Value,
+    high: Option<Value>,
     /// Peer and stream that it was asked on.
     asked: (usize, u32),
     read: Option<Read>,
@@ -224,10 +225,10 @@ impl Session {
             if rests || !able || peer_is.suspect_until > now {
                 return None;
             }
-            let low = if entry.low > range.low { entry.low.clone() } else { range.low.clone() };
-            let high = match (&entry.high, &range.high) {
-                (Some(own), Some(high)) => Some(own.min(high).clone()),
-                (own, high) => own.clone().or_else(|| high.clone()),
+            let low = if entry.low[..] > range.low[..] { entry.low[..].into() } else { range.low.clone() };
+            let high = match &entry.high {
+                Some(own) if range.high.as_ref().is_none_or(|high| own[..] < high[..]) => Some(own[..].into()),
+                _ => range.high.clone(),
             };
             parts.push(Collected { lane, low, high, asked: (peer, 0), read: None });
         }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::error::{Cause, Reason};
@@ -98,6 +98,7 @@ impl Session {
         call.query = Some(number);
         let attempts = call.attempts;
         let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode } = range;
+        let (low, high) = (Bytes::from(&low), high.as_ref().map(Bytes::from));
         let bounds = (low.clone(), high.clone(), reverse);
         let query = Query::new(now, key, (peer, stream), bounds, (credit, credit_max));
         self.queries.under_way.insert(number, Box::new(Attempt { query, until: Time::NEVER }));

@@ -277,7 +277,7 @@ fn is_within(entry: &Entry, request: &Request) -> bool {
         Request::Range(range) => match (&range.high, &entry.high) {
             (_, None) => true,
             (None, Some(_)) => false,
-            (Some(high), Some(end)) => high <= end || high <= &range.low,
+            (Some(high), Some(end)) => high[..] <= end[..] || high <= &range.low,
         },
     }
 }

@@ -1,6 +1,7 @@
 //! What a client asks, apart from control messages: commands, sessions, reads, ranges. Hand-written, decoded in place.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use coppice_btree::Value;
 
 use super::control::{AdminRequest, Hello, MapGet, StatusGet, decode_control};
 use super::entry::{self, Open};
@@ -281,10 +282,10 @@ pub struct RangeRequest {
     /// Which partition.
     pub partition: PartitionId,
     /// First key.
-    pub low: Bytes,
+    pub low: Value,
     /// First key beyond; none: to the end of the partition, wherever that is when it is read. A client that wants to be
     /// sure of the end gives it.
-    pub high: Option<Bytes>,
+    pub high: Option<Value>,
     /// From the high end down.
     pub reverse: bool,
     /// Leaves the values out.
@@ -312,7 +313,7 @@ impl RangeRequest {
     pub fn whole(partition: PartitionId) -> RangeRequest {
         RangeRequest {
             partition,
-            low: Bytes::new(),
+            low: Value::EMPTY,
             high: None,
             reverse: false,
             keys_only: false,
@@ -359,7 +360,7 @@ impl RangeRequest {
         let partition = PartitionId(reader.varint_u32()?);
         let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
         // A bound may be one byte longer than a key: the first key behind the longest one.
-        let mut bound = || reader.bytes("bound length", KEY_BYTES_MAX + 1).map(|bound| body.slice_ref(bound));
+        let mut bound = || reader.bytes("bound length", KEY_BYTES_MAX + 1).map(Value::from);
         let low = bound()?;
         let high = if flags & RANGE_HIGH != 0 { Some(bound()?) } else { None };
         reader.finish()?;

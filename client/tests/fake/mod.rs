@@ -391,8 +391,8 @@ fn begin_query(
         };
         let range = RangeRequest {
             partition: entry.partition,
-            low: low.clone(),
-            high: high.clone(),
+            low: low[..].into(),
+            high: high.as_deref().map(Into::into),
             reverse: query.reverse,
             keys_only: query.keys_only,
             count_only: query.count_only,

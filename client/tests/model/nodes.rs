@@ -253,7 +253,7 @@ impl World {
         let served = self.serves(node, range.partition, range.anywhere).and_then(|at| {
             let partition = &self.partitions[at];
             let end = range.high.as_deref();
-            let inside = range.low >= partition.low
+            let inside = range.low[..] >= partition.low[..]
                 && match (&partition.high, end) {
                     (None, _) => true,
                     (Some(_), None) => false,

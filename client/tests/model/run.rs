@@ -80,8 +80,8 @@ impl Run {
 /// A range of the newest state with everything.
 pub fn range_call(low: Bytes, high: Option<Bytes>, reverse: bool) -> RangeCall {
     RangeCall {
-        low,
-        high,
+        low: low[..].into(),
+        high: high.as_deref().map(Into::into),
         reverse,
         keys_only: false,
         count_only: false,

@@ -2,6 +2,7 @@
 //! opaque to the ordering core, read by the partition's replicas when its ticket is executed.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use coppice_btree::Value;
 use coppice_client::map::Entry;
 use coppice_client::wire::{
     ClientId, CutPart, NodeId, PartitionId, QueryRequest, RangeRequest, Reader, WireError, put_varint,
@@ -159,8 +160,8 @@ impl Share {
     pub fn range(&self, partition: PartitionId) -> RangeRequest {
         RangeRequest {
             partition,
-            low: self.low.clone(),
-            high: self.high.clone(),
+            low: self.low[..].into(),
+            high: self.high.as_deref().map(Value::from),
             reverse: self.reverse,
             keys_only: self.keys_only,
             count_only: self.count_only,

@@ -499,6 +499,7 @@ fn mode(random: &mut Random) -> ReadMode {
 fn range(low: Bytes, high: Option<Bytes>, limit: u32, reverse: bool, mode: ReadMode) -> (Request, Call<'static>, bool) {
     let call = Call::Range { low: text(&low), high: high.as_deref().map(text), limit, reverse };
     let pairs_max = u64::from(limit);
+    let (low, high) = (low[..].into(), high.as_deref().map(Into::into));
     let range = RangeCall { low, high, reverse, keys_only: false, count_only: false, pairs_max, bytes_max: 0, mode };
     (Request::Range(range), call, mode == ReadMode::Stale)
 }

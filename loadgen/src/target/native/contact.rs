@@ -6,7 +6,7 @@ use super::driver::{Driver, Told};
 use super::{Options, unique_seed, words};
 use crate::fill::{self, Filled};
 use crate::workload::{Key, KeySpace};
-use coppice_btree::Value as Bytes;
+use coppice_btree::Value;
 use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::error::Error;
 use coppice_client::map::PartitionMap;
@@ -88,7 +88,7 @@ impl Contact {
 
     /// Reads one key, so that the map and a leader are known.
     fn greet(&mut self) -> Result<Arc<PartitionMap>, String> {
-        let get = Call::Get { key: Bytes::from([0u8; 8]), mode: ReadMode::Leader };
+        let get = Call::Get { key: Value::from([0u8; 8]), mode: ReadMode::Leader };
         self.call(get, |_| {}).map_err(|error| words(&error))?;
         self.driver.session().map().cloned().ok_or_else(|| "no node has told its partition map".to_owned())
     }
@@ -105,11 +105,11 @@ pub fn spans(options: &Options, border: &[u8]) -> Result<(), String> {
     contact.greet()?;
     let mut high = border.to_vec();
     high.push(0);
-    let range = range(bytes::Bytes::new(), Some(high.into()), 1);
+    let range = range(Value::EMPTY, Some(high.into()), 1);
     contact.call(Call::Range(range), |_| {}).map(drop).map_err(|error| words(&error))
 }
 
-fn range(low: bytes::Bytes, high: Option<bytes::Bytes>, pairs_max: u64) -> RangeCall {
+fn range(low: Value, high: Option<Value>, pairs_max: u64) -> RangeCall {
     RangeCall {
         low,
         high,
@@ -130,7 +130,7 @@ pub fn state(options: &Options) -> Result<Vec<Pair>, String> {
     let mut contact = Contact::new(options)?;
     let mut pairs = Vec::new();
     for entry in &contact.greet()?.partitions {
-        let range = range(entry.low.clone(), entry.high.clone(), 0);
+        let range = range(entry.low[..].into(), entry.high.as_deref().map(Value::from), 0);
         let more = |part: &[u8]| pairs.extend(super::driver::pairs(part).map(|(k, v)| (k.to_vec(), v.to_vec())));
         contact.call(Call::Range(range), more).map_err(|error| words(&error))?;
     }
@@ -140,7 +140,7 @@ pub fn state(options: &Options) -> Result<Vec<Pair>, String> {
 /// What a call of a bulk load carries.
 enum Carried {
     /// Pairs of this part of the key space.
-    Load { part: u64, pairs: Box<[(Bytes, Bytes)]> },
+    Load { part: u64, pairs: Box<[(Value, Value)]> },
     /// One pair of a load that met a key which was there.
     Insert { part: u64 },
 }
@@ -218,13 +218,13 @@ impl Loading {
     fn next(&mut self, part: u64, keys: &mut impl Iterator<Item = Key>) -> Result<bool, String> {
         let count = (LOAD_BYTES / (8 + self.value_bytes as usize)).max(1);
         let mut scratch = Vec::new();
-        let pairs: Box<[(Bytes, Bytes)]> = keys
+        let pairs: Box<[(Value, Value)]> = keys
             .take(count)
             .map(|key| {
                 scratch.clear();
                 fill::value(self.taken, self.value_bytes).write(&mut scratch);
                 self.taken += 1;
-                (Bytes::from(key.to_be_bytes()), Bytes::from(scratch.as_slice()))
+                (Value::from(key.to_be_bytes()), Value::from(scratch.as_slice()))
             })
             .collect();
         if pairs.is_empty() {
@@ -235,7 +235,7 @@ impl Loading {
     }
 
     /// A load takes new keys only, all or none: where some are there, the pairs go one by one.
-    fn insert_each(&mut self, part: u64, pairs: Box<[(Bytes, Bytes)]>) -> Result<usize, String> {
+    fn insert_each(&mut self, part: u64, pairs: Box<[(Value, Value)]>) -> Result<usize, String> {
         let count = pairs.len();
         for (key, value) in pairs {
             self.submit(Command::One(Operation::Insert { key, value }), Carried::Insert { part })?;

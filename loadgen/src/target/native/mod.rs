@@ -131,8 +131,8 @@ impl Native {
             }
             Request::Range { low, high, limit } => {
                 return Call::Range(RangeCall {
-                    low: bytes::Bytes::copy_from_slice(&low.to_be_bytes()),
-                    high: high.map(|high| bytes::Bytes::copy_from_slice(&high.to_be_bytes())),
+                    low: key(*low),
+                    high: high.map(key),
                     reverse: false,
                     keys_only: false,
                     count_only: false,

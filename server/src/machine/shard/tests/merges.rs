@@ -44,7 +44,7 @@ fn join(n: u64) -> Bytes {
 }
 
 fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
-    RangeRequest { low: Bytes::from(low), high: high.map(Bytes::from), ..RangeRequest::whole(LOWER) }
+    RangeRequest { low: low.into(), high: high.map(Into::into), ..RangeRequest::whole(LOWER) }
 }
 
 /// A partition that was cut at "k", and its child: number 1 to 4 put "a", "g", "k", "t" before that.
