@@ -3,6 +3,7 @@
 //! It keeps the answers that clients have not acknowledged, by log order and never by a clock. Everything it does can
 //! be taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
 
+mod limits;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -14,47 +15,10 @@ use coppice_client::wire::reply::result_bytes;
 use coppice_client::wire::{PartitionId, SessionId};
 use serde::{Deserialize, Serialize};
 
+pub use limits::SessionLimits;
+use limits::used_at;
 pub use undo::SessionUndo;
 use undo::Taken;
-
-/// Bounds of a session table. Sessions end by them, so they are replicated state themselves: they change by an entry of
-/// the log (ordering.md 6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct SessionLimits {
-    /// A session that ordered nothing for this many instances ends.
-    pub expiry_instances: u64,
-    /// Sessions per partition; opening one more ends the one that was used least recently.
-    pub sessions_max: usize,
-    /// Bytes of unacknowledged answers per session; beyond, the oldest answers are forgotten (never executed again).
-    pub bytes_max: usize,
-    /// The same of all sessions together; beyond, opening one ends those that were used least recently. A client that
-    /// went without a word leaves its last answer behind, and that may hold a large value.
-    pub table_bytes_max: usize,
-}
-
-impl SessionLimits {
-    /// A use moves `last_used` once that is so far behind.
-    fn use_step(&self) -> u64 {
-        (self.expiry_instances / USE_STEPS).min(USE_STEP_MAX)
-    }
-
-    /// A digest: equal limits have equal digests.
-    pub fn digest(&self) -> u64 {
-        let sizes = [self.sessions_max as u64, self.bytes_max as u64, self.table_bytes_max as u64];
-        sizes.into_iter().fold(self.expiry_instances, mix)
-    }
-}
-
-impl Default for SessionLimits {
-    fn default() -> SessionLimits {
-        SessionLimits {
-            expiry_instances: 1_000_000,
-            sessions_max: 100_000,
-            bytes_max: 2 << 20,
-            table_bytes_max: 64 << 20,
-        }
-    }
-}
 
 /// What the table knows of a command's number.
 #[derive(Debug, PartialEq, Eq)]
@@ -178,13 +142,6 @@ fn nth_result(results: &[u8], at: usize) -> Option<&[u8]> {
 /// What one [`Answers`] costs beside its lists, in bytes.
 const ANSWERS_BYTES: usize = 128;
 
-/// A session's `last_used` moves once it is behind by one of so many parts of the expiry, so that a busy session rarely
-/// changes its place in the order of use: it ends too early by 0.1 % of the expiry at most.
-const USE_STEPS: u64 = 1_000;
-
-/// And by this many instances at most.
-const USE_STEP_MAX: u64 = 1_024;
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Row {
     client: u64,
@@ -194,8 +151,8 @@ struct Row {
     highest: u64,
     /// Numbers up to here may have lost their answer to `bytes_max`.
     forgotten_upto: u64,
-    /// Instance of the last pack, or of one before that and less than a step away ([`USE_STEPS`]). It begins with the
-    /// very instance that opened the session: the newest is never the first to go.
+    /// Instance of the last pack, or of one before that and less than `SessionLimits::use_step` away. It begins with
+    /// the very instance that opened the session: the newest is never the first to go.
     last_used: u64,
     /// A split copied it: another partition had the session too, and may have ended it since.
     shared: bool,
@@ -573,11 +530,6 @@ pub struct SavedSession {
     last_used: u64,
     shared: bool,
     answers: Vec<Answers>,
-}
-
-/// When a use counts as one. Planted: where the step began that it falls in, whatever the expiry.
-fn used_at(instance: u64) -> u64 {
-    if crate::mutant!(used_in_steps) { instance - instance % USE_STEP_MAX } else { instance }
 }
 
 fn row_digest(session: SessionId, row: &Row) -> u64 {

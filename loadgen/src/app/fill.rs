@@ -5,13 +5,18 @@ use super::failure::{Exit, Failure};
 use super::progress::Progress;
 use super::store::{Description, Store};
 use crate::fill::Filled;
+use crate::metrics::Sample;
 use crate::say::say;
 use crate::units::{print_count, significant};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a fill waits for the nodes' own count.
+const SETTLE_MAX: Duration = Duration::from_secs(3);
 
 /// Carries the command out.
 pub fn fill(args: &FillArgs, global: &Global) -> Result<Exit, Failure> {
     let (filled, description, seconds) = fill_quietly(args, global)?;
+    settle(&description, filled.keys);
     let rate = filled.keys as f64 / seconds.max(1e-9);
     match global.output {
         Output::Json => say!(
@@ -35,6 +40,16 @@ pub fn fill(args: &FillArgs, global: &Global) -> Result<Exit, Failure> {
         ),
     }
     Ok(Exit::Done)
+}
+
+/// Nodes count their keys about once a second, and a run takes its keys from that count: waits until it is true, though
+/// not for long.
+fn settle(description: &Description, keys: u64) {
+    let until = Instant::now() + SETTLE_MAX;
+    let told = || Sample::take(&description.admin).keys();
+    while told().is_some_and(|told| told < keys) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// The same without a word on stdout: what was filled, into what, and the seconds that it took.

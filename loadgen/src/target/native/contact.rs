@@ -61,7 +61,7 @@ impl Contact {
         let Contact { clock, driver, told, runtime, .. } = self;
         runtime.block_on(poll_fn(|cx| {
             loop {
-                driver.turn(cx, clock.now(), told);
+                driver.turn(cx, clock, told);
                 if !told.is_empty() {
                     return Poll::Ready(());
                 }

@@ -2,6 +2,7 @@
 //! deadlines) is the client library's own, so that what is measured is what programs get.
 
 use super::super::Nanos;
+use super::super::clock::Clock;
 use super::socket::{Event, Socket};
 use bytes::Bytes;
 use coppice_client::command::{Answer, Output};
@@ -65,8 +66,8 @@ impl Driver {
     }
 
     /// Sends what was submitted and reads what has come, without waiting.
-    pub fn turn(&mut self, cx: &mut Context<'_>, now: Nanos, told: &mut Vec<Told>) {
-        let before = told.len();
+    pub fn turn(&mut self, cx: &mut Context<'_>, clock: &Clock, told: &mut Vec<Told>) {
+        let (before, now) = (told.len(), clock.now());
         if std::mem::take(&mut self.dirty) {
             self.step(now, Input::TurnEnd, told);
         }
@@ -74,18 +75,18 @@ impl Driver {
             self.step(now, Input::Tick, told);
         }
         loop {
-            let heard = self.exchange(cx, now, told);
+            let heard = self.exchange(cx, clock, told);
             // What was answered makes room for new packs; the caller's next calls should fill them, so with ends to
             // hand over the turn is over.
             if !heard || told.len() > before {
                 return;
             }
-            self.step(now, Input::TurnEnd, told);
+            self.step(clock.now(), Input::TurnEnd, told);
         }
     }
 
     /// One look at every socket; whether anything happened.
-    fn exchange(&mut self, cx: &mut Context<'_>, now: Nanos, told: &mut Vec<Told>) -> bool {
+    fn exchange(&mut self, cx: &mut Context<'_>, clock: &Clock, told: &mut Vec<Told>) -> bool {
         let Driver { session, sockets, effects, .. } = self;
         let mut heard = false;
         sockets.retain(|&connection, socket| {
@@ -100,12 +101,13 @@ impl Driver {
                         Input::Disconnected { connection, trouble }
                     }
                 };
-                session.step(Time(now), input, effects);
+                // Read once the frame is here, never before (ordering.md 4.4).
+                session.step(Time(clock.now()), input, effects);
             });
             open
         });
         self.dirty |= heard;
-        self.act(now, told);
+        self.act(clock.now(), told);
         heard
     }
 

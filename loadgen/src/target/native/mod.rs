@@ -243,7 +243,7 @@ impl Target for Native {
             loop {
                 let now = clock.now();
                 for (index, driver) in drivers.iter_mut().enumerate() {
-                    driver.turn(cx, now, told);
+                    driver.turn(cx, clock, told);
                     if let Some(recording) = recording {
                         recording.numbered(index, driver.session());
                     }
