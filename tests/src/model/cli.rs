@@ -124,6 +124,10 @@ pub fn main(arguments: &Arguments) -> ExitCode {
         let bounds = bounds();
         searched.extend(search(&format!("tickets, {name}"), (&*bounds.to_string(), false), &bounds, arguments));
     }
+    for (name, bounds) in tickets::WEAK.iter().filter(|_| all) {
+        let bounds = bounds();
+        searched.extend(search(&format!("tickets, {name}"), (&*bounds.to_string(), true), &bounds, arguments));
+    }
     let states: usize = searched.iter().map(|searched| searched.states).sum();
     let count = |verdict| searched.iter().filter(|searched| searched.verdict == verdict).count();
     let (broken, idle, cut) = (count(Verdict::Broken), count(Verdict::Idle), count(Verdict::Cut));

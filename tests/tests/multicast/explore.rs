@@ -1,7 +1,7 @@
 //! The small worlds of the multicast, each searched whole.
 
 use coppice_tests::model::search::{Limits, explore};
-use coppice_tests::model::tickets::WORLDS;
+use coppice_tests::model::tickets::{WEAK, WORLDS};
 
 /// Walks through the world of this name; panics where a rule is broken, with the way there.
 pub fn search(name: &str) {
@@ -24,4 +24,15 @@ fn every_order_of_a_zombie_coordinator_is_linearizable() {
 #[test]
 fn every_order_of_the_other_small_worlds_is_linearizable() {
     WORLDS.iter().filter(|(name, _)| *name != "zombie").for_each(|(name, _)| search(name));
+}
+
+/// Ranges that are read twice need the second reading, all of the first before it, its confirmation, and the gate.
+#[test]
+fn ranges_read_twice_without_what_it_takes_are_found_out() {
+    for (name, bounds) in WEAK {
+        let found = explore(&bounds(), Limits::NONE);
+        println!("{name}: {found}");
+        let (why, _) = found.violation.unwrap_or_else(|| panic!("{name}: nothing found"));
+        assert!(why.contains("no order explains"), "{name}: {why}");
+    }
 }

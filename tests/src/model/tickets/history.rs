@@ -1,7 +1,7 @@
 //! What clients saw, and whether one order explains it: a cycle of log edges and real-time edges is a violation
 //! (ordering.md 5).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use coppice_ordering::PartitionId;
@@ -19,6 +19,8 @@ pub enum Kind {
     Write { key: u8 },
     /// Reads these ranges `low..high`. Clients read one; more make the smaller worlds more wicked.
     Query { ranges: Vec<(u8, u8)> },
+    /// Reads them without a ticket, twice.
+    Collect { ranges: Vec<(u8, u8)> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +49,10 @@ pub struct Operation {
     /// Operations that were answered before this one was invoked.
     before: u64,
     pub parts: BTreeMap<PartitionId, Part>,
+    /// Of a collect whose parts have all been read: how far each log was decided then.
+    pub floors: BTreeMap<PartitionId, usize>,
+    /// Of a collect: the partitions that have said that nothing of theirs has changed.
+    pub unchanged: BTreeSet<PartitionId>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,7 +64,15 @@ pub struct History {
 impl History {
     pub fn plan(&mut self, kind: Kind, after: Option<Op>) -> Op {
         assert!(self.ops.len() < OPS_MAX, "too many operations");
-        let operation = Operation { kind, after, status: Status::Planned, before: 0, parts: BTreeMap::new() };
+        let operation = Operation {
+            kind,
+            after,
+            status: Status::Planned,
+            before: 0,
+            parts: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            unchanged: BTreeSet::new(),
+        };
         self.ops.push(Rc::new(operation));
         self.ops.len() - 1
     }
@@ -88,14 +102,21 @@ impl History {
     pub fn key(&self, op: Op) -> u8 {
         match self.ops[op].kind {
             Kind::Write { key } => key,
-            Kind::Query { .. } => panic!("{op} writes nothing"),
+            Kind::Query { .. } | Kind::Collect { .. } => panic!("{op} writes nothing"),
         }
     }
 
-    /// What a query reads of `low..high`.
+    /// What is read, by a query or a collect.
+    fn read(&self, op: Op) -> &[(u8, u8)] {
+        match &self.ops[op].kind {
+            Kind::Query { ranges } | Kind::Collect { ranges } => ranges,
+            Kind::Write { .. } => panic!("{op} reads nothing"),
+        }
+    }
+
+    /// What it reads of `low..high`.
     pub fn ranges(&self, op: Op, (low, high): (u8, u8)) -> Vec<(u8, u8)> {
-        let Kind::Query { ranges } = &self.ops[op].kind else { panic!("{op} is no query") };
-        let cut = ranges.iter().map(|(from, to)| (low.max(*from), high.min(*to)));
+        let cut = self.read(op).iter().map(|(from, to)| (low.max(*from), high.min(*to)));
         cut.filter(|(from, to)| from < to).collect()
     }
 
@@ -115,7 +136,7 @@ impl History {
             }
             joined
         };
-        let Kind::Query { ranges } = &self.ops[op].kind else { return Err(format!("{op} is no query")) };
+        let ranges = self.read(op);
         if tidy(&pieces) == tidy(ranges) { Ok(()) } else { Err(format!("I13: {op} reads {ranges:?}, gets {parts:?}")) }
     }
 
@@ -128,6 +149,9 @@ impl History {
         for (id, partition) in partitions {
             let mut last = partition.born.and_then(|born| last_of.get(&born).copied().flatten());
             for (index, entry) in partition.log[..partition.decided].iter().enumerate() {
+                if let (Entry::Write(write), true) = (entry, partition.hits[index]) {
+                    self.place_collects(*id, index + 1, *write, &mut pred);
+                }
                 for op in self.nodes_of(*id, index + 1, entry, partition.hits[index]) {
                     nodes |= 1 << op;
                     pred[op] |= last.map_or(0, |last: Op| 1 << last);
@@ -150,6 +174,19 @@ impl History {
             left &= !free;
         }
         Ok(())
+    }
+
+    /// A collect saw a write of its ranges, or did not: it stands in no log, but behind the one and before the other.
+    fn place_collects(&self, partition: PartitionId, instance: usize, write: Op, pred: &mut [u64; OPS_MAX]) {
+        let key = self.key(write);
+        for (op, operation) in self.ops.iter().enumerate() {
+            let answered = operation.status == Status::Answered && matches!(operation.kind, Kind::Collect { .. });
+            let Some(part) = operation.parts.get(&partition).filter(|_| answered) else { continue };
+            if part.ranges.iter().any(|(low, high)| (*low..*high).contains(&key)) {
+                let (first, then) = if instance <= part.instance { (write, op) } else { (op, write) };
+                pred[then] |= 1 << first;
+            }
+        }
     }
 
     /// The operations that have their place at this entry. Queries that share a ticket see the same; they may stand in

@@ -111,6 +111,27 @@ impl Partition {
         }
     }
 
+    /// Whether a reply as of this position may leave now: that is for the gate to say.
+    pub fn lets_out(&self, position: usize) -> bool {
+        let places = self.log[..position].iter().zip(&self.hits).rev();
+        let last = places.filter(|(_, hit)| **hit).find_map(|(entry, _)| match entry {
+            Entry::Place(place) => Some(place.ticket),
+            Entry::Write(_) | Entry::NoOp => None,
+        });
+        let mut gate = Gate::new(Instance::ZERO, None);
+        gate.hold(Instance(position as u64), last.or(self.first), ());
+        gate.decided(Instance(self.decided as u64));
+        if let Some(watermark) = self.reporter.watermark() {
+            gate.released(watermark);
+        }
+        gate.pop().is_some()
+    }
+
+    /// The keys that it has after all that is decided.
+    pub fn bounds(&self) -> (u8, u8) {
+        (self.low, self.marks.first().unwrap_or(&self.tip).high)
+    }
+
     /// Entries in the pipe.
     pub fn undecided(&self) -> usize {
         self.log.len() - self.decided

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coppice_ordering::multicast::{Change, Coordinator, CoordinatorSettings, Effect, Input, Place, Query};
 use coppice_ordering::{Ballot, ChangeId, ConfirmToken, MapVersion, PartitionId, QueryId, Ticket, Time};
 
+use super::collect::Collecting;
 use super::history::{History, Op, Status};
 use super::partition::{Entry, Partition, Said};
 
@@ -56,6 +57,7 @@ pub struct World {
     /// Decided changes that nobody said to be done.
     changes: Vec<Change>,
     pub history: History,
+    pub collecting: Collecting,
     /// Said since the driver last took it.
     pub out: Vec<Message>,
 }
@@ -79,6 +81,7 @@ impl World {
             map,
             changes: Vec::new(),
             history: History::default(),
+            collecting: Collecting::AsItShould,
             out: Vec::new(),
         }
     }
@@ -143,7 +146,7 @@ impl World {
         self.judge();
     }
 
-    fn judge(&self) {
+    pub(super) fn judge(&self) {
         self.history.check(&self.partitions).unwrap_or_else(|why| panic!("not linearizable: {why}"));
     }
 

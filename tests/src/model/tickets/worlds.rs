@@ -1,6 +1,7 @@
 //! The small worlds of the multicast that are searched whole.
 
 use super::Bounds;
+use super::collect::Collecting;
 use super::world::KEYS;
 
 /// All orders in which three overlapping queries of two partitions each are placed, with the writes of ordering.md 5:
@@ -9,6 +10,8 @@ fn triangle() -> Bounds {
     Bounds {
         partitions: 3,
         queries: vec![(vec![(20, 40)], Some(0)), (vec![(10, 30)], Some(0)), (vec![(10, 20), (30, 40)], Some(0))],
+        collects: Vec::new(),
+        collecting: Collecting::AsItShould,
         writes: vec![vec![11, 31], vec![21]],
         seats: 1,
         leaders: 0,
@@ -56,6 +59,39 @@ fn split() -> Bounds {
     Bounds { writes: vec![vec![16, 21], vec![11]], split: Some(15), ..pair() }
 }
 
+/// Two partitions, a query of both by a ticket and one that is read twice, and writes of each that one client orders.
+fn twice() -> Bounds {
+    let mut bounds = Bounds { collects: vec![vec![(10, 30)]], writes: vec![vec![11, 21], vec![12]], ..pair() };
+    bounds.queries.truncate(1);
+    bounds
+}
+
+/// Of the three queries of the triangle two by tickets, and the third read twice.
+fn twice_of_three() -> Bounds {
+    let mut bounds = Bounds { collects: vec![vec![(10, 20), (30, 40)]], ..triangle() };
+    bounds.queries.truncate(2);
+    bounds
+}
+
+/// Two that are read twice, and a write of each partition: they must not see them in different orders.
+fn twice_by_two() -> Bounds {
+    let both = || vec![(10, 30)];
+    Bounds { collects: vec![both(), both()], queries: Vec::new(), writes: vec![vec![11], vec![21]], ..pair() }
+}
+
+/// One of each, while a partition's leader changes and may lose any part of a pipe of two.
+fn twice_over_leaders() -> Bounds {
+    Bounds { leaders: 1, pipe: 2, ..twice() }
+}
+
+/// Worlds of ranges that are read twice without something that it takes. Each search finds a violation.
+pub const WEAK: &[(&str, Make)] = &[
+    ("read once", || Bounds { collecting: Collecting::Once, ..twice() }),
+    ("read twice part by part", || Bounds { collecting: Collecting::PartByPart, ..twice() }),
+    ("read twice unconfirmed", || Bounds { collecting: Collecting::Unconfirmed, ..twice() }),
+    ("read twice past the gate", || Bounds { collecting: Collecting::Ungated, ..twice_of_three() }),
+];
+
 /// Makes a world.
 type Make = fn() -> Bounds;
 
@@ -67,6 +103,10 @@ pub const WORLDS: &[(&str, Make)] = &[
     ("leaders", leaders),
     ("timeout", timeout),
     ("split", split),
+    ("read twice", twice),
+    ("read twice by two", twice_by_two),
+    ("read twice, of three", twice_of_three),
+    ("read twice over leaders", twice_over_leaders),
 ];
 
 /// The worlds of a shape: with a change of the coordinator and an abort; with a partition that changes its leader and
