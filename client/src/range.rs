@@ -335,7 +335,8 @@ impl RangeStream {
     fn take(&mut self, (body, as_of): Chunk) -> Result<()> {
         let nonsense = |_| Error::failed(Reason::Incompatible("a node sent a part that is none".into()));
         let part = Part::decode(&body).map_err(nonsense)?;
-        if part.number == 0 {
+        let same = |last: &Position| last.partition == part.position.partition;
+        if part.number == 0 || !self.positions.last().is_some_and(same) {
             self.positions.push(as_of.unwrap_or(part.position));
         }
         if part.end == Some(PartEnd::Limited) {

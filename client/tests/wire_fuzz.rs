@@ -142,6 +142,12 @@ fn samples() -> Vec<Bytes> {
     let asked = [Validated { version, low: &low, high: high.as_deref() }, Validated { version, low: b"", high: None }];
     ValidateRequest::encode(&mut out, 1, (PartitionId(1), true), asked.into_iter());
     samples.push(out.split().freeze());
+    let parts = vec![(PartitionId(1), low[..].into()), (PartitionId(2), b"c"[..].into())];
+    let bound = high.as_ref().map(|high| high[..].into());
+    let (reverse, keys_only, count_only) = (true, true, false);
+    GatherRequest { parts, high: bound, reverse, keys_only, count_only, pairs_max: 9, bytes_max: 1 << 40, credit: 7 }
+        .encode(&mut out, 1);
+    samples.push(out.split().freeze());
     let part = |partition, low: &Bytes, high| CutPart {
         partition: PartitionId(partition),
         low: low.clone(),

@@ -62,6 +62,19 @@ fn cut(bounds: &[Vec<u8>], open: bool) -> Cut {
     Cut { ticket: ticket(), version: MapVersion(8), deadline: None, parts }
 }
 
+fn gather(parts: u32) -> GatherRequest {
+    GatherRequest {
+        parts: (1..=parts).map(|n| (PartitionId(n), n.to_be_bytes()[..].into())).collect(),
+        high: Some(b"zucchini"[..].into()),
+        reverse: true,
+        keys_only: false,
+        count_only: true,
+        pairs_max: 300,
+        bytes_max: 1 << 40,
+        credit: 65_536,
+    }
+}
+
 fn any_bound() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..40)
 }
@@ -86,6 +99,21 @@ proptest! {
         let frame = framed(|out| query.encode(out, 6));
         prop_assert_eq!((frame.kind, frame.stream), (Kind::RangeQuery as u8, 6));
         prop_assert_eq!(Request::decode(&frame), Ok(Request::Query(query)));
+    }
+
+    #[test]
+    fn a_gather_comes_back(
+        lows in btree_set(vec(any::<u8>(), 0..40), 1..65), high in proptest::option::of(any_bound()), flags: [bool; 3],
+        partition: u32, pairs_max: u64, bytes_max: u64, credit: u32,
+    ) {
+        let [reverse, keys_only, count_only] = flags;
+        let part = |(n, low): (u32, Vec<u8>)| (PartitionId(partition.wrapping_add(n)), low[..].into());
+        let parts = (0..).zip(lows).map(part).collect();
+        let high = high.map(|high| high[..].into());
+        let gather = GatherRequest { parts, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit };
+        let frame = framed(|out| gather.encode(out, 6));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::Gather as u8, 6));
+        prop_assert_eq!(Request::decode(&frame), Ok(Request::Gather(gather)));
     }
 
     #[test]
@@ -153,6 +181,7 @@ proptest! {
         let frames = [
             framed(|out| query(b"apple", Some(b"melon")).encode(out, 1)),
             framed(|out| ValidateRequest::encode(out, 1, (PartitionId(300), false), [validated()].into_iter())),
+            framed(|out| gather(3).encode(out, 1)),
             framed(|out| encode_part_credit(out, 1, PartitionId(300), 1)),
             framed(|out| encode_part_cancel(out, 1)),
         ];
@@ -257,4 +286,22 @@ fn a_validation_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() 
     body[0] = 2;
     let refused = request(Kind::Validate, &body);
     assert_eq!(refused, Err(WireError::Unknown { what: "validate flag", value: 2 }));
+}
+
+#[test]
+fn a_gather_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() {
+    let whole = framed(|out| gather(2).encode(out, 1)).body;
+    assert!(request(Kind::Gather, &whole).is_ok());
+    let sent = |parts| Request::decode(&framed(|out| gather(parts).encode(out, 1)));
+    assert_eq!(sent(0), Err(WireError::Empty("parts")));
+    assert!(sent(GATHER_PARTS_MAX as u32).is_ok());
+    let (value, max) = (GATHER_PARTS_MAX as u64 + 1, GATHER_PARTS_MAX as u64);
+    assert_eq!(sent(value as u32), Err(WireError::Limit { what: "parts", value, max }));
+    let mut flags = whole.to_vec();
+    flags[0] |= 16;
+    let refused = request(Kind::Gather, &flags);
+    assert!(matches!(refused, Err(WireError::Unknown { what: "gather flag", .. })), "{refused:?}");
+    let long = GatherRequest { high: Some(vec![0; KEY_BYTES_MAX + 2][..].into()), ..gather(2) };
+    let refused = Request::decode(&framed(|out| long.encode(out, 1)));
+    assert!(matches!(refused, Err(WireError::Limit { what: "bound length", .. })), "{refused:?}");
 }

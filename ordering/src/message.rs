@@ -201,6 +201,8 @@ pub struct ReadPosition {
     pub incarnation: u64,
     /// Counts the asker's questions; an answer answers all earlier ones of the run too.
     pub ask: u64,
+    /// The highest ballot that the asker knows: it has promised no higher one.
+    pub ballot: Ballot,
 }
 
 /// Leader to follower, once its leadership is confirmed for a moment after the question arrived.
@@ -212,6 +214,8 @@ pub struct ReadPositionReply {
     pub ask: u64,
     /// Whoever has executed everything up to here may answer. It is decided.
     pub position: Instance,
+    /// The leader's: for the position as for `decided_upto` in [`Phase2a`].
+    pub ballot: Ballot,
 }
 
 /// Leader to the voter that shall lead (ordering.md 8, move). The leader proposes nothing more, and uses no lease more.

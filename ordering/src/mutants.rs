@@ -49,13 +49,15 @@ pub const PAXOS: &[&str] = &[
     "foreign_decision_confirms",
     "lease_forgotten",
     // Ours: a leader that asked another one to lead goes on reading by its lease; what is only in memory counts as
-    // held by a successor of removed replicas; an answer to an earlier run of the asking process counts.
+    // held by a successor of removed replicas; an answer to an earlier run of the asking process counts; a question
+    // confirms a leader whom the asker has left.
     "lease_survives_handover",
     "decision_held_in_memory",
     "serves_twice_in_a_ballot",
     "rest_outlives_leader",
     "rest_is_silence",
     "late_position_counts",
+    "question_of_another_ballot",
 ];
 
 /// Every mutant of the multicast, in the order of reliability.md 6.

@@ -76,9 +76,9 @@ impl fmt::Display for Message {
                 write!(f, "CatchUpReply ({})", Batches(&m.decided))?;
                 write!(f, " decided {} trimmed {} held {}", m.decided_upto, m.trimmed_upto, m.held_upto)
             }
-            Message::ReadPosition(m) => write!(f, "ReadPosition {}.{}", m.incarnation, m.ask),
+            Message::ReadPosition(m) => write!(f, "ReadPosition {}.{} {}", m.incarnation, m.ask, m.ballot),
             Message::ReadPositionReply(m) => {
-                write!(f, "ReadPositionReply {}.{} position {}", m.incarnation, m.ask, m.position)
+                write!(f, "ReadPositionReply {}.{} position {} {}", m.incarnation, m.ask, m.position, m.ballot)
             }
             Message::TakeOver(m) => write!(f, "TakeOver {}", m.ballot),
         }

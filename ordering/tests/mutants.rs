@@ -55,6 +55,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("rest_outlives_leader", "a_group_with_nothing_to_do_rests"),
     ("rest_is_silence", "a_group_with_nothing_to_do_rests"),
     ("late_position_counts", "rd02_an_answer_to_an_earlier_run_answers_nothing"),
+    ("question_of_another_ballot", "rd15_a_question_confirms_no_leader_whom_the_asker_has_left"),
 ];
 
 /// They break liveness: a script that prints something else has caught them.
@@ -65,6 +66,7 @@ const LIVENESS: &[&str] = &[
     "serves_twice_in_a_ballot",
     "rest_outlives_leader",
     "rest_is_silence",
+    "question_of_another_ballot",
 ];
 
 fn scripts() -> Vec<(String, String)> {

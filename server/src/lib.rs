@@ -12,6 +12,7 @@ pub mod durable;
 pub mod entry;
 pub mod executor;
 pub mod failpoints;
+pub mod gather;
 pub mod local;
 pub mod log;
 pub mod logging;

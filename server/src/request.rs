@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use coppice_btree::{Cursor, Value};
-use coppice_client::wire::{Cut, RangeRequest, ReadRequest, SessionId, Ticket, ValidateRequest, Version};
+use coppice_client::wire::{
+    Cut, GatherRequest, Position, RangeRequest, ReadRequest, SessionId, Ticket, ValidateRequest, Version,
+};
 use coppice_ordering::{Instance, ReplicaId};
 
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
@@ -19,6 +21,9 @@ pub struct Origin {
 /// Bits of a connection's number that count connections; the shard stands above them.
 const COUNT_BITS: u32 = 48;
 
+/// In the number of a connection: it is none, but a range that is gathered here (`crate::gather`).
+const GATHER: u64 = 1 << (COUNT_BITS - 1);
+
 /// Nobody waits: a ticket of the coordinator, who hears of it in another way.
 const NOBODY: u64 = u64::MAX;
 
@@ -34,6 +39,17 @@ impl Origin {
     /// A request that the node makes itself.
     pub fn own(shard: usize, stream: u32) -> Origin {
         Origin { connection: Origin::connection(shard, OWN), stream }
+    }
+
+    /// The request of this number that a shard makes for what it gathers.
+    pub fn gather(shard: usize, number: u64) -> Origin {
+        Origin { connection: Origin::connection(shard, GATHER | number), stream: 0 }
+    }
+
+    /// The number of a request for what is gathered.
+    pub fn gathers(self) -> Option<u64> {
+        let is_one = self.connection & GATHER != 0 && !self.is_own() && !self.is_nobody();
+        is_one.then_some(self.connection & (GATHER - 1))
     }
 
     /// Nobody waits for the answer.
@@ -57,6 +73,17 @@ impl Origin {
     }
 }
 
+/// A range inside a partition.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// First key.
+    pub low: Value,
+    /// First key beyond; none: the end of the key space.
+    pub high: Option<Value>,
+    /// From the high end down.
+    pub reverse: bool,
+}
+
 /// A request for one group, checked whole before.
 #[derive(Clone, Debug)]
 pub enum Request {
@@ -78,6 +105,8 @@ pub enum Request {
     Read(ReadRequest),
     /// Reads a range inside the partition.
     Range(Box<RangeRequest>),
+    /// Reads ranges inside the partition, for somebody who will validate them and gives nothing out before.
+    Readings(Vec<Bounds>),
     /// Reads whether ranges inside the partition have changed since they were read.
     Validate(ValidateRequest),
     /// Changes the directory.
@@ -91,18 +120,23 @@ impl Request {
             Request::Pack { grows, .. } => *grows,
             // Whoever wants to delete needs a session; their number and bytes are bounded anyway.
             Request::Open { .. } => false,
-            Request::Read(_) | Request::Range(_) | Request::Validate(_) | Request::Directory(_) => false,
+            Request::Read(_) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => false,
+            Request::Directory(_) => false,
         }
     }
 
     /// Whether the log has to hold something before it is answered.
     pub fn is_logged(&self) -> bool {
-        !matches!(self, Request::Read(_) | Request::Range(_) | Request::Validate(_))
+        !matches!(self, Request::Read(_) | Request::Range(_) | Request::Readings(_) | Request::Validate(_))
     }
 
-    /// A range that its client will validate, and gives out to nobody before.
+    /// What will be validated, and is given out to nobody before.
     pub fn is_first_reading(&self) -> bool {
-        matches!(self, Request::Range(range) if range.versioned && !range.stale)
+        match self {
+            Request::Range(range) => range.versioned && !range.stale,
+            Request::Readings(_) => true,
+            _ => false,
+        }
     }
 
     /// For a read: whether the decided state of any replica will do, and whether a replica that follows shall serve it.
@@ -110,6 +144,7 @@ impl Request {
         match self {
             Request::Read(read) => (read.stale, read.anywhere),
             Request::Range(range) => (range.stale, range.anywhere),
+            Request::Readings(_) => (false, true),
             Request::Validate(asked) => (false, asked.anywhere),
             Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => (false, false),
         }
@@ -159,6 +194,22 @@ pub enum Reply {
         range: Box<RangeRequest>,
         /// If it was asked for and is known.
         version: Option<Version>,
+    },
+    /// Ranges that are to be validated.
+    Readings {
+        /// The position that was read.
+        instance: Instance,
+        /// If changes are counted.
+        version: Option<Version>,
+        /// Walks over the state at that position; none: not all of that range lies in the partition.
+        cursors: Vec<Option<Box<Cursor>>>,
+    },
+    /// A range over several partitions may be streamed from these cursors.
+    Gathered {
+        /// Where each part was read, or found unchanged since, in the order of the range.
+        parts: Vec<(Position, Box<Cursor>)>,
+        /// What was asked.
+        range: Box<GatherRequest>,
     },
     /// Whether ranges have changed since they were read.
     Validated {

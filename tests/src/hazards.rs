@@ -239,6 +239,12 @@ pub const HAZARDS: &[Hazard] = &[
         "a change that nobody counted here, or another leader counted, is not found by a validation",
         &[cargo("validates_over_borders"), cargo("validates_over_snapshot"), cargo("validates_another_count")],
     ),
+    hazard("RD15", "a question confirms a leader whom the asker has left", &[cargo("question_of_another_ballot")]),
+    hazard(
+        "RD16",
+        "parts that one node reads pass for one moment: none is validated, or before all are read",
+        &[sim("gathers_once"), cargo("gathers_early")],
+    ),
 ];
 
 /// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves

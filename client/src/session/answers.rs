@@ -14,7 +14,7 @@ use crate::wire::{
     Section, SessionId,
 };
 
-use super::calls::CallKey;
+use super::calls::{Call, CallKey, Request};
 use super::lane::Trouble;
 use super::peers::{ConnectionId, Flight, PeerState, Sent, pause};
 use super::rows::RowKey;
@@ -318,6 +318,10 @@ impl Session {
             Refusal::Aborted { .. } if matches!(sent.flight, Flight::Query { .. }) => {
                 self.unanswered(now, sent, effects)
             }
+            Refusal::Aborted { .. } if sent.flight.is_gather() => {
+                self.collects.missed();
+                self.send_again(now, sent, effects);
+            }
             Refusal::BadRequest { text } | Refusal::Unavailable { text } | Refusal::Aborted { text } => {
                 self.give_up(now, sent, Reason::Incompatible(text), effects);
             }
@@ -473,22 +477,15 @@ impl Session {
             return self.on_collected(now, at, (call, place as usize), (&part, frame), effects);
         }
         let Flight::Range(range) = &mut sent.flight else { return Err(Nonsense("an answer to another question")) };
-        let read_at = (part.position.instance, part.position.index);
-        let counted = part.is_empty() && part.end.is_some();
-        let in_sequence = part.number == range.next || mutant!(chunk_unnumbered);
-        let adds_up = counted || part.pairs_so_far == range.pairs + part.len() as u64 || mutant!(chunk_unnumbered);
-        if !in_sequence
-            || !adds_up
-            || self.lanes.get(lane).is_none_or(|lane| part.position.partition != lane.partition)
-            || range.position.is_some_and(|position| position != read_at)
-        {
+        let (key, gathers, begins) = (range.call, range.gathers, range.next == 0);
+        let counts = matches!(self.calls.get(key), Some(Call { request: Request::Range(call), .. }) if call.count_only);
+        if !range.take(&part, part.is_empty() && (counts || part.end.is_some()), frame.body.len()) {
             return Err(Nonsense("a part out of sequence"));
         }
-        range.next += 1;
-        range.pairs = part.pairs_so_far;
-        range.position = Some(read_at);
-        range.credit -= frame.body.len() as i64;
-        let (key, credit, pairs) = (range.call, range.credit, range.pairs);
+        let (credit, pairs) = (range.credit, range.pairs);
+        if gathers && begins {
+            self.collects.held();
+        }
         // From here on the call's deadline watches over the range, not the request's.
         sent.until = Time::NEVER;
         let timeout = self.config.timeout;
@@ -499,7 +496,9 @@ impl Session {
         call.deadline = deadline;
         effects.push(Effect::Part { token: call.token, part: frame.body.clone(), as_of: None });
         self.calls.note_deadline(deadline);
-        self.confirm(at, lane, false);
+        if !gathers {
+            self.confirm(at, lane, false);
+        }
         if let Some(PartEnd::Complete | PartEnd::Limited) = end {
             self.peers[at].take(frame.stream);
             self.complete(key, Answer { output: Output::Loaded(pairs), position }, effects);

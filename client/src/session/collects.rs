@@ -37,7 +37,7 @@ use crate::wire::{
 
 use super::answers::Nonsense;
 use super::calls::{CallKey, Calls, Request};
-use super::peers::{Flight, Sent};
+use super::peers::{Flight, PeerState, Sent};
 use super::query::first_credit;
 use super::{Effect, Session};
 
@@ -47,8 +47,9 @@ const PARTS_MAX: usize = 16;
 /// Bytes of bounds in one frame of validations.
 const BOUNDS_BYTES_MAX: usize = 64 * 1024;
 
-/// So long one waits for room on connections; then it takes a ticket. Readers who stop may hold that room for ever.
-const CROWDED_MAX: Duration = Duration::from_millis(50);
+/// So long one waits for connections that are being opened, or for room on them; then it takes a ticket. Readers who
+/// stop may hold that room for ever.
+const LATER_MAX: Duration = Duration::from_millis(50);
 
 /// Collects in a row that did not hold, as far as they count: at most 2^4 - 2 queries go straight to the coordinator
 /// before the next try.
@@ -91,21 +92,22 @@ pub(super) struct Collects {
     pub waiting: VecDeque<CallKey>,
     misses: u32,
     skip: u32,
-    /// Since when none could be begun, because connections have as many ranges under way as they take.
-    crowded: Option<Time>,
+    /// Since when the first one could not be begun, because connections have as many ranges under way as they take, or
+    /// are being opened.
+    waits: Option<Time>,
 }
 
 impl Collects {
-    fn held(&mut self) {
+    pub fn held(&mut self) {
         self.misses = self.misses.saturating_sub(1);
     }
 
-    fn missed(&mut self) {
+    pub fn missed(&mut self) {
         self.misses = (self.misses + 1).min(MISSES_MAX);
         self.skip = (1 << self.misses) - 2;
     }
 
-    fn may_try(&mut self) -> bool {
+    pub fn may_try(&mut self) -> bool {
         let skipped = self.skip > 0;
         self.skip = self.skip.saturating_sub(1);
         !skipped
@@ -113,7 +115,7 @@ impl Collects {
 
     /// When something is to be done.
     pub fn deadline(&self) -> Option<Time> {
-        Some(self.crowded? + CROWDED_MAX)
+        Some(self.waits? + LATER_MAX)
     }
 
     pub fn forget_done(&mut self, calls: &Calls) {
@@ -121,11 +123,12 @@ impl Collects {
     }
 }
 
-/// How the beginning of a collect ended.
-enum Begun {
+/// How the beginning of a range without a ticket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
     Yes,
-    /// A connection has as many ranges under way as it takes: later.
-    Crowded,
+    /// A connection has as many ranges under way as it takes, or is being opened.
+    Later,
     No,
 }
 
@@ -138,14 +141,17 @@ impl Session {
                 continue;
             };
             let range = range.clone();
-            let begun = self.begin_collect(now, key, range, effects);
-            if let Begun::Crowded = begun {
-                let since = *self.collects.crowded.get_or_insert(now);
-                if now - since < CROWDED_MAX {
+            let mut begun = self.begin_gather(now, key, &range, effects);
+            if let Begun::No = begun {
+                begun = self.begin_collect(now, key, range, effects);
+            }
+            if let Begun::Later = begun {
+                let since = *self.collects.waits.get_or_insert(now);
+                if now - since < LATER_MAX {
                     return;
                 }
             } else {
-                self.collects.crowded = None;
+                self.collects.waits = None;
             }
             self.collects.waiting.pop_front();
             if let Some(call) = self.calls.get_mut(key) {
@@ -155,15 +161,18 @@ impl Session {
                 self.reroute(now, key, effects);
             }
         }
-        self.collects.crowded = None;
+        self.collects.waits = None;
     }
 
     /// Reads a range in each of its partitions, if all of them can be asked now.
     fn begin_collect(&mut self, now: Time, key: CallKey, range: RangeCall, effects: &mut Vec<Effect>) -> Begun {
-        let Some(parts) = self.parts_of(now, &range, effects) else { return Begun::No };
+        let parts = match self.parts_of(now, &range, effects) {
+            Ok(parts) => parts,
+            Err(begun) => return begun,
+        };
         let crowd = self.config.range_window.max(1);
         if parts.iter().any(|part| self.peers[part.asked.0].ranges() >= crowd) {
-            return Begun::Crowded;
+            return Begun::Later;
         }
         if !self.collects.may_try() {
             return Begun::No;
@@ -202,28 +211,35 @@ impl Session {
         Begun::Yes
     }
 
-    /// The parts of a range by the present map, in its order, each with the peer to ask; `None` if they are too many or
-    /// too few, or somebody cannot be asked now.
-    fn parts_of(&mut self, now: Time, range: &RangeCall, effects: &mut Vec<Effect>) -> Option<Vec<Collected>> {
-        let map = self.map.clone()?;
+    /// The parts of a range by the present map, in its order, each with the peer to ask. None if they are too many or
+    /// too few, or somebody cannot be asked now; later if that is being changed.
+    fn parts_of(&mut self, now: Time, range: &RangeCall, effects: &mut Vec<Effect>) -> Result<Vec<Collected>, Begun> {
+        let map = self.map.clone().ok_or(Begun::No)?;
         let entries = map.cover(&range.low, range.high.as_deref());
         if !(2..=PARTS_MAX).contains(&entries.len()) {
-            return None;
+            return Err(Begun::No);
         }
-        let first = map.position(&range.low)?;
+        let first = map.position(&range.low).ok_or(Begun::No)?;
         let mut parts = Vec::with_capacity(entries.len());
         for (place, entry) in entries.iter().enumerate() {
             let lane = self.routes[first + place];
             let peer = match range.mode {
                 // Or somebody who says who leads: that one is found for the next query.
-                ReadMode::Leader => self.leader(now, lane, effects)?,
-                ReadMode::AnyReplica | ReadMode::Stale => self.any_replica(now, lane, effects)?,
+                ReadMode::Leader => self.leader(now, lane, effects),
+                ReadMode::AnyReplica | ReadMode::Stale => self.any_replica(now, lane, effects),
+            };
+            let Some(peer) = peer else {
+                let replicas = &self.lanes[lane].replicas;
+                let mut theirs =
+                    self.peers.iter().filter(|peer| peer.node.is_some_and(|node| replicas.contains(&node)));
+                let opening = theirs.any(|peer| matches!(peer.state, PeerState::Opening { .. }));
+                return Err(if opening { Begun::Later } else { Begun::No });
             };
             self.connect(now, peer, effects);
             let (rests, peer_is) = (self.lanes[lane].not_before > now, &self.peers[peer]);
             let able = peer_is.is_ready() && peer_is.features & FEATURE_VALIDATE != 0;
             if rests || !able || peer_is.suspect_until > now {
-                return None;
+                return Err(Begun::No);
             }
             let low = if entry.low[..] > range.low[..] { entry.low[..].into() } else { range.low.clone() };
             let high = match &entry.high {
@@ -235,7 +251,7 @@ impl Session {
         if range.reverse {
             parts.reverse();
         }
-        Some(parts)
+        Ok(parts)
     }
 
     /// A part has been read.

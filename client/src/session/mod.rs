@@ -22,6 +22,7 @@ mod answers;
 mod calls;
 mod collects;
 mod connect;
+mod gathers;
 mod lane;
 mod outcome;
 mod peers;

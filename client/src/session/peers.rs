@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::time::Time;
-use crate::wire::NodeId;
+use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position};
 
 use super::calls::CallKey;
 use super::rows::RowKey;
@@ -57,6 +57,11 @@ impl Flight {
             _ => Vec::new(),
         }
     }
+
+    /// Whether it is a range over several partitions that one node reads, and that gave nothing out yet.
+    pub fn is_gather(&self) -> bool {
+        matches!(self, Flight::Range(range) if range.gathers && range.position.is_none())
+    }
 }
 
 /// A range that is arriving.
@@ -67,10 +72,61 @@ pub(super) struct RangeFlight {
     pub next: u32,
     /// Pairs so far.
     pub pairs: u64,
-    /// Instance and index that it is read at; none before the first chunk.
-    pub position: Option<(u64, u32)>,
+    /// Where the part that is arriving was read; none before the first chunk.
+    position: Option<Position>,
+    /// The partition of the next part, and those behind it, in the order of the range.
+    upcoming: Option<PartitionId>,
+    behind: VecDeque<PartitionId>,
+    /// It is over several partitions.
+    pub gathers: bool,
     /// Bytes that the server may still send.
     pub credit: i64,
+}
+
+impl RangeFlight {
+    /// A range inside a partition, with credit for so many bytes.
+    pub fn new(call: CallKey, partition: PartitionId, credit: u32) -> RangeFlight {
+        let (upcoming, credit) = (Some(partition), credit.into());
+        RangeFlight {
+            call,
+            next: 0,
+            pairs: 0,
+            position: None,
+            upcoming,
+            behind: VecDeque::new(),
+            gathers: false,
+            credit,
+        }
+    }
+
+    /// A range over `partitions`, in its order.
+    pub fn over(call: CallKey, mut partitions: VecDeque<PartitionId>, credit: u32) -> RangeFlight {
+        let upcoming = partitions.pop_front();
+        let credit = credit.into();
+        RangeFlight { call, next: 0, pairs: 0, position: None, upcoming, behind: partitions, gathers: true, credit }
+    }
+
+    /// Takes the next chunk, with a body of so many bytes; `false`: it is not the next one.
+    #[must_use]
+    pub fn take(&mut self, part: &Part<'_>, counted: bool, bytes: usize) -> bool {
+        let same = self.position == Some(part.position);
+        let begins = !same && self.upcoming == Some(part.position.partition);
+        let in_sequence = part.number == self.next || mutant!(chunk_unnumbered);
+        let adds_up = part.pairs_so_far == self.pairs + part.len() as u64 || mutant!(chunk_unnumbered);
+        let left = if begins { self.behind.len() } else { usize::from(self.upcoming.is_some()) };
+        let whole = left == 0 || part.end != Some(PartEnd::Complete);
+        if !(same || begins) || !in_sequence || !(counted || adds_up) || !whole {
+            return false;
+        }
+        if begins {
+            self.upcoming = self.behind.pop_front();
+        }
+        self.next += 1;
+        self.pairs = part.pairs_so_far;
+        self.position = Some(part.position);
+        self.credit -= bytes as i64;
+        true
+    }
 }
 
 /// A request that was sent.

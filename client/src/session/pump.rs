@@ -317,8 +317,7 @@ impl Session {
             call.stream = Some((peer as u32, stream));
             let attempts = call.attempts;
             request.encode(self.peers[peer].asks(), stream);
-            let credit = i64::from(request.credit);
-            let flight = RangeFlight { call: key, next: 0, pairs: 0, position: None, credit };
+            let flight = RangeFlight::new(key, request.partition, request.credit);
             self.sent(now, lane, peer, Flight::Range(flight), attempts, request.anywhere);
         }
     }

@@ -81,6 +81,8 @@ kinds! {
     PartCancel = 24,
     /// Asks whether ranges of one partition have changed since they were read.
     Validate = 25,
+    /// Asks a node for a range over several partitions that it has replicas of.
+    Gather = 26,
     // 64 to 127: between nodes.
     /// Answers `Hello`.
     HelloOk = 129,

@@ -15,6 +15,8 @@
 //! | `Read` | client, leader or other replica | [`ReadRequest`]: keys of one partition |
 //! | `Range` | client, leader or other replica | [`RangeRequest`]: bounds in one partition, limits, credit |
 //! | `Credit`, `Cancel` | client, server of a range | bytes more that may come; no more wanted |
+//! | `Gather` | client, node with a replica of each | [`GatherRequest`]: bounds over several partitions |
+//! | `Validate` | client, server of a range | [`ValidateRequest`]: whether ranges have changed since |
 //! | `RangeQuery` | client, coordinator | [`QueryRequest`]: bounds over several partitions (see [`query`]) |
 //! | `PartCredit`, `PartCancel` | client, server of a query's parts | bytes more of one part; no more of any wanted |
 //! | `Replies` | back | [`Replies`]: answers to several packs and reads, each with its stream and position |
@@ -26,6 +28,7 @@ mod answer;
 pub mod control;
 pub mod entry;
 pub mod frame;
+pub mod gather;
 pub mod ids;
 pub mod pack;
 mod pack_writer;
@@ -48,6 +51,7 @@ pub use control::{
     NodeIdentity, StatusGet,
 };
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
+pub use gather::GatherRequest;
 pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket, Version};
 pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
 pub use part::{Part, PartCursor, PartEnd, PartWriter};
@@ -66,6 +70,8 @@ pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
 
 /// In [`HelloOk::features`]: the node names versions of ranges, and validates them.
 pub const FEATURE_VALIDATE: u64 = 1;
+/// In [`HelloOk::features`]: the node reads ranges over all partitions that it has a replica of.
+pub const FEATURE_GATHER: u64 = 2;
 
 /// Longest key (experience.md 4, fixed).
 pub const KEY_BYTES_MAX: usize = 4 * 1024;
@@ -85,6 +91,8 @@ pub const QUERY_DEADLINE_MAX: Duration = Duration::from_secs(60);
 pub const READ_KEYS_MAX: usize = 65_536;
 /// Most ranges in one `Validate` frame.
 pub const VALIDATE_RANGES_MAX: usize = 1_024;
+/// Most partitions in one `Gather` frame: each pins a snapshot.
+pub const GATHER_PARTS_MAX: usize = 64;
 /// Size of a chunk of a range (experience.md 4, fixed); one pair above it travels alone.
 pub const PART_BYTES: usize = 256 * 1024;
 /// Longest postcard body that a client sends before it is known who it is.

@@ -35,7 +35,7 @@ pub enum PartEnd {
 /// One chunk, borrowed from its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// The position that the range was read at: the same in all chunks.
+    /// The position that the range was read at: the same in all chunks of one partition.
     pub position: Position,
     /// Counts the chunks of a range from 0 (reliability.md TK16).
     pub number: u32,

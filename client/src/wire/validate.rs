@@ -17,6 +17,9 @@ use super::{KEY_BYTES_MAX, PartitionId, ReplicaId, VALIDATE_RANGES_MAX, Version}
 const ANYWHERE: u8 = 1;
 const HIGH: u8 = 1;
 
+/// What a range with bounds of eight bytes takes, roughly.
+const RANGE_BYTES: usize = 40;
+
 /// A range that was read, and the version that came with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validated<'a> {
@@ -51,15 +54,19 @@ impl ValidateRequest {
         out.put_u8(if anywhere { ANYWHERE } else { 0 });
         put_varint(out, u64::from(partition.0));
         put_varint(out, ranges.len() as u64);
-        for Validated { version, low, high } in ranges {
-            out.put_u8(if high.is_some() { HIGH } else { 0 });
-            put_version(out, version);
-            for bound in std::iter::once(low).chain(high) {
-                put_varint(out, bound.len() as u64);
-                out.put_slice(bound);
-            }
-        }
+        ranges.for_each(|range| put_range(out, range));
         end_frame(out, start);
+    }
+
+    /// One for a replica that is not asked by frames. Ranges are at most [`VALIDATE_RANGES_MAX`].
+    pub fn of<'r>(
+        partition: PartitionId,
+        anywhere: bool,
+        asked: impl ExactSizeIterator<Item = Validated<'r>>,
+    ) -> ValidateRequest {
+        let (mut ranges, count) = (BytesMut::with_capacity(asked.len() * RANGE_BYTES), asked.len() as u32);
+        asked.for_each(|range| put_range(&mut ranges, range));
+        ValidateRequest { partition, anywhere, count, ranges: ranges.freeze() }
     }
 
     pub(super) fn decode(body: &Bytes) -> Result<ValidateRequest, WireError> {
@@ -95,6 +102,15 @@ impl ValidateRequest {
     pub fn ranges(&self) -> impl Iterator<Item = Validated<'_>> {
         let mut reader = Reader::new(&self.ranges);
         std::iter::from_fn(move || read_range(&mut reader).ok())
+    }
+}
+
+fn put_range(out: &mut BytesMut, Validated { version, low, high }: Validated<'_>) {
+    out.put_u8(if high.is_some() { HIGH } else { 0 });
+    put_version(out, version);
+    for bound in std::iter::once(low).chain(high) {
+        put_varint(out, bound.len() as u64);
+        out.put_slice(bound);
     }
 }
 

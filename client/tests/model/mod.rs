@@ -133,6 +133,8 @@ pub struct World {
     pub moments: moments::Moments,
     /// What was read is found unchanged, if it is.
     pub validates: bool,
+    /// Nodes read ranges over several partitions.
+    pub gathers: bool,
 }
 
 pub const CLUSTER: ClusterId = ClusterId(0x00c0_ffee);
@@ -175,6 +177,7 @@ impl World {
             queries: queries::Queries { coordinator: 1, round: 1, ..Default::default() },
             moments: moments::Moments::default(),
             validates: true,
+            gathers: false,
         }
     }
 

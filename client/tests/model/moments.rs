@@ -44,11 +44,21 @@ impl World {
             && parts.windows(2).any(|pair| pair[0].position != pair[1].position)
     }
 
+    /// A range that one node read in several partitions, as far as it came.
+    pub fn is_gathered(&self, token: u64) -> bool {
+        let parts = self.parts.get(&token).map_or(&[][..], |parts| parts);
+        let mut numbered = parts.iter().zip(0..);
+        self.is_collected(token) && numbered.all(|(part, number)| Part::decode(part).unwrap().number == number)
+    }
+
     /// There was a moment between its submission and its end at which the range held just what it gave out, up to its
     /// last pair if a limit ended it.
     pub fn check_moment(&self, token: u64, range: &coppice_client::command::RangeCall) {
         let parts: Vec<_> = self.parts[&token].iter().map(|part| Part::decode(part).unwrap()).collect();
-        assert!(parts.iter().all(|part| part.end.is_some() && part.ticket.is_none()), "token {token}");
+        assert!(parts.iter().all(|part| part.ticket.is_none()), "token {token}");
+        // Collected, each part is one chunk; gathered, there is one sequence of them.
+        let numbered = parts.iter().zip(0..).all(|(part, number)| part.number == number);
+        assert!(numbered || parts.iter().all(|part| part.end.is_some()), "token {token}");
         let given: Vec<(&[u8], &[u8])> = parts.iter().flat_map(Part::pairs).collect();
         let ordered = given.windows(2).all(|pair| (pair[0].0 < pair[1].0) != range.reverse);
         assert!(ordered, "token {token}: parts out of order");

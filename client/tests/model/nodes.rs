@@ -21,7 +21,13 @@ pub struct RangeState {
     pub credit: i64,
     pub head: PartHead,
     pub limited: bool,
+    /// Pairs in the parts before.
+    pub before: u64,
+    /// The parts that follow, the next one last.
+    pub behind: Vec<(PartHead, Pairs)>,
 }
+
+pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl RangeState {
     /// The next chunk, a small one unless the range is to be validated, and whether it is the last.
@@ -29,15 +35,20 @@ impl RangeState {
         let mut out = BytesMut::new();
         let few = if self.head.version.is_some() { usize::MAX } else { 3 };
         let mut writer = PartWriter::new(&mut out, &self.head, self.number, false);
-        let before = self.sent as u64;
+        let before = self.before + self.sent as u64;
         for (key, value) in self.pairs[self.sent..].iter().take(few) {
             assert!(writer.push(key, value));
             self.sent += 1;
         }
         let end = if self.limited { PartEnd::Limited } else { PartEnd::Complete };
-        let end = (self.sent == self.pairs.len()).then_some(end);
+        let whole = self.sent == self.pairs.len();
+        let end = (whole && self.behind.is_empty()).then_some(end);
         self.credit -= writer.finish(before, end) as i64;
         self.number += 1;
+        if let Some((head, pairs)) = self.behind.pop_if(|_| whole && end.is_none()) {
+            self.before += self.sent as u64;
+            (self.head, self.pairs, self.sent) = (head, pairs, 0);
+        }
         (out, end.is_some())
     }
 }
@@ -78,7 +89,7 @@ impl World {
                 };
                 let hello = HelloOk {
                     protocol: 1,
-                    features: FEATURE_VALIDATE,
+                    features: FEATURE_VALIDATE | if self.gathers { FEATURE_GATHER } else { 0 },
                     cluster: member.then_some(CLUSTER),
                     node: member.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
                     map_version: MapVersion(if member { self.version } else { 0 }),
@@ -113,6 +124,7 @@ impl World {
                 }
             },
             Request::Range(range) => return self.on_range(node, connection, stream, range),
+            Request::Gather(range) => return self.on_gather(connection, stream, range),
             Request::Credit(bytes) => {
                 if let Some(range) = self.ranges.get_mut(&(connection, stream)) {
                     range.credit += i64::from(bytes);
@@ -249,6 +261,63 @@ impl World {
         self.reply(connection, out);
     }
 
+    /// Every node has all partitions, and the world has one state: what is there now is one moment.
+    fn on_gather(&mut self, connection: ConnectionId, stream: u32, range: GatherRequest) {
+        let mut parts = Vec::with_capacity(range.parts.len());
+        for (at, (id, low)) in range.parts.iter().enumerate() {
+            let (_, high) = range.bounds(at);
+            let inside = |partition: &super::store::ModelPartition| {
+                let below = partition.high.as_ref().is_none_or(|own| high.is_some_and(|high| high[..] <= own[..]));
+                low[..] >= partition.low[..] && below
+            };
+            let Some(partition) = self.partitions.iter().find(|own| own.id == *id).filter(|own| inside(own)) else {
+                let refusal = self.wrong_partition(*id);
+                return self.refuse(connection, stream, &refusal);
+            };
+            let of = |key: &[u8]| key >= &low[..] && high.is_none_or(|high| key < &high[..]);
+            let found = partition.data.iter().filter(|(key, _)| of(key));
+            let mut pairs: Pairs = found.map(|(key, value)| (key.clone(), value.clone())).collect();
+            if range.reverse {
+                pairs.reverse();
+            }
+            let position = Position { partition: *id, instance: partition.instance, index: 0 };
+            let head = PartHead { stream, position, ticket: None, version: None, keys_only: range.keys_only };
+            parts.push((head, pairs));
+        }
+        if self.rng.chance(self.chaos.busy) || !self.validates {
+            let refusal = match self.rng.below(if self.validates { 4 } else { 1 }) {
+                0 => Refusal::Aborted { text: "it changed".into() },
+                1 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)) },
+                2 => Refusal::NotLeader { partition: range.parts[0].0, hint: None },
+                _ => Refusal::ShuttingDown,
+            };
+            return self.refuse(connection, stream, &refusal);
+        }
+        if range.reverse {
+            parts.reverse();
+        }
+        let (mut left, mut limited) = (if range.pairs_max > 0 { range.pairs_max as usize } else { usize::MAX }, false);
+        parts.retain_mut(|(_, pairs)| {
+            let wanted = !limited;
+            limited |= pairs.len() >= left;
+            pairs.truncate(left);
+            left -= pairs.len().min(left);
+            wanted
+        });
+        parts.reverse();
+        let (head, pairs) = parts.pop().expect("a request has parts");
+        let credit = i64::from(range.credit);
+        let state = RangeState { pairs, sent: 0, number: 0, credit, head, limited, before: 0, behind: parts };
+        self.ranges.insert((connection, stream), state);
+        self.stream_range(connection, stream);
+    }
+
+    fn refuse(&mut self, connection: ConnectionId, stream: u32, refusal: &Refusal) {
+        let mut out = BytesMut::new();
+        refusal.encode(&mut out, stream);
+        self.reply(connection, out);
+    }
+
     fn on_range(&mut self, node: u32, connection: ConnectionId, stream: u32, range: RangeRequest) {
         let served = self.serves(node, range.partition, range.anywhere).and_then(|at| {
             let partition = &self.partitions[at];
@@ -293,7 +362,8 @@ impl World {
         let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
         let version = range.versioned.then(|| version_of(partition, node));
         let head = PartHead { stream, position, ticket: None, version, keys_only: range.keys_only };
-        let state = RangeState { pairs, sent: 0, number: 0, credit: i64::from(range.credit), head, limited };
+        let (credit, behind) = (i64::from(range.credit), Vec::new());
+        let state = RangeState { pairs, sent: 0, number: 0, credit, head, limited, before: 0, behind };
         self.ranges.insert((connection, stream), state);
         self.stream_range(connection, stream);
     }

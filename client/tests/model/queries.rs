@@ -250,7 +250,7 @@ impl World {
         self.schedule(at, Event::Query(QueryEvent::Release(n)));
         let position = Position { partition: id, instance, index: 0 };
         let head = PartHead { stream: query, position, ticket: Some(ticket), version: None, keys_only: false };
-        let state = RangeState { pairs, sent: 0, number: 0, credit, head, limited };
+        let state = RangeState { pairs, sent: 0, number: 0, credit, head, limited, before: 0, behind: Vec::new() };
         if !self.rng.chance(self.queries.chaos.lost) {
             let until = self.now + Duration::from_secs(1);
             self.give(Box::new(Parked { node: part.node, query, part: state }), until);

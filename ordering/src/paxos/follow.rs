@@ -275,7 +275,7 @@ impl Paxos {
         } else {
             return;
         }
-        let message = ReadPosition { incarnation: self.incarnation, ask: self.asks.last_ask };
+        let message = ReadPosition { incarnation: self.incarnation, ask: self.asks.last_ask, ballot: self.ballot() };
         effects.push(Effect::Send { to: leader, message: Message::ReadPosition(message) });
     }
 
@@ -283,6 +283,9 @@ impl Paxos {
         // An answer to an earlier run of this process is older than the reads that wait now.
         if m.incarnation != self.incarnation && !mutant!(late_position_counts) {
             return;
+        }
+        if m.ballot == self.ballot() && m.ballot.replica != self.id {
+            self.hear_decided(m.ballot, m.position, effects);
         }
         if let Some(upto) = self.asks.answered(m.ask) {
             effects.push(Effect::Position { upto, instance: m.position });

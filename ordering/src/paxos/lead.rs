@@ -114,10 +114,25 @@ impl Paxos {
         }
     }
 
-    pub(super) fn on_read_position(&mut self, from: ReplicaId, m: ReadPosition) {
-        let position = self.learner.decided_upto;
+    /// A follower asks how far it must have decided. Its question is a round by itself: it left behind the reads that it
+    /// is for, when the follower had promised no ballot above this one. Where the two are a quorum, no other leader can
+    /// have decided anything before those reads came.
+    pub(super) fn on_read_position(&mut self, from: ReplicaId, m: ReadPosition, effects: &mut Vec<Effect>) {
+        let (me, now, position) = (self.id, self.now, self.learner.decided_upto);
+        let ReadPosition { incarnation, ask, .. } = m;
         let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.serving) else { return };
-        let reader = Reader::Remote { from, incarnation: m.incarnation, ask: m.ask, position };
+        if m.ballot <= proposer.ballot || mutant!(question_of_another_ballot) {
+            if let Some(peer) = proposer.peer_mut(from) {
+                peer.heard_at = now;
+            }
+            let both = |id| id == me || id == from;
+            if proposer.may_propose() && self.learner.quorum.reached(both) == Some(true) {
+                self.counters.confirmations += 1;
+                let message = ReadPositionReply { incarnation, ask, position, ballot: proposer.ballot };
+                return effects.push(Effect::Send { to: from, message: message.into() });
+            }
+        }
+        let reader = Reader::Remote { from, incarnation, ask, position };
         proposer.confirmations.push(reader, proposer.beat, proposer.window.next().previous());
     }
 
@@ -140,7 +155,7 @@ impl Paxos {
                 Reader::Local(token) => upto = Some(token),
                 Reader::LocalPosition(token, instance) => effects.push(Effect::Position { upto: token, instance }),
                 Reader::Remote { from, incarnation, ask, position } => {
-                    let message = ReadPositionReply { incarnation, ask, position };
+                    let message = ReadPositionReply { incarnation, ask, position, ballot: proposer.ballot };
                     effects.push(Effect::Send { to: from, message: message.into() });
                 }
             }

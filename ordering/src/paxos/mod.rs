@@ -175,7 +175,7 @@ impl Paxos {
             Message::HeartbeatAck(m) => self.on_heartbeat_ack(from, m),
             Message::CatchUp(m) => self.on_catch_up(from, m, effects),
             Message::CatchUpReply(m) => self.on_catch_up_reply(from, m, effects),
-            Message::ReadPosition(m) => self.on_read_position(from, m),
+            Message::ReadPosition(m) => self.on_read_position(from, m, effects),
             Message::ReadPositionReply(m) => self.on_read_position_reply(m, effects),
             Message::TakeOver(m) => self.on_take_over(m, effects),
         }

@@ -134,12 +134,14 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
             body.put_u8(READ_POSITION);
             body.put_varint(m.incarnation);
             body.put_varint(m.ask);
+            put_ballot(body, m.ballot);
         }
         Message::ReadPositionReply(m) => {
             body.put_u8(READ_POSITION_REPLY);
             body.put_varint(m.incarnation);
             body.put_varint(m.ask);
             body.put_varint(m.position.0);
+            put_ballot(body, m.ballot);
         }
         Message::TakeOver(m) => {
             body.put_u8(TAKE_OVER);
@@ -220,9 +222,10 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
             promised: ballot(r)?,
         }
         .into(),
-        READ_POSITION => ReadPosition { incarnation: r.varint()?, ask: r.varint()? }.into(),
+        READ_POSITION => ReadPosition { incarnation: r.varint()?, ask: r.varint()?, ballot: ballot(r)? }.into(),
         READ_POSITION_REPLY => {
-            ReadPositionReply { incarnation: r.varint()?, ask: r.varint()?, position: instance(r)? }.into()
+            let (incarnation, ask) = (r.varint()?, r.varint()?);
+            ReadPositionReply { incarnation, ask, position: instance(r)?, ballot: ballot(r)? }.into()
         }
         TAKE_OVER => TakeOver { ballot: ballot(r)? }.into(),
         other => return Err(WireError::Unknown { what: "message kind", value: u64::from(other) }),

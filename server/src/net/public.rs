@@ -172,11 +172,18 @@ impl Connection {
                     return;
                 }
             }
+            Reply::Gathered { parts, range } => {
+                if state.ranges.len() >= ranges_max(shard.shared.config.limits.inflight) {
+                    state.refuse(stream, &translate::busy());
+                } else if let Some(job) = RangeJob::gathered(parts, &*range) {
+                    return state.ranges.add(stream, job);
+                }
+            }
             Reply::Completed { ticket } => {
                 state.outbox.append(|out| Completed { ticket }.encode(out, stream));
             }
             Reply::Aborted { text } => state.refuse(stream, &Refused::Aborted { text }),
-            Reply::Cut(_) | Reply::Directory(_) => {}
+            Reply::Cut(_) | Reply::Directory(_) | Reply::Readings { .. } => {}
             Reply::Refused(refusal) => {
                 let refusal = translate::refusal(shard, group, refusal);
                 state.refuse(stream, &refusal);
@@ -494,6 +501,12 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Read(read) => (read.partition, Op::Get, Request::Read(read)),
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
         Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked)),
+        Asked::Gather(range) => {
+            if let Some((origin, _)) = admit(shard, connection, frame.stream, Op::Range, bytes) {
+                shard.borrow_mut().gather(origin, range);
+            }
+            return;
+        }
         Asked::Query(query) => {
             if let Some((origin, client)) = admit(shard, connection, frame.stream, Op::Range, bytes) {
                 shard.borrow_mut().query(origin, client, query);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use coppice_btree::Op as TreeOp;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{
-    Command, CommandsRequest, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits, MapGet,
-    MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, Ticket, VALUE_BYTES_MAX,
+    Command, CommandsRequest, FEATURE_GATHER, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits,
+    MapGet, MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, Ticket, VALUE_BYTES_MAX,
 };
 
 use crate::metrics::{Op, Outcome};
@@ -79,10 +79,12 @@ pub fn instance_of(reply: &Reply) -> Option<coppice_ordering::Instance> {
             Some(coppice_ordering::Instance(section.results().next()?.0.instance))
         }
         Reply::Opened(session) => Some(coppice_ordering::Instance(session.instance)),
-        Reply::Read { instance, .. } | Reply::Range { instance, .. } | Reply::Validated { instance, .. } => {
-            Some(*instance)
-        }
-        Reply::Cut(_)
+        Reply::Read { instance, .. }
+        | Reply::Range { instance, .. }
+        | Reply::Readings { instance, .. }
+        | Reply::Validated { instance, .. } => Some(*instance),
+        Reply::Gathered { .. }
+        | Reply::Cut(_)
         | Reply::Completed { .. }
         | Reply::Aborted { .. }
         | Reply::Directory(_)
@@ -102,7 +104,8 @@ pub fn outcome(reply: &Reply) -> Outcome {
         Reply::Aborted { .. } => Outcome::Busy,
         Reply::Cut(_) | Reply::Completed { .. } | Reply::Directory(_) => Outcome::Ok,
         Reply::Pack(_) | Reply::Opened(_) => Outcome::Ok,
-        Reply::Read { .. } | Reply::Range { .. } | Reply::Validated { .. } => Outcome::Ok,
+        Reply::Read { .. } | Reply::Range { .. } | Reply::Readings { .. } | Reply::Gathered { .. } => Outcome::Ok,
+        Reply::Validated { .. } => Outcome::Ok,
     }
 }
 
@@ -161,7 +164,7 @@ pub fn greet(shared: &Shared, hello: &Hello) -> Result<HelloOk, Refused> {
     let limits = &shared.config.limits;
     Ok(HelloOk {
         protocol: hello.protocol_max.min(*PROTOCOL.end()),
-        features: FEATURE_VALIDATE,
+        features: FEATURE_VALIDATE | FEATURE_GATHER,
         cluster: identity.map(|identity| identity.cluster),
         node: identity.map(|own| NodeIdentity { node: own.node, incarnation: own.incarnation }),
         map_version: shared.map().version,

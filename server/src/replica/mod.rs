@@ -353,7 +353,9 @@ impl Replica {
                 let entry = entry::directory(&command);
                 self.submit(now, origin, entry, 1, effects);
             }
-            Request::Read(_) | Request::Range(_) | Request::Validate(_) => self.on_read(origin, request, effects),
+            Request::Read(_) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => {
+                self.on_read(origin, request, effects);
+            }
         }
     }
 

@@ -105,7 +105,7 @@ impl Replica {
                 if crate::mutant!(part_old)
                     && let Some(shard) = self.executor.decided_view().shard()
                 {
-                    cursor = shard.cursor(&share.range(self.group)).unwrap_or(cursor);
+                    cursor = shard.cursor(&share.low, share.high.as_deref(), share.reverse).unwrap_or(cursor);
                 }
                 if self.parts.len() >= PARTS_MAX {
                     self.parts.pop_front();
@@ -122,7 +122,10 @@ impl Replica {
             if crate::mutant!(part_at_tip)
                 && let Some(shard) = self.executor.machine().shard()
             {
-                let at_tip = shard.cursor(&part.share.range(self.group));
+                let at_tip = {
+                    let share = &part.share;
+                    shard.cursor(&share.low, share.high.as_deref(), share.reverse)
+                };
                 part.cursor = at_tip.map_or(part.cursor, Box::new);
             }
             effects.push(Effect::Part(part));

@@ -8,7 +8,7 @@ use coppice_ordering::{Instance, ReadToken, Ticket};
 use super::{Effect, READS_MAX, Replica, refuse};
 use crate::machine::Machine;
 use crate::machine::shard::{CHANGES_KEPT, Shard};
-use crate::request::{Origin, Refusal, Reply, Request};
+use crate::request::{Bounds, Origin, Refusal, Reply, Request};
 
 /// Changes that are looked at for one request, a quarter of a millisecond's work: those of sixty-four ranges that
 /// nobody validated for as long as changes are remembered, or of thousands that were read a moment ago.
@@ -178,13 +178,17 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
             Some((values, left_out)) => Reply::Read { instance, values, left_out },
             None => wrong,
         },
-        Request::Range(range) => match shard.cursor(range) {
+        Request::Range(range) => match shard.cursor(&range.low, range.high.as_deref(), range.reverse) {
             Some(cursor) => {
                 let version = version.filter(|_| range.versioned);
                 Reply::Range { instance, cursor: Box::new(cursor), range: range.clone(), version }
             }
             None => wrong,
         },
+        Request::Readings(ranges) => {
+            let cursor = |range: &Bounds| shard.cursor(&range.low, range.high.as_deref(), range.reverse).map(Box::new);
+            Reply::Readings { instance, version, cursors: ranges.iter().map(cursor).collect() }
+        }
         Request::Validate(asked) => match validate(shard, version, asked) {
             Some(unchanged) => Reply::Validated { instance, unchanged },
             None => wrong,

@@ -88,6 +88,9 @@ impl Shard {
             }
             return;
         }
+        if let Some(request) = origin.gathers() {
+            return self.on_gathered(request, id, reply);
+        }
         if origin.is_own() {
             if let Some(waiting) = self.own.remove(&origin.stream) {
                 _ = waiting.send(reply);

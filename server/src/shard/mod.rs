@@ -9,6 +9,7 @@
 //! write per link, one write per connection.
 
 mod effects;
+mod gathers;
 mod gauges;
 mod group;
 mod lag;
@@ -44,6 +45,7 @@ pub use pilot::{Flushes, Tuned};
 
 use crate::control::ToControl;
 use crate::failpoints::failpoint;
+use crate::gather::Gathers;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
 use crate::metrics::{self, Stage};
@@ -123,6 +125,7 @@ pub struct Shard {
     log: Option<Log>,
     appends: Vec<Append>,
     queries: queries::Queries,
+    gathers: Gathers,
     pilot: pilot::Pilot,
     look: look::Look,
     vigil: Vigil,
@@ -163,6 +166,7 @@ impl Shard {
                 log: None,
                 appends: Vec::new(),
                 queries: queries::Queries::new(),
+                gathers: Gathers::new(index),
                 pilot: pilot::Pilot::new(),
                 look,
                 vigil: Vigil::default(),
@@ -392,6 +396,7 @@ impl Shard {
 
     fn end_turn(&mut self) {
         self.deliver_letters();
+        self.ask_for_gathers();
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();
@@ -448,6 +453,7 @@ impl Shard {
             self.step(id, Input::Tick);
         }
         self.tick_queries(now);
+        self.tick_gathers(now);
         self.watch(now);
         self.settle(now);
         self.turn.notify_one();
@@ -458,6 +464,7 @@ impl Shard {
         let deadlines = self.groups.values().filter_map(|group| group.replica.deadline());
         deadlines
             .chain(self.queries.deadline())
+            .chain(self.gathers.deadline())
             .chain(self.watch_at())
             .chain(self.settle_at())
             .min()

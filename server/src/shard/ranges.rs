@@ -6,7 +6,7 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_btree::{Cursor, Direction, Run, WideRun, WordsBuffer};
 use coppice_client::wire::part::PartHead;
-use coppice_client::wire::{PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
+use coppice_client::wire::{GatherRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
 use coppice_ordering::Instance;
 
 use crate::multicast::Share;
@@ -71,6 +71,13 @@ impl From<Box<RangeRequest>> for Terms {
     }
 }
 
+impl From<&GatherRequest> for Terms {
+    fn from(range: &GatherRequest) -> Terms {
+        let GatherRequest { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *range;
+        Terms { keys_only, count_only, pairs_max, bytes_max, credit }
+    }
+}
+
 impl From<&Share> for Terms {
     fn from(share: &Share) -> Terms {
         let Share { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *share;
@@ -83,6 +90,8 @@ pub struct RangeJob {
     cursor: Box<Cursor>,
     terms: Terms,
     position: Position,
+    /// The parts in other partitions that follow.
+    behind: std::vec::IntoIter<(Position, Box<Cursor>)>,
     /// Of the query that it is a part of.
     ticket: Option<Ticket>,
     /// For a reader who will ask whether it has changed.
@@ -108,11 +117,19 @@ impl RangeJob {
         RangeJob::at(position, Some(ticket), cursor, terms.into())
     }
 
+    /// A range over several partitions, of which there is at least one.
+    pub fn gathered(parts: Vec<(Position, Box<Cursor>)>, terms: impl Into<Terms>) -> Option<RangeJob> {
+        let mut behind = parts.into_iter();
+        let (position, cursor) = behind.next()?;
+        Some(RangeJob { behind, ..RangeJob::at(position, None, cursor, terms.into()) })
+    }
+
     fn at(position: Position, ticket: Option<Ticket>, cursor: Box<Cursor>, terms: Terms) -> RangeJob {
         RangeJob {
             cursor,
             terms,
             position,
+            behind: Vec::new().into_iter(),
             ticket,
             version: None,
             credit: i64::from(terms.credit),
@@ -162,10 +179,30 @@ impl RangeJob {
             self.eight = false;
             return self.send(stream, out);
         }
-        let end = done.then_some(if self.limited { PartEnd::Limited } else { PartEnd::Complete });
+        let end = self.end_of_part(done);
         self.credit -= part.finish(before, end) as i64;
         self.number += 1;
-        done
+        self.go_on(done, end)
+    }
+
+    /// How the range ends, if it ends with this part.
+    fn end_of_part(&self, done: bool) -> Option<PartEnd> {
+        match done {
+            true if self.limited => Some(PartEnd::Limited),
+            true if self.behind.as_slice().is_empty() => Some(PartEnd::Complete),
+            _ => None,
+        }
+    }
+
+    /// Behind a chunk, the last one of its part or not: whether the range has ended.
+    fn go_on(&mut self, done: bool, end: Option<PartEnd>) -> bool {
+        if done
+            && end.is_none()
+            && let Some((position, cursor)) = self.behind.next()
+        {
+            (self.position, self.cursor, self.eight) = (position, cursor, true);
+        }
+        end.is_some()
     }
 
     fn fill(&mut self, part: &mut PartWriter<'_>) {
@@ -226,11 +263,13 @@ impl RangeJob {
             taken
         });
         let done = self.limited || self.cursor.is_done();
+        let end = self.end_of_part(done);
         if done {
-            let part = PartWriter::new(out, &self.head(stream), 0, true);
-            part.finish(self.sum.pairs, Some(if self.limited { PartEnd::Limited } else { PartEnd::Complete }));
+            let part = PartWriter::new(out, &self.head(stream), self.number, true);
+            part.finish(self.sum.pairs, end);
+            self.number += 1;
         }
-        done
+        self.go_on(done, end)
     }
 }
 

@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, Command, CommandRefusal, Completed, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind, Limits,
-    MapReply, NodeId, NodeIdentity, PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter,
+    ClientId, Command, CommandRefusal, Completed, FEATURE_GATHER, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind,
+    Limits, MapReply, NodeId, NodeIdentity, PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter,
     Request as Asked, encode_frame,
 };
 use coppice_server::net::translate;
@@ -152,6 +152,10 @@ impl World {
             Asked::Read(read) => (read.partition, Request::Read(read)),
             Asked::Range(range) => (range.partition, Request::Range(Box::new(range))),
             Asked::Validate(asked) => (asked.partition, Request::Validate(asked)),
+            Asked::Gather(range) => {
+                let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
+                return self.gather(node, origin, range);
+            }
             Asked::Query(query) => return self.on_query(number, stream, &query),
             Asked::PartCredit { query, partition, bytes } => {
                 let line = self.lines.get_mut(&number);
@@ -194,6 +198,11 @@ impl World {
         if let Some(line) = self.lines.get_mut(&number).filter(|_| stale) {
             line.stale.insert(stream);
         }
+        self.ask(node, group, origin, request);
+    }
+
+    /// A request for a replica of a node, if it is there.
+    pub(super) fn ask(&mut self, node: usize, group: PartitionId, origin: Origin, request: Request) {
         let own = NodeId(node as u32 + 1);
         let here = self.nodes[node].hosts.contains_key(&group);
         let refusal = match here {
@@ -218,9 +227,10 @@ impl World {
         let Some(line) = self.lines.get_mut(&number) else { return };
         line.greeted = Some(client);
         let node = line.node;
+        let gathers = self.plan.gatherers >> (node % 32) & 1 == 1;
         let hello = HelloOk {
             protocol: 1,
-            features: FEATURE_VALIDATE,
+            features: FEATURE_VALIDATE | if gathers { FEATURE_GATHER } else { 0 },
             cluster: Some(CLUSTER),
             node: Some(NodeIdentity {
                 node: NodeId(node as u32 + 1),
@@ -248,12 +258,16 @@ impl World {
 
     /// Whether what is answered was asked to be answered at once.
     pub fn is_stale(&self, origin: Origin) -> bool {
-        self.lines.get(&origin.connection).is_none_or(|line| line.stale.contains(&origin.stream))
+        let line = self.lines.get(&origin.connection);
+        origin.gathers().is_none() && line.is_none_or(|line| line.stale.contains(&origin.stream))
     }
 
     /// A replica answers.
     pub fn reply(&mut self, node: usize, group: PartitionId, origin: Origin, reply: Reply) {
         let stream = origin.stream;
+        if let Some(request) = origin.gathers() {
+            return self.on_gathered(node, request, group, reply);
+        }
         if origin.is_own() {
             return self.on_own_reply(node, stream);
         }
@@ -295,8 +309,15 @@ impl World {
                 line.ranges.insert(stream, job);
                 return self.pump_range(origin.connection, stream);
             }
-            Reply::Range { .. } | Reply::Refused(Refusal::Busy) => busy.encode(&mut out, stream),
-            Reply::Directory(_) => {}
+            Reply::Gathered { parts, range } if line.ranges.len() < RANGES_MAX => {
+                let job = RangeJob::gathered(parts, &*range).map(Range);
+                line.ranges.extend(job.map(|job| (stream, job)));
+                return self.pump_range(origin.connection, stream);
+            }
+            Reply::Range { .. } | Reply::Gathered { .. } | Reply::Refused(Refusal::Busy) => {
+                busy.encode(&mut out, stream)
+            }
+            Reply::Directory(_) | Reply::Readings { .. } => {}
             Reply::Cut(cut) => {
                 _ = cut.encode(&mut out, stream);
                 return self.answer(origin.connection, out);

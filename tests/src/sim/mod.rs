@@ -38,6 +38,7 @@ mod events;
 mod exhaustive;
 mod failing;
 mod faults;
+mod gathers;
 mod groups;
 mod known;
 mod ledger;

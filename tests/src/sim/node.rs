@@ -7,6 +7,7 @@ use std::sync::Arc;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Instance, Lsn, Message, Record, ReplicaId, Time, multicast};
+use coppice_server::gather::Gathers;
 use coppice_server::log::{Append, Entry};
 use coppice_server::multicast::{Letter, Word};
 use coppice_server::net::peer::Envelope;
@@ -113,6 +114,8 @@ pub struct Node {
     pub control: Control,
     /// Its coordinator.
     pub desk: Desk,
+    /// Ranges over several partitions that it reads.
+    pub gathers: Gathers,
     /// Its replicas.
     pub hosts: BTreeMap<PartitionId, Host>,
     /// Records that this process found on disk, of replicas that have not begun yet.
@@ -150,6 +153,7 @@ impl Node {
             cut_start: None,
             control: Control::default(),
             desk: Desk::new(plan.coordinator()),
+            gathers: Gathers::new(0),
             hosts: BTreeMap::new(),
             found: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -170,6 +174,7 @@ impl Node {
         self.found.clear();
         self.parked.clear();
         (self.desk, self.control) = (Desk::new(self.desk.settings.clone()), Control::default());
+        self.gathers = Gathers::new(0);
         self.leaders.clear();
         self.limits = None;
     }
@@ -385,6 +390,10 @@ impl World {
         if due && self.nodes[node].life == life && self.nodes[node].up {
             self.coordinate(node, multicast::Input::Tick);
         }
+        let due = self.nodes[node].gathers.deadline().is_some_and(|deadline| deadline <= local);
+        if due && self.nodes[node].life == life && self.nodes[node].up {
+            self.tick_gathers(node);
+        }
         self.arm(node);
     }
 
@@ -392,7 +401,8 @@ impl World {
     pub fn arm(&mut self, node: usize) {
         let now = self.now;
         let each = &mut self.nodes[node];
-        let deadlines = each.hosts.values().filter_map(|host| host.replica.deadline()).chain(each.desk.deadline());
+        let deadlines = each.hosts.values().filter_map(|host| host.replica.deadline());
+        let deadlines = deadlines.chain(each.desk.deadline()).chain(each.gathers.deadline());
         let Some(deadline) = deadlines.min() else { return };
         let at = each.clock.when(deadline).max(now);
         if each.up && each.tick_at.is_none_or(|before| at < before) {

@@ -41,6 +41,7 @@ pub(super) enum Purpose {
     Acts,
     Escape,
     Collects,
+    Gathers,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -85,6 +86,9 @@ pub struct Plan {
     /// Which clients collect ranges across partitions before they ask for a ticket, one bit each.
     #[serde(default)]
     pub collectors: u32,
+    /// Which nodes gather ranges across partitions for clients, one bit each.
+    #[serde(default)]
+    pub gatherers: u32,
     /// Sessions per partition.
     pub sessions_max: usize,
     /// A session that ordered nothing for so many instances ends.
@@ -208,6 +212,7 @@ impl Plan {
             ahead_max: if shape.below(2) == 0 { 1_024 } else { 1 + log_draw(&mut shape, 64) as usize },
             capacities: capacities(seed),
             collectors: collectors(seed),
+            gatherers: gatherers(seed),
             segment_bytes: 24 << (10 + shape.below(4)),
             place_timeout: place_timeout(seed),
             query_deadline: 0,
@@ -370,6 +375,13 @@ fn capacities(seed: u64) -> [usize; 3] {
 /// In a quarter of the seeds no client collects, in another quarter all do.
 fn collectors(seed: u64) -> u32 {
     let mut random = random(seed, Purpose::Collects, 0);
+    let some = random.next() as u32;
+    [0, some, some, u32::MAX][random.below(4)]
+}
+
+/// In a quarter of the seeds no node gathers, in another quarter all do.
+fn gatherers(seed: u64) -> u32 {
+    let mut random = random(seed, Purpose::Gathers, 0);
     let some = random.next() as u32;
     [0, some, some, u32::MAX][random.below(4)]
 }

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 231] = [
+pub const NAMES: [&str; 235] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -239,6 +239,10 @@ pub const NAMES: [&str; 231] = [
     "client: a range across partitions is one moment without a ticket",
     "validation: unchanged",
     "validation: changed",
+    "gather: one moment",
+    "gather: comes to nothing",
+    "gather: a replica refuses",
+    "gather: waited for too long",
 ];
 
 /// How often each was met.

@@ -65,6 +65,10 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
         Reply::Opened(session) => words(session, hash),
         Reply::Read { instance, values, left_out } => words(&(instance, values, left_out), hash),
         Reply::Range { instance, range, version, .. } => words(&(instance, range, version), hash),
+        Reply::Readings { instance, version, cursors } => words(&(instance, version, cursors.len()), hash),
+        Reply::Gathered { parts, range } => {
+            words(&(parts.iter().map(|(position, _)| *position).collect::<Vec<_>>(), range), hash);
+        }
         Reply::Validated { instance, unchanged } => words(&(instance, unchanged), hash),
         Reply::Cut(cut) => words(cut, hash),
         Reply::Completed { ticket } => words(ticket, hash),

@@ -189,10 +189,13 @@ impl World {
                 None => return Ok(()),
             },
             Reply::Opened(session) => (session.partition, session.instance, session.index),
-            Reply::Read { instance, .. } | Reply::Range { instance, .. } | Reply::Validated { instance, .. } => {
-                (group, instance.0, u32::MAX)
-            }
-            Reply::Directory(_)
+            Reply::Read { instance, .. }
+            | Reply::Range { instance, .. }
+            | Reply::Readings { instance, .. }
+            | Reply::Validated { instance, .. } => (group, instance.0, u32::MAX),
+            // Made of readings that were held against this.
+            Reply::Gathered { .. }
+            | Reply::Directory(_)
             | Reply::Refused(_)
             | Reply::Unsure { .. }
             | Reply::Cut(_)

@@ -79,7 +79,8 @@ impl Recording {
     /// A chunk of the range in `slot`, and the position where it still held, if that is not its own.
     pub fn part(&mut self, slot: u32, part: &Part<'_>, as_of: Option<wire::Position>) {
         let Some(open) = &mut self.slots[slot as usize] else { return };
-        if part.number == 0 {
+        let partition = part.position.partition.0;
+        if part.number == 0 || open.positions.last().is_none_or(|last| last.0 != partition) {
             open.positions.push(place(as_of.unwrap_or(part.position)));
         }
         open.ticket = part.ticket.map(|ticket| (ticket.round, ticket.replica.0, ticket.n));

@@ -1,7 +1,6 @@
 //! Reading a partition's state: keys, ranges, and parts of queries.
 
 use coppice_btree::{Cursor, Direction, KeyRange, Value};
-use coppice_client::wire::RangeRequest;
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
 
 use super::Shard;
@@ -28,13 +27,13 @@ impl Shard {
         Some((values, left_out))
     }
 
-    /// A walk over `range` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it is
+    /// A walk over `[low, high)` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it is
     /// sealed.
-    pub fn cursor(&self, range: &RangeRequest) -> Option<Cursor> {
+    pub fn cursor(&self, low: &[u8], high: Option<&[u8]>, reverse: bool) -> Option<Cursor> {
         if self.is_closed() {
             return None;
         }
-        self.part(&range.low, range.high.as_deref(), range.reverse)
+        self.part(low, high, reverse)
     }
 
     /// The same for a part of a query: a sealed partition gives it too.

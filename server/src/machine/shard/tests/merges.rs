@@ -76,7 +76,7 @@ fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
     assert_eq!(upper.shard.digest(), before, "a sealed partition has changed");
     assert_eq!(upper.shard.get_all([&b"m"[..]].into_iter()), None, "another partition may have it already");
     let range = range("k", None);
-    assert!(upper.shard.cursor(&range).is_none());
+    assert!(upper.shard.cursor(&range.low, None, false).is_none());
     assert!(
         upper.shard.part(&range.low, None, false).is_some(),
         "a query that was cut by the map of before gets its part"
@@ -346,7 +346,7 @@ fn mv12_what_a_partition_leaves_is_decided() {
 fn mv3_a_read_is_checked_in_the_state_that_it_reads() {
     let (lower, _) = cut();
     assert_eq!(lower.shard.get_all([&b"t"[..]].into_iter()), None);
-    assert!(lower.shard.cursor(&range("a", Some("z"))).is_none());
+    assert!(lower.shard.cursor(b"a", Some(b"z"), false).is_none());
     assert!(lower.shard.get_all([&b"a"[..]].into_iter()).is_some());
 }
 

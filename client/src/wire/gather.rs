@@ -1,0 +1,123 @@
+//! A range over several partitions that one node reads, because it has a replica of each: that node makes one moment of
+//! it (the server's `gather`).
+//!
+//! ```text
+//! Gather = u8 flags (1 reverse, 2 keys only, 4 count, 8 high), varint pairs_max, varint bytes_max, varint credit,
+//!          varint parts, parts x part, [high]
+//! part   = varint partition, low;  low, high = varint length, bytes
+//! ```
+//! Parts stand in ascending order, each up to the low end of the next one, the last one up to `high`. The answer is one
+//! sequence of `Part` frames, part after part in the order of the range, numbered through; each part that a limit did
+//! not leave out has at least one, which says where it was read. `Refused` with `Aborted`: something of it changed
+//! while it was read.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use coppice_btree::Value;
+
+use super::frame::{Kind, begin_frame, end_frame};
+use super::varint::{Reader, WireError, put_varint};
+use super::{GATHER_PARTS_MAX, KEY_BYTES_MAX, PartitionId};
+
+const REVERSE: u8 = 1;
+const KEYS_ONLY: u8 = 2;
+const COUNT: u8 = 4;
+const HIGH: u8 = 8;
+
+/// A range over several partitions, for a node that has a replica of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatherRequest {
+    /// Each partition of the range, and the first key wanted of it; ascending.
+    pub parts: Vec<(PartitionId, Value)>,
+    /// First key beyond; none: to the end of the last partition.
+    pub high: Option<Value>,
+    /// From the high end down.
+    pub reverse: bool,
+    /// Leaves the values out.
+    pub keys_only: bool,
+    /// Sends no pairs, only how many there are (limits apply).
+    pub count_only: bool,
+    /// Pairs at most; 0: no limit.
+    pub pairs_max: u64,
+    /// Bytes of keys and values at most, though at least one pair; 0: no limit.
+    pub bytes_max: u64,
+    /// Bytes of parts that may come before the client sends `Credit`. A chunk may overdraw it, the next one waits.
+    pub credit: u32,
+}
+
+impl GatherRequest {
+    /// The bounds of a part.
+    ///
+    /// # Panics
+    /// If there is no such part.
+    pub fn bounds(&self, part: usize) -> (&Value, Option<&Value>) {
+        let high = self.parts.get(part + 1).map(|(_, low)| low).or(self.high.as_ref());
+        (&self.parts[part].1, high)
+    }
+
+    /// Appends a `Gather` frame. There are two to [`GATHER_PARTS_MAX`] parts, and they fit a frame: the caller has
+    /// checked.
+    pub fn encode(&self, out: &mut BytesMut, stream: u32) {
+        let start = begin_frame(out, Kind::Gather, stream);
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.put_u8(
+            flag(self.reverse, REVERSE)
+                | flag(self.keys_only, KEYS_ONLY)
+                | flag(self.count_only, COUNT)
+                | flag(self.high.is_some(), HIGH),
+        );
+        put_varint(out, self.pairs_max);
+        put_varint(out, self.bytes_max);
+        put_varint(out, u64::from(self.credit));
+        put_varint(out, self.parts.len() as u64);
+        for (partition, low) in &self.parts {
+            put_varint(out, u64::from(partition.0));
+            put_bound(out, low);
+        }
+        if let Some(high) = &self.high {
+            put_bound(out, high);
+        }
+        end_frame(out, start);
+    }
+
+    pub(super) fn decode(body: &Bytes) -> Result<GatherRequest, WireError> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        if flags & !(REVERSE | KEYS_ONLY | COUNT | HIGH) != 0 {
+            return Err(WireError::Unknown { what: "gather flag", value: u64::from(flags) });
+        }
+        let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
+        let count = reader.varint_u32()?;
+        if count as usize > GATHER_PARTS_MAX {
+            return Err(WireError::Limit { what: "parts", value: u64::from(count), max: GATHER_PARTS_MAX as u64 });
+        }
+        if count == 0 {
+            return Err(WireError::Empty("parts"));
+        }
+        let mut parts = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            parts.push((PartitionId(reader.varint_u32()?), read_bound(&mut reader)?));
+        }
+        let high = if flags & HIGH != 0 { Some(read_bound(&mut reader)?) } else { None };
+        reader.finish()?;
+        Ok(GatherRequest {
+            parts,
+            high,
+            reverse: flags & REVERSE != 0,
+            keys_only: flags & KEYS_ONLY != 0,
+            count_only: flags & COUNT != 0,
+            pairs_max,
+            bytes_max,
+            credit,
+        })
+    }
+}
+
+fn put_bound(out: &mut BytesMut, bound: &Value) {
+    put_varint(out, bound.len() as u64);
+    out.put_slice(bound);
+}
+
+/// A bound may be one byte longer than a key: the first key behind the longest one.
+fn read_bound(reader: &mut Reader<'_>) -> Result<Value, WireError> {
+    reader.bytes("bound length", KEY_BYTES_MAX + 1).map(Value::from)
+}
