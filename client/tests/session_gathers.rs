@@ -1,5 +1,5 @@
-//! Ranges across partitions that one node reads, in worlds that misbehave in one way. What wild worlds do all at once is
-//! in `session_model`.
+//! Ranges across partitions that one node reads, in worlds that misbehave in one way. What wild worlds do all at once
+//! is in `session_model`.
 
 mod model;
 

@@ -114,9 +114,9 @@ impl Paxos {
         }
     }
 
-    /// A follower asks how far it must have decided. Its question is a round by itself: it left behind the reads that it
-    /// is for, when the follower had promised no ballot above this one. Where the two are a quorum, no other leader can
-    /// have decided anything before those reads came.
+    /// A follower asks how far it must have decided. Its question is a round by itself: it left behind the reads that
+    /// it is for, when the follower had promised no ballot above this one. Where the two are a quorum, no other leader
+    /// can have decided anything before those reads came.
     pub(super) fn on_read_position(&mut self, from: ReplicaId, m: ReadPosition, effects: &mut Vec<Effect>) {
         let (me, now, position) = (self.id, self.now, self.learner.decided_upto);
         let ReadPosition { incarnation, ask, .. } = m;

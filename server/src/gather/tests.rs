@@ -238,7 +238,8 @@ proptest! {
                     g.validate(now, acts);
                 }),
                 Move::Answer(which) if !asks.is_empty() => {
-                    let (partition, number, request): (PartitionId, u64, Request) = asks.remove(which.index(asks.len()));
+                    let asked: (PartitionId, u64, Request) = asks.remove(which.index(asks.len()));
+                    let (partition, number, request) = asked;
                     let reply = replicas[partition.0 as usize].answer(&request);
                     on(&mut gathers, |g, acts| g.on_reply(number, partition, reply, acts))
                 }

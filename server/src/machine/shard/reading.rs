@@ -27,8 +27,8 @@ impl Shard {
         Some((values, left_out))
     }
 
-    /// A walk over `[low, high)` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it is
-    /// sealed.
+    /// A walk over `[low, high)` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it
+    /// is sealed.
     pub fn cursor(&self, low: &[u8], high: Option<&[u8]>, reverse: bool) -> Option<Cursor> {
         if self.is_closed() {
             return None;
