@@ -111,7 +111,7 @@ impl Session {
             // Each of a kind is as likely as the others.
             let (count, drawn) = if leads { &mut leader } else { &mut other };
             *count += 1;
-            if *count == 1 || self.draws.next() % *count == 0 {
+            if *count == 1 || self.draws.next().is_multiple_of(*count) {
                 *drawn = Some(at);
             }
         }

@@ -355,8 +355,11 @@ impl World {
             Effect::Complete { token, result, .. } => self.complete(client, token, result),
             Effect::Part { token, part, as_of } => {
                 let Some(waiting) = self.clients[client].waiting.get_mut(&token) else { return };
+                let (call, bytes) = (waiting.key, part.len() as u32);
+                let mut streams = false;
                 match Part::decode(&part) {
                     Ok(part) => {
+                        streams = part.ticket.is_none() && part.end.is_none();
                         waiting.pairs.extend(part.pairs().map(|(key, value)| (text(key), text(value))));
                         waiting.ticket = part.ticket.map(ticket);
                         let position = as_of.unwrap_or(part.position);
@@ -365,6 +368,13 @@ impl World {
                         }
                     }
                     Err(error) => self.fail("wire", format!("a part cannot be read: {error}")),
+                }
+                if streams {
+                    // It was read at once.
+                    let now = Time(self.now);
+                    let each = &mut self.clients[client];
+                    each.session.step(now, Input::Credit { call, bytes }, &mut each.effects);
+                    self.turn_later(client);
                 }
             }
         }
