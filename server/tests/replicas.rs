@@ -174,7 +174,7 @@ impl World {
             assert_eq!(first, digest, "replica {at} differs at {instance}");
         }
         let executor = self.hosts[at].replica.executor();
-        let state = executor.decided_view().shard().and_then(|shard| shard.cursor(&everything(false)));
+        let state = executor.decided_view().shard().and_then(|shard| shard.cursor(b"", None, false));
         self.states.entry(executor.decided()).or_insert_with(|| state.expect("a partition that is open"));
     }
 

@@ -353,6 +353,7 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out
             replies.answer(stream, &reply).unwrap();
             replies.finish();
         }
+        Request::Gather(_) => panic!("nobody was told that this is understood"),
         Request::Credit(bytes) => credit(state, (stream, None), bytes, ranges, out),
         Request::Cancel => drop(ranges.remove(&(stream, None))),
         Request::Query(query) => begin_query(state, cluster, stream, &query, ranges, out),

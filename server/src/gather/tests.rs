@@ -86,8 +86,11 @@ fn on(gathers: &mut Gathers, act: impl FnOnce(&mut Gathers, &mut Vec<Act>)) -> (
     sort(acts)
 }
 
-/// What a client gets: where each part was read, and its pairs.
-fn given(reply: Reply) -> Vec<(Position, Vec<(Vec<u8>, u64)>)> {
+/// Where a part was read, and its pairs.
+type Given = (Position, Vec<(Vec<u8>, u64)>);
+
+/// What a client gets.
+fn given(reply: Reply) -> Vec<Given> {
     let Reply::Gathered { parts, range } = reply else { panic!("no range") };
     let mut job = RangeJob::gathered(parts, &*range).expect("parts");
     let (mut out, mut decoder) = (bytes::BytesMut::new(), FrameDecoder::default());
