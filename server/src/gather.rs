@@ -6,7 +6,8 @@
 //! gate (ordering.md 3). When all are, and not before, each replica is asked whether anything of what it gave has
 //! changed (`Validate`), a linearizable read (ordering.md 7): a leader confirms that it leads, a follower asks its
 //! leader how far it must have decided, and waits for that. If nothing has changed, all parts held at the moment when
-//! the last of them was read. If something has, there is no answer: the client asks the coordinator.
+//! the last of them was read. If something has, all is read once more: a replica that lagged behind its leader has come
+//! as far by then. If something has again, there is no answer: the client asks the coordinator.
 //!
 //! What a client collects by itself waits in its memory, chunk by chunk, until it is validated. Here that is the
 //! snapshots, whatever the size of the range; bytes leave once, when it is known that they count.
@@ -30,6 +31,11 @@ const PARTS_MAX: usize = 65_536;
 /// A range for which nothing came so long comes to nothing: an answer was lost between shards, or nobody leads. As long
 /// as a client waits before it asks somebody else.
 const LASTS_MAX: Duration = Duration::from_millis(500);
+
+/// Why a gather came to nothing, for its client.
+const CHANGED: &str = "the range changed while it was read";
+const UNCOUNTED: &str = "a partition has decided nothing for a while";
+const UNANSWERED: &str = "a replica of this node did not answer in time";
 
 /// What a gather wants done.
 pub enum Act {
@@ -68,6 +74,8 @@ struct Gather {
     parts: Vec<Option<Read>>,
     unread: usize,
     unvalidated: usize,
+    /// It was read before, and something had changed.
+    again: bool,
     since: Time,
 }
 
@@ -119,13 +127,20 @@ impl Gathers {
             let partition = range.parts[0].0;
             return acts.push(Act::Answer { partition, origin, reply: Reply::Refused(Refusal::Busy) });
         }
-        let id = self.first + self.under_way.len() as u64;
+        let (range, parts) = (Box::new(range), Vec::with_capacity(count));
+        self.read_all(Gather { origin, range, parts, unread: count, unvalidated: count, again: false, since: now });
+    }
+
+    /// Lets all parts of a gather be read, under a number of its own.
+    fn read_all(&mut self, mut gather: Gather) {
+        let (id, count) = (self.first + self.under_way.len() as u64, gather.range.parts.len());
         self.parts += count;
-        for (place, (partition, _)) in (0..).zip(&range.parts) {
+        for (place, (partition, _)) in (0..).zip(&gather.range.parts) {
             self.unread.entry(*partition).or_default().push((id, place));
         }
-        let parts = (0..count).map(|_| None).collect();
-        let gather = Gather { origin, range: Box::new(range), parts, unread: count, unvalidated: count, since: now };
+        gather.parts.clear();
+        gather.parts.resize_with(count, || None);
+        (gather.unread, gather.unvalidated) = (count, count);
         self.under_way.push_back(Some(gather));
     }
 
@@ -200,7 +215,7 @@ impl Gathers {
                 for (place, unchanged) in places.into_iter().zip(unchanged) {
                     match unchanged {
                         true => self.on_unchanged(place, instance.0, acts),
-                        false => self.end(place.0, partition, aborted(), acts),
+                        false => self.on_changed(place.0, partition, acts),
                     }
                 }
             }
@@ -208,7 +223,7 @@ impl Gathers {
                 places.into_iter().for_each(|(id, _)| self.end(id, partition, Reply::Refused(refusal), acts));
             }
             // Nobody counts changes while nothing is decided.
-            _ => places.into_iter().for_each(|(id, _)| self.end(id, partition, aborted(), acts)),
+            _ => places.into_iter().for_each(|(id, _)| self.end(id, partition, aborted(UNCOUNTED), acts)),
         }
     }
 
@@ -240,6 +255,15 @@ impl Gathers {
         gather.unvalidated -= 1;
         if gather.unvalidated == 0 {
             self.finish(id, acts);
+        }
+    }
+
+    /// What is on its way to the first try, or back, finds nothing under its number any more.
+    fn on_changed(&mut self, id: u64, partition: PartitionId, acts: &mut Vec<Act>) {
+        match self.take(id) {
+            Some(gather) if !gather.again => self.read_all(Gather { again: true, ..gather }),
+            Some(gather) => acts.push(Act::Answer { partition, origin: gather.origin, reply: aborted(CHANGED) }),
+            None => {}
         }
     }
 
@@ -284,7 +308,7 @@ impl Gathers {
             && gather.since + LASTS_MAX <= now
         {
             let partition = gather.range.parts[0].0;
-            self.end(self.first, partition, aborted(), acts);
+            self.end(self.first, partition, aborted(UNANSWERED), acts);
         }
         while self.asked.first_key_value().is_some_and(|(_, asked)| asked.since + LASTS_MAX <= now) {
             self.asked.pop_first();
@@ -292,6 +316,6 @@ impl Gathers {
     }
 }
 
-fn aborted() -> Reply {
-    Reply::Aborted { text: "the range changed while it was read".into() }
+fn aborted(why: &str) -> Reply {
+    Reply::Aborted { text: why.into() }
 }

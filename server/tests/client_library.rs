@@ -87,3 +87,60 @@ fn acknowledged_writes_survive_leaders_that_stop_and_none_is_executed_twice() {
     let reads = client.execute(vec![Operation::Get { key: 0u64.to_be_bytes().into() }]);
     assert!(matches!(reads[0].as_ref().unwrap().output, OpResult::Get { value: Some(_) }));
 }
+
+/// Each node has its partitions on several threads. One writer counts up through all partitions in turn: a range over
+/// them shows the same number everywhere, or one more up to where the writer is. Between two rounds of the writer
+/// nothing changes, and no ticket is needed, but where a leader has just gone.
+#[test]
+fn a_range_over_partitions_of_many_threads_is_one_moment() {
+    const PARTITIONS: u32 = 5;
+    let directory = Scratch::new("threads");
+    let mut options = LocalOptions { partitions: PARTITIONS, ..LocalOptions::new(&directory.0) };
+    options.node.shard_threads = 3;
+    let cluster = formed(&options);
+    let (client, map) = (connect(&cluster), common::cluster::map(&cluster));
+    let keys: Vec<Vec<u8>> = map.partitions.iter().map(|entry| [&entry.low[..], b"\0"].concat()).collect();
+    assert_eq!(keys.len(), PARTITIONS as usize);
+    let round = |n: u64| keys.iter().for_each(|key| drop(client.put(key.clone(), n.to_be_bytes()).unwrap()));
+    round(0);
+    let read = |reader: &coppice_client::blocking::Client, reverse: bool| {
+        let range = Range::between(&[], None);
+        let mut stream = reader.range(if reverse { range.reverse() } else { range }).unwrap();
+        let mut numbers = Vec::new();
+        while let Some((_, value)) = stream.next().unwrap() {
+            numbers.push(u64::from_be_bytes(value.try_into().unwrap()));
+        }
+        assert_eq!((numbers.len(), stream.positions().len()), (keys.len(), keys.len()));
+        if reverse {
+            numbers.reverse();
+        }
+        (numbers, stream.ticket())
+    };
+    let mut tickets = 0;
+    for n in 1..=20 {
+        round(n);
+        let (numbers, ticket) = read(&client, n % 2 == 0);
+        assert!(numbers.iter().all(|&found| found == n), "{n}: {numbers:?}");
+        tickets += usize::from(ticket.is_some());
+    }
+    assert!(tickets < 10, "{tickets} tickets");
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = connect(&cluster);
+        let (read, over) = (&read, &over);
+        let reading = scope.spawn(move || {
+            let mut ranges = 0;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let (numbers, _) = read(&reader, ranges % 2 == 0);
+                let steps = numbers.windows(2).filter(|pair| pair[0] != pair[1]).count();
+                let falls = numbers.windows(2).all(|pair| pair[0] == pair[1] || pair[0] == pair[1] + 1);
+                assert!(steps <= 1 && falls, "no moment: {numbers:?}");
+                ranges += 1;
+            }
+            ranges
+        });
+        (21..200).for_each(round);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reading.join().unwrap() > 10);
+    });
+}

@@ -152,6 +152,42 @@ fn all_parts_are_read_then_all_are_validated_many_at_a_time() {
 }
 
 #[test]
+fn what_has_changed_is_read_once_more() {
+    let (mut gathers, mut replicas) = (Gathers::new(3), [Played::default(), Played::default()]);
+    let now = Time(1);
+    for (changes, holds) in [(1, true), (2, false)] {
+        let (mut asks, _) = on(&mut gathers, |g, acts| {
+            g.begin(now, waits(changes), all(&[0, 1], false), acts);
+            g.read(now, acts);
+        });
+        let (mut left, mut ended) = (changes, Vec::new());
+        while !asks.is_empty() {
+            // What is read is changed before it is validated, so many times.
+            let validates = matches!(asks[0].2, Request::Validate(_));
+            if validates && asks.len() == 2 && left > 0 {
+                replicas[0].put("a", left.into());
+                left -= 1;
+            }
+            let (partition, number, request) = asks.remove(0);
+            let reply = replicas[partition.0 as usize].answer(&request);
+            let (more, answers) = on(&mut gathers, |g, acts| {
+                g.on_reply(number, partition, reply, acts);
+                g.read(now, acts);
+                g.validate(now, acts);
+            });
+            asks.extend(more);
+            ended.extend(answers);
+        }
+        assert!(matches!(&ended[..], [(_, origin, _)] if *origin == waits(changes)));
+        match ended.remove(0).2 {
+            Reply::Aborted { text } => assert!(!holds && text == CHANGED),
+            reply => assert!(holds && given(reply)[0].1 == [(b"a".to_vec(), 1)]),
+        }
+    }
+    assert_eq!((gathers.parts, gathers.deadline()), (0, None));
+}
+
+#[test]
 fn whatever_is_in_the_way_ends_it_at_once() {
     let wrong = || Reply::Refused(Refusal::WrongPartition);
     let silent = |g: &mut Gathers| {

@@ -22,7 +22,7 @@ impl Shard {
         let mut acts = Vec::new();
         self.gathers.on_reply(request, partition, reply, &mut acts);
         self.act_on_gathers(acts);
-        // Validations leave at the end of the turn.
+        // Validations leave at the end of the turn, and so does what is read once more.
         self.turn.notify_one();
     }
 

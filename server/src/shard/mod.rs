@@ -239,7 +239,10 @@ impl Shard {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut effects = std::mem::take(&mut self.effects);
         if !group.replica.is_leading()
-            || matches!(&input, Input::Request { request: Request::Read(_) | Request::Range(_), .. })
+            || matches!(
+                &input,
+                Input::Request { request: Request::Read(_) | Request::Range(_) | Request::Readings(_), .. }
+            )
         {
             self.pilot.other();
         }

@@ -21,6 +21,7 @@ impl World {
         let (now, mut acts) = (self.local(node), Vec::new());
         self.reached.reply(&reply);
         self.nodes[node].gathers.on_reply(request, partition, reply, &mut acts);
+        self.nodes[node].gathers.read(now, &mut acts);
         self.nodes[node].gathers.validate(now, &mut acts);
         self.act_on_gathers(node, acts);
         self.arm(node);
