@@ -29,12 +29,16 @@ fn start_with(seed: u64, config: Config) -> Run {
 /// The same, once it has been told of all leaders and is connected to them.
 fn start(seed: u64) -> Run {
     let mut run = start_with(seed, Config::default());
+    learn_leaders(&mut run);
+    run
+}
+
+fn learn_leaders(run: &mut Run) {
     for (token, key) in [(101, "a"), (102, "g"), (103, "n"), (104, "t")] {
         let put = Operation::put(key, &*format!("v{token}"));
         run.submit(token, Duration::from_secs(5), Request::Command(put.into())).unwrap();
     }
     run.run_for(Duration::from_secs(1));
-    run
 }
 
 fn ask(run: &mut Run, token: u64, range: &RangeCall) {
@@ -75,6 +79,27 @@ fn one_question_and_one_answer_are_enough() {
         }
         assert_eq!((run.session.calls_waiting(), run.world.count(Kind::Cancel)), (0, 0));
     }
+}
+
+/// Questions go together if the same node asks them always, and two sessions need not ask the same one.
+#[test]
+fn the_leader_at_one_end_of_a_range_is_asked_the_same_end_by_one_session() {
+    let mut ends = [0, 0];
+    for seed in 0..20 {
+        let mut run = start_with(seed, Config::default());
+        (0..).zip(&mut run.world.partitions).for_each(|(at, partition)| partition.leader = at % 3 + 1);
+        learn_leaders(&mut run);
+        for token in 1..=12 {
+            let (low, high) = [("b", "h"), ("h", "p"), ("p", "z")][token % 3];
+            ask(&mut run, token as u64, &range_call(Bytes::from(low), Some(Bytes::from(high)), token % 2 == 0));
+            run.run_for(Duration::from_secs(1));
+        }
+        let first = [2, 3, 1].repeat(4);
+        let last: Vec<u32> = first.iter().map(|node| node % 3 + 1).collect();
+        assert!(run.world.gatherers == first || run.world.gatherers == last, "{:?}", run.world.gatherers);
+        ends[usize::from(run.world.gatherers == last)] += 1;
+    }
+    assert!(ends.iter().all(|sessions| *sessions >= 5), "{ends:?}");
 }
 
 /// A program whose first call it is has no connection to the leaders yet. It needs none.

@@ -11,6 +11,7 @@ use crate::wire::{FEATURE_GATHER, GATHER_PARTS_MAX, GatherRequest};
 
 use super::calls::CallKey;
 use super::collects::Begun;
+use super::lane::Lane;
 use super::peers::{Flight, RangeFlight};
 use super::{Effect, Session};
 
@@ -68,9 +69,11 @@ impl Session {
         Begun::Yes
     }
 
-    /// A peer that has a replica of each of these partitions and can be asked now. For who reads from leaders, one that
-    /// leads a partition of the range if that is possible: so the work is spread as leaders are, and least waits for
-    /// another node.
+    /// A peer that has a replica of each of these partitions and can be asked now. For who reads from leaders, the one
+    /// that leads the partition at an end of the range, the same end always: a node has fewer kinds of questions then,
+    /// more of them in a message, and least waits for another node. Half of all sessions take the first partition, half
+    /// the last, so that a range that everybody wants is read by two nodes; where the one has enough of this session's,
+    /// another leader of a partition of the range takes the next, and else whoever has all of it.
     fn gatherer(
         &mut self,
         now: Time,
@@ -86,17 +89,19 @@ impl Session {
             return Err(Begun::No);
         }
         let (crowd, first) = (self.config.range_window.max(1), self.routes[routes.start]);
-        let (mut leader, mut other, mut crowded) = ((0, None), (0, None), false);
+        let end = if self.gathers_at_last { self.routes[routes.end - 1] } else { first };
+        let (mut drawn, mut crowded) = ([(0, None); 3], false);
         for place in 0..self.lanes[first].replicas.len() {
             let node = self.lanes[first].replicas[place];
             let lanes = || self.routes[routes.clone()].iter().map(|&lane| &self.lanes[lane]);
             if !lanes().all(|lane| lane.replicas.contains(&node)) {
                 continue;
             }
-            let leads = mode == ReadMode::AnyReplica || lanes().any(|lane| lane.leader == Some(node));
+            let leads = |lane: &Lane| mode == ReadMode::AnyReplica || lane.leader == Some(node);
+            let kind = if leads(&self.lanes[end]) { 0 } else { 2 - usize::from(lanes().any(leads)) };
             let known = self.peers.iter().position(|peer| peer.node == Some(node) && peer.is_open());
             let Some(at) = known.or_else(|| self.peer_of(node)) else { continue };
-            if leads {
+            if kind < 2 {
                 // If it is not connected now, then for the next range.
                 self.connect(now, at, effects);
             }
@@ -109,12 +114,12 @@ impl Session {
                 continue;
             }
             // Each of a kind is as likely as the others.
-            let (count, drawn) = if leads { &mut leader } else { &mut other };
+            let (count, drawn) = &mut drawn[kind];
             *count += 1;
             if *count == 1 || self.draws.next().is_multiple_of(*count) {
                 *drawn = Some(at);
             }
         }
-        leader.1.or(other.1).ok_or(if crowded { Begun::Later } else { Begun::No })
+        drawn.into_iter().find_map(|(_, drawn)| drawn).ok_or(if crowded { Begun::Later } else { Begun::No })
     }
 }

@@ -159,6 +159,8 @@ pub struct Session {
     unrouted: Vec<CallKey>,
     peers: Vec<Peer>,
     collects: collects::Collects,
+    /// Which end of a range across partitions says who is asked for it (`gatherer`).
+    gathers_at_last: bool,
     queries: queries::Queries,
     map_search: routing::MapSearch,
     /// Distinguishes the sessions that this client opens.
@@ -184,6 +186,7 @@ impl Session {
             unrouted: Vec::new(),
             peers: endpoints.into_iter().map(|address| Peer::new(address, None)).collect(),
             collects: collects::Collects::default(),
+            gathers_at_last: Draws(seed).next() % 2 == 1,
             queries: queries::Queries::default(),
             map_search: routing::MapSearch::default(),
             nonce: 0,

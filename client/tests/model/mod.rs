@@ -135,6 +135,8 @@ pub struct World {
     pub validates: bool,
     /// Nodes read ranges over several partitions.
     pub gathers: bool,
+    /// The nodes that were asked to, in turn.
+    pub gatherers: Vec<u32>,
 }
 
 pub const CLUSTER: ClusterId = ClusterId(0x00c0_ffee);
@@ -178,6 +180,7 @@ impl World {
             moments: moments::Moments::default(),
             validates: true,
             gathers: false,
+            gatherers: Vec::new(),
         }
     }
 

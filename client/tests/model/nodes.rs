@@ -124,7 +124,7 @@ impl World {
                 }
             },
             Request::Range(range) => return self.on_range(node, connection, stream, range),
-            Request::Gather(range) => return self.on_gather(connection, stream, range),
+            Request::Gather(range) => return self.on_gather(node, connection, stream, range),
             Request::Credit(bytes) => {
                 if let Some(range) = self.ranges.get_mut(&(connection, stream)) {
                     range.credit += i64::from(bytes);
@@ -262,7 +262,8 @@ impl World {
     }
 
     /// Every node has all partitions, and the world has one state: what is there now is one moment.
-    fn on_gather(&mut self, connection: ConnectionId, stream: u32, range: GatherRequest) {
+    fn on_gather(&mut self, node: u32, connection: ConnectionId, stream: u32, range: GatherRequest) {
+        self.gatherers.push(node);
         let mut parts = Vec::with_capacity(range.parts.len());
         for (at, (id, low)) in range.parts.iter().enumerate() {
             let (_, high) = range.bounds(at);
