@@ -38,8 +38,11 @@ impl Random {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PreVoting {
     pub granted: VoteSet,
-    /// When those are asked again that have not granted: a message may be lost, or a peer not connected yet.
+    /// When those are asked again that have not granted: a message may be lost, or a peer not connected yet, or the
+    /// replica there may begin a moment later than this one, as those of a split's child do.
     pub retry_at: Time,
+    /// How long that is after the last time: at first not long, twice as long each time.
+    pub pause: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

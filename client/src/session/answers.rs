@@ -16,7 +16,7 @@ use crate::wire::{
 
 use super::calls::{Call, CallKey, Request};
 use super::lane::Trouble;
-use super::peers::{ConnectionId, Flight, PeerState, Sent, pause};
+use super::peers::{Asked, ConnectionId, Flight, PeerState, Sent, pause};
 use super::rows::RowKey;
 use super::{Effect, Session};
 
@@ -81,7 +81,7 @@ impl Session {
     ) -> Result<(), Nonsense> {
         // A late answer to what was given up.
         let Some(sent) = self.peers[at].flight(section.stream) else { return Ok(()) };
-        let (lane, abandoned) = (sent.lane, sent.abandoned);
+        let (lane, asked, abandoned) = (sent.lane, sent.asked(), sent.abandoned);
         if self.lanes.get(lane).is_none_or(|lane| section.position.partition != lane.partition) {
             return Err(Nonsense("an answer of another partition"));
         }
@@ -102,7 +102,7 @@ impl Session {
             if abandoned && matches!(result, ResultRef::Refused(_)) {
                 continue;
             }
-            done = self.on_result(now, lane, key, position, &result, effects);
+            done = self.on_result(now, asked, key, position, &result, effects);
             if done.is_err() {
                 break;
             }
@@ -167,7 +167,7 @@ impl Session {
     fn on_result(
         &mut self,
         now: Time,
-        lane: usize,
+        asked: Asked,
         key: CallKey,
         position: Position,
         result: &ResultRef<'_>,
@@ -177,7 +177,7 @@ impl Session {
         let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
         if let ResultRef::Refused(refusal) = *result {
             call.in_flight = false;
-            self.on_command_refused(now, lane, key, refusal, effects);
+            self.on_command_refused(now, asked, key, refusal, effects);
             return Ok(());
         }
         let output = match (call.request.command(), result) {
@@ -197,7 +197,7 @@ impl Session {
     fn on_command_refused(
         &mut self,
         now: Time,
-        lane: usize,
+        asked: Asked,
         key: CallKey,
         refusal: CommandRefusal,
         effects: &mut Vec<Effect>,
@@ -207,11 +207,11 @@ impl Session {
                 if self.map.as_ref().is_none_or(|map| map.version < version) {
                     self.want_map();
                 }
-                self.reroute_elsewhere(now, lane, key, effects);
+                self.reroute_elsewhere(now, asked, key, effects);
             }
             CommandRefusal::Full => {
-                self.lanes[lane].trouble = Trouble::Full;
-                self.rest(now, lane, Duration::ZERO);
+                self.lanes[asked.lane].trouble = Trouble::Full;
+                self.rest(now, asked, Duration::ZERO);
                 self.reroute(now, key, effects);
             }
             CommandRefusal::Forgotten => {
@@ -226,11 +226,11 @@ impl Session {
     }
 
     /// Queues a call again; if the map still sends it where it was refused, a newer map must come first.
-    fn reroute_elsewhere(&mut self, now: Time, lane: usize, key: CallKey, effects: &mut Vec<Effect>) {
-        let same = self.calls.get(key).is_some_and(|call| self.lane_of(call.request.routing_key()) == Some(lane));
-        if same {
+    fn reroute_elsewhere(&mut self, now: Time, asked: Asked, key: CallKey, effects: &mut Vec<Effect>) {
+        let lane = self.calls.get(key).and_then(|call| self.lane_of(call.request.routing_key()));
+        if lane == Some(asked.lane) {
             self.want_map();
-            self.rest(now, lane, Duration::ZERO);
+            self.rest(now, asked, Duration::ZERO);
         }
         self.reroute(now, key, effects);
     }
@@ -261,7 +261,7 @@ impl Session {
     }
 
     fn refused(&mut self, now: Time, at: usize, sent: Sent, refusal: Refusal, effects: &mut Vec<Effect>) {
-        let lane = sent.lane;
+        let (lane, asked) = (sent.lane, sent.asked());
         match refusal {
             Refusal::NotLeader { hint, .. } => {
                 self.on_not_leader(now, at, &sent, hint);
@@ -280,7 +280,7 @@ impl Session {
                 // It was met before there was a map, and still knows none.
                 let blank = self.peers[at].is_blank && entries.is_empty();
                 self.want_map();
-                if !self.patch(now, entries, effects) {
+                if !self.patch(now, entries, effects) && sent.maps == self.maps {
                     // This node knows no more than we do, or what it told does not fit our map. Nor does it lead.
                     let node = self.peers[at].node;
                     let doubted = &mut self.lanes[lane];
@@ -289,7 +289,7 @@ impl Session {
                         doubted.rotation = place.unwrap_or(doubted.rotation) + 1;
                         doubted.follow(None);
                     }
-                    self.rest(now, lane, Duration::ZERO);
+                    self.rest(now, asked, Duration::ZERO);
                 }
                 self.send_again(now, sent, effects);
                 if blank {
@@ -298,17 +298,17 @@ impl Session {
             }
             Refusal::Busy { retry_after } => {
                 self.lanes[lane].trouble = Trouble::Busy;
-                self.rest(now, lane, retry_after);
+                self.rest(now, asked, retry_after);
                 self.send_again(now, sent, effects);
             }
             Refusal::Full => {
                 self.lanes[lane].trouble = Trouble::Full;
-                self.rest(now, lane, Duration::ZERO);
+                self.rest(now, asked, Duration::ZERO);
                 self.send_again(now, sent, effects);
             }
             Refusal::NotInitialized => {
                 self.lanes[lane].trouble = Trouble::NotInitialized;
-                self.rest(now, lane, Duration::ZERO);
+                self.rest(now, asked, Duration::ZERO);
                 self.send_again(now, sent, effects);
             }
             Refusal::SessionExpired => self.on_session_expired(now, sent, effects),

@@ -71,6 +71,8 @@ pub(super) struct Lane {
     pub not_before: Time,
     /// Refusals in a row that ask for patience.
     pub busy: u32,
+    /// When the last of them came.
+    pub rested_at: Time,
     pub trouble: Trouble,
     /// Stands in the session's list of lanes to look at.
     pub listed: bool,
@@ -99,6 +101,7 @@ impl Lane {
             reads_out: 0,
             not_before: Time::default(),
             busy: 0,
+            rested_at: Time::default(),
             trouble: Trouble::None,
             listed: false,
         }

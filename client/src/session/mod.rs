@@ -147,6 +147,8 @@ pub struct Session {
     calls: Calls,
     rows: Rows,
     map: Option<Arc<PartitionMap>>,
+    /// Maps taken so far.
+    maps: u64,
     cluster: Option<ClusterId>,
     /// Lane of each entry of the map.
     routes: Vec<usize>,
@@ -178,6 +180,7 @@ impl Session {
             calls: Calls::default(),
             rows: Rows::default(),
             map: None,
+            maps: 0,
             cluster,
             routes: Vec::new(),
             lanes: Vec::new(),

@@ -136,6 +136,8 @@ pub(super) struct Sent {
     pub lane: usize,
     /// The lane's epoch when it was sent: a refusal of an older one says nothing about the present leader.
     pub epoch: u32,
+    /// How many maps had been taken when it was sent: that an older one was wrong says nothing against the present one.
+    pub maps: u64,
     /// A replica that need not lead was asked.
     pub anywhere: bool,
     pub at: Time,
@@ -147,6 +149,19 @@ pub(super) struct Sent {
     pub pinged: bool,
     /// Its calls were queued again; an answer that comes all the same is welcome, a refusal means nothing.
     pub abandoned: bool,
+}
+
+impl Sent {
+    pub fn asked(&self) -> Asked {
+        Asked { lane: self.lane, at: self.at }
+    }
+}
+
+/// Whom something was asked, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub lane: usize,
+    pub at: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

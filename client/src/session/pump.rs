@@ -9,7 +9,7 @@ use crate::wire::{KEY_BYTES_MAX, OpenRequest, PackWriter, PartitionId, RangeRequ
 
 use super::calls::{CallKey, Request};
 use super::lane::Trouble;
-use super::peers::{Flight, PeerState, RangeFlight, Sent, pause};
+use super::peers::{Asked, Flight, PeerState, RangeFlight, Sent, pause};
 use super::rows::RowKey;
 use super::{Effect, Session};
 
@@ -356,6 +356,7 @@ impl Session {
             flight,
             lane,
             epoch,
+            maps: self.maps,
             anywhere,
             at: now,
             until: now + patience / 2,
@@ -366,12 +367,17 @@ impl Session {
         self.peers[peer].push(sent);
     }
 
-    /// Lets a lane wait before it sends again.
-    pub(super) fn rest(&mut self, now: Time, lane: usize, at_least: std::time::Duration) {
+    /// Lets a lane wait before it sends again, because of what was asked: longer each time in a row. What was asked
+    /// before it last began to wait, and is refused too, is no further time.
+    pub(super) fn rest(&mut self, now: Time, asked: Asked, at_least: std::time::Duration) {
         let draw = self.draws.next();
-        let lane = &mut self.lanes[lane];
-        let rest = pause(self.config.backoff, self.config.backoff_max, lane.busy, draw).max(at_least);
-        lane.busy = lane.busy.saturating_add(1);
+        let lane = &mut self.lanes[asked.lane];
+        let mut rest = at_least;
+        if asked.at >= lane.rested_at {
+            rest = rest.max(pause(self.config.backoff, self.config.backoff_max, lane.busy, draw));
+            lane.busy = lane.busy.saturating_add(1);
+            lane.rested_at = now;
+        }
         lane.not_before = lane.not_before.max(now + rest);
     }
 }

@@ -160,6 +160,7 @@ impl Session {
             flight: Flight::Map,
             lane: usize::MAX,
             epoch: 0,
+            maps: self.maps,
             anywhere: true,
             at: now,
             until: now + patience,
@@ -173,6 +174,8 @@ impl Session {
 
     pub(super) fn on_map(&mut self, now: Time, reply: MapReply, effects: &mut Vec<Effect>) {
         self.map_search.wanted = false;
+        // The hedge of a search without a map is over; a newer one may be needed soon.
+        self.map_search.not_before = self.map_search.not_before.min(now + REFRESH);
         let newer = |map: &PartitionMap| self.map.as_ref().is_none_or(|old| map.version > old.version);
         if let Some(map) = reply.map.filter(newer)
             && !map.partitions.is_empty()
@@ -225,6 +228,7 @@ impl Session {
             std::mem::take(&mut self.unrouted).into_iter().chain(self.lanes.iter_mut().flat_map(Lane::drain)).collect();
         self.routes = routes;
         self.map = Some(Arc::new(map));
+        self.maps += 1;
         self.map_search.trouble = Trouble::None;
         for key in waiting {
             self.reroute(now, key, effects);

@@ -133,6 +133,8 @@ pub struct World {
     pub moments: moments::Moments,
     /// What was read is found unchanged, if it is.
     pub validates: bool,
+    /// Nodes that send a client elsewhere do not say where: it must ask for the map.
+    pub terse: bool,
     /// Nodes read ranges over several partitions.
     pub gathers: bool,
     /// The nodes that were asked to, in turn.
@@ -179,6 +181,7 @@ impl World {
             queries: queries::Queries { coordinator: 1, round: 1, ..Default::default() },
             moments: moments::Moments::default(),
             validates: true,
+            terse: false,
             gathers: false,
             gatherers: Vec::new(),
         }

@@ -179,6 +179,9 @@ impl World {
         if self.rng.chance(300) {
             entries.truncate(1);
         }
+        if self.terse {
+            entries.clear();
+        }
         Refusal::WrongPartition { partition, version: MapVersion(self.version), entries }
     }
 

@@ -10,6 +10,10 @@ use crate::slots::Slot;
 use crate::step::Effect;
 use crate::window::Window;
 
+/// A pre-vote is asked for again after `retransmit_min` divided by this, then after twice as long each time, up to
+/// `heartbeat_interval`.
+const FIRST_PAUSE_PARTS: u32 = 8;
+
 /// Candidate.
 impl Paxos {
     /// The leader is lost: asks the voters whether they lost it too, or, without a vote, anybody for news.
@@ -27,7 +31,11 @@ impl Paxos {
         }
         self.counters.pre_votes += 1;
         self.election.attempt += 1;
-        let mut pre_voting = PreVoting { granted: Default::default(), retry_at: self.now };
+        let mut pre_voting = PreVoting {
+            granted: Default::default(),
+            retry_at: self.now,
+            pause: (self.settings.retransmit_min / FIRST_PAUSE_PARTS).min(self.settings.heartbeat_interval),
+        };
         pre_voting.granted.insert(position);
         self.election.pre_voting = Some(pre_voting);
         self.ask_pre_votes(effects);
@@ -38,7 +46,8 @@ impl Paxos {
     pub(super) fn ask_pre_votes(&mut self, effects: &mut Vec<Effect>) {
         let message = PreVote { attempt: self.election.attempt, decided_upto: self.learner.decided_upto };
         let Some(pre_voting) = self.election.pre_voting.as_mut().filter(|p| p.retry_at <= self.now) else { return };
-        pre_voting.retry_at = self.now + self.settings.heartbeat_interval;
+        pre_voting.retry_at = self.now + pre_voting.pause;
+        pre_voting.pause = (2 * pre_voting.pause).min(self.settings.heartbeat_interval);
         for (position, voter) in self.learner.quorum.voters().iter().enumerate() {
             if *voter != self.id && !pre_voting.granted.contains(position) {
                 effects.push(Effect::Send { to: *voter, message: message.clone().into() });
