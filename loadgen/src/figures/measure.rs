@@ -32,7 +32,7 @@ pub fn measure(cluster: &mut Cluster, load: &Load, ground: &Ground<'_>) -> Resul
 
 /// The run as a user would type it.
 fn command_line(load: &Load, ground: &Ground<'_>, endpoints: &str) -> String {
-    let Load { workload, clients, cross_percent, .. } = load;
+    let Load { workload, clients, updates, cross_percent, .. } = load;
     let terms = ground.terms;
     let (word, connections) = (workload.word(), (*clients).min(CONNECTIONS_MAX));
     let how = match workload {
@@ -40,7 +40,7 @@ fn command_line(load: &Load, ground: &Ground<'_>, endpoints: &str) -> String {
         Workload::A => format!("--any-replica --pack 0 --connections {connections} --cross-percent {cross_percent}"),
         Workload::B => format!("--pack 0 --connections {connections}"),
         // The library packs what waits into frames of up to 8 KiB.
-        Workload::C => "--pack 8k --connections 4".to_owned(),
+        Workload::C => format!("--updates {updates} --pack 8k --connections 4"),
     };
     let (hold, trim) = (print_duration(terms.hold), print_duration(terms.trim));
     format!(

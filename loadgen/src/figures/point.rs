@@ -123,6 +123,9 @@ impl fmt::Display for Shape {
     }
 }
 
+/// Updates in a command of the paper's workload c.
+pub const UPDATES: u32 = 7;
+
 /// Clients in a closed loop on a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load {
@@ -132,6 +135,8 @@ pub struct Load {
     pub workload: Workload,
     /// How many.
     pub clients: u32,
+    /// Updates in a command of workload c.
+    pub updates: u32,
     /// Of queries, this percentage spans two partitions.
     pub cross_percent: u8,
     /// Whether batches run before they are decided.
@@ -140,10 +145,13 @@ pub struct Load {
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Load { shape, workload, clients, cross_percent, speculation } = self;
+        let Load { shape, workload, clients, updates, cross_percent, speculation } = self;
         write!(f, "{shape}, workload {}, {clients} clients", workload.word())?;
         if shape.partitions > 1 && *workload == Workload::A {
             write!(f, ", {cross_percent} % across")?;
+        }
+        if *workload == Workload::C && *updates != UPDATES {
+            write!(f, ", {updates} updates in one")?;
         }
         if *speculation { Ok(()) } else { f.write_str(", speculation off") }
     }
@@ -252,13 +260,14 @@ mod tests {
     #[test]
     fn a_heat_that_is_measured_in_another_way_has_another_name() {
         let shape = Shape { replicas: 3, partitions: 1 };
-        let load = Load { shape, workload: Workload::C, clients: 9, cross_percent: 0, speculation: true };
+        let load = Load { shape, workload: Workload::C, clients: 9, updates: 7, cross_percent: 0, speculation: true };
         let heat = |load: Load| Heat(vec![Point::Load(load)]);
         let key = heat(load).key(&terms());
         assert_eq!(key, "3 replicas, workload c, 9 clients: 2s each, 400ms trimmed, think 0, 1000 keys, fdatasync");
         let others = [
             heat(Load { speculation: false, ..load }).key(&terms()),
             heat(Load { clients: 10, ..load }).key(&terms()),
+            heat(Load { updates: 8, ..load }).key(&terms()),
             heat(load).key(&Terms { entries: 2_000, ..terms() }),
             heat(load).key(&Terms { flush: false, ..terms() }),
             heat(load).key(&Terms { hold: Duration::from_secs(3), ..terms() }),

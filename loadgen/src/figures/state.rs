@@ -97,7 +97,7 @@ mod tests {
 
     fn heat(clients: u32) -> Heat {
         let shape = Shape { replicas: 3, partitions: 1 };
-        let load = Load { shape, workload: Workload::C, clients, cross_percent: 0, speculation: true };
+        let load = Load { shape, workload: Workload::C, clients, updates: 7, cross_percent: 0, speculation: true };
         Heat(vec![Point::Load(load)])
     }
 

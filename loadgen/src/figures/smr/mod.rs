@@ -5,7 +5,7 @@ mod replicas;
 mod speculation;
 
 use super::plan::{Check, Figure, Goal, Line, Panel, Value};
-use super::point::{Heat, Load, Point, Shape, Workload, name};
+use super::point::{Heat, Load, Point, Shape, UPDATES, Workload, name};
 use crate::plot::svg::Scale;
 use Workload::{A, B, C};
 
@@ -51,7 +51,7 @@ pub fn figures(extent: Extent) -> Vec<Figure> {
 
 fn on(replicas: u32, workload: Workload, clients: u32) -> Load {
     let shape = Shape { replicas, partitions: 1 };
-    Load { shape, workload, clients, cross_percent: 0, speculation: true }
+    Load { shape, workload, clients, updates: UPDATES, cross_percent: 0, speculation: true }
 }
 
 fn heat(loads: impl IntoIterator<Item = Load>) -> Heat {
