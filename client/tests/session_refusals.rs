@@ -91,8 +91,8 @@ fn a_client_that_has_just_begun_asks_for_the_map_of_a_split_soon() {
     }
 }
 
-/// Nodes are busy for 20 ms, and some say that they end: the most that a client waits then is short, however much was on
-/// its way to them.
+/// Nodes are busy for 20 ms, and some say that they end: the most that a client waits then is short, however much was
+/// on its way to them.
 #[test]
 fn a_pause_grows_with_refusals_in_a_row_not_with_those_that_come_together() {
     let mut waits: Vec<Duration> = Vec::new();

@@ -55,14 +55,14 @@ pub fn speculation(extent: Extent, id: &'static str, replicas: u32) -> Figure {
         },
         paper: "Speculation makes responses faster in all cases, up to 16.2 %, most with batched updates, and by \
                 Little's law throughput grows with it.",
-        ours: "Speculation hides executing a batch behind ordering it: a node first sends the messages and writes the \
-               log that order a batch, then runs it ahead; so an answer needs nothing but the decision, and the node's \
-               one thread is free when that comes. The third picture shows how long both take: executing is short \
-               here, since the tree is quick and ordering waits for a flush. So the last two have longer commands, \
-               up to those that take longer to execute than to order: what can be hidden is the shorter of both. All replicas and the clients share the cores of \
-               this machine: what a node gains by working while it waits, another one may lose. Queries are not \
-               ordered and run at once, with speculation or without: how far their rows are from 1 is how far two \
-               equal runs are apart on this machine.",
+        ours: "Speculation hides executing a batch behind ordering it: a node first sends the messages and writes \
+               the log that order a batch, then runs it ahead; so an answer needs nothing but the decision, and the \
+               node's one thread is free when that comes. The third picture shows how long both take: executing is \
+               short here, since the tree is quick and ordering waits for a flush. So the last two have longer \
+               commands, up to those that take longer to execute than to order: what can be hidden is the shorter of \
+               both. All replicas and the clients share the cores of this machine: what a node gains by working \
+               while it waits, another one may lose. Queries are not ordered and run at once, with speculation or \
+               without: how far their rows are from 1 is how far two equal runs are apart on this machine.",
         heats,
         panels: vec![
             Panel {
