@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coppice_btree::Settled;
-use coppice_ordering::{Batch, Instance, Ticket};
+use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
 use crate::failpoints::failpoint;
 use crate::machine::shard::{Awaited, Inheritance, Placed};
@@ -128,6 +128,11 @@ impl Executor {
     /// See [`coppice_btree::Tree::settle`]. The state stays what it is.
     pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
         self.machine.settle(from, nodes)
+    }
+
+    /// See [`Machine::set_givers`].
+    pub fn set_givers(&mut self, givers: Option<Box<[ReplicaId]>>) {
+        self.machine.set_givers(givers);
     }
 
     /// The state at the tip, to plant a bug in.

@@ -286,6 +286,8 @@ pub const OTHERS: &[&str] = &[
     "awaits_survives_undo",
     // Who waits at a replica that is removed hears nothing of it.
     "removed_in_silence",
+    // A query's part is owed by a replica that left its group, and nobody gives it (ordering.md 4, step 4).
+    "nobody_stands_in",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
     // it, not where the log has it; a rollback leaves what it took back (ordering.md 6).
     "install_default_limits",

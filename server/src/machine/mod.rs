@@ -150,6 +150,13 @@ impl Machine {
         }
     }
 
+    /// Says who gives parts of queries by itself, while the replica that holds this state leads.
+    pub fn set_givers(&mut self, givers: Option<Box<[ReplicaId]>>) {
+        if let Machine::Shard(shard) = self {
+            shard.set_givers(givers);
+        }
+    }
+
     /// Moves the tickets that counted since the last call to the end of `placed`.
     pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
         if let Machine::Shard(shard) = self {

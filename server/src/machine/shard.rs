@@ -56,6 +56,8 @@ pub struct Shard {
     scratch: Scratch,
     /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
     me: Option<ReplicaId>,
+    /// Not replicated either: while that replica leads, those who give parts by themselves. It gives those of others.
+    givers: Option<Box<[ReplicaId]>>,
     /// Tickets that counted since they were last asked for.
     placed: Vec<Placed>,
 }
@@ -133,6 +135,7 @@ impl Shard {
             changes: Changes::default(),
             scratch: Scratch::default(),
             me: None,
+            givers: None,
             placed: Vec::new(),
         }
     }
@@ -199,6 +202,11 @@ impl Shard {
     /// Says which replica holds this state.
     pub fn set_me(&mut self, me: ReplicaId) {
         self.me = Some(me);
+    }
+
+    /// The replicas that give parts by themselves, while the one that holds this state leads; else none.
+    pub fn set_givers(&mut self, givers: Option<Box<[ReplicaId]>>) {
+        self.givers = givers;
     }
 
     /// Moves the tickets that counted since the last call to the end of `placed`.
@@ -337,7 +345,7 @@ impl Shard {
         let deadline = place.deadline.filter(|_| !joined);
         if let Work::Queries(queries) = &place.work {
             for sub in queries {
-                if !self.me.is_some_and(|me| Share::is_for(&sub.bytes, me)) {
+                if !self.is_ours(&sub.bytes) {
                     others_give = true;
                     continue;
                 }
@@ -351,6 +359,14 @@ impl Shard {
         let ticket = place.ticket;
         self.placed.push(Placed { instance, index, ticket, deadline, shares, others_give });
         failpoint!("ticket.placed");
+    }
+
+    /// Whether this replica gives the part that these bytes ask for. The coordinator may have drawn one that is not in
+    /// the group any more, and knows nothing of the ticket: the leader stands in for it.
+    fn is_ours(&self, share: &[u8]) -> bool {
+        let Some(drawn) = Share::drawn(share) else { return false };
+        self.me == Some(drawn)
+            || self.givers.as_ref().is_some_and(|givers| !givers.contains(&drawn) && !crate::mutant!(nobody_stands_in))
     }
 
     /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
@@ -526,6 +542,7 @@ impl Shard {
             changes: Changes::default(),
             scratch: Scratch::default(),
             me: None,
+            givers: None,
             placed: Vec::new(),
         }
     }

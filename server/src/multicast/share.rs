@@ -119,15 +119,15 @@ impl Share {
         put_varint(out, u64::from(self.credit));
     }
 
-    /// Whether `replica` answers the share that `bytes` hold: all replicas of a partition are given all shares, and
+    /// The replica that was drawn for the share that `bytes` hold: all replicas of a partition are given all shares, and
     /// only one reads on. What is no share is nobody's.
-    pub fn is_for(bytes: &[u8], replica: ReplicaId) -> bool {
+    pub fn drawn(bytes: &[u8]) -> Option<ReplicaId> {
         let mut reader = Reader::new(bytes);
-        let mut named = || -> Result<u32, WireError> {
+        let mut drawn = || -> Result<u32, WireError> {
             let (_flags, _client, _query) = (reader.u8()?, reader.u64()?, reader.varint_u32()?);
             reader.varint_u32()
         };
-        named().is_ok_and(|named| named == replica.0)
+        drawn().ok().map(ReplicaId)
     }
 
     /// Reads what [`Share::encode`] wrote; the bounds share its memory.
@@ -196,8 +196,7 @@ mod tests {
         #[test]
         fn a_share_comes_back_as_it_was(share in any_share()) {
             let bytes = share.encode();
-            prop_assert!(Share::is_for(&bytes, share.replica));
-            prop_assert!(!Share::is_for(&bytes, ReplicaId(share.replica.0 ^ 1)));
+            prop_assert_eq!(Share::drawn(&bytes), Some(share.replica));
             prop_assert_eq!(Share::decode(&bytes), Ok(share));
         }
 

@@ -305,6 +305,7 @@ impl Replica {
                 self.reporter.installed(instance, machine.last_ticket());
                 let (undecided, last_ticket) = (self.executor.decided().next(), machine.last_ticket());
                 self.executor.install(machine, instance);
+                self.name_givers();
                 self.redo_replaced_reads(undecided, effects);
                 // Also what lies above the snapshot: it was executed on another state, and runs again.
                 if !crate::mutant!(part_survives_install) {
@@ -445,6 +446,7 @@ impl Replica {
             Ordered::Following { leader, ballot } => self.on_following(leader, ballot, effects),
             Ordered::NeedSnapshot { from, instance } => effects.push(Effect::NeedSnapshot { from, instance }),
             Ordered::ConfigurationDecided { instance, configuration } => {
+                self.name_givers();
                 effects.push(Effect::Configured { instance, configuration });
             }
             Ordered::ChangeRefused(_) => {}
@@ -517,6 +519,7 @@ impl Replica {
 
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
         self.leading = true;
+        self.name_givers();
         self.reporter.lead();
         self.note_leader(Some(ballot.replica));
         effects.push(Effect::Leading { ballot });
@@ -527,6 +530,7 @@ impl Replica {
 
     fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
         let led = std::mem::take(&mut self.leading);
+        self.name_givers();
         self.reporter.follow();
         self.confirms.clear();
         self.undecided.clear();

@@ -91,6 +91,15 @@ impl Replica {
         self.parts.truncate(self.parts.partition_point(|(instance, _)| *instance < from));
     }
 
+    /// Who gives the parts that it is drawn for; whoever leads gives those of replicas that left. Nothing is proposed
+    /// behind a new configuration before it is decided, so what is placed behind it is executed knowing it.
+    pub(super) fn name_givers(&mut self) {
+        let (configuration, _) = self.paxos.configuration();
+        let members = configuration.voters.iter().chain(&configuration.learners);
+        let givers = self.leading.then(|| members.copied().collect());
+        self.executor.set_givers(givers);
+    }
+
     /// Keeps what the tickets that counted just now ask of this replica.
     pub(super) fn keep_parts(&mut self) {
         self.executor.take_placed(&mut self.placed);

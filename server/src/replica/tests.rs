@@ -23,6 +23,7 @@ use crate::sessions::SessionLimits;
 use crate::snapshot::{self, Taken};
 
 mod escape;
+mod givers;
 mod patience;
 mod validation;
 
@@ -125,10 +126,16 @@ fn place() -> Batch {
 }
 
 fn place_until(deadline: Option<Duration>) -> Batch {
-    let share = Share {
+    let work = Work::Queries(vec![SubQuery { query: QueryId(1), bytes: share(ME).encode() }]);
+    batch(entry::place(&Place { ticket: TICKET, prev: None, deadline, work }))
+}
+
+/// The whole partition, read by `replica`.
+fn share(replica: ReplicaId) -> Share {
+    Share {
         client: ClientId(9),
         query: 1,
-        replica: ME,
+        replica,
         low: Bytes::new(),
         high: None,
         reverse: false,
@@ -137,9 +144,7 @@ fn place_until(deadline: Option<Duration>) -> Batch {
         pairs_max: 0,
         bytes_max: 0,
         credit: 0,
-    };
-    let work = Work::Queries(vec![SubQuery { query: QueryId(1), bytes: share.encode() }]);
-    batch(entry::place(&Place { ticket: TICKET, prev: None, deadline, work }))
+    }
 }
 
 fn parts(effects: &[Effect]) -> usize {
@@ -405,6 +410,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("undo_no_limits", "bounds_of_sessions_that_are_not_decided_are_taken_back"),
         ("install_default_limits", "a_snapshot_holds_the_bounds_of_sessions"),
         ("stall_asks_in_step", "all_are_asked_whatever_time_an_answer_takes"),
+        ("nobody_stands_in", "givers::the_leader_gives_the_part_of_a_replica_that_left"),
         ("removed_in_silence", "who_waits_at_a_removed_replica_is_told"),
         ("part_survives_install", "sp7_a_part_of_what_a_snapshot_replaces_is_made_again"),
         ("refused_after_propose", "se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed"),

@@ -37,7 +37,7 @@ pub fn run_share(bytes: &[u8]) -> bool {
     let bytes = Bytes::copy_from_slice(bytes);
     let Ok(share) = Share::decode(&bytes) else { return false };
     assert_eq!(Share::decode(&share.encode()), Ok(share.clone()), "it is not the same when it is said again");
-    assert!(Share::is_for(&share.encode(), share.replica));
+    assert_eq!(Share::drawn(&share.encode()), Some(share.replica));
     true
 }
 
