@@ -2,7 +2,8 @@
 //! after changes of load and link (papers.md A13, A14).
 //!
 //! A machine changes its own speed from one minute to the next. So the autopilot and the best of the grid are measured
-//! beside each other, in turns, in one cluster.
+//! beside each other, in turns, in one cluster, each after as long a time of the same load: logs and checkpoints of some
+//! hundred megabytes a second reach a disk's limits after seconds, not at once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -169,19 +170,25 @@ impl<'a> Experiment<'a> {
 
     /// The autopilot, after its time to settle.
     fn piloted(&mut self, scene: &Scene, word: &'static str) -> Result<Row, String> {
-        let load = Load::saturating(scene.size);
         self.set(Settings::Autopilot)?;
-        // Links that changed once more in between would be one more change to get used to.
-        self.run(scene, load, self.setup.settle, Links::Stay)?;
-        Ok(Row { settings: word, ..self.run(scene, load, self.setup.hold, Links::Quick)? })
+        Ok(Row { settings: word, ..self.settled(scene)? })
     }
 
-    /// The autopilot, each time after its time to settle, and the best of the grid, in turns.
+    /// What is in force, once it has had the load for a while.
+    fn settled(&mut self, scene: &Scene) -> Result<Row, String> {
+        let load = Load::saturating(scene.size);
+        // Links that changed once more in between would be one more change to get used to.
+        self.run(scene, load, self.setup.settle, Links::Stay)?;
+        self.run(scene, load, self.setup.hold, Links::Quick)
+    }
+
+    /// The autopilot and the best of the grid, in turns, each after the same time of the same load.
     fn against(&mut self, scene: &Scene, word: &'static str, best: BatchAndWindow) -> Result<[Row; 2], String> {
         let mut turns: [Vec<Row>; 2] = Default::default();
         for _ in 0..self.setup.turns {
             turns[0].push(self.piloted(scene, word)?);
-            turns[1].push(self.fixed(scene, "best", best)?);
+            self.set(Settings::Fixed(best))?;
+            turns[1].push(Row { settings: "best", in_force: Some(best), predicted: None, ..self.settled(scene)? });
         }
         let [mut piloted, best] = turns.map(|rows| mean(&rows));
         piloted.of_best = Some(piloted.got.throughput / best.got.throughput.max(1e-9));
