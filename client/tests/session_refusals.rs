@@ -58,17 +58,21 @@ fn slowest(run: &Run, began: coppice_client::time::Time, tokens: std::ops::Range
     took.max().expect("calls")
 }
 
+/// The slowest of a thousand calls, in the middle of which the partition is split.
+fn slowest_beside_a_split(run: &mut Run) -> Duration {
+    let began = run.world.now;
+    ask(run, 0..500);
+    run.world.split();
+    ask(run, 500..1000);
+    run.run_for(Duration::from_secs(2));
+    slowest(run, began, 0..1000)
+}
+
 /// All of it is refused with the new entries. They are news once, and no reason to wait.
 #[test]
 fn what_is_on_its_way_to_a_partition_that_is_split_is_asked_again_at_once() {
     for seed in 0..20 {
-        let mut run = start(seed);
-        let began = run.world.now;
-        ask(&mut run, 0..500);
-        run.world.split();
-        ask(&mut run, 500..1000);
-        run.run_for(Duration::from_secs(2));
-        let slowest = slowest(&run, began, 0..1000);
+        let slowest = slowest_beside_a_split(&mut start(seed));
         assert!(slowest < Duration::from_millis(30), "seed {seed}: {slowest:?}");
     }
 }
@@ -78,15 +82,9 @@ fn what_is_on_its_way_to_a_partition_that_is_split_is_asked_again_at_once() {
 fn a_client_that_has_just_begun_asks_for_the_map_of_a_split_soon() {
     for seed in 0..20 {
         let mut run = start(seed);
-        let began = run.world.now;
-        let mut first = Session::new(Config::default(), ClientId(7), seed, run.world.endpoints());
-        std::mem::swap(&mut run.session, &mut first);
+        run.session = Session::new(Config::default(), ClientId(7), seed, run.world.endpoints());
         run.world.terse = true;
-        ask(&mut run, 0..500);
-        run.world.split();
-        ask(&mut run, 500..1000);
-        run.run_for(Duration::from_secs(2));
-        let slowest = slowest(&run, began, 0..1000);
+        let slowest = slowest_beside_a_split(&mut run);
         assert!(slowest < Duration::from_millis(40), "seed {seed}: {slowest:?}");
     }
 }
