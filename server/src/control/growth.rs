@@ -133,7 +133,10 @@ impl Control {
         let pending = !steps.is_empty() || !state.changes.is_empty();
         let here = |group| self.residents.running().contains_key(&group);
         for (group, leader) in view.leaders_elsewhere(&state.map, here) {
-            self.shared.set_leader(group, Some(leader));
+            if self.shared.leader(group) != Some(leader) {
+                self.shared.set_leader(group, Some(leader));
+                self.on_shard(PartitionId::DIRECTORY, move |shard| shard.on_new_leader(group));
+            }
         }
         self.push_map(&state.map, view);
         for step in steps {

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_client::wire::{PartitionId, WireError};
+use coppice_client::map::Entry;
+use coppice_client::wire::{NodeId, PartitionId, WireError};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{Ballot, ChangeId, QueryId, ReplicaId, Round, Ticket};
 
@@ -17,6 +18,24 @@ pub struct Letter {
     pub partition: PartitionId,
     /// What it says.
     pub word: Word,
+}
+
+impl Letter {
+    /// The group whose leader it is for.
+    pub fn receiver(&self) -> PartitionId {
+        match self.word {
+            Word::Place(_) | Word::Released(_) => self.partition,
+            Word::Placed(_) => PartitionId::DIRECTORY,
+        }
+    }
+}
+
+/// Where a letter goes on to that `sender` wrote to the leader of this group and that came to node `own`, which takes
+/// `leader` for that. A sender without a replica of the group hears only every other second who leads it; who has one
+/// knows at once. And whoever sends a letter on has one, so that happens once.
+pub fn goes_on_to(group: &Entry, leader: Option<NodeId>, (own, sender): (NodeId, NodeId)) -> Option<NodeId> {
+    let knows = group.replica_on(own).is_some() && group.replica_on(sender).is_none();
+    leader.filter(|leader| knows && *leader != own)
 }
 
 /// What a letter says.
@@ -146,9 +165,31 @@ fn ticket(reader: &mut BodyReader<'_>) -> Result<Ticket, WireError> {
 
 #[cfg(test)]
 mod tests {
+    use coppice_client::map::{ReplicaInfo, Role};
+    use coppice_client::wire::{MapVersion, ReplicaId as WireReplica};
     use proptest::prelude::*;
 
     use super::*;
+
+    /// A partition was handed over by the node that its coordinator, without a replica of it, takes for its leader:
+    /// queries waited two seconds, and everything behind their tickets.
+    #[test]
+    fn a_letter_to_who_led_before_goes_on_to_who_leads_once() {
+        let replicas = [3, 4, 5].map(|n| ReplicaInfo { replica: WireReplica(n), node: NodeId(n), role: Role::Voter });
+        let (low, high, version) = (Bytes::new(), None, MapVersion(1));
+        let group = Entry { partition: PartitionId(5), low, high, version, replicas: replicas.to_vec() };
+        let [outside, before, leads] = [2, 3, 4].map(NodeId);
+        assert_eq!(goes_on_to(&group, Some(leads), (before, outside)), Some(leads));
+        assert_eq!(goes_on_to(&group, Some(leads), (leads, before)), None, "it is here");
+        assert_eq!(goes_on_to(&group, None, (before, outside)), None, "nobody leads");
+        for leader in (1..=6).map(NodeId) {
+            for (own, sender) in (1..=6).flat_map(|own| (1..=6).map(move |sender| (NodeId(own), NodeId(sender)))) {
+                let Some(next) = goes_on_to(&group, Some(leader), (own, sender)) else { continue };
+                let again = (1..=6).find_map(|third| goes_on_to(&group, Some(NodeId(third)), (next, own)));
+                assert_eq!(again, None, "from {sender} by {own} to {next}, and on");
+            }
+        }
+    }
 
     fn any_ticket() -> impl Strategy<Value = Ticket> {
         (any::<u64>(), any::<u32>(), any::<u64>()).prop_map(|(round, replica, n)| Ticket {

@@ -79,7 +79,9 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
         }
         let read = match frame.kind {
             peer_frame::MESSAGES => peer::decode(frame.body).map(|envelopes| shard.borrow_mut().on_peers(envelopes)),
-            peer_frame::LETTERS => letter::decode(&frame.body).map(|letters| shard.borrow_mut().on_letters(letters)),
+            peer_frame::LETTERS => {
+                letter::decode(&frame.body).map(|letters| shard.borrow_mut().on_letters_of(node, letters))
+            }
             _ => {
                 tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
                 return Handed::Bad;

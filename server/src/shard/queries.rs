@@ -5,6 +5,7 @@
 //! of the turn, so nothing here calls itself.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
@@ -23,7 +24,8 @@ use crate::control::ToControl;
 use crate::machine::directory::borders;
 use crate::mailbox::Lane;
 use crate::metrics::TicketResult;
-use crate::multicast::{Letter, Share, Word};
+use crate::multicast::{Letter, Share, Word, letter};
+use crate::net::link::Link;
 use crate::net::translate;
 use crate::replica::{Input as Step, QueryPart};
 use crate::request::{Origin, Refusal, Reply};
@@ -144,7 +146,7 @@ impl Shard {
             let connected = self.links.get(&node).is_some_and(|link| link.is_up());
             Some(node) == own || (connected && !silent.contains(&node))
         };
-        let wanted = |node: &NodeId| request.from_leaders || !request.spread && up(*node);
+        let wanted = |node: &NodeId| (request.from_leaders || !request.spread) && up(*node);
         let leader = self.shared.leader(entry.partition).filter(wanted);
         let voters = || entry.replicas.iter().filter(|info| info.role == Role::Voter);
         if let Some(info) = voters().find(|info| Some(info.node) == leader) {
@@ -298,7 +300,7 @@ impl Shard {
     }
 
     /// The leader of a partition changed, as far as this node knows.
-    pub(super) fn on_new_leader(&mut self, partition: PartitionId) {
+    pub(crate) fn on_new_leader(&mut self, partition: PartitionId) {
         let owner = self.owner(PartitionId::DIRECTORY);
         if owner != self.index {
             let call = ToShard::Call(Box::new(move |shard| shard.on_new_leader(partition)));
@@ -313,22 +315,21 @@ impl Shard {
         self.post(Letter { partition, word: Word::Placed(ticket) });
     }
 
-    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, to all who may.
+    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, or who did is not connected any more,
+    /// to all who may.
     fn post(&mut self, letter: Letter) {
-        let receiver = match letter.word {
-            Word::Place(_) | Word::Released(_) => letter.partition,
-            Word::Placed(_) => PartitionId::DIRECTORY,
-        };
+        let receiver = letter.receiver();
         let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
         let send = |shard: &Shard, node: NodeId, letter: &Letter| {
             if let Some(link) = shard.links.get(&node) {
                 link.send_letter(letter);
             }
         };
+        let is_up = |node: &NodeId| self.links.get(node).is_some_and(|link| link.is_up());
         match self.shared.leader(receiver) {
             Some(node) if Some(node) == own => self.queries.letters.push_back(letter),
-            Some(node) => send(self, node, &letter),
-            None => {
+            Some(node) if is_up(&node) => send(self, node, &letter),
+            _ => {
                 let map = Arc::clone(&self.map);
                 let replicas = map.group(receiver).map_or(&[][..], |entry| &entry.replicas);
                 replicas.iter().filter(|info| Some(info.node) != own).for_each(|info| send(self, info.node, &letter));
@@ -338,6 +339,26 @@ impl Shard {
             }
         }
         self.turn.notify_one();
+    }
+
+    /// Letters of another node.
+    pub fn on_letters_of(&mut self, sender: NodeId, mut letters: Vec<Letter>) {
+        letters.retain(|letter| match self.led_elsewhere(sender, letter.receiver()) {
+            Some(link) => {
+                link.send_letter(letter);
+                false
+            }
+            None => true,
+        });
+        self.on_letters(letters);
+        self.turn.notify_one();
+    }
+
+    /// To whoever leads `group`, if letters of `sender` to it go on from here.
+    fn led_elsewhere(&self, sender: NodeId, group: PartitionId) -> Option<&Rc<Link>> {
+        let own = NodeId(self.shared.identity()?.node.0);
+        let next = letter::goes_on_to(self.map.group(group)?, self.shared.leader(group), (own, sender))?;
+        self.links.get(&next)
     }
 
     /// Letters of other nodes, or of other shards.
@@ -359,10 +380,7 @@ impl Shard {
     }
 
     fn deliver(&mut self, letter: Letter) {
-        let receiver = match letter.word {
-            Word::Place(_) | Word::Released(_) => letter.partition,
-            Word::Placed(_) => PartitionId::DIRECTORY,
-        };
+        let receiver = letter.receiver();
         let owner = self.owner(receiver);
         if owner != self.index {
             // A full mailbox loses it, as a network may.
