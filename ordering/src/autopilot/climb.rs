@@ -43,8 +43,8 @@ impl Seen {
 const MOVES: [(i32, i32); 8] = [(0, 2), (2, 0), (0, -2), (1, -1), (-1, 1), (-2, 0), (0, 1), (0, -1)];
 /// A setting is better if it brings so many times as much.
 const BETTER: f64 = 1.04;
-/// A narrower window is better with so much of it: batches that wait longer in front of the pipe are fuller, and what is
-/// under way is copied and kept. What the kept setting brings is the best of some seconds, the trial a mean.
+/// A narrower window is better with so much of it: batches that wait longer in front of the pipe are fuller, and what
+/// is under way is copied and kept. What the kept setting brings is the best of some seconds, the trial a mean.
 const NARROWER: f64 = 0.98;
 /// By this factor an interval that brings less lowers what the kept setting is believed to bring, at most.
 const FADES: f64 = 0.97;

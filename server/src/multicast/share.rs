@@ -119,8 +119,8 @@ impl Share {
         put_varint(out, u64::from(self.credit));
     }
 
-    /// The replica that was drawn for the share that `bytes` hold: all replicas of a partition are given all shares, and
-    /// only one reads on. What is no share is nobody's.
+    /// The replica that was drawn for the share that `bytes` hold: all replicas of a partition are given all shares,
+    /// and only one reads on. What is no share is nobody's.
     pub fn drawn(bytes: &[u8]) -> Option<ReplicaId> {
         let mut reader = Reader::new(bytes);
         let mut drawn = || -> Result<u32, WireError> {

@@ -2,8 +2,8 @@
 //! after changes of load and link (papers.md A13, A14).
 //!
 //! A machine changes its own speed from one minute to the next. So the autopilot and the best of the grid are measured
-//! beside each other, in turns, in one cluster, each after as long a time of the same load: logs and checkpoints of some
-//! hundred megabytes a second reach a disk's limits after seconds, not at once.
+//! beside each other, in turns, in one cluster, each after as long a time of the same load: logs and checkpoints of
+//! some hundred megabytes a second reach a disk's limits after seconds, not at once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
