@@ -161,7 +161,8 @@ pub async fn transfer(cli: &Cli, context: &Context, args: &TransferArgs, output:
                 Err(leader) => {
                     let within = units::show_time(deadline);
                     let leader = name(leader);
-                    let text = format!("{node} did not take {partition} over within {within}, {leader} leads it now");
+                    let text =
+                        format!("{node} did not take {partition} over within {within}; last known leader: {leader}");
                     return Ok(Err(errors::unknown(&text, context)));
                 }
             }

@@ -393,6 +393,19 @@ fn nothing_is_begun_while_the_directory_cannot_decide() {
     assert_eq!(error, AdminError::Unavailable("the directory has no quorum: 1 of its 3 voters answer".to_owned()));
 }
 
+/// `partition split p1` said of a partition that had no quorum to ask for its middle that it has fewer than two keys.
+#[test]
+fn a_partition_that_cannot_decide_is_not_called_empty() {
+    let mut model = Model::new(5, 1);
+    model.begin(relocation(1, &[3, 4, 5]));
+    model.settle();
+    let split = || Shape::Split { partition: Some(PartitionId(1)), at: None };
+    assert!(model.why(split()).contains("fewer than two keys"));
+    model.down.extend([NodeId(4), NodeId(5)]);
+    let error = model.ask(split(), false).expect_err("a refusal");
+    assert_eq!(error, AdminError::Unavailable("p1 has no quorum: 1 of its 3 voters answer".to_owned()));
+}
+
 #[test]
 fn a_node_that_drains_or_leaves_is_given_nothing() {
     let mut model = Model::new(5, 1);

@@ -358,10 +358,7 @@ impl Judge<'_> {
                 }
             }
         }
-        let (up, all) = self.view.voters_up(self.state, partition);
-        if up <= all / 2 {
-            return unavailable(format!("{partition} has no quorum: {up} of its {all} voters answer"));
-        }
+        self.needs_quorum(partition)?;
         let up = target.iter().filter(|&&node| self.view.is_up(node)).count();
         if up <= target.len() / 2 {
             return unavailable(format!(
@@ -370,6 +367,15 @@ impl Judge<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// An error if too few voters of the partition answer to decide anything.
+    fn needs_quorum(&self, partition: PartitionId) -> Result<(), AdminError> {
+        let (up, all) = self.view.voters_up(self.state, partition);
+        match up > all / 2 {
+            true => Ok(()),
+            false => unavailable(format!("{partition} has no quorum: {up} of its {all} voters answer")),
+        }
     }
 
     /// Whether a group that is on `nodes` may be given a replica on this one.
@@ -408,6 +414,8 @@ impl Judge<'_> {
             return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
         }
         let Some(at) = at else {
+            // Who cannot decide cannot say where its middle is, either.
+            partition.map_or(Ok(()), |partition| self.needs_quorum(partition))?;
             return refused("the partition to be cut has fewer than two keys: say where with --at".into());
         };
         let routed = self.state.map.route(at).map(|entry| entry.partition);
@@ -435,10 +443,7 @@ impl Judge<'_> {
                 "{partition} is being changed already, by change {other}: ask again when it is done"
             ));
         }
-        let (up, all) = self.view.voters_up(self.state, partition);
-        if up <= all / 2 {
-            return unavailable(format!("{partition} has no quorum: {up} of its {all} voters answer"));
-        }
+        self.needs_quorum(partition)?;
         for info in &entry.replicas {
             if let Some(why) = self.view.node(info.node).and_then(|local| local.full.as_ref()) {
                 return refused(format!("{} is full: {why}", info.node));
@@ -483,10 +488,7 @@ impl Judge<'_> {
             if let Some((other, _)) = self.state.change_of(id) {
                 return refused(format!("{id} is being changed already, by change {other}: ask again when it is done"));
             }
-            let (up, all) = self.view.voters_up(self.state, id);
-            if up <= all / 2 {
-                return unavailable(format!("{id} has no quorum: {up} of its {all} voters answer"));
-            }
+            self.needs_quorum(id)?;
         }
         if self.nodes_of(partition) != self.nodes_of(heir) {
             return refused(format!(
