@@ -288,6 +288,8 @@ pub const OTHERS: &[&str] = &[
     "removed_in_silence",
     // A query's part is owed by a replica that left its group, and nobody gives it (ordering.md 4, step 4).
     "nobody_stands_in",
+    // A letter for a leader came to the one before, and is lost there.
+    "letters_end_here",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
     // it, not where the log has it; a rollback leaves what it took back (ordering.md 6).
     "install_default_limits",

@@ -35,7 +35,7 @@ impl Letter {
 /// knows at once. And whoever sends a letter on has one, so that happens once.
 pub fn goes_on_to(group: &Entry, leader: Option<NodeId>, (own, sender): (NodeId, NodeId)) -> Option<NodeId> {
     let knows = group.replica_on(own).is_some() && group.replica_on(sender).is_none();
-    leader.filter(|leader| knows && *leader != own)
+    leader.filter(|leader| knows && *leader != own && !crate::mutant!(letters_end_here))
 }
 
 /// What a letter says.
@@ -189,6 +189,13 @@ mod tests {
                 assert_eq!(again, None, "from {sender} by {own} to {next}, and on");
             }
         }
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_letter_that_stays_where_it_came_is_caught() {
+        let test = "a_letter_to_who_led_before_goes_on_to_who_leads_once";
+        crate::mutants::assert_caught("letters_end_here", &format!("multicast::letter::tests::{test}"));
     }
 
     fn any_ticket() -> impl Strategy<Value = Ticket> {
