@@ -41,6 +41,7 @@ const WILD_QUERIES: QueryChaos = QueryChaos {
     foreign: 5,
     late_place: 50,
     deadline_ms: 80,
+    unplaced: None,
 };
 
 fn start(seed: u64, chaos: Chaos, splits: &[&'static str]) -> Run {

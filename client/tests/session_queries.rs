@@ -11,7 +11,7 @@ use coppice_client::config::Config;
 use coppice_client::error::Reason;
 use coppice_client::session::{Input, Request};
 use coppice_client::time::Time;
-use coppice_client::wire::{Kind, Part};
+use coppice_client::wire::{Kind, Part, PartitionId};
 use model::queries::QueryChaos;
 use model::run::{Run, range_call};
 use model::{CALM, Chaos, World};
@@ -115,15 +115,21 @@ fn nothing_is_given_out_while_the_ticket_is_held() {
 
 #[test]
 fn a_query_that_never_completes_fails_by_its_deadline_and_leaves_nothing_behind() {
-    let queries = QueryChaos { void: 1000, ..QueryChaos::default() };
-    let mut run = start(6, CALM, queries, 1 << 20);
-    ask(&mut run, 1, "", None);
-    run.run_for(Duration::from_secs(60));
-    let (at, result) = run.ended(1).unwrap();
-    assert_eq!(result.as_ref().unwrap_err().reason(), Some(&Reason::TimedOut));
-    assert!(at <= Time::from_millis(5_010), "{at:?}");
-    assert_eq!(run.session.calls_waiting(), 0);
-    assert_eq!(run.session.deadline(), None);
+    for unplaced in [None, Some(PartitionId(2)), Some(PartitionId(99))] {
+        let queries = QueryChaos { void: 1000, unplaced, ..QueryChaos::default() };
+        let mut run = start(6, CALM, queries, 1 << 20);
+        ask(&mut run, 1, "", None);
+        run.run_for(Duration::from_secs(60));
+        let (at, result) = run.ended(1).unwrap();
+        let error = result.as_ref().unwrap_err();
+        assert_eq!(error.reason(), Some(&Reason::TimedOut));
+        // Blamed is who did not order it, if there is such a partition, and else the coordinator.
+        let blamed = unplaced.filter(|partition| partition.0 == 2).unwrap_or(PartitionId::DIRECTORY);
+        assert_eq!(error.place().partition, Some(blamed));
+        assert!(at <= Time::from_millis(5_010), "{at:?}");
+        assert_eq!(run.session.calls_waiting(), 0);
+        assert_eq!(run.session.deadline(), None);
+    }
 }
 
 /// Replicas let go what waited behind the query once no client can take its result any more (ordering.md 4.4).

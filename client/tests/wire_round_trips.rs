@@ -328,7 +328,7 @@ proptest! {
             9 => Refusal::Deposed { partition, hint },
             10 => Refusal::NotInitialized,
             11 => Refusal::SnapshotExpired,
-            12 => Refusal::Aborted { text },
+            12 => Refusal::Aborted { text, unplaced: hint.map(|node| PartitionId(node.0)) },
             _ => Refusal::Unavailable { text },
         };
         let mut out = BytesMut::new();

@@ -317,5 +317,5 @@ impl Gathers {
 }
 
 fn aborted(why: &str) -> Reply {
-    Reply::Aborted { text: why.into() }
+    Reply::Aborted { text: why.into(), unplaced: None }
 }

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use coppice_btree::{Cursor, Value};
 use coppice_client::wire::{
-    Cut, GatherRequest, Position, RangeRequest, ReadRequest, SessionId, Ticket, ValidateRequest, Version,
+    Cut, GatherRequest, PartitionId, Position, RangeRequest, ReadRequest, SessionId, Ticket, ValidateRequest, Version,
 };
+use coppice_ordering::multicast::Abort;
 use coppice_ordering::{Instance, ReplicaId};
 
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
@@ -229,6 +230,8 @@ pub enum Reply {
     Aborted {
         /// Why, in words.
         text: String,
+        /// The partition that did not order it in time, if that is why.
+        unplaced: Option<PartitionId>,
     },
     /// A directory command's outcome.
     Directory(DirectoryReply),
@@ -240,4 +243,12 @@ pub enum Reply {
         /// The new leader, if known.
         hint: Option<ReplicaId>,
     },
+}
+
+impl Reply {
+    /// The query has no result, for this reason of the coordinator.
+    pub fn aborted(why: Abort) -> Reply {
+        let unplaced = if let Abort::Unplaced(partition) = why { Some(PartitionId(partition.0)) } else { None };
+        Reply::Aborted { text: why.to_string(), unplaced }
+    }
 }

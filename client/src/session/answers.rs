@@ -315,14 +315,19 @@ impl Session {
             Refusal::SnapshotExpired => self.give_up(now, sent, Reason::Interrupted { last: None }, effects),
             Refusal::TooLarge => self.give_up(now, sent, Reason::TooLarge, effects),
             Refusal::Denied { text } => self.give_up(now, sent, Reason::Denied(text), effects),
-            Refusal::Aborted { .. } if matches!(sent.flight, Flight::Query { .. }) => {
+            Refusal::Aborted { unplaced, .. } if matches!(sent.flight, Flight::Query { .. }) => {
+                if let Flight::Query { call, .. } = sent.flight
+                    && let Some(call) = self.calls.get_mut(call)
+                {
+                    call.unplaced = unplaced;
+                }
                 self.unanswered(now, sent, effects)
             }
             Refusal::Aborted { .. } if sent.flight.is_gather() => {
                 self.collects.missed();
                 self.send_again(now, sent, effects);
             }
-            Refusal::BadRequest { text } | Refusal::Unavailable { text } | Refusal::Aborted { text } => {
+            Refusal::BadRequest { text } | Refusal::Unavailable { text } | Refusal::Aborted { text, .. } => {
                 self.give_up(now, sent, Reason::Incompatible(text), effects);
             }
         }

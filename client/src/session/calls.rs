@@ -1,8 +1,10 @@
 //! The calls that wait: a slab with generations, so that a late answer never meets a newer call in the same place.
 
+use coppice_btree::Value;
+
 use crate::command::{Command, RangeCall, ReadMode};
 use crate::time::Time;
-use coppice_btree::Value;
+use crate::wire::PartitionId;
 
 use super::collects::Collect;
 use super::rows::RowKey;
@@ -91,6 +93,8 @@ pub(super) struct Call {
     pub collected: bool,
     /// While it is being collected.
     pub collect: Option<Collect>,
+    /// The partition that did not order its last aborted attempt in time, if that was why.
+    pub unplaced: Option<PartitionId>,
     bytes: u32,
 }
 
@@ -144,6 +148,7 @@ impl Calls {
             query: None,
             collected: false,
             collect: None,
+            unplaced: None,
             bytes,
         };
         self.count += 1;

@@ -6,7 +6,7 @@ use crate::error::{Cause, Error, Failure, NodeTrouble, Place, Reason, Unknown};
 use crate::resume::ResumeToken;
 use crate::time::Time;
 
-use super::calls::{Call, CallKey};
+use super::calls::{Call, CallKey, Request};
 use super::lane::Trouble;
 use super::peers::PeerState;
 use super::{Effect, Session};
@@ -57,7 +57,7 @@ impl Session {
             self.cancel_range(key, effects);
             return self.end(now, key, Reason::TimedOut, Cause::NoAnswer, effects);
         }
-        let lane = self.home(&call.request);
+        let lane = self.blamed(call);
         let trouble = lane.map_or(self.map_search.trouble, |lane| self.lanes[lane].trouble);
         let trouble = match trouble {
             // Nothing was heard of a leader, and nobody can be asked: say that.
@@ -75,13 +75,32 @@ impl Session {
         self.end(Time::default(), key, Reason::Closed, Cause::Closed, effects);
     }
 
+    /// The lane that a call stands in at its end. Of a range across partitions the coordinator's, unless a partition
+    /// did not order it in time, or the coordinator is well and a partition is not.
+    fn blamed(&self, call: &Call) -> Option<usize> {
+        let home = self.home(&call.request);
+        let Request::Range(range) = &call.request else { return home };
+        if home.is_none() || home != self.coordinator() {
+            return home;
+        }
+        if let Some(partition) = call.unplaced {
+            return self.lanes.iter().position(|lane| lane.alive && lane.partition == partition).or(home);
+        }
+        let well = |lane: usize| self.lanes[lane].trouble == Trouble::None;
+        if home.is_some_and(|lane| !well(lane)) {
+            return home;
+        }
+        let map = self.map.as_ref()?;
+        let (first, count) = (map.position(&range.low)?, map.cover(&range.low, range.high.as_deref()).len());
+        self.routes[first..first + count].iter().copied().find(|&lane| !well(lane)).or(home)
+    }
+
     /// Where a call stood when it ended.
     fn place(&self, call: &Call) -> Place {
         let map = self.map.as_ref();
-        let across = self.home(&call.request).is_some_and(|lane| Some(lane) == self.coordinator());
-        let entry = map.and_then(|map| match across {
-            true => map.directory.as_ref(),
-            false => map.route(call.request.routing_key()),
+        let entry = map.and_then(|map| match self.blamed(call) {
+            Some(lane) => map.group(self.lanes[lane].partition),
+            None => map.route(call.request.routing_key()),
         });
         let Some(entry) = entry else {
             return Place { nodes: self.peers.iter().map(trouble_of).collect(), ..Place::default() };

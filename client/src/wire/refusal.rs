@@ -73,6 +73,8 @@ pub enum Refusal {
     Aborted {
         /// Why.
         text: String,
+        /// The partition that did not order it in time, if that is why.
+        unplaced: Option<PartitionId>,
     },
 }
 
@@ -129,7 +131,10 @@ impl Refusal {
             Refusal::NotInitialized => out.put_u8(NOT_INITIALIZED),
             Refusal::SnapshotExpired => out.put_u8(SNAPSHOT_EXPIRED),
             Refusal::Unavailable { text } => put_text(out, UNAVAILABLE, text),
-            Refusal::Aborted { text } => put_text(out, ABORTED, text),
+            Refusal::Aborted { text, unplaced } => {
+                put_text(out, ABORTED, text);
+                put_option(out, unplaced.map(|partition| partition.0));
+            }
         }
         end_frame(out, start);
     }
@@ -141,10 +146,7 @@ impl Refusal {
         let refusal = match code {
             NOT_LEADER | DEPOSED => {
                 let partition = PartitionId(reader.varint_u32()?);
-                let hint = match reader.varint()? {
-                    0 => None,
-                    node => Some(NodeId(u32::try_from(node - 1).map_err(|_| WireError::Overflow)?)),
-                };
+                let hint = option(&mut reader)?.map(NodeId);
                 match code {
                     NOT_LEADER => Refusal::NotLeader { partition, hint },
                     _ => Refusal::Deposed { partition, hint },
@@ -168,7 +170,7 @@ impl Refusal {
             NOT_INITIALIZED => Refusal::NotInitialized,
             SNAPSHOT_EXPIRED => Refusal::SnapshotExpired,
             UNAVAILABLE => Refusal::Unavailable { text: text(&mut reader)? },
-            ABORTED => Refusal::Aborted { text: text(&mut reader)? },
+            ABORTED => Refusal::Aborted { text: text(&mut reader)?, unplaced: option(&mut reader)?.map(PartitionId) },
             code => return Err(WireError::Unknown { what: "refusal code", value: u64::from(code) }),
         };
         reader.finish()?;
@@ -179,7 +181,19 @@ impl Refusal {
 fn put_hint(out: &mut BytesMut, code: u8, partition: PartitionId, hint: Option<NodeId>) {
     out.put_u8(code);
     put_varint(out, u64::from(partition.0));
-    put_varint(out, hint.map_or(0, |node| u64::from(node.0) + 1));
+    put_option(out, hint.map(|node| node.0));
+}
+
+/// A number plus one; 0: none.
+fn put_option(out: &mut BytesMut, number: Option<u32>) {
+    put_varint(out, number.map_or(0, |number| u64::from(number) + 1));
+}
+
+fn option(reader: &mut Reader<'_>) -> Result<Option<u32>, WireError> {
+    match reader.varint()? {
+        0 => Ok(None),
+        number => u32::try_from(number - 1).map(Some).map_err(|_| WireError::Overflow),
+    }
 }
 
 fn put_text(out: &mut BytesMut, code: u8, text: &str) {

@@ -290,7 +290,7 @@ impl World {
         }
         if self.rng.chance(self.chaos.busy) || !self.validates {
             let refusal = match self.rng.below(if self.validates { 4 } else { 1 }) {
-                0 => Refusal::Aborted { text: "it changed".into() },
+                0 => Refusal::Aborted { text: "it changed".into(), unplaced: None },
                 1 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)) },
                 2 => Refusal::NotLeader { partition: range.parts[0].0, hint: None },
                 _ => Refusal::ShuttingDown,

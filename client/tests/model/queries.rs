@@ -29,6 +29,8 @@ pub struct QueryChaos {
     /// Not a chance: cuts say that the result is to be discarded when it is completed so many milliseconds after the
     /// query was asked; 0: they say nothing.
     pub deadline_ms: u64,
+    /// Not a chance: whom a void ticket is blamed on.
+    pub unplaced: Option<PartitionId>,
 }
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -164,7 +166,8 @@ impl World {
         let (connection, stream) = tried.client;
         if told {
             let mut out = BytesMut::new();
-            Refusal::Aborted { text: "not placed in time".into() }.encode(&mut out, stream);
+            Refusal::Aborted { text: "not placed in time".into(), unplaced: self.queries.chaos.unplaced }
+                .encode(&mut out, stream);
             self.reply(connection, out);
         }
     }

@@ -195,7 +195,7 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
         Refusal::SnapshotExpired,
         Refusal::BadRequest { text: text() },
         Refusal::Unavailable { text: text() },
-        Refusal::Aborted { text: text() },
+        Refusal::Aborted { text: text(), unplaced: None },
     ];
     let troubles = vec![NodeTrouble { node: None, address: "127.0.0.1:1".to_owned(), trouble: "timed out".to_owned() }];
     let unanswered = admin::Error::Unanswered(troubles.clone());

@@ -86,7 +86,10 @@ pub fn sentence(status: &Status) -> String {
             format!("{word}: survives the loss of {n} more {nodes}{}", missing(status))
         }
         (Health::Unavailable, _) => format!("{word}: no quorum for {}", without_quorum(status)),
-        (Health::Unformed, _) => format!("{word}: no cluster was formed yet (try: coppice init)"),
+        (Health::Unformed, _) => format!(
+            "{word}: these nodes belong to no cluster (form one: coppice init; add to one: coppice node add; \
+             in place of a lost node: coppice node replace)"
+        ),
     }
 }
 

@@ -116,7 +116,11 @@ fn an_election_and_a_late_replica_are_degraded() {
 fn without_a_cluster_the_next_command_is_named() {
     let status = Status::default();
     assert_eq!(Health::of(&status), Health::Unformed);
-    assert_eq!(shown(&status), "waiting for init: no cluster was formed yet (try: coppice init)\n");
+    assert_eq!(
+        shown(&status),
+        "waiting for init: these nodes belong to no cluster (form one: coppice init; add to one: coppice node add; \
+         in place of a lost node: coppice node replace)\n"
+    );
     assert_eq!(to_json(&status)["health"], "waiting for init");
 }
 

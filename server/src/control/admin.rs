@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::Role;
+use coppice_client::map::{Entry, Role};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, NodeId, PartitionId};
 use coppice_ordering::Time;
@@ -13,7 +13,7 @@ use super::{Control, ask_shard, forming};
 use crate::config::ClusterSettings;
 use crate::failpoints::failpoint;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
-use crate::net::rpc::{Answer, Question, ask};
+use crate::net::rpc::{Answer, AskError, Question, ask};
 use crate::net::translate;
 use crate::request::{Refusal, Reply, Request};
 use crate::shared::Shared;
@@ -122,13 +122,25 @@ impl Control {
                 _ = reply.send(match answer {
                     Ok(Answer::Admin(answer)) => answer,
                     Ok(_) => AdminReply::Failed(AdminError::Refused("an answer of another kind".into())),
+                    Err(error @ AskError::Unreachable { .. }) => {
+                        let leader = leader.map_or_else(String::new, |leader| leader.to_string());
+                        let text =
+                            format!("{leader}, the last known leader of {partition}, cannot be reached: {error}");
+                        AdminReply::Failed(AdminError::Unavailable(text))
+                    }
                     Err(error) => AdminReply::Failed(AdminError::TimedOut(error.to_string())),
                 });
             });
             return;
         }
+        let group = entry.clone();
         tokio::task::spawn_local(async move {
             let begun = tokio::time::Instant::now();
+            let reached = reached_nodes(&shared, partition).await;
+            if let Some(text) = in_the_way(&group, to, own, &reached) {
+                _ = reply.send(AdminReply::Failed(AdminError::Unavailable(text)));
+                return;
+            }
             hand_over(&shared, partition, replica, deadline).await;
             while begun.elapsed() < deadline {
                 if shared.leader(partition) == Some(to) {
@@ -263,6 +275,18 @@ impl Control {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// Why node `own` cannot hand `group` over to node `to`, if it reaches only these.
+fn in_the_way(group: &Entry, to: NodeId, own: Option<NodeId>, reached: &[NodeId]) -> Option<String> {
+    let partition = group.partition;
+    let voters = group.replicas.iter().filter(|info| info.role == Role::Voter);
+    let answers = |node: NodeId| Some(node) == own || reached.contains(&node);
+    let (up, all) = voters.fold((0, 0), |(up, all), info| (up + usize::from(answers(info.node)), all + 1));
+    if up <= all / 2 {
+        return Some(format!("{partition} has no quorum: {up} of its {all} voters answer"));
+    }
+    (!answers(to)).then(|| format!("{to} does not answer, so {partition} stays where it is"))
 }
 
 /// The nodes to which the shard of `group` has a connection now.

@@ -180,7 +180,7 @@ fn what_has_changed_is_read_once_more() {
         }
         assert!(matches!(&ended[..], [(_, origin, _)] if *origin == waits(changes)));
         match ended.remove(0).2 {
-            Reply::Aborted { text } => assert!(!holds && text == CHANGED),
+            Reply::Aborted { text, .. } => assert!(!holds && text == CHANGED),
             reply => assert!(holds && given(reply)[0].1 == [(b"a".to_vec(), 1)]),
         }
     }

@@ -182,7 +182,7 @@ impl Connection {
             Reply::Completed { ticket } => {
                 state.outbox.append(|out| Completed { ticket }.encode(out, stream));
             }
-            Reply::Aborted { text } => state.refuse(stream, &Refused::Aborted { text }),
+            Reply::Aborted { text, unplaced } => state.refuse(stream, &Refused::Aborted { text, unplaced }),
             Reply::Cut(_) | Reply::Directory(_) | Reply::Readings { .. } => {}
             Reply::Refused(refusal) => {
                 let refusal = translate::refusal(shard, group, refusal);

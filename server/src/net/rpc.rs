@@ -228,9 +228,17 @@ pub enum Answer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens there, or the connection broke.
+    /// There is no connection: it was not asked.
     #[error("{address}: {text}")]
     Unreachable {
+        /// Who was to be asked.
+        address: String,
+        /// What the system said.
+        text: String,
+    },
+    /// The connection broke before the answer: it may have been asked.
+    #[error("{address}: {text}")]
+    Broken {
         /// Who was asked.
         address: String,
         /// What the system said.
@@ -258,12 +266,13 @@ pub enum AskError {
 pub async fn ask(address: &str, question: &Question, timeout: Duration) -> Result<Answer, AskError> {
     let unreachable =
         |error: std::io::Error| AskError::Unreachable { address: address.to_owned(), text: error.to_string() };
+    let broken = |error: std::io::Error| AskError::Broken { address: address.to_owned(), text: error.to_string() };
     let exchange = async {
         let mut stream = TcpStream::connect(address).await.map_err(unreachable)?;
         _ = stream.set_nodelay(true);
         let body = postcard::to_stdvec(question).expect("questions are plain data");
-        stream.write_all(&peer_frame::frame(peer_frame::CONTROL, &body)).await.map_err(unreachable)?;
-        let frame = read_frame(&stream).await.map_err(unreachable)?;
+        stream.write_all(&peer_frame::frame(peer_frame::CONTROL, &body)).await.map_err(broken)?;
+        let frame = read_frame(&stream).await.map_err(broken)?;
         let refused = |text: String| AskError::Refused { address: address.to_owned(), text };
         if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
             return Err(refused(refusal_text(&frame.body)));

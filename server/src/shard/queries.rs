@@ -199,7 +199,7 @@ impl Shard {
                     self.answer_query(query, Reply::Completed { ticket });
                 }
                 Effect::Aborted { query, why } => {
-                    self.answer_query(query, Reply::Aborted { text: why.to_string() });
+                    self.answer_query(query, Reply::aborted(why));
                 }
                 Effect::Refused { query, why } => self.on_not_taken(query, why),
                 Effect::Changed { id, .. } => self.on_released_change(id),
@@ -224,7 +224,7 @@ impl Shard {
             NotTaken::Busy => Reply::Refused(Refusal::Busy),
             NotTaken::NotLeading => Reply::Refused(Refusal::NotLeader { hint: None }),
             NotTaken::MapChanged { .. } | NotTaken::NoSuchPartition(_) | NotTaken::TooLarge => {
-                Reply::Aborted { text: why.to_string() }
+                Reply::Aborted { text: why.to_string(), unplaced: None }
             }
         };
         self.answer_query(query, reply);

@@ -10,6 +10,7 @@ mod cuts;
 mod demo;
 mod escape;
 mod full_disks;
+mod lost_quorum;
 mod membership;
 mod nodes;
 mod operate;

@@ -323,7 +323,7 @@ impl World {
                 return self.answer(origin.connection, out);
             }
             Reply::Completed { ticket } => Completed { ticket }.encode(&mut out, stream),
-            Reply::Aborted { text } => Refused::Aborted { text }.encode(&mut out, stream),
+            Reply::Aborted { text, unplaced } => Refused::Aborted { text, unplaced }.encode(&mut out, stream),
             Reply::Refused(Refusal::NotLeader { .. }) => {
                 Refused::NotLeader { partition: group, hint }.encode(&mut out, stream);
             }

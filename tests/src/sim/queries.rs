@@ -13,7 +13,7 @@ use coppice_ordering::multicast::{
 };
 use coppice_ordering::{Ballot, MapVersion, QueryId, ReplicaId};
 use coppice_server::machine::directory::borders;
-use coppice_server::multicast::{Letter, Share, Word};
+use coppice_server::multicast::{Letter, Share, Word, letter};
 use coppice_server::net::translate;
 use coppice_server::replica::{Input as Step, QueryPart};
 use coppice_server::request::{Origin, Refusal, Reply};
@@ -152,13 +152,13 @@ impl World {
             }
             Effect::Aborted { query, why } => {
                 self.reached.note("query: aborted");
-                self.end_query(node, query, Reply::Aborted { text: why.to_string() });
+                self.end_query(node, query, Reply::aborted(why));
             }
             Effect::Refused { query, why } => {
                 let reply = match why {
                     NotTaken::Busy => Reply::Refused(Refusal::Busy),
                     NotTaken::NotLeading => Reply::Refused(Refusal::NotLeader { hint: None }),
-                    why => Reply::Aborted { text: why.to_string() },
+                    why => Reply::Aborted { text: why.to_string(), unplaced: None },
                 };
                 self.end_query(node, query, reply);
             }
@@ -234,16 +234,18 @@ impl World {
         }
     }
 
-    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, to all who may.
+    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, or who did is not connected any more,
+    /// to all who may.
     pub fn post(&mut self, node: usize, letter: Letter) {
-        let receiver = match letter.word {
-            Word::Place(_) | Word::Released(_) => letter.partition,
-            Word::Placed(_) => PartitionId::DIRECTORY,
-        };
+        let receiver = letter.receiver();
         let to: Vec<usize> = match self.nodes[node].leaders.get(&receiver) {
-            Some(&leader) => vec![leader],
-            None => super::processes::places(&self.nodes[node].control.map, receiver).map(|(_, node)| node).collect(),
+            Some(&leader) if self.nodes[leader].up => vec![leader],
+            _ => super::processes::places(&self.nodes[node].control.map, receiver).map(|(_, node)| node).collect(),
         };
+        self.send_letter(node, to, letter);
+    }
+
+    fn send_letter(&mut self, node: usize, to: Vec<usize>, letter: Letter) {
         for to in to {
             let [first, copy] = if to == node { [Some(0), None] } else { self.net.send(node, to) };
             if let Some(random) = self.net.damages().filter(|_| to != node) {
@@ -259,9 +261,13 @@ impl World {
     }
 
     /// A letter arrives.
-    pub fn on_letter(&mut self, node: usize, letter: Letter) {
+    pub fn on_letter(&mut self, node: usize, sender: usize, letter: Letter) {
         if !self.nodes[node].up {
             return;
+        }
+        if let Some(next) = self.led_elsewhere(node, sender, letter.receiver()) {
+            self.reached.note("letter: sent on to who leads now");
+            return self.send_letter(node, vec![next], letter);
         }
         self.reached.letter(&letter.word, self.nodes[node].desk.coordinator.leading());
         match letter.word {
@@ -275,6 +281,14 @@ impl World {
                 self.coordinate(node, Input::Placed { partition, ticket });
             }
         }
+    }
+
+    /// The leader of `group`, if letters of `sender` to it go on from here.
+    fn led_elsewhere(&self, node: usize, sender: usize, group: PartitionId) -> Option<usize> {
+        let (named, each) = (|node: usize| NodeId(node as u32 + 1), &self.nodes[node]);
+        let leader = each.leaders.get(&group).map(|&leader| named(leader));
+        let next = letter::goes_on_to(each.control.map.group(group)?, leader, (named(node), named(sender)))?;
+        Some(next.0 as usize - 1)
     }
 
     /// A replica gives its part to the client that asked, as soon as that is connected here.

@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 235] = [
+pub const NAMES: [&str; 236] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -170,6 +170,7 @@ pub const NAMES: [&str; 235] = [
     "query: asked of one that does not coordinate",
     "query: a part waits for its client to connect",
     "ticket: for a partition that is not here",
+    "letter: sent on to who leads now",
     "query: a part finds its client",
     "checkpoint: there is one of this instance",
     "checkpoint: another one of the group is being written",

@@ -72,7 +72,7 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
         Reply::Validated { instance, unchanged } => words(&(instance, unchanged), hash),
         Reply::Cut(cut) => words(cut, hash),
         Reply::Completed { ticket } => words(ticket, hash),
-        Reply::Aborted { text } => words(text, hash),
+        Reply::Aborted { text, .. } => words(text, hash),
         Reply::Directory(reply) => words(reply, hash),
         Reply::Refused(refusal) => words(refusal, hash),
         Reply::Unsure { hint } => words(hint, hash),

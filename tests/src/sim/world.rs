@@ -230,7 +230,7 @@ impl World {
                     return self.schedule(self.nodes[to].paused_until, Event::Letter { from, to, letter });
                 }
                 if from == to || self.net.hears(to, from) {
-                    self.on_letter(to, letter);
+                    self.on_letter(to, from, letter);
                 }
             }
             Event::Tick { node, at, .. } if self.is_wanted(node, at) => self.on_tick(node),
