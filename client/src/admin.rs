@@ -200,6 +200,14 @@ impl Admin {
         self.verb(AdminRequest::ConfigSet { key: key.into(), value: value.into() }).await.map(|_| ())
     }
 
+    /// Sets what the node that answers logs, until it restarts: give one endpoint. `spec` as in `COPPICE_LOG`.
+    ///
+    /// # Errors
+    /// [`AdminError::Invalid`].
+    pub async fn set_log_level(&self, spec: &str) -> Result<(), Error> {
+        self.verb(AdminRequest::LogLevel { spec: spec.into() }).await.map(|_| ())
+    }
+
     /// Hands the leadership of a partition over; how long nobody led.
     ///
     /// # Errors

@@ -10,9 +10,9 @@ use super::args::{Cli, Format};
 use super::connect::admin;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
-use super::operate::partition;
 use super::output::Output;
 use super::predict::{PredictArgs, readable};
+use super::shape_args::partition;
 
 /// `autopilot`
 #[derive(Debug, Clone, Args)]

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::failure::{Exit, Failure};
 use super::output::Output;
+use super::shape_args::partition;
 use super::text::Coding;
 use super::words::quote;
 use crate::checkpoint::{CheckpointOptions, Checkpoints};
@@ -38,11 +39,6 @@ pub enum InspectVerb {
         /// The data directory
         dir: PathBuf,
     },
-}
-
-fn partition(text: &str) -> Result<PartitionId, String> {
-    let number = text.strip_prefix('p').unwrap_or(text).parse();
-    number.map(PartitionId).map_err(|_| format!("a partition such as p2, not `{text}`"))
 }
 
 /// Carries out one of the verbs.

@@ -1,10 +1,12 @@
-//! Operators' verbs that are one question to the cluster: `config get` and `set`, `leader transfer`, `verify`.
+//! Operators' verbs that are one question to the cluster: `config get` and `set`, `leader transfer`, `verify`;
+//! or to one node: `node log-level`.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use coppice_client::admin::Error;
+use coppice_client::map::NodeState;
 use coppice_client::wire::{AdminError, AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
 use coppice_client::{Admin, Config};
 use serde_json::{Value, json};
@@ -14,6 +16,7 @@ use super::connect::admin;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::output::Output;
+use super::shape_args::{node, partition};
 use super::words;
 use crate::config::units;
 
@@ -44,18 +47,6 @@ pub struct TransferArgs {
     /// Only say who leads now
     #[arg(long)]
     pub dry_run: bool,
-}
-
-/// `p2`, or `2`.
-pub(super) fn partition(text: &str) -> Result<PartitionId, String> {
-    let number = text.strip_prefix('p').unwrap_or(text).parse();
-    number.map(PartitionId).map_err(|_| format!("a partition such as p2, not `{text}`"))
-}
-
-/// `n3`, or `3`.
-fn node(text: &str) -> Result<NodeId, String> {
-    let number = text.strip_prefix('n').unwrap_or(text).parse();
-    number.map(NodeId).map_err(|_| format!("a node such as n3, not `{text}`"))
 }
 
 /// `config get`: one cluster setting, or all, and where each value comes from.
@@ -186,6 +177,32 @@ pub async fn transfer(cli: &Cli, context: &Context, args: &TransferArgs, output:
             let pause = pause_ms.map_or_else(|| "later than asked".to_owned(), |ms| format!("pause {ms:.1} ms"));
             writeln!(output.data, "{partition} led by {node}, was {}; {pause}", name(before))?;
         }
+    }
+    Ok(Ok(Exit::Done))
+}
+
+/// `node log-level`: of one node, until it restarts.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn log_level(cli: &Cli, context: &Context, node: NodeId, spec: &str, output: &mut Output<'_>) -> Outcome {
+    let set = async {
+        let map = admin(cli).map().await?.map.unwrap_or_default();
+        let Some(info) = map.node(node).filter(|info| info.state != NodeState::Removed) else {
+            return Err(Error::Failed(AdminError::NotFound(format!("there is no node {node}"))));
+        };
+        let config = Config { timeout: cli.global.timeout, ..Config::default() };
+        Admin::new([&info.addresses.native], config).set_log_level(spec).await
+    };
+    if let Err(error) = set.await {
+        return Ok(Err(errors::admin_failure(&error, context)));
+    }
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            let fields = json!({ "v": 1, "ok": true, "node": node.to_string(), "log_level": spec });
+            writeln!(output.data, "{fields}")?;
+        }
+        Format::Table | Format::Raw => writeln!(output.data, "ok  {node} logs {spec} until it restarts")?,
     }
     Ok(Ok(Exit::Done))
 }

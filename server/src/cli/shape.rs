@@ -22,7 +22,7 @@ use super::input::Inputs;
 use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb, PlanArgs};
 use super::waits::Waits;
-use super::{shape_tables, words};
+use super::{operate, shape_tables, words};
 
 /// Between two questions how far a change is.
 const POLL: Duration = Duration::from_millis(100);
@@ -43,6 +43,7 @@ type Outcome = io::Result<Result<Exit, Failure>>;
 pub async fn node(cli: &Cli, context: &Context, verb: &NodeVerb, output: &mut Output<'_>) -> Outcome {
     let (shape, plan) = match verb {
         NodeVerb::Ls => return shape_tables::nodes(&connect::admin(cli), context, output).await,
+        NodeVerb::LogLevel { node, levels } => return operate::log_level(cli, context, *node, levels, output).await,
         NodeVerb::Add { address, plan } => (Shape::AddNode { address: address.clone() }, plan),
         NodeVerb::Drain { node, plan } => (Shape::DrainNode { node: *node }, plan),
         NodeVerb::Undrain { node, plan } => (Shape::UndrainNode { node: *node }, plan),

@@ -58,6 +58,15 @@ pub enum NodeVerb {
         #[command(flatten)]
         plan: PlanArgs,
     },
+    /// Have a running node log more, or less, until it restarts
+    LogLevel {
+        /// Which, such as n3
+        #[arg(value_parser = node)]
+        node: NodeId,
+        /// error, warn, info, debug or trace, or such per module: info,coppice_server::shard=debug
+        #[arg(value_name = "LEVELS")]
+        levels: String,
+    },
 }
 
 /// `partition`
@@ -144,7 +153,7 @@ pub(super) fn node(text: &str) -> Result<NodeId, String> {
 }
 
 /// `p2`, or `2`.
-fn partition(text: &str) -> Result<PartitionId, String> {
+pub(super) fn partition(text: &str) -> Result<PartitionId, String> {
     let number = text.strip_prefix('p').unwrap_or(text).parse();
     number.map(PartitionId).map_err(|_| format!("a partition such as p2, not `{text}`"))
 }

@@ -348,3 +348,18 @@ fn partitions_are_not_cut_for_a_node_that_does_not_exist() {
     assert_eq!(said.code, 0, "{said:?}");
     assert_eq!(partitions(), before.map(|count| count + 1));
 }
+
+/// The request was known to every node, and no command sent it.
+#[test]
+fn one_node_can_be_made_to_say_more() {
+    let mut cluster = Cluster::formed(3, "");
+    let said = cluster.run_at(2, &["node", "log-level", "n2", "info,coppice_server::net=debug", "-o", "table"]);
+    assert_eq!((said.code, said.out.trim()), (0, "ok  n2 logs info,coppice_server::net=debug until it restarts"));
+    cluster.kill(0);
+    eventually("the link is lost loudly", || cluster.log(1).contains("DEBUG"));
+    assert!(!cluster.log(2).contains("DEBUG"), "{}", cluster.log(2));
+    for (words, code) in [(["n9", "debug"], 4), (["n2", "loud"], 2), (["x", "debug"], 2)] {
+        let said = cluster.run_at(1, &[&["node", "log-level"], &words[..]].concat());
+        assert_eq!(said.code, code, "{said:?}");
+    }
+}
