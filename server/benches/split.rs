@@ -79,7 +79,7 @@ fn client(cluster: &Cluster, at: u64, entries: u64, waits: &Waits, stop: &Atomic
 
 fn split(cluster: &Cluster, change: u64) -> Reshaped {
     let shape = Shape::Split { partition: None, at: None::<Bytes> };
-    let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false };
+    let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false, within: None };
     loop {
         for endpoint in cluster.endpoints() {
             match admin(endpoint, AdminRequest::Reshape(request.clone()), Duration::from_secs(5)) {

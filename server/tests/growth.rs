@@ -70,7 +70,13 @@ fn a_drained_node_holds_nothing_and_the_move_survives_the_directorys_leader() {
     let mut cluster = formed(&options);
     let writer = Writer::start(&cluster);
     add(&mut cluster, 1);
-    let request = ReshapeRequest { change: ChangeId(2), shape: relocate(1, &[2, 3, 4]), dry_run: false, force: false };
+    let request = ReshapeRequest {
+        change: ChangeId(2),
+        shape: relocate(1, &[2, 3, 4]),
+        dry_run: false,
+        force: false,
+        within: None,
+    };
     let leader = wait_for("the directory's leader has begun the move", patience(), || {
         let leader = leader(&cluster, PartitionId::DIRECTORY).0 as usize - 1;
         let asked = admin(cluster.endpoints()[leader], AdminRequest::Reshape(request.clone()), ASK);

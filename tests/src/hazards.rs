@@ -318,6 +318,9 @@ pub const OTHERS: &[&str] = &[
     // In a young group a learner that has not begun lacks few instances, and counts as one that has caught up
     // (ordering.md 1.5).
     "absent_learner_votes",
+    // A node goes, or a move ends, although too few of those that would hold a group answer.
+    "removal_loses_a_quorum",
+    "move_loses_a_quorum",
     // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (ordering.md 8).
     "moves_of_another_time",
     // Steps that the directory has yet to decide stand in its queue behind themselves (ordering.md 8).

@@ -59,7 +59,7 @@ pub use query::{Completed, Cut, CutPart, QueryRequest, encode_part_cancel, encod
 pub use refusal::{CommandRefusal, Refusal};
 pub use reply::{AnswerWriter, ManyResults, PackReply, REPLY_BYTES_MAX, Replies, RepliesWriter, ResultRef, Section};
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};
-pub use reshape::{ChangeId, ReshapeRequest, Reshaped, Shape};
+pub use reshape::{Borders, ChangeId, ReshapeRequest, Reshaped, Shape, SplitPlan};
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
 pub use tuning::{BatchAndWindow, Bottleneck, GroupTuning, TuningAccount, TuningReport};
 pub use validate::ValidateRequest;

@@ -98,6 +98,29 @@ pub struct ReshapeRequest {
     pub dry_run: bool,
     /// Do it although fewer failures will be survived afterwards. What would lose a quorum is refused all the same.
     pub force: bool,
+    /// Of a split: only if the partition still has these borders, which the plan was made for.
+    pub within: Option<Borders>,
+}
+
+/// Where a partition begins and ends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Borders {
+    /// Its first key.
+    #[serde(with = "serde_bytes")]
+    pub low: Bytes,
+    /// The first key beyond; none: it is the last partition.
+    #[serde(with = "serde_bytes::option")]
+    pub high: Option<Bytes>,
+}
+
+/// Where a partition will be cut, and what it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitPlan {
+    /// First key of the new partition.
+    #[serde(with = "serde_bytes")]
+    pub at: Bytes,
+    /// Of the partition that is cut.
+    pub borders: Borders,
 }
 
 /// How far a change is.
@@ -105,6 +128,8 @@ pub struct ReshapeRequest {
 pub struct Reshaped {
     /// Nothing is left to be done.
     pub done: bool,
+    /// It was begun before this request, or there is nothing to be done. Else `steps` is a plan.
+    pub begun: bool,
     /// Before the beginning: what will be done, a sentence per step. Afterwards: what is being done, or was.
     pub steps: Vec<String>,
     /// Replicas that still have to move, partitions that still have to answer.
@@ -113,6 +138,8 @@ pub struct Reshaped {
     pub partition: Option<PartitionId>,
     /// The node that came of it.
     pub node: Option<NodeId>,
+    /// The plan of a split.
+    pub cut: Option<SplitPlan>,
     /// The map of the node that answered.
     pub map_version: MapVersion,
 }

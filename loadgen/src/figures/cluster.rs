@@ -256,7 +256,13 @@ async fn settle(admin: &Admin, partition: PartitionId, to: Vec<NodeId>) -> Resul
         return Ok(());
     }
     let shape = reshape::Shape::Move { partition, from: Vec::new(), to };
-    let request = ReshapeRequest { change: ChangeId(u64::from(partition.0) + 1), shape, dry_run: false, force: true };
+    let request = ReshapeRequest {
+        change: ChangeId(u64::from(partition.0) + 1),
+        shape,
+        dry_run: false,
+        force: true,
+        within: None,
+    };
     let deadline = Instant::now() + PATIENCE;
     while !admin.reshape(request.clone()).await?.done && Instant::now() < deadline {
         tokio::time::sleep(ASK_INTERVAL).await;

@@ -81,10 +81,23 @@ impl Context {
 
     /// How to look at the cluster.
     fn look(&self) -> String {
-        if self.default_endpoints {
-            return "coppice status".to_owned();
+        self.by(&["coppice", "status"])
+    }
+
+    /// How to see what a verb that changes the cluster's shape speaks of.
+    fn list(&self) -> Option<String> {
+        match self.verb.split(' ').next() {
+            Some("node") => Some(self.by(&["coppice", "node", "ls"])),
+            Some("partition" | "leader") => Some(self.by(&["coppice", "partition", "ls"])),
+            _ => None,
         }
-        words::join(["coppice", "status", "--endpoints", &self.endpoints.join(",")])
+    }
+
+    /// A command for the nodes that this one asked.
+    fn by(&self, words: &[&str]) -> String {
+        let endpoints = self.endpoints.join(",");
+        let flags = if self.default_endpoints { &[][..] } else { &["--endpoints", &endpoints] };
+        words::join(words.iter().chain(flags))
     }
 
     fn within(&self) -> String {
@@ -142,7 +155,7 @@ fn not_done(error: &AdminError, context: &Context) -> Failure {
             (Exit::Failed, "mismatch", "replicas differ: keep the data directories and report this")
         }
     };
-    let next = if code == "invalid" { help(context.verb) } else { context.look() };
+    let next = if code == "invalid" { help(context.verb) } else { context.list().unwrap_or_else(|| context.look()) };
     Failure {
         exit,
         code,

@@ -9,7 +9,6 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use coppice_client::map::Entry;
 use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_client::{Admin, Client, admin};
 use serde_json::json;
@@ -22,7 +21,7 @@ use super::input::Inputs;
 use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb, PlanArgs};
 use super::waits::Waits;
-use super::{operate, shape_tables, words};
+use super::{operate, shape_args, shape_tables, words};
 
 /// Between two questions how far a change is.
 const POLL: Duration = Duration::from_millis(100);
@@ -90,49 +89,69 @@ fn split_key(context: &Context, key: &OsStr) -> Result<Bytes, Failure> {
 /// `partition add`: nodes that are none yet join, the largest partition is cut at its median, the new one moves. Each
 /// step is a change of its own; repeated, what is done already is passed over.
 async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
-    let first = plan.resume.unwrap_or_else(draw_change);
+    let name = plan.resume.unwrap_or_else(draw_change);
     output.note(&format!("plan: {} join if they are no nodes yet", words.join(" ")))?;
     output.note("plan: the largest partition is cut at its median, and the new one moves to them")?;
-    if plan.resume.is_none()
-        && let Err(error) = can_add(admin, words, plan.force).await
-    {
-        return Ok(Err(errors::admin_failure(&error, context)));
-    }
+    let begun = match can_add(admin, name, words, plan).await {
+        Ok(begun) => begun,
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
     if plan.dry_run {
         return Ok(Ok(Exit::Done));
     }
-    if plan.resume.is_none() && !plan.yes && !agreed(context, output)? {
-        let cause = "nobody agreed to the plan";
-        return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
+    if let Some(failure) = not_agreed(context, plan, begun, output)? {
+        return Ok(Err(failure));
     }
-    let steps = add_steps(admin, context, (first, words, plan.force), output);
-    match or_interrupted(context, first, steps).await? {
-        Ok(done) => report(&done, first, output).map(|()| Ok(Exit::Done)),
+    match or_interrupted(context, name, Then::More, add_steps(admin, context, name, words, plan, output)).await? {
+        Ok(done) => report(&done, name, output).map(|()| Ok(Exit::Done)),
         Err(failure) => Ok(Err(failure)),
     }
 }
 
-/// Looks at every step before the first is begun: a partition that was cut stays cut.
-async fn can_add(admin: &Admin, words: &[String], force: bool) -> Result<(), admin::Error> {
-    let ask = |shape, force| planned(admin, ReshapeRequest { change: draw_change(), shape, dry_run: true, force });
-    let mut to = Vec::new();
+/// Looks at every step before the first is begun: a partition that was cut stays cut. Whether any was begun before.
+async fn can_add(admin: &Admin, name: ChangeId, words: &[String], plan: &PlanArgs) -> Result<bool, admin::Error> {
+    let mut to = BTreeSet::new();
+    let mut begun = false;
     for word in words {
-        match super::shape_args::node(word) {
-            Ok(node) => to.push(node),
-            Err(_) => drop(ask(Shape::AddNode { address: word.clone() }, force).await?),
+        match shape_args::node(word) {
+            Ok(node) => _ = to.insert(node),
+            Err(_) => {
+                let shape = Shape::AddNode { address: word.clone() };
+                begun |= planned(admin, dry(draw_change(), shape, plan)).await?.begun;
+            }
         }
     }
-    let cut = ask(Shape::Split { partition: None, at: None }, force).await?;
-    if let Some(partition) = cut.partition.filter(|_| !to.is_empty()) {
-        // Those that are to join come on top; how many there will be in all is known only then.
-        let force = force || to.len() < words.len();
-        ask(Shape::Move { partition, from: Vec::new(), to }, force).await?;
+    let cut = planned(admin, dry(name, Shape::Split { partition: None, at: None }, plan)).await?;
+    if cut.begun {
+        return Ok(true);
     }
-    Ok(())
+    let Some(partition) = cut.partition else { return Ok(begun) };
+    let map = admin.map().await?.map.unwrap_or_default();
+    // Who is still to join is counted, as one of those that are there: more is known only then.
+    let now = map.entry(partition).map_or(&[][..], |entry| &entry.replicas);
+    let joining = now.iter().map(|info| info.node).filter(|node| !to.contains(node)).take(words.len() - to.len());
+    let to = to.iter().copied().chain(joining).collect();
+    planned(admin, dry(draw_change(), Shape::Move { partition, from: Vec::new(), to }, plan)).await?;
+    Ok(begun)
 }
 
 fn draw_change() -> ChangeId {
     ChangeId(crate::random::draw())
+}
+
+/// Asks what a change would be.
+fn dry(change: ChangeId, shape: Shape, plan: &PlanArgs) -> ReshapeRequest {
+    ReshapeRequest { change, shape, dry_run: true, force: plan.force, within: None }
+}
+
+/// Asks for a change as it was planned: a partition is cut where the plan says, if it is still the same.
+fn wet(request: ReshapeRequest, planned: &Reshaped) -> ReshapeRequest {
+    let mut request = ReshapeRequest { dry_run: false, ..request };
+    if let (Shape::Split { partition, at }, Some(cut)) = (&mut request.shape, &planned.cut) {
+        (*partition, *at) = (planned.partition, Some(cut.at.clone()));
+        request.within = Some(cut.borders.clone());
+    }
+    request
 }
 
 /// What a change would be; `request` is a dry run.
@@ -152,34 +171,45 @@ async fn planned(admin: &Admin, request: ReshapeRequest) -> Result<Reshaped, adm
 async fn add_steps(
     admin: &Admin,
     context: &Context,
-    (first, words, force): (ChangeId, &[String], bool),
+    name: ChangeId,
+    words: &[String],
+    plan: &PlanArgs,
     output: &mut Output<'_>,
 ) -> io::Result<Result<Reshaped, Failure>> {
     let mut to = Vec::new();
-    let ask = |number: u64, shape| ReshapeRequest {
-        change: ChangeId(first.0.wrapping_add(number)),
-        shape,
-        dry_run: false,
-        force,
-    };
+    let ask = |number: u64, shape| dry(ChangeId(name.0.wrapping_add(number)), shape, plan);
     for (at, word) in words.iter().enumerate() {
-        if let Ok(node) = super::shape_args::node(word) {
+        if let Ok(node) = shape_args::node(word) {
             to.push(node);
             continue;
         }
-        let request = ask(at as u64 + 2, Shape::AddNode { address: word.clone() });
-        match watch(admin, context, request, output).await? {
+        let request = ReshapeRequest { dry_run: false, ..ask(at as u64 + 2, Shape::AddNode { address: word.clone() }) };
+        match watch(admin, context, request, Then::More, output).await? {
             Ok(done) => to.extend(done.node),
             Err(failure) => return Ok(Err(failure)),
         }
     }
-    let cut = match watch(admin, context, ask(0, Shape::Split { partition: None, at: None }), output).await? {
-        Ok(cut) => cut,
-        Err(failure) => return Ok(Err(failure)),
+    // Now that it is known who they are, once more: may the new partition be there? Its nodes are its parent's.
+    let cut = ask(0, Shape::Split { partition: None, at: None });
+    let looked = async {
+        let looked = planned(admin, cut.clone()).await?;
+        if let Some(partition) = looked.partition.filter(|_| !looked.begun) {
+            let shape = Shape::Move { partition, from: Vec::new(), to: to.clone() };
+            planned(admin, dry(draw_change(), shape, plan)).await?;
+        }
+        Ok::<_, admin::Error>(looked)
     };
-    match cut.partition {
-        Some(partition) => watch(admin, context, ask(1, Shape::Move { partition, from: Vec::new(), to }), output).await,
-        None => Ok(Ok(cut)),
+    let cut = match looked.await {
+        Ok(looked) => wet(cut, &looked),
+        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+    };
+    match watch(admin, context, cut, Then::More, output).await? {
+        Ok(Reshaped { partition: Some(partition), .. }) => {
+            let shape = Shape::Move { partition, from: Vec::new(), to };
+            let request = ReshapeRequest { dry_run: false, ..ask(1, shape) };
+            watch(admin, context, request, Then::Nothing, output).await
+        }
+        done => Ok(done),
     }
 }
 
@@ -194,7 +224,7 @@ async fn change(
     output: &mut Output<'_>,
 ) -> Outcome {
     let name = plan.resume.unwrap_or_else(draw_change);
-    let request = ReshapeRequest { change: name, shape, dry_run: true, force: plan.force };
+    let request = dry(name, shape, plan);
     let planned = match planned(admin, request.clone()).await {
         Ok(planned) => planned,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
@@ -202,29 +232,26 @@ async fn change(
     if planned.done {
         return report(&planned, name, output).map(|()| Ok(Exit::Done));
     }
-    for step in &planned.steps {
-        output.note(&format!("plan: {step}"))?;
-    }
+    note_plan(&planned, context, output)?;
     if plan.dry_run {
         return report(&planned, name, output).map(|()| Ok(Exit::Done));
     }
-    if plan.resume.is_none() && !plan.yes && !agreed(context, output)? {
-        let cause = "nobody agreed to the plan";
-        return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
+    if let Some(failure) = not_agreed(context, plan, planned.begun, output)? {
+        return Ok(Err(failure));
     }
     let waits = match probes {
         Some(client) => waits(admin, client, planned.partition).await,
         None => None,
     };
     let watched = async {
-        let watched = watch(admin, context, ReshapeRequest { dry_run: false, ..request }, output);
+        let watched = watch(admin, context, wet(request, &planned), Then::Nothing, output);
         let (watched, longest) = match waits {
             Some(waits) => waits.beside(watched).await,
             None => (watched.await, None),
         };
         watched.map(|done| done.map(|done| (done, longest)))
     };
-    match or_interrupted(context, name, watched).await? {
+    match or_interrupted(context, name, Then::Nothing, watched).await? {
         Ok((done, longest)) => report_with(&done, name, longest, output).map(|()| Ok(Exit::Done)),
         Err(failure) => Ok(Err(failure)),
     }
@@ -241,11 +268,12 @@ async fn waits(admin: &Admin, client: Client, partition: Option<PartitionId>) ->
 async fn or_interrupted<T>(
     context: &Context,
     name: ChangeId,
+    then: Then,
     watching: impl Future<Output = io::Result<Result<T, Failure>>>,
 ) -> io::Result<Result<T, Failure>> {
     tokio::select! {
         watched = watching => watched,
-        _ = tokio::signal::ctrl_c() => Ok(Err(interrupted(context, name))),
+        _ = tokio::signal::ctrl_c() => Ok(Err(interrupted(context, name, then))),
     }
 }
 
@@ -257,47 +285,78 @@ async fn merge(
     plan: &PlanArgs,
     output: &mut Output<'_>,
 ) -> Outcome {
-    let shape = Shape::Merge { partition, into };
-    let map = match admin.map().await {
-        Ok(reply) => reply.map.unwrap_or_default(),
+    let name = plan.resume.unwrap_or_else(draw_change);
+    let joining = dry(name, Shape::Merge { partition, into }, plan);
+    let looked = async {
+        let looked = planned(admin, joining.clone()).await?;
+        let map = admin.map().await?.map.unwrap_or_default();
+        let nodes = |id: PartitionId| map.entry(id).map(|entry| entry.replicas.iter().map(|info| info.node).collect());
+        let to: Option<BTreeSet<NodeId>> = looked.partition.and_then(nodes);
+        let Some(to) = to.filter(|to| !looked.begun && nodes(partition).as_ref() != Some(to)) else {
+            return Ok::<_, admin::Error>(None);
+        };
+        let to = to.into_iter().collect();
+        let moving = dry(ChangeId(name.0.wrapping_add(1)), Shape::Move { partition, from: Vec::new(), to }, plan);
+        let begun = planned(admin, moving.clone()).await?.begun;
+        Ok(Some((looked, moving, begun)))
+    };
+    let (looked, moving, begun) = match looked.await {
+        Ok(Some(apart)) => apart,
+        // They are on the same nodes.
+        Ok(None) => return change(admin, context, joining.shape, plan, None, output).await,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
-    let nodes = |entry: &Entry| entry.replicas.iter().map(|info| info.node).collect::<BTreeSet<NodeId>>();
-    let at = map.partitions.iter().position(|entry| entry.partition == partition);
-    let heir = match (into, at) {
-        (Some(into), _) => map.partitions.iter().find(|entry| entry.partition == into),
-        (None, Some(at)) => map.partitions.get(if at > 0 { at - 1 } else { 1 }),
-        (None, None) => None,
-    };
-    let (Some(own), Some(heir)) = (at.map(|at| &map.partitions[at]), heir) else {
-        return change(admin, context, shape, plan, None, output).await;
-    };
-    if nodes(own) == nodes(heir) {
-        return change(admin, context, shape, plan, None, output).await;
-    }
-    let to: Vec<NodeId> = nodes(heir).into_iter().collect();
-    let beside: Vec<String> = to.iter().map(NodeId::to_string).collect();
-    output.note(&format!("plan: {partition} moves to {}, beside {}", beside.join(" "), heir.partition))?;
-    output.note(&format!("plan: {} takes its keys and sessions in", heir.partition))?;
+    note_plan(&looked, context, output)?;
     if plan.dry_run {
-        return Ok(Ok(Exit::Done));
+        return report(&looked, name, output).map(|()| Ok(Exit::Done));
     }
-    let first = plan.resume.unwrap_or_else(draw_change);
-    if plan.resume.is_none() && !plan.yes && !agreed(context, output)? {
-        let cause = "nobody agreed to the plan";
-        return Ok(Err(Failure::usage(format!("{}: nothing was done", context.verb), cause, again(context, "--yes"))));
+    if let Some(failure) = not_agreed(context, plan, begun, output)? {
+        return Ok(Err(failure));
     }
-    let ask = |change, shape| ReshapeRequest { change, shape, dry_run: false, force: plan.force };
-    let relocation = ask(ChangeId(first.0.wrapping_add(1)), Shape::Move { partition, from: Vec::new(), to });
     let steps = async {
-        if let Err(failure) = watch(admin, context, relocation, output).await? {
+        let moving = ReshapeRequest { dry_run: false, ..moving };
+        if let Err(failure) = watch(admin, context, moving, Then::More, output).await? {
             return Ok(Err(failure));
         }
-        watch(admin, context, ask(first, shape), output).await
+        watch(admin, context, ReshapeRequest { dry_run: false, ..joining }, Then::Nothing, output).await
     };
-    match or_interrupted(context, first, steps).await? {
-        Ok(done) => report(&done, first, output).map(|()| Ok(Exit::Done)),
+    match or_interrupted(context, name, Then::More, steps).await? {
+        Ok(done) => report(&done, name, output).map(|()| Ok(Exit::Done)),
         Err(failure) => Ok(Err(failure)),
+    }
+}
+
+/// What comes behind a change that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    /// Other changes, which this program begins.
+    More,
+}
+
+fn note_plan(planned: &Reshaped, context: &Context, output: &mut Output<'_>) -> io::Result<()> {
+    for step in &planned.steps {
+        output.note(&format!("plan: {step}"))?;
+    }
+    if let Some(cut) = &planned.cut {
+        output.note(&format!("plan: its first key is {}", context.coding.show(&cut.at)))?;
+    }
+    Ok(())
+}
+
+/// Why a plan is not carried out: nobody agreed to it, or what is to be watched was never begun.
+fn not_agreed(context: &Context, plan: &PlanArgs, begun: bool, output: &mut Output<'_>) -> io::Result<Option<Failure>> {
+    match plan.resume {
+        Some(name) if !begun => {
+            let error = AdminError::NotFound(format!("no such change {name} is under way, or has ended lately"));
+            Ok(Some(errors::admin_failure(&admin::Error::Failed(error), context)))
+        }
+        Some(_) => Ok(None),
+        None if plan.yes || agreed(context, output)? => Ok(None),
+        None => {
+            let what = format!("{}: nothing was done", context.verb);
+            Ok(Some(Failure::usage(what, "nobody agreed to the plan", again(context, "--yes"))))
+        }
     }
 }
 
@@ -306,6 +365,7 @@ async fn watch(
     admin: &Admin,
     context: &Context,
     request: ReshapeRequest,
+    then: Then,
     output: &mut Output<'_>,
 ) -> io::Result<Result<Reshaped, Failure>> {
     let mut said = String::new();
@@ -326,7 +386,7 @@ async fn watch(
             }
             // Somebody is elected, or starts again; asking twice is not asking for two.
             Err(error) if is_silence(&error) && heard.elapsed() < PATIENCE => {}
-            Err(error) if is_silence(&error) => return Ok(Err(interrupted(context, request.change))),
+            Err(error) if is_silence(&error) => return Ok(Err(interrupted(context, request.change, then))),
             Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
         }
         tokio::time::sleep(POLL).await;
@@ -380,12 +440,16 @@ fn report_with(
     }
 }
 
-/// The change goes on without this program.
-fn interrupted(context: &Context, name: ChangeId) -> Failure {
+/// The change goes on without this program, those behind it do not.
+fn interrupted(context: &Context, name: ChangeId, then: Then) -> Failure {
+    let goes_on = match then {
+        Then::Nothing => "it goes on in the cluster",
+        Then::More => "the step under way goes on in the cluster, the others when it is resumed",
+    };
     Failure {
         exit: Exit::Unknown,
         code: "interrupted",
-        what: format!("{}: not done yet; it goes on in the cluster", context.verb),
+        what: format!("{}: not done yet; {goes_on}", context.verb),
         place: context.endpoints.join(", "),
         cause: "it was not watched to its end".to_owned(),
         next: again(context, &format!("--resume {name}")),

@@ -69,6 +69,21 @@ pub enum NodeVerb {
     },
 }
 
+impl NodeVerb {
+    /// As it is typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ls => "node ls",
+            Self::Add { .. } => "node add",
+            Self::Drain { .. } => "node drain",
+            Self::Undrain { .. } => "node undrain",
+            Self::Remove { .. } => "node remove",
+            Self::Replace { .. } => "node replace",
+            Self::LogLevel { .. } => "node log-level",
+        }
+    }
+}
+
 /// `partition`
 #[derive(Debug, Clone, Subcommand)]
 pub enum PartitionVerb {
@@ -127,6 +142,20 @@ pub enum PartitionVerb {
         #[command(flatten)]
         plan: PlanArgs,
     },
+}
+
+impl PartitionVerb {
+    /// As it is typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ls => "partition ls",
+            Self::Show { .. } => "partition show",
+            Self::Split { .. } => "partition split",
+            Self::Merge { .. } => "partition merge",
+            Self::Add { .. } => "partition add",
+            Self::Move { .. } => "partition move",
+        }
+    }
 }
 
 /// How a plan is carried out.

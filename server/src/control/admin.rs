@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::{Entry, Role};
+use coppice_client::map::{Entry, NodeState, Role};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, NodeId, PartitionId};
 use coppice_ordering::Time;
@@ -100,6 +100,11 @@ impl Control {
             _ = reply.send(AdminReply::Failed(AdminError::NotFound(text)));
             return;
         };
+        if map.node(to).is_none_or(|info| info.state == NodeState::Removed) {
+            let text = format!("there is no node {to}");
+            _ = reply.send(AdminReply::Failed(AdminError::NotFound(text)));
+            return;
+        }
         let Some(target) = entry.replica_on(to) else {
             let text = format!("{to} has no replica of {partition}");
             _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));

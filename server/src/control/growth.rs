@@ -331,9 +331,7 @@ impl Control {
                 _ = reply.send(AdminReply::Reshaped(progress));
                 self.drive();
             }
-            Ok(Verdict::Begin { plan, .. } | Verdict::Enlist { plan, .. }) if request.dry_run => {
-                _ = reply.send(AdminReply::Reshaped(plan));
-            }
+            Ok(Verdict::Begin { plan, .. }) if request.dry_run => _ = reply.send(AdminReply::Reshaped(plan)),
             Ok(Verdict::Begin { command, plan }) => {
                 tokio::task::spawn_local(async move {
                     _ = reply.send(begun(&shared, command, plan).await);
@@ -342,7 +340,8 @@ impl Control {
             }
             Ok(Verdict::Enlist { address, replaces, plan }) => {
                 tokio::task::spawn_local(async move {
-                    _ = reply.send(enlist(&shared, &state, address, replaces, plan).await);
+                    let register = !request.dry_run;
+                    _ = reply.send(enlist(&shared, &state, address, (replaces, register), plan).await);
                     shared.tell_control(ToControl::Call(Box::new(Control::drive)));
                 });
             }
@@ -394,12 +393,12 @@ async fn begun(shared: &Arc<Shared>, command: DirectoryCommand, plan: Reshaped) 
     }
 }
 
-/// Gives the process at `address` a number, if it waits for one.
+/// Gives the process at `address` a number, if it waits for one; without `register` only looks whether it does.
 async fn enlist(
     shared: &Arc<Shared>,
     state: &DirectoryState,
     address: String,
-    replaces: Option<NodeId>,
+    (replaces, register): (Option<NodeId>, bool),
     plan: Reshaped,
 ) -> AdminReply {
     let refused = |text: String| AdminReply::Failed(AdminError::Refused(text));
@@ -423,10 +422,13 @@ async fn enlist(
                 return refused(format!("{address} is {node} of this cluster, with its data"));
             }
             let steps = vec![format!("{node} is a node of this cluster")];
-            return AdminReply::Reshaped(Reshaped { done, steps, node: Some(node), left: 0, ..plan });
+            return AdminReply::Reshaped(Reshaped { done, begun: true, steps, node: Some(node), left: 0, ..plan });
         }
         Some((cluster, node)) => return refused(format!("{address} is {node} of another cluster, {cluster}")),
         None => {}
+    }
+    if !register {
+        return AdminReply::Reshaped(plan);
     }
     let (name, addresses) = (identified.name, identified.addresses);
     let register = DirectoryCommand::Reshape(Reshape::Register { name, addresses, replaces });

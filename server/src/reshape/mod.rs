@@ -4,6 +4,7 @@
 //! Pure: it looks at the directory's state and at what the nodes said of themselves, and returns steps. A step repeated
 //! or carried out late does no harm: each names the state that it was meant for. It does not know sockets or clocks.
 
+mod borders;
 mod deciding;
 mod plan;
 #[cfg(test)]

@@ -120,7 +120,17 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
             return Some(Step::Transfer { leader, partition: change.partition, to });
         }
     }
+    // Nodes may have been lost since the move was begun: it waits for them rather than leave a group without a quorum.
+    if !keeps_quorum(view, entry, &target) && !crate::mutant!(move_loses_a_quorum) {
+        return None;
+    }
     configure(&target, &BTreeSet::new())
+}
+
+/// Whether a majority of these replicas of the group answers.
+pub(super) fn keeps_quorum(view: &View, entry: &Entry, target: &BTreeSet<ReplicaId>) -> bool {
+    let up = target.iter().filter(|&&id| entry.node_of(id).is_some_and(|node| view.is_up(node))).count();
+    up > target.len() / 2
 }
 
 /// Whether a node is to hold nothing.

@@ -1,5 +1,7 @@
 //! The planner driven against a small model of the cluster, and the refusals that operators meet.
 
+mod refusals;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -17,6 +19,7 @@ struct Model {
     directory: Directory,
     groups: BTreeMap<PartitionId, (NodeId, GroupReport)>,
     down: BTreeSet<NodeId>,
+    full: BTreeSet<NodeId>,
     /// Handovers are not obeyed.
     stubborn: bool,
     log: Vec<String>,
@@ -54,8 +57,8 @@ impl Model {
         let groups = (0..=partitions).map(|id| (PartitionId(id), (NodeId(1), report.clone()))).collect();
         let mut directory = Directory::new(DirectoryState::default());
         let create = DirectoryCommand::Create { map, settings: BTreeMap::new() };
-        let mut model =
-            Model { directory: directory.clone(), groups, down: BTreeSet::new(), stubborn: false, log: vec![] };
+        let (down, full) = (BTreeSet::new(), BTreeSet::new());
+        let mut model = Model { directory: directory.clone(), groups, down, full, stubborn: false, log: vec![] };
         execute(&mut directory, &create);
         model.directory = directory;
         model
@@ -70,6 +73,7 @@ impl Model {
         for node in self.state().map.nodes.iter().filter(|node| !self.down.contains(&node.id)) {
             let mut local =
                 LocalStatus { node: NodeStatus { id: node.id, ..NodeStatus::default() }, ..LocalStatus::default() };
+            local.full = self.full.contains(&node.id).then(|| "its disk is".to_owned());
             for (&group, (leader, report)) in &self.groups {
                 if *leader == node.id {
                     let replica = LocalReplica { leads: true, group: report.clone(), ..LocalReplica::default() };
@@ -142,7 +146,8 @@ impl Model {
     }
 
     fn ask(&self, shape: Shape, force: bool) -> Result<Verdict, AdminError> {
-        let request = ReshapeRequest { change: ChangeId(1), shape, dry_run: false, force };
+        let change = ChangeId(if matches!(shape, Shape::Move { .. }) { 1 } else { 2 });
+        let request = ReshapeRequest { change, shape, dry_run: false, force, within: None };
         verdict(self.state(), &self.view(), 3, &request)
     }
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use coppice_client::map::{NodeInfo, NodeState};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{ChangeId, KEY_BYTES_MAX, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 
+use super::plan::keeps_quorum;
 use super::{View, placements};
-use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reason, Reshape};
-use crate::machine::shard::Border;
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reshape};
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,23 +55,37 @@ pub fn verdict(
     Ok(verdict)
 }
 
-struct Judge<'a> {
-    state: &'a DirectoryState,
-    view: &'a View,
+pub(super) struct Judge<'a> {
+    pub(super) state: &'a DirectoryState,
+    pub(super) view: &'a View,
     replicas: usize,
-    request: &'a ReshapeRequest,
+    pub(super) request: &'a ReshapeRequest,
 }
 
-fn refused<T>(text: String) -> Result<T, AdminError> {
+pub(super) fn refused<T>(text: String) -> Result<T, AdminError> {
     Err(AdminError::Refused(text))
 }
 
 /// Somebody who is needed does not answer.
-fn unavailable<T>(text: String) -> Result<T, AdminError> {
+pub(super) fn unavailable<T>(text: String) -> Result<T, AdminError> {
     Err(AdminError::Unavailable(text))
 }
 
-fn decide(command: Reshape, plan: Reshaped) -> Result<Verdict, AdminError> {
+/// The name belongs to a change of something else.
+pub(super) fn another<T>(change: ChangeId) -> Result<T, AdminError> {
+    refused(format!("change {change} is another one than this: give the words that it was begun with"))
+}
+
+/// `host:port`.
+fn check_address(address: &str) -> Result<(), AdminError> {
+    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(1..)) => Ok(()),
+        _ => Err(AdminError::Invalid(format!("`{address}` is no peer port of a process: it is `host:port`"))),
+    }
+}
+
+pub(super) fn decide(command: Reshape, plan: Reshaped) -> Result<Verdict, AdminError> {
     Ok(Verdict::Begin { command: DirectoryCommand::Reshape(command), plan })
 }
 
@@ -90,13 +103,19 @@ impl Judge<'_> {
         }
     }
 
-    fn reshaped(&self, done: bool, left: usize, steps: Vec<String>) -> Reshaped {
+    pub(super) fn reshaped(&self, done: bool, left: usize, steps: Vec<String>) -> Reshaped {
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        Reshaped { done, steps, left, partition: None, node: None, map_version: self.state.map.version }
+        let map_version = self.state.map.version;
+        Reshaped { done, begun: done, steps, left, partition: None, node: None, cut: None, map_version }
+    }
+
+    /// How far it is that was begun before.
+    pub(super) fn so_far(&self, done: bool, left: usize, step: String) -> Reshaped {
+        Reshaped { begun: true, ..self.reshaped(done, left, vec![step]) }
     }
 
     fn progress(&self, done: bool, left: usize, step: String) -> Result<Verdict, AdminError> {
-        Ok(Verdict::Progress(self.reshaped(done, left, vec![step])))
+        Ok(Verdict::Progress(self.so_far(done, left, step)))
     }
 
     fn known(&self, node: NodeId) -> Result<&NodeInfo, AdminError> {
@@ -119,10 +138,7 @@ impl Judge<'_> {
         let listens = |row: &&NodeInfo| row.addresses.peer == address && row.state != NodeState::Removed;
         let row = self.state.map.nodes.iter().find(listens);
         let done = |row: &NodeInfo, done: bool, text: String| {
-            Ok(Verdict::Progress(Reshaped {
-                node: Some(row.id),
-                ..self.reshaped(done, usize::from(!done), vec![text])
-            }))
+            Ok(Verdict::Progress(Reshaped { node: Some(row.id), ..self.so_far(done, usize::from(!done), text) }))
         };
         match row {
             Some(row) if row.state == NodeState::Joining => {
@@ -134,6 +150,7 @@ impl Judge<'_> {
                 row.id, row.id
             )),
             None => {
+                check_address(address)?;
                 let step = format!("{address} becomes a node; it holds nothing until replicas move there");
                 Ok(Verdict::Enlist {
                     address: address.to_owned(),
@@ -158,7 +175,8 @@ impl Judge<'_> {
             (_, Some(new)) => self.progress(false, left.max(1), format!("{} still to move to {new}", replicas(left))),
             (NodeState::Leaving, None) => refused(format!("{old} is being removed already")),
             _ => {
-                self.quorums_without(old)?;
+                check_address(address)?;
+                self.quorums_without(old, |_| true)?;
                 let steps = vec![
                     format!("{address} becomes a node"),
                     format!("it gets {left} replicas under new ids, as learners first: {}", list(&self.held_by(old))),
@@ -170,8 +188,9 @@ impl Judge<'_> {
         }
     }
 
-    /// Every group on the node can agree on a change, now and without it: the others are a majority of its voters.
-    fn quorums_without(&self, node: NodeId) -> Result<(), AdminError> {
+    /// Every group on the node can agree on a change, now and afterwards: those that answer are a majority of its
+    /// voters, and of the nodes that will hold it. `rebuilt`: whether another node takes the replica over.
+    fn quorums_without(&self, node: NodeId, rebuilt: impl Fn(&[NodeId]) -> bool) -> Result<(), AdminError> {
         for (partition, nodes) in placements(self.state).filter(|(_, nodes)| nodes.contains(&node)) {
             let (up, all) = self.view.voters_up(self.state, partition);
             if up <= all / 2 {
@@ -179,22 +198,30 @@ impl Judge<'_> {
                     "{partition} has no quorum: {up} of its {all} voters answer, so it cannot decide to change them"
                 ));
             }
-            let others = nodes.iter().filter(|&&other| other != node && self.view.is_up(other)).count();
-            if others == 0 && nodes.len() > 1 {
-                return refused(format!("the only replica of {partition} that answers is on {node}"));
+            let others = nodes.iter().filter(|&&other| other != node);
+            let new = usize::from(rebuilt(&nodes));
+            let (up, all) =
+                others.fold((new, new), |(up, all), &other| (up + usize::from(self.view.is_up(other)), all + 1));
+            if all > 0 && up <= all / 2 && !crate::mutant!(removal_loses_a_quorum) {
+                return unavailable(format!(
+                    "{partition} would lose its quorum: only {up} of the {all} nodes that would hold it answer"
+                ));
             }
         }
         Ok(())
+    }
+
+    /// Whether some node can take a replica of a group that is on `nodes`.
+    fn has_place(&self, nodes: &[NodeId]) -> bool {
+        let nodes = nodes.iter().copied().collect();
+        self.state.map.nodes.iter().any(|row| self.is_free(row, &nodes))
     }
 
     /// Every replica of the node has somewhere else to go, or may be given up.
     fn places_without(&self, node: NodeId) -> Result<Vec<String>, AdminError> {
         let mut steps = Vec::new();
         for (partition, nodes) in placements(self.state).filter(|(_, nodes)| nodes.contains(&node)) {
-            let free = |row: &&NodeInfo| row.state == NodeState::Member && !nodes.contains(&row.id);
-            let members: Vec<NodeId> = self.state.map.nodes.iter().filter(free).map(|row| row.id).collect();
-            let up = members.iter().filter(|&&to| self.view.node(to).is_some_and(|local| !local.is_full())).count();
-            if up > 0 {
+            if self.has_place(&nodes) {
                 steps.push(format!("a replica of {partition} is rebuilt on another node, then that of {node} goes"));
             } else if nodes.len() > self.replicas || (self.request.force && nodes.len() > 1) {
                 steps.push(format!("{partition} keeps {} replicas", nodes.len() - 1));
@@ -217,7 +244,7 @@ impl Judge<'_> {
             NodeState::Draining if held.is_empty() => self.progress(true, 0, format!("{node} holds nothing")),
             NodeState::Draining => self.progress(false, held.len(), moving(&held)),
             NodeState::Member => {
-                self.quorums_without(node)?;
+                self.quorums_without(node, |nodes| self.has_place(nodes))?;
                 let mut steps = self.places_without(node)?;
                 if !led.is_empty() {
                     steps.insert(0, format!("{node} hands over what it leads: {}", list(&led)));
@@ -252,7 +279,7 @@ impl Judge<'_> {
                 if !self.state.map.nodes.iter().any(|row| members(&row)) {
                     return refused(format!("{node} is the last node that may hold replicas"));
                 }
-                self.quorums_without(node)?;
+                self.quorums_without(node, |nodes| self.has_place(nodes))?;
                 let mut steps = self.places_without(node)?;
                 steps.push(format!("{node} is removed; its number is never used again"));
                 self.begin_removal(node, steps)
@@ -267,13 +294,25 @@ impl Judge<'_> {
 
     fn relocate(&self, partition: PartitionId, from: &[NodeId], to: &[NodeId]) -> Result<Verdict, AdminError> {
         let change = self.request.change;
-        if let Some(Change::Move(under_way)) = self.state.changes.get(&change) {
-            return Ok(Verdict::Progress(self.moving(under_way)));
+        match self.state.changes.get(&change) {
+            Some(Change::Move(under_way)) if under_way.partition == partition => {
+                return Ok(Verdict::Progress(self.moving(under_way)));
+            }
+            Some(_) => return another(change),
+            None => {}
         }
         match self.state.ended(change) {
-            Some(Ended::Done | Ended::Made(_)) => {
+            // Of one that has ended, only its end is remembered: it must be that of such a move.
+            Some(Ended::Done) => {
+                let now = self.nodes_of(partition);
+                let gone =
+                    if from.is_empty() { now.len() == to.len() } else { from.iter().all(|id| !now.contains(id)) };
+                if !gone || !to.iter().all(|id| now.contains(id)) {
+                    return another(change);
+                }
                 return self.progress(true, 0, format!("{partition} is on {}", self.place(partition)));
             }
+            Some(Ended::Made(_)) => return another(change),
             Some(Ended::Cancelled) => return refused(format!("the move of {partition} was called off")),
             None => {}
         }
@@ -370,7 +409,7 @@ impl Judge<'_> {
     }
 
     /// An error if too few voters of the partition answer to decide anything.
-    fn needs_quorum(&self, partition: PartitionId) -> Result<(), AdminError> {
+    pub(super) fn needs_quorum(&self, partition: PartitionId) -> Result<(), AdminError> {
         let (up, all) = self.view.voters_up(self.state, partition);
         match up > all / 2 {
             true => Ok(()),
@@ -382,6 +421,13 @@ impl Judge<'_> {
     fn is_free(&self, row: &NodeInfo, nodes: &BTreeSet<NodeId>) -> bool {
         let takes = self.view.node(row.id).is_some_and(|local| !local.is_full());
         row.state == NodeState::Member && !nodes.contains(&row.id) && takes
+    }
+
+    /// Whether a move is not carried out since its group would have no quorum afterwards.
+    fn waits(&self, change: &Move) -> bool {
+        let Some(entry) = self.state.map.entry(change.partition) else { return false };
+        let all = entry.replicas.iter().map(|info| info.replica);
+        !keeps_quorum(self.view, entry, &all.filter(|id| !change.remove.contains(id)).collect())
     }
 
     fn moving(&self, change: &Move) -> Reshaped {
@@ -396,134 +442,23 @@ impl Judge<'_> {
                     led.report.decided_upto.saturating_sub(durable.map_or(0, |&(_, upto)| upto))
                 });
                 match behind.max() {
+                    Some(0) | None if self.waits(change) => {
+                        format!("{partition} waits: too few of the nodes that would hold it answer")
+                    }
                     Some(0) | None => format!("{partition} changes its voters"),
                     Some(behind) => format!("a new replica of {partition} lacks {behind} instances"),
                 }
             }
         };
-        Reshaped { partition: Some(partition), ..self.reshaped(false, left, vec![text]) }
+        Reshaped { partition: Some(partition), ..self.so_far(false, left, text) }
     }
 
-    fn split(&self, partition: Option<PartitionId>, at: Option<&[u8]>) -> Result<Verdict, AdminError> {
-        let change = self.request.change;
-        if let Some(known) = self.split_progress(change) {
-            return Ok(Verdict::Progress(known));
-        }
-        let known = |id: PartitionId| self.state.map.partitions.iter().any(|entry| entry.partition == id);
-        if let Some(partition) = partition.filter(|&id| !known(id)) {
-            return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
-        }
-        let Some(at) = at else {
-            // Who cannot decide cannot say where its middle is, either.
-            partition.map_or(Ok(()), |partition| self.needs_quorum(partition))?;
-            return refused("the partition to be cut has fewer than two keys: say where with --at".into());
-        };
-        let routed = self.state.map.route(at).map(|entry| entry.partition);
-        let Some(partition) = partition.or(routed) else {
-            return refused("there is no partition to be cut".into());
-        };
-        let entry = self.state.map.partitions.iter().find(|entry| entry.partition == partition);
-        let Some(entry) = entry else {
-            return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
-        };
-        if at.len() > KEY_BYTES_MAX {
-            let bytes = at.len();
-            return refused(format!(
-                "a key has at most {KEY_BYTES_MAX} bytes, and no partition begins at one of {bytes}"
-            ));
-        }
-        if !entry.contains(at) {
-            return refused(format!("the key is not one of {partition}'s: {} holds it", routed.unwrap_or_default()));
-        }
-        if at == &*entry.low {
-            return refused(format!("{partition} begins at that key already"));
-        }
-        if let Some((other, _)) = self.state.change_of(partition) {
-            return refused(format!(
-                "{partition} is being changed already, by change {other}: ask again when it is done"
-            ));
-        }
-        self.needs_quorum(partition)?;
-        for info in &entry.replicas {
-            if let Some(why) = self.view.node(info.node).and_then(|local| local.full.as_ref()) {
-                return refused(format!("{} is full: {why}", info.node));
-            }
-        }
-        let steps =
-            vec![format!("{partition} is cut; the upper part becomes a partition of its own on the same nodes")];
-        let plan = Reshaped { partition: Some(partition), ..self.reshaped(false, 2, steps) };
-        decide(Reshape::Split { change, partition, at: Bytes::copy_from_slice(at) }, plan)
-    }
-
-    fn merge(&self, partition: PartitionId, into: Option<PartitionId>) -> Result<Verdict, AdminError> {
-        let change = self.request.change;
-        if let Some(Change::Merge(border)) = self.state.changes.get(&change) {
-            let [gone, heir] = border.touched();
-            let text = match border.border {
-                Border::Join { .. } => format!("{heir} takes {gone} in"),
-                Border::Split { .. } | Border::Seal { .. } => format!("{gone} is being closed"),
-            };
-            let progress = Reshaped { partition: Some(heir), ..self.reshaped(false, 1, vec![text]) };
-            return Ok(Verdict::Progress(progress));
-        }
-        if let Some(Ended::Made(heir)) = self.state.ended(change) {
-            let text = format!("{heir} has taken in its neighbour, on {}", self.place(heir));
-            return Ok(Verdict::Progress(Reshaped { partition: Some(heir), ..self.reshaped(true, 0, vec![text]) }));
-        }
-        let entries = &self.state.map.partitions;
-        let Some(at) = entries.iter().position(|entry| entry.partition == partition) else {
-            return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
-        };
-        let neighbour = entries.get(if at > 0 { at - 1 } else { 1 }).map(|entry| entry.partition);
-        let Some(heir) = into.or(neighbour) else {
-            return refused(format!("{partition} is the only partition: it has no neighbour"));
-        };
-        let Some(to) = entries.iter().position(|entry| entry.partition == heir) else {
-            return Err(AdminError::NotFound(format!("there is no partition {heir} that holds keys")));
-        };
-        if at.abs_diff(to) != 1 {
-            return refused(Reason::NotNeighbours(partition, heir).to_string());
-        }
-        for id in [partition, heir] {
-            if let Some((other, _)) = self.state.change_of(id) {
-                return refused(format!("{id} is being changed already, by change {other}: ask again when it is done"));
-            }
-            self.needs_quorum(id)?;
-        }
-        if self.nodes_of(partition) != self.nodes_of(heir) {
-            return refused(format!(
-                "{partition} is on {} and {heir} on {}: coppice partition move {partition} --to {}",
-                self.place(partition),
-                self.place(heir),
-                self.place(heir).replace(' ', ",")
-            ));
-        }
-        let steps = vec![
-            format!("{partition} takes no more commands"),
-            format!("{heir}, beside it on the same nodes, takes its keys and sessions in"),
-        ];
-        let plan = Reshaped { partition: Some(heir), ..self.reshaped(false, 2, steps) };
-        decide(Reshape::Merge { change, partition, heir }, plan)
-    }
-
-    fn nodes_of(&self, partition: PartitionId) -> BTreeSet<NodeId> {
+    pub(super) fn nodes_of(&self, partition: PartitionId) -> BTreeSet<NodeId> {
         let entry = self.state.map.entry(partition);
         entry.map(|entry| entry.replicas.iter().map(|info| info.node).collect()).unwrap_or_default()
     }
 
-    /// How far a split is that was begun.
-    fn split_progress(&self, change: ChangeId) -> Option<Reshaped> {
-        if let Some(Change::Split(cut)) = self.state.changes.get(&change) {
-            let [parent, child] = cut.touched();
-            let text = format!("{parent} is being cut; {child} begins");
-            return Some(Reshaped { partition: Some(child), ..self.reshaped(false, 2, vec![text]) });
-        }
-        let Some(Ended::Made(child)) = self.state.ended(change) else { return None };
-        let text = format!("{child} has begun, on {}", self.place(child));
-        Some(Reshaped { partition: Some(child), ..self.reshaped(true, 0, vec![text]) })
-    }
-
-    fn place(&self, partition: PartitionId) -> String {
+    pub(super) fn place(&self, partition: PartitionId) -> String {
         let entry = self.state.map.entry(partition);
         let nodes: Vec<String> =
             entry.map(|entry| entry.replicas.iter().map(|info| info.node.to_string()).collect()).unwrap_or_default();

@@ -75,7 +75,7 @@ fn ask_round(cluster: &Cluster, request: &ReshapeRequest) -> Option<Result<Resha
 /// Changes the shape of the cluster: asks any node that answers, until it is done. A node that is needed may be late.
 #[track_caller]
 pub fn reshape(cluster: &Cluster, change: u64, shape: Shape) -> Reshaped {
-    let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false };
+    let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false, within: None };
     wait_for(&format!("this is done: {request:?}"), patience(), || match ask_round(cluster, &request)? {
         Ok(reshaped) => Some(reshaped),
         Err(error @ AdminError::Unavailable(_)) => {
@@ -89,7 +89,7 @@ pub fn reshape(cluster: &Cluster, change: u64, shape: Shape) -> Reshaped {
 /// Asks for what must not be done, until it is refused in these words; that it is done fails at once.
 #[track_caller]
 pub fn refused(cluster: &Cluster, change: u64, shape: Shape, words: &str) {
-    let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false };
+    let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false, within: None };
     let mut last = String::new();
     let begun = Instant::now();
     // A busy machine may have another reason first: somebody does not answer.

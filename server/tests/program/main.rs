@@ -15,5 +15,6 @@ mod membership;
 mod nodes;
 mod operate;
 mod readme;
+mod reshaping;
 mod support;
 mod verbs;

@@ -178,6 +178,7 @@ impl Replacement {
                                 shape: Shape::ReplaceNode { old, address },
                                 dry_run: false,
                                 force: false,
+                                within: None,
                             });
                             format!("the map has no node at {}", self.address)
                         }
@@ -257,8 +258,13 @@ fn draw(map: &PartitionMap, workload: &Workload, random: &mut Random) -> Drawn {
 
 /// Asks until it is done, refused, or not done in time.
 async fn reshape(admin: &Admin, shape: &Shape, random: &mut Random, stop: &AtomicBool) -> Result<(), Error> {
-    let request =
-        ReshapeRequest { change: ChangeId(random.next()), shape: shape.clone(), dry_run: false, force: false };
+    let request = ReshapeRequest {
+        change: ChangeId(random.next()),
+        shape: shape.clone(),
+        dry_run: false,
+        force: false,
+        within: None,
+    };
     let deadline = Instant::now() + PATIENCE;
     loop {
         let told = admin.reshape(request.clone()).await;

@@ -291,7 +291,7 @@ impl World {
         };
         let Some(shape) = self.shape(kind) else { return };
         let change = ChangeId((self.plan.seed << 16) + number as u64 + 1);
-        let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false });
+        let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false, within: None });
         if let Some(again) = again {
             self.schedule(self.now + again, Event::Operate { request: request.clone() });
         }
@@ -398,7 +398,7 @@ impl World {
         let new = self.spawn(rates[node % rates.len()]);
         let change = ChangeId(self.plan.seed << 16);
         let shape = Shape::ReplaceNode { old: NodeId(node as u32 + 1), address: addresses(new).peer };
-        let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false });
+        let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false, within: None });
         self.schedule(self.now + OPERATOR_PATIENCE, Event::Operate { request });
     }
 }
