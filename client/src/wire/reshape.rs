@@ -128,7 +128,7 @@ pub struct SplitPlan {
 pub struct Reshaped {
     /// Nothing is left to be done.
     pub done: bool,
-    /// It was begun before this request, or there is nothing to be done. Else `steps` is a plan.
+    /// It was begun before this request. Else `steps` is a plan.
     pub begun: bool,
     /// Before the beginning: what will be done, a sentence per step. Afterwards: what is being done, or was.
     pub steps: Vec<String>,

@@ -291,18 +291,19 @@ async fn merge(
         let looked = planned(admin, joining.clone()).await?;
         let map = admin.map().await?.map.unwrap_or_default();
         let nodes = |id: PartitionId| map.entry(id).map(|entry| entry.replicas.iter().map(|info| info.node).collect());
-        let to: Option<BTreeSet<NodeId>> = looked.partition.and_then(nodes);
-        let Some(to) = to.filter(|to| !looked.begun && nodes(partition).as_ref() != Some(to)) else {
+        let beside: Option<BTreeSet<NodeId>> = looked.partition.and_then(nodes);
+        let together = beside.is_none() || beside == nodes(partition);
+        if looked.begun || (together && plan.resume.is_none()) {
             return Ok::<_, admin::Error>(None);
-        };
-        let to = to.into_iter().collect();
+        }
+        let to = beside.into_iter().flatten().collect();
         let moving = dry(ChangeId(name.0.wrapping_add(1)), Shape::Move { partition, from: Vec::new(), to }, plan);
         let begun = planned(admin, moving.clone()).await?.begun;
         Ok(Some((looked, moving, begun)))
     };
     let (looked, moving, begun) = match looked.await {
-        Ok(Some(apart)) => apart,
-        // They are on the same nodes.
+        Ok(Some(looked)) => looked,
+        // No move comes before it, or that has ended.
         Ok(None) => return change(admin, context, joining.shape, plan, None, output).await,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };

@@ -15,7 +15,7 @@ use super::admin::decide_here;
 use super::{Control, ToControl, ask_shard};
 use crate::failpoints::failpoint;
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
-use crate::net::rpc::{Answer, Assignment, LocalStatus, Question, ask};
+use crate::net::rpc::{Answer, AskError, Assignment, LocalStatus, Question, ask};
 use crate::replica::Input;
 use crate::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
 use crate::shared::Shared;
@@ -405,6 +405,9 @@ async fn enlist(
     let identified = match ask(&address, &Question::Identify, ASK_TIMEOUT * 3).await {
         Ok(Answer::Identified(identified)) => identified,
         Ok(_) => return refused(format!("{address} is not the peer port of a coppice process")),
+        Err(AskError::Broken { text, .. }) => {
+            return refused(format!("{address} is not the peer port of a coppice process: {text}"));
+        }
         Err(error) => {
             return refused(format!("nobody answers there: {error}; give the peer port of a running coppice serve"));
         }

@@ -106,7 +106,7 @@ impl Judge<'_> {
     pub(super) fn reshaped(&self, done: bool, left: usize, steps: Vec<String>) -> Reshaped {
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         let map_version = self.state.map.version;
-        Reshaped { done, begun: done, steps, left, partition: None, node: None, cut: None, map_version }
+        Reshaped { done, begun: false, steps, left, partition: None, node: None, cut: None, map_version }
     }
 
     /// How far it is that was begun before.
@@ -348,7 +348,8 @@ impl Judge<'_> {
         let left = target.symmetric_difference(&now).count();
         let plan = Reshaped { partition: Some(partition), ..self.reshaped(left == 0, left, steps) };
         if left == 0 {
-            return self.progress(true, 0, format!("{partition} is on {} already", self.place(partition)));
+            let steps = vec![format!("{partition} is on {} already", self.place(partition))];
+            return Ok(Verdict::Progress(Reshaped { partition: Some(partition), ..self.reshaped(true, 0, steps) }));
         }
         decide(Reshape::Move { change, partition, to: target.into_iter().collect() }, plan)
     }
