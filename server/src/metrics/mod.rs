@@ -148,6 +148,7 @@ struct ShardCells {
     ticket_seconds: Histogram,
     tickets: [Cell; TicketResult::COUNT],
     tickets_in_flight: Cell,
+    letters: Cell,
     stage_busy_nanos: [Cell; Stage::COUNT],
     queue_depth: [Cell; Queue::COUNT],
     busy: [Cell; Queue::COUNT],
@@ -167,6 +168,7 @@ impl ShardCells {
             ticket_seconds: Histogram::new(SECONDS),
             tickets: Default::default(),
             tickets_in_flight: Cell::default(),
+            letters: Cell::default(),
             stage_busy_nanos: Default::default(),
             queue_depth: Default::default(),
             busy: Default::default(),
@@ -213,6 +215,11 @@ impl Shard {
         if result == TicketResult::Completed {
             self.0.ticket_seconds.observe_time(took);
         }
+    }
+
+    /// A letter began its way here.
+    pub fn letter(&self) {
+        self.0.letters.add(1);
     }
 
     /// Tickets that this coordinator keeps now.

@@ -143,6 +143,8 @@ metrics! {
         "Outputs that wait for a decision or for the release of a ticket.";
     TicketsInFlight => "tickets_in_flight", Gauge, None, None,
         "Tickets that this node, as the coordinator, has sent and not yet released or voided everywhere.";
+    Letters => "letters", Counter, None, None,
+        "Messages between the coordinator of queries and the leaders of partitions that began here, also to this node.";
     TicketsFreed => "tickets_freed", Counter, None, Partition,
         "Tickets that freed themselves at this replica, because nobody released them in time (gate_escape).";
     TicketSeconds => "ticket", Histogram, Seconds, None,

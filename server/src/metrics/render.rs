@@ -79,6 +79,7 @@ impl Family<'_> {
             Metric::GateWaitSeconds => self.histogram(&[], shards.iter().map(|s| &s.gate_wait_seconds)),
             Metric::TicketSeconds => self.histogram(&[], shards.iter().map(|s| &s.ticket_seconds)),
             Metric::TicketsInFlight => self.value(&[], sum(shards, |shard| &shard.tickets_in_flight)),
+            Metric::Letters => self.value(&[], sum(shards, |shard| &shard.letters)),
             Metric::Tickets => TicketResult::ALL.iter().try_for_each(|result| {
                 self.value(&[result.text()], sum(shards, |shard| &shard.tickets[result.index()]))
             }),

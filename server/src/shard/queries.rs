@@ -318,6 +318,7 @@ impl Shard {
     /// Sends a letter to whoever leads its receiver; if nobody is known to lead, or who did is not connected any more,
     /// to all who may.
     fn post(&mut self, letter: Letter) {
+        self.metrics.letter();
         let receiver = letter.receiver();
         let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
         let send = |shard: &Shard, node: NodeId, letter: &Letter| {

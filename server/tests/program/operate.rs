@@ -54,6 +54,36 @@ fn every_stage_queue_and_lag_is_measured_on_a_node_that_works() {
     });
 }
 
+/// Commands and ranges inside one partition never meet the coordinator (papers.md D10): no letter is written for them.
+#[test]
+fn commands_inside_a_partition_write_no_letter() {
+    let cluster = Cluster::formed(3, "g,n");
+    let letters = || {
+        let of = |index| series(&cluster.page(index, "/metrics"), "coppice_letters_total").expect("it is counted");
+        (0..3).map(of).sum::<f64>()
+    };
+    let client = cluster.client();
+    let work = |value: &'static [u8]| {
+        for key in ["a", "h", "z"] {
+            for number in 0..50 {
+                let key = format!("{key}{number}");
+                client.put(key.as_bytes(), value).expect("done");
+                assert_eq!(client.get(key.as_bytes()).expect("done").output.as_deref(), Some(value));
+            }
+            let said = cluster.run(&["scan", &format!("{key}..{key}9")]);
+            assert_eq!(said.code, 0, "{said:?}");
+            assert_eq!(cluster.run(&["delete", &format!("{key}0")]).code, 0);
+        }
+    };
+    work(b"1");
+    let before = letters();
+    work(b"2");
+    assert_eq!(letters(), before);
+    // What does cost letters is counted: a border is moved by a ticket.
+    assert_eq!(cluster.run(&["partition", "split", "p1", "--at", "c", "--yes"]).code, 0);
+    assert!(letters() > before);
+}
+
 #[test]
 fn tolerated_failures_are_fresh_although_nobody_asks_for_the_status() {
     let mut cluster = Cluster::formed(3, "");
