@@ -21,9 +21,11 @@ fn every_order_of_a_zombie_coordinator_is_linearizable() {
     search("zombie");
 }
 
+/// But for `lazy of three`, which is searched by `coppice-sim model` alone: it takes two minutes with every optimisation.
 #[test]
 fn every_order_of_the_other_small_worlds_is_linearizable() {
-    WORLDS.iter().filter(|(name, _)| *name != "zombie").for_each(|(name, _)| search(name));
+    let others = WORLDS.iter().filter(|(name, _)| !["zombie", "lazy of three"].contains(name));
+    others.for_each(|(name, _)| search(name));
 }
 
 /// Ranges that are read twice need the second reading, all of the first before it, its confirmation, and the gate.

@@ -42,6 +42,11 @@ fn lazy() -> Bounds {
     bounds
 }
 
+/// The triangle, and every message in its own time.
+fn lazy_triangle() -> Bounds {
+    Bounds { eager: false, ..triangle() }
+}
+
 /// A partition's leader changes and may lose any part of a pipe of two.
 fn leaders() -> Bounds {
     Bounds { writes: vec![vec![11, 21], vec![22]], leaders: 1, pipe: 2, ..pair() }
@@ -100,6 +105,7 @@ pub const WORLDS: &[(&str, Make)] = &[
     ("triangle", triangle),
     ("zombie", zombie),
     ("lazy", lazy),
+    ("lazy of three", lazy_triangle),
     ("leaders", leaders),
     ("timeout", timeout),
     ("split", split),
