@@ -58,8 +58,12 @@ const HOPELESS: f64 = 0.8;
 /// are those with so many batches: of a few large ones one more or less is a lot.
 const MEASURED: (u32, u32) = (2, 6);
 const BATCHES: f64 = 24.0;
+/// A trial that seems worth keeping is measured for so many before it is believed, unless it brings so many times as
+/// much: where batches are many, an interval differs from the next by a tenth for reasons of the machine, and of eight
+/// moves the luckiest would be kept.
+const BELIEVED: (u32, f64) = (4, 1.2);
 /// Intervals that a round of moves may take: what is tried costs, until it is given up.
-const ROUND: u32 = 32;
+const ROUND: u32 = 28;
 /// Intervals without trials after a round; doubles up to the largest.
 const REST: (u32, u32) = (120, 2_400);
 
@@ -194,6 +198,10 @@ impl Climb {
         if self.rest > 0 {
             self.rest -= 1;
             self.left = ROUND;
+            if self.rest == 0 {
+                // What was no good may be now; not while it rests, for trials cost.
+                self.heard = None;
+            }
             return;
         }
         while self.fruitless < MOVES.len() && self.left > 0 {
@@ -203,7 +211,7 @@ impl Climb {
             }
             self.give_up();
         }
-        (self.fruitless, self.rest, self.heard) = (0, self.rest_next, None);
+        (self.fruitless, self.rest) = (0, self.rest_next);
         self.rest_next = (2 * self.rest_next).min(REST.1);
     }
 
@@ -214,7 +222,11 @@ impl Climb {
         trial.sum += seen.rate;
         self.trial = Some(trial);
         let mean = trial.sum / f64::from(trial.seen);
-        let enough = trial.seen >= MEASURED.0 && trial.batches >= BATCHES || trial.seen >= MEASURED.1;
+        let few = trial.batches < BATCHES * f64::from(trial.seen);
+        let sure = mean < trial.worth * brings || mean >= BELIEVED.1 * brings;
+        let believed = few || sure || trial.seen >= BELIEVED.0;
+        let measured = trial.seen >= MEASURED.0 && trial.batches >= BATCHES && believed;
+        let enough = measured || trial.seen >= MEASURED.1;
         let several = trial.batches >= BATCHES || trial.seen >= MEASURED.0;
         let hopeless = several && mean < HOPELESS * brings;
         if !enough && !hopeless {
