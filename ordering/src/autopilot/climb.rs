@@ -63,7 +63,7 @@ const BATCHES: f64 = 24.0;
 /// moves the luckiest would be kept.
 const BELIEVED: (u32, f64) = (4, 1.2);
 /// Intervals that a round of moves may take: what is tried costs, until it is given up.
-const ROUND: u32 = 28;
+const ROUND: u32 = 32;
 /// Intervals without trials after a round; doubles up to the largest.
 const REST: (u32, u32) = (120, 2_400);
 
