@@ -221,9 +221,9 @@ impl Controller {
             }
         }
         self.chosen = Some((*inputs, choice));
-        // A group that cannot tell, as one of many on a stage that is loaded, or which is not told what is chosen, takes
-        // the model at its word. One that has too little to do to tell keeps what it has until it can: the first
-        // interval of a load says nothing.
+        // A group that cannot tell, as one of many on a stage that is loaded, or which is not told what is chosen,
+        // takes the model at its word. One that has too little to do to tell keeps what it has until it can: the
+        // first interval of a load says nothing.
         let loaded = measured.cpu_busy.max(measured.disk_busy) >= LOADED;
         let one_of_many = measured.share < SHARE_MIN && loaded;
         let at_once = !tells && (measured.in_force.is_none() || !self.obeyed(measured) || one_of_many);

@@ -21,7 +21,7 @@ fn every_order_of_a_zombie_coordinator_is_linearizable() {
     search("zombie");
 }
 
-/// But for `lazy of three`, which is searched by `coppice-sim model` alone: it takes two minutes with every optimisation.
+/// But for `lazy of three`, which only `coppice-sim model` searches: it takes two minutes with all optimisations.
 #[test]
 fn every_order_of_the_other_small_worlds_is_linearizable() {
     let others = WORLDS.iter().filter(|(name, _)| !["zombie", "lazy of three"].contains(name));
