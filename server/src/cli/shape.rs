@@ -453,10 +453,19 @@ fn interrupted(context: &Context, name: ChangeId, then: Then) -> Failure {
         what: format!("{}: not done yet; {goes_on}", context.verb),
         place: context.endpoints.join(", "),
         cause: "it was not watched to its end".to_owned(),
-        next: again(context, &format!("--resume {name}")),
+        // One that was resumed is resumed by the same words.
+        next: match context.line.iter().any(|word| word.starts_with("--resume")) {
+            true => line_of(context),
+            false => again(context, &format!("--resume {name}")),
+        },
     }
 }
 
 fn again(context: &Context, more: &str) -> String {
-    format!("{} {more}", words::join(["coppice"].into_iter().chain(context.line.iter().map(String::as_str))))
+    format!("{} {more}", line_of(context))
+}
+
+/// The command as it was typed.
+fn line_of(context: &Context) -> String {
+    words::join(["coppice"].into_iter().chain(context.line.iter().map(String::as_str)))
 }
