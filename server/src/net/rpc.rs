@@ -35,7 +35,7 @@ pub struct PeerHello {
 }
 
 /// Version of the messages between nodes.
-pub const PEER_PROTOCOL: u16 = 7;
+pub const PEER_PROTOCOL: u16 = 8;
 
 /// A question of one node to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
