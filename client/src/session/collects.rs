@@ -226,7 +226,7 @@ impl Session {
             let peer = match range.mode {
                 // Or somebody who says who leads: that one is found for the next query.
                 ReadMode::Leader => self.leader(now, lane, effects),
-                ReadMode::AnyReplica | ReadMode::Stale => self.any_replica(now, lane, effects),
+                ReadMode::AnyReplica | ReadMode::Stale => self.reader(now, lane, effects),
             };
             let Some(peer) = peer else {
                 let replicas = &self.lanes[lane].replicas;

@@ -65,6 +65,8 @@ pub(super) struct Lane {
     pub ranges: VecDeque<CallKey>,
     /// Parts of collected ranges of which it is to be asked whether they have changed.
     pub validations: Vec<(CallKey, u32)>,
+    /// Where the last range went that any replica may answer.
+    pub reader: Option<NodeId>,
     pub packs_out: usize,
     pub reads_out: usize,
     /// Nothing is sent before; the default once it has passed.
@@ -97,6 +99,7 @@ impl Lane {
             gets: VecDeque::new(),
             ranges: VecDeque::new(),
             validations: Vec::new(),
+            reader: None,
             packs_out: 0,
             reads_out: 0,
             not_before: Time::default(),

@@ -21,6 +21,10 @@ const READ_KEYS: usize = 512;
 /// What a command of two 8-byte strings takes, roughly: a first guess for a pack's buffer.
 const COMMAND_BYTES: usize = 24;
 
+/// So many ranges of a session, of those that any replica may answer, go to one replica before another one is drawn.
+/// More than a few would keep one node busy while others have nothing to do.
+const RANGES_SHARED: usize = 8;
+
 impl Session {
     /// Sends what waits and may go.
     pub(super) fn pump(&mut self, now: Time, effects: &mut Vec<Effect>) {
@@ -142,6 +146,23 @@ impl Session {
             self.want_map();
         }
         suspect
+    }
+
+    /// A replica for a range that any replica may serve: the one of the last range while it has some of this session's
+    /// under way, but few, for these share messages. Beyond, and when it has none any more, another one is drawn.
+    pub(super) fn reader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
+        let last = self.lanes[lane].reader.filter(|node| self.lanes[lane].replicas.contains(node));
+        let last = last.and_then(|node| self.peer_of(node));
+        let goes_on = |&at: &usize| {
+            let peer = &self.peers[at];
+            peer.is_ready() && peer.suspect_until <= now && (1..RANGES_SHARED).contains(&peer.ranges())
+        };
+        if let Some(peer) = last.filter(goes_on) {
+            return Some(peer);
+        }
+        let peer = self.any_replica(now, lane, effects);
+        self.lanes[lane].reader = peer.and_then(|peer| self.peers[peer].node);
+        peer
     }
 
     fn target(&mut self, now: Time, lane: usize, mode: ReadMode, effects: &mut Vec<Effect>) -> Option<usize> {
@@ -301,7 +322,11 @@ impl Session {
             let range = range.clone();
             let across = self.lanes[lane].partition == PartitionId::DIRECTORY;
             let mode = if across { ReadMode::Leader } else { range.mode };
-            let Some(peer) = self.target(now, lane, mode, effects) else { return };
+            let peer = match mode {
+                ReadMode::Leader => self.leader(now, lane, effects),
+                ReadMode::AnyReplica | ReadMode::Stale => self.reader(now, lane, effects),
+            };
+            let Some(peer) = peer else { return };
             if !across && self.peers[peer].ranges() >= self.config.range_window.max(1) {
                 return self.crowded.push(lane);
             }

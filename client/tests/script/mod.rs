@@ -87,7 +87,7 @@ impl Bench {
                 Effect::Send { connection, bytes } => self.asked.push((connection, frame(&bytes))),
                 Effect::Close { connection } => self.closed.push(connection),
                 Effect::Complete { result, .. } => self.answered += usize::from(result.is_ok()),
-                other @ Effect::Part { .. } => panic!("{other:?}"),
+                Effect::Part { .. } => {}
             }
         }
     }

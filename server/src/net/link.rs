@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::codec::Body;
 use super::dial::{WAITS, redial};
 use super::fault::Fault;
+use super::incoming;
 use super::outbox::Outbox;
 use super::peer::{self, Envelope};
 use super::peer_frame;
@@ -321,7 +322,7 @@ impl Link {
 
     /// The other node says something only to give an echo, or to refuse us.
     fn hear(&self, stream: &TcpStream, decoder: &mut FrameDecoder) -> Heard {
-        match stream.try_read_buf(decoder.space()) {
+        match incoming::read(stream, decoder) {
             Ok(0) => return Heard::End,
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,

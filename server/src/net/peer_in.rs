@@ -9,7 +9,7 @@ use coppice_client::wire::{FrameDecoder, NodeId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::{peer, peer_frame};
+use super::{incoming, peer, peer_frame};
 use crate::multicast::letter;
 use crate::shard::Shard;
 
@@ -30,7 +30,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: TcpStrea
         if stream.readable().await.is_err() {
             return;
         }
-        match stream.try_read_buf(decoder.space()) {
+        match incoming::read(&stream, &mut decoder) {
             Ok(0) => return,
             Ok(_) => shard.borrow().heard(node),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}

@@ -19,6 +19,7 @@ use coppice_client::wire::{
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+use super::incoming;
 use super::outbox::Outbox;
 use super::streams::Streams;
 use super::translate;
@@ -415,7 +416,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
 fn receive(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut FrameDecoder) -> bool {
     let begun = Clock::now();
     let stepped = shard.borrow().stepped();
-    match connection.stream.try_read_buf(decoder.space()) {
+    match incoming::read(&connection.stream, decoder) {
         Ok(0) => return false,
         Ok(_) => {}
         Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
