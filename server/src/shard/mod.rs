@@ -138,6 +138,8 @@ pub struct Shard {
     samples: Samples,
     turn: Rc<Notify>,
     timer: Rc<Notify>,
+    /// Rung at the end of a turn that leaves batches to run ahead.
+    ahead: Rc<Notify>,
     pub(crate) metrics: metrics::Shard,
     /// Requests of the node itself, by stream.
     own: HashMap<u32, tokio::sync::oneshot::Sender<Reply>>,
@@ -177,6 +179,7 @@ impl Shard {
                 samples: Samples::default(),
                 turn: Rc::new(Notify::new()),
                 timer: Rc::new(Notify::new()),
+                ahead: Rc::new(Notify::new()),
                 metrics,
                 own: HashMap::new(),
                 next_own: 0,
@@ -436,16 +439,20 @@ impl Shard {
             }
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());
-        // What batches are ordered by is on its way: meanwhile they run ahead of their decision (papers.md D7).
-        let ahead = self.groups.iter().filter(|(_, group)| group.replica.has_ahead());
-        for id in ahead.map(|(&id, _)| id).collect::<Vec<_>>() {
-            self.step(id, Input::RunAhead);
+        // What batches are ordered by is on its way: meanwhile they may run ahead of their decision.
+        if self.groups.values().any(|group| group.replica.has_ahead()) {
+            self.ahead.notify_one();
         }
         self.look_at_lags();
         self.look_for_room(self.now());
         self.metrics.turn();
         self.look.end_turn();
         self.timer.notify_one();
+    }
+
+    /// Whether something came that the end of a turn waits for.
+    fn has_inputs(&self) -> bool {
+        !(self.touched.is_empty() && self.dirty.is_empty() && self.appends.is_empty())
     }
 
     fn tick(&mut self) {
@@ -499,6 +506,7 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
     let shard = Shard::new(index, shared, started);
     runtime.spawn_local(turns(Rc::clone(&shard)));
     runtime.spawn_local(timers(Rc::clone(&shard)));
+    runtime.spawn_local(run_ahead(Rc::clone(&shard)));
     runtime.spawn_local(inputs(Rc::clone(&shard), receiver));
     if !shard.borrow().shared.config.spin.is_zero() {
         runtime.spawn_local(look::look(Rc::clone(&shard)));
@@ -512,6 +520,27 @@ async fn turns(shard: Rc<RefCell<Shard>>) {
     loop {
         turn.notified().await;
         shard.borrow_mut().end_turn();
+    }
+}
+
+/// Runs batches ahead of their decision (papers.md D7) while nothing else is to be done: whoever is busy gains nothing by
+/// it, and keeps what has come waiting.
+async fn run_ahead(shard: Rc<RefCell<Shard>>) {
+    let ahead = Rc::clone(&shard.borrow().ahead);
+    loop {
+        ahead.notified().await;
+        loop {
+            // The event loop looks at its sockets, and the tasks that are ready take what came. The turn that this
+            // begins rings again.
+            tokio::task::yield_now().await;
+            let mut shard = shard.borrow_mut();
+            if shard.has_inputs() {
+                break;
+            }
+            let next = shard.groups.iter().find(|(_, group)| group.replica.has_ahead());
+            let Some((&id, _)) = next else { break };
+            shard.step(id, Input::RunAhead);
+        }
     }
 }
 
