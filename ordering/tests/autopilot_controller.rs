@@ -391,6 +391,38 @@ fn px17_advice_that_brings_less_is_taken_back() {
     }
 }
 
+/// Seen with 8 KiB in a local network: what a node's first seconds cost stood for what a batch costs, so the model
+/// advised one batch at a time, which took a tenth of the clients for two seconds.
+#[test]
+fn a_model_is_not_asked_while_more_comes_through_than_it_thinks_possible() {
+    for slower in [1.0, 3.0, 10.0, 75.0] {
+        let cost = StageCost { per_batch_ms: 0.002, per_command_ms: 0.03, per_byte_ms: 0.0 };
+        let world = World { command_bytes: 8_192.0, cost, flush_ms: 2.0, ..lan() };
+        let (mut controller, mut tuning) = (Controller::new(Limits::default()), fixed());
+        let first = world.throughput(7.0, tuning.window, tuning.window_bytes_max);
+        let mut factor = slower;
+        for interval in 0..40 {
+            let measured = Measured { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
+            let cost = measured.cost.map(|cost| StageCost {
+                per_batch_ms: factor * cost.per_batch_ms,
+                per_command_ms: factor * cost.per_command_ms,
+                per_byte_ms: factor * cost.per_byte_ms,
+            });
+            factor = 1.0 + 0.5 * (factor - 1.0);
+            tuning = controller.step(&Measured { cost, batches_per_flush: 16.0, ..measured }).unwrap_or(tuning);
+            let now = measured.commands as f64 / INTERVAL.as_secs_f64();
+            // What is tried later may cost, as any trial.
+            assert!(
+                interval > 6 || now > 0.8 * first,
+                "{slower}: {now} of {first} with {tuning:?} in interval {interval}"
+            );
+        }
+        let account = controller.account().expect("a choice");
+        let off = account.predicted_throughput / account.measured_throughput;
+        assert!((off - 1.0).abs() < 0.1, "{slower}: {off}, {account:?}");
+    }
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn the_planted_bug_is_caught() {

@@ -37,6 +37,9 @@ pub struct Controller {
     way: Way,
     /// What came through under saturation, of what the model predicts: others run on the same cores, a disk stalls.
     comes_true: f64,
+    /// Much more came through in the last interval than the model thought possible. What the first seconds of a node
+    /// or of a load cost is not what they will cost: such a model has nothing to advise.
+    refuted: bool,
     /// In the last interval the link seemed far from what it is believed to be.
     link_off: bool,
     /// Intervals until the queue may be let run empty for no other reason than that the way seems longer.
@@ -48,6 +51,8 @@ pub struct Controller {
 
 /// A window is too narrow if the model asks for so much more.
 const NARROW: f64 = 1.1;
+/// A model is refuted by so many times what it predicts.
+const REFUTED: f64 = 1.5;
 /// What one interval counts for in a smoothed input.
 const SMOOTHING: f64 = 0.3;
 /// Fewer commands in an interval say nothing about averages.
@@ -83,6 +88,7 @@ impl Controller {
             gathered: None,
             way: Way::Believed,
             comes_true: 1.0,
+            refuted: false,
             link_off: false,
             drain_rest: 0,
             last: None,
@@ -118,6 +124,11 @@ impl Controller {
         let inputs = self.inputs?;
         let model = self.model(&inputs);
         let tells = self.tells(&measured);
+        let refuted = refuted(&model, &measured);
+        if std::mem::replace(&mut self.refuted, refuted) && !refuted {
+            // That was the model's error, and not what others leave of the machine.
+            self.comes_true = 1.0;
+        }
         if tells && self.way == Way::Believed && !drained {
             self.learn_error(&model, &measured);
         }
@@ -227,14 +238,14 @@ impl Controller {
         let loaded = measured.cpu_busy.max(measured.disk_busy) >= LOADED;
         let one_of_many = measured.share < SHARE_MIN && loaded;
         let at_once = !tells && (measured.in_force.is_none() || !self.obeyed(measured) || one_of_many);
-        match (&mut self.climb, measured.in_force) {
-            (Some(climb), _) => climb.advise(point, at_once),
-            (None, Some(now)) if !at_once => {
-                let mut climb = Climb::new(Point { batch_bytes: now.batch_bytes_max, window: now.window });
-                climb.advise(point, false);
-                self.climb = Some(climb);
-            }
-            (None, _) => self.climb = Some(Climb::new(point)),
+        if let (None, Some(now), false) = (&self.climb, measured.in_force, at_once) {
+            self.climb = Some(Climb::new(Point { batch_bytes: now.batch_bytes_max, window: now.window }));
+        }
+        match &mut self.climb {
+            // It is asked again when its inputs have moved.
+            Some(_) if !at_once && self.refuted => {}
+            Some(climb) => climb.advise(point, at_once),
+            None => self.climb = Some(Climb::new(point)),
         }
     }
 
@@ -352,6 +363,13 @@ impl Controller {
             alone: self.alone(inputs),
         }
     }
+}
+
+/// Whether much more came through than the model thinks possible.
+fn refuted(model: &Model, measured: &Measured) -> bool {
+    let Some(now) = measured.in_force else { return false };
+    let k = (measured.commands as f64 / measured.batches as f64).max(1.0);
+    1e3 * commands_rate(measured) > REFUTED * model.throughput_at(k, now.window) * measured.share
 }
 
 /// Commands per millisecond.
