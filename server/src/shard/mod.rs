@@ -523,8 +523,8 @@ async fn turns(shard: Rc<RefCell<Shard>>) {
     }
 }
 
-/// Runs batches ahead of their decision (papers.md D7) while nothing else is to be done: whoever is busy gains nothing by
-/// it, and keeps what has come waiting.
+/// Runs batches ahead of their decision (papers.md D7) while nothing else is to be done: whoever is busy gains nothing
+/// by it, and keeps what has come waiting.
 async fn run_ahead(shard: Rc<RefCell<Shard>>) {
     let ahead = Rc::clone(&shard.borrow().ahead);
     loop {
