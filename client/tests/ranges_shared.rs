@@ -8,7 +8,7 @@ use coppice_client::command::{RangeCall, ReadMode};
 use coppice_client::session::{ConnectionId, Input, Request};
 use coppice_client::time::Time;
 use coppice_client::wire::part::PartHead;
-use coppice_client::wire::{Frame, Kind, NodeId, PartEnd, PartWriter, Position};
+use coppice_client::wire::{Frame, Kind, NodeId, PartEnd, PartWriter, Position, Refusal};
 use script::{Bench, PARTITION, SECOND, hello, start};
 
 /// What a session with replicas on two nodes asks, and of whom.
@@ -97,4 +97,41 @@ fn a_replica_that_is_lost_gets_none() {
     let lost = asker.ask().0;
     asker.bench.step(Input::Disconnected { connection: lost, trouble: "gone".into() });
     assert!((0..8).all(|_| asker.ask().0 != lost));
+}
+
+/// Seen in review: a replica that cannot reach its leader refuses at once, and while the other range was out it was asked
+/// again and again.
+#[test]
+fn a_replica_that_refuses_is_not_asked_again_for_what_is_still_out() {
+    let mut asker = Asker::new();
+    let mut out = vec![asker.ask()];
+    let bad = out[0].0;
+    // Others that it has under way, and never answers.
+    while out.len() < 4 {
+        out.push(asker.ask());
+    }
+    let mut asked = out.pop().expect("four");
+    for _ in 0..40 {
+        if asked.0 != bad {
+            return;
+        }
+        asker.bench.answer(asked, |out, stream| {
+            Refusal::NotLeader { partition: PARTITION, hint: None }.encode(out, stream);
+        });
+        asked = asker.bench.asks(Kind::Range);
+    }
+    panic!("always the same");
+}
+
+#[test]
+fn a_session_that_always_has_something_under_way_asks_everybody_in_the_long_run() {
+    let mut asker = Asker::new();
+    let (mut out, mut asked) = (Vec::from([asker.ask()]), Vec::new());
+    for _ in 0..1_000 {
+        out.push(asker.ask());
+        asked.push(out[1].clone());
+        let first = out.remove(0);
+        asker.answer(first);
+    }
+    assert!(count(&asked).len() == 2 && count(&asked).iter().all(|&ranges| ranges >= 100), "{:?}", count(&asked));
 }

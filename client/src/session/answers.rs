@@ -254,6 +254,7 @@ impl Session {
         if let Flight::Query { number, .. } = sent.flight {
             self.drop_attempt(number, effects);
         }
+        self.forget_reader(at, &sent);
         let collects = sent.flight.collects();
         self.refused(now, at, sent, refusal, effects);
         collects.into_iter().for_each(|key| self.spoil(now, key, effects));

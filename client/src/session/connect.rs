@@ -345,6 +345,8 @@ impl Session {
         sent.until = Time::NEVER;
         sent.abandoned = true;
         let (sent, epoch) = (sent.clone(), sent.epoch);
+        self.forget_reader(at, &sent);
+        let peer = &mut self.peers[at];
         if !alive {
             peer.suspect_until = heard + self.config.silence_max;
             peer.trouble = "timed out".into();

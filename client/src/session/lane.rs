@@ -35,6 +35,13 @@ impl Trouble {
     }
 }
 
+/// A replica that gets ranges which any may answer, and how many more of them.
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    pub node: NodeId,
+    pub left: u32,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     pub partition: PartitionId,
@@ -66,7 +73,7 @@ pub(super) struct Lane {
     /// Parts of collected ranges of which it is to be asked whether they have changed.
     pub validations: Vec<(CallKey, u32)>,
     /// Where the last range went that any replica may answer.
-    pub reader: Option<NodeId>,
+    pub reader: Option<Reader>,
     pub packs_out: usize,
     pub reads_out: usize,
     /// Nothing is sent before; the default once it has passed.

@@ -8,7 +8,7 @@ use crate::wire::pack::PushError;
 use crate::wire::{KEY_BYTES_MAX, OpenRequest, PackWriter, PartitionId, RangeRequest, ReadRequest};
 
 use super::calls::{CallKey, Request};
-use super::lane::Trouble;
+use super::lane::{Reader, Trouble};
 use super::peers::{Asked, Flight, PeerState, RangeFlight, Sent, pause};
 use super::rows::RowKey;
 use super::{Effect, Session};
@@ -24,6 +24,8 @@ const COMMAND_BYTES: usize = 24;
 /// So many ranges of a session, of those that any replica may answer, go to one replica before another one is drawn.
 /// More than a few would keep one node busy while others have nothing to do.
 const RANGES_SHARED: usize = 8;
+/// After so many of a partition another one is drawn whatever is under way: what keeps it busy may be others' ranges.
+const READER_RANGES: u32 = 64;
 
 impl Session {
     /// Sends what waits and may go.
@@ -149,20 +151,38 @@ impl Session {
     }
 
     /// A replica for a range that any replica may serve: the one of the last range while it has some of this session's
-    /// under way, but few, for these share messages. Beyond, and when it has none any more, another one is drawn.
+    /// under way, but few, for these share messages. Beyond, when it has none any more, and every so often, another one
+    /// is drawn.
     pub(super) fn reader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
-        let last = self.lanes[lane].reader.filter(|node| self.lanes[lane].replicas.contains(node));
-        let last = last.and_then(|node| self.peer_of(node));
-        let goes_on = |&at: &usize| {
-            let peer = &self.peers[at];
-            peer.is_ready() && peer.suspect_until <= now && (1..RANGES_SHARED).contains(&peer.ranges())
-        };
-        if let Some(peer) = last.filter(goes_on) {
-            return Some(peer);
+        let few = RANGES_SHARED.min(self.config.range_window.max(1));
+        if let Some(Reader { node, left }) = &mut self.lanes[lane].reader
+            && *left > 0
+        {
+            *left -= 1;
+            let node = *node;
+            let member = self.lanes[lane].replicas.contains(&node);
+            if let Some(at) = self.peer_of(node) {
+                let peer = &self.peers[at];
+                let goes_on = member && peer.is_ready() && peer.suspect_until <= now;
+                if goes_on && (1..few).contains(&peer.ranges()) {
+                    return Some(at);
+                }
+            }
         }
         let peer = self.any_replica(now, lane, effects);
-        self.lanes[lane].reader = peer.and_then(|peer| self.peers[peer].node);
+        let node = peer.and_then(|peer| self.peers[peer].node);
+        self.lanes[lane].reader = node.map(|node| Reader { node, left: READER_RANGES });
         peer
+    }
+
+    /// The node at `at` refused what any replica may answer, or did not answer: the next range is another draw.
+    pub(super) fn forget_reader(&mut self, at: usize, sent: &Sent) {
+        let node = self.peers[at].node;
+        if let Some(lane) = self.lanes.get_mut(sent.lane)
+            && sent.anywhere
+        {
+            lane.reader.take_if(|reader| Some(reader.node) == node);
+        }
     }
 
     fn target(&mut self, now: Time, lane: usize, mode: ReadMode, effects: &mut Vec<Effect>) -> Option<usize> {

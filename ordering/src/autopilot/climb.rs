@@ -128,6 +128,11 @@ impl Climb {
         }
     }
 
+    /// What was advised and not tried yet is not to be; whether there was something.
+    pub fn unadvise(&mut self) -> bool {
+        self.advised.take().is_some()
+    }
+
     /// There is too little to do: nothing can be told, and nothing is tried. In a trial that may be the trial's fault,
     /// so what was kept is in force again.
     pub fn idle(&mut self) {

@@ -40,6 +40,8 @@ pub struct Controller {
     /// Much more came through in the last interval than the model thought possible. What the first seconds of a node
     /// or of a load cost is not what they will cost: such a model has nothing to advise.
     refuted: bool,
+    /// It has advised something meanwhile: it is asked again.
+    unheard: bool,
     /// In the last interval the link seemed far from what it is believed to be.
     link_off: bool,
     /// Intervals until the queue may be let run empty for no other reason than that the way seems longer.
@@ -89,6 +91,7 @@ impl Controller {
             way: Way::Believed,
             comes_true: 1.0,
             refuted: false,
+            unheard: false,
             link_off: false,
             drain_rest: 0,
             last: None,
@@ -106,7 +109,9 @@ impl Controller {
 
     /// Takes an interval in. Returns what the group is to be told, if that is something new.
     pub fn step(&mut self, measured: &Measured) -> Option<Tuning> {
-        self.last = Some(*measured);
+        let before = self.last.replace(*measured);
+        // What a wider window had under way comes through in the first interval of a narrower one.
+        let changed = before.is_some_and(|before| before.in_force != measured.in_force);
         let Some(measured) = self.gather(measured) else { return self.relieve() };
         self.telling = Some(measured);
         let drained = std::mem::take(&mut self.way) == Way::Drained;
@@ -124,17 +129,28 @@ impl Controller {
         let inputs = self.inputs?;
         let model = self.model(&inputs);
         let tells = self.tells(&measured);
-        let refuted = refuted(&model, &measured);
-        if std::mem::replace(&mut self.refuted, refuted) && !refuted {
-            // That was the model's error, and not what others leave of the machine.
-            self.comes_true = 1.0;
-        }
+        self.doubt(&model, &measured, changed);
         if tells && self.way == Way::Believed && !drained {
             self.learn_error(&model, &measured);
         }
         self.advise(&inputs, &model, tells, &measured);
         self.try_out(&model, tells, &measured);
         self.tell(&model, &inputs)
+    }
+
+    /// Whether much more came through than the model thinks possible. Then nothing that it has advised is tried.
+    fn doubt(&mut self, model: &Model, measured: &Measured, changed: bool) {
+        let Some(now) = measured.in_force.filter(|_| !changed) else { return };
+        let k = (measured.commands as f64 / measured.batches as f64).max(1.0);
+        let predicted = model.throughput_of(k, now.window, measured.share);
+        let refuted = 1e3 * commands_rate(measured) > REFUTED * predicted;
+        if std::mem::replace(&mut self.refuted, refuted) && !refuted {
+            // That was the model's error, and not what others leave of the machine.
+            self.comes_true = 1.0;
+        }
+        if let Some(climb) = self.climb.as_mut().filter(|_| refuted) {
+            self.unheard |= climb.unadvise();
+        }
     }
 
     /// What the group was told last.
@@ -160,9 +176,7 @@ impl Controller {
             flush_ms: inputs.flush_ms,
             batches_per_flush: inputs.batches_per_flush,
             link_bytes_per_ms: Some(now.link).filter(|link| link.is_finite()),
-            predicted_throughput: self.comes_true
-                * model.throughput_at(k, in_force.window)
-                * told.share.clamp(0.0, 1.0),
+            predicted_throughput: self.comes_true * model.throughput_of(k, in_force.window, told.share.clamp(0.0, 1.0)),
             measured_throughput,
             // Little: what is under way is what comes in per instance's time.
             predicted_window: measured.batches as f64 / seconds * model.instance_ms(k) / 1e3,
@@ -227,7 +241,8 @@ impl Controller {
             // A window that turns out too narrow costs throughput now, one that is too wide costs next to nothing.
             let kept = climb.point().window;
             let narrow = model.windows(old.requests).smallest() > NARROW * f64::from(kept) && point.window > kept;
-            if !narrow && !moved(before, inputs) {
+            let again = self.unheard && !self.refuted;
+            if !narrow && !moved(before, inputs) && !again {
                 return;
             }
         }
@@ -241,9 +256,9 @@ impl Controller {
         if let (None, Some(now), false) = (&self.climb, measured.in_force, at_once) {
             self.climb = Some(Climb::new(Point { batch_bytes: now.batch_bytes_max, window: now.window }));
         }
+        self.unheard = self.refuted && !at_once;
         match &mut self.climb {
-            // It is asked again when its inputs have moved.
-            Some(_) if !at_once && self.refuted => {}
+            Some(_) if self.unheard => {}
             Some(climb) => climb.advise(point, at_once),
             None => self.climb = Some(Climb::new(point)),
         }
@@ -363,13 +378,6 @@ impl Controller {
             alone: self.alone(inputs),
         }
     }
-}
-
-/// Whether much more came through than the model thinks possible.
-fn refuted(model: &Model, measured: &Measured) -> bool {
-    let Some(now) = measured.in_force else { return false };
-    let k = (measured.commands as f64 / measured.batches as f64).max(1.0);
-    1e3 * commands_rate(measured) > REFUTED * model.throughput_at(k, now.window) * measured.share
 }
 
 /// Commands per millisecond.

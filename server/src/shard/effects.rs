@@ -104,7 +104,7 @@ impl Shard {
         if connection.mark_dirty() {
             self.dirty.push(origin.connection);
         }
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// A connection has something to write at the end of the turn.
@@ -112,7 +112,7 @@ impl Shard {
         if connection.mark_dirty() {
             self.dirty.push(connection.id());
         }
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     fn on_role(&mut self, id: PartitionId) {
@@ -154,13 +154,13 @@ impl Shard {
     /// Appends something of the driver's own to the log, at the end of the turn.
     pub(crate) fn append(&mut self, append: Append) {
         self.appends.push(append);
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// The effects of a replica's start.
     pub(crate) fn carry_out_start(&mut self, id: PartitionId, effects: &mut Vec<Effect>) {
         self.carry_out(id, effects);
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// An origin for a request of the node itself; `reply` gets the answer.

@@ -14,7 +14,7 @@ impl Shard {
         let mut acts = Vec::new();
         self.gathers.begin(self.now(), origin, range, &mut acts);
         self.act_on_gathers(acts);
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// A replica answers what was asked for gathers.
@@ -23,7 +23,7 @@ impl Shard {
         self.gathers.on_reply(request, partition, reply, &mut acts);
         self.act_on_gathers(acts);
         // Validations leave at the end of the turn, and so does what is read once more.
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// Reads what came in this turn, and asks whether what was read is still what it was.

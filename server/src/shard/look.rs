@@ -21,17 +21,19 @@ pub(super) struct Look {
     worked: bool,
     /// Something was given to the log, and nothing has become durable since.
     flushing: bool,
-    /// What is waited for, and since when.
-    resting: Option<(Wait, Clock)>,
+    /// What is waited for, since when, and what had run ahead until then.
+    resting: Option<(Wait, Clock, Duration)>,
+    /// Time spent on batches that ran ahead so far: it passes while the thread waits, and is not lost.
+    ran: Duration,
     /// Time spent looking so far.
     looked: Duration,
 }
 
 impl Look {
     pub(super) fn new(limit: Duration) -> Look {
-        let bell = Rc::new(Notify::new());
-        let spin = Spin::new(limit);
-        Look { spin, bell, turns: 0, worked: false, flushing: false, resting: None, looked: Duration::ZERO }
+        let (bell, spin) = (Rc::new(Notify::new()), Spin::new(limit));
+        let (ran, looked) = (Duration::ZERO, Duration::ZERO);
+        Look { spin, bell, turns: 0, worked: false, flushing: false, resting: None, ran, looked }
     }
 
     /// This turn answers somebody.
@@ -49,14 +51,19 @@ impl Look {
         (self.worked, self.flushing) = (true, false);
     }
 
+    /// A batch ran ahead for so long.
+    pub(super) fn ran(&mut self, took: Duration) {
+        self.ran += took;
+    }
+
     /// A turn ends.
     pub(super) fn end_turn(&mut self) {
         if !std::mem::take(&mut self.worked) {
             return;
         }
         self.turns += 1;
-        if let Some((wait, since)) = self.resting.take() {
-            self.spin.waited(wait, since.elapsed());
+        if let Some((wait, since, ran)) = self.resting.take() {
+            self.spin.waited(wait, since.elapsed().saturating_sub(self.ran - ran));
         }
         self.bell.notify_one();
     }
@@ -64,7 +71,7 @@ impl Look {
     /// A wait begins; `answers`: a batch is under way. How long to look for its end, and the turns until now.
     fn rest(&mut self, answers: bool) -> (Duration, u64) {
         let wait = if answers || self.flushing { Wait::Answer } else { Wait::Request };
-        self.resting = Some((wait, Clock::now()));
+        self.resting = Some((wait, Clock::now(), self.ran));
         (self.spin.limit(wait), self.turns)
     }
 
@@ -90,21 +97,21 @@ pub(super) async fn look(shard: Rc<RefCell<Shard>>) {
         if limit.is_zero() {
             continue;
         }
-        let begun = Clock::now();
-        let mut last = begun;
+        let (begun, ran) = (Clock::now(), shard.borrow().look.ran);
+        let mut looked = Duration::ZERO;
         loop {
             // The event loop looks at its sockets, and all tasks that are ready run.
             tokio::task::yield_now().await;
-            if shard.borrow().look.turns != turns {
+            let look = &shard.borrow().look;
+            if look.turns != turns {
                 break;
             }
-            last = Clock::now();
-            if last - begun >= limit {
+            looked = begun.elapsed().saturating_sub(look.ran - ran);
+            if looked >= limit {
                 break;
             }
             std::thread::yield_now();
         }
-        let looked = last - begun;
         let mut shard = shard.borrow_mut();
         shard.look.looked += looked;
         shard.shared.looked(looked);

@@ -8,6 +8,7 @@
 //! Inputs are stepped as they come; all their effects leave together at the end of the turn: one append to the log, one
 //! write per link, one write per connection.
 
+mod ahead;
 mod effects;
 mod gathers;
 mod gauges;
@@ -22,7 +23,7 @@ mod room;
 mod settling;
 mod watch;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::TcpStream as StdTcpStream;
 use std::rc::Rc;
@@ -112,6 +113,34 @@ pub enum ToShard {
     Call(Box<dyn FnOnce(&mut Shard) + Send>),
 }
 
+/// The end of a turn that something waits for.
+#[derive(Default)]
+struct Turn {
+    bell: Notify,
+    wanted: Cell<bool>,
+}
+
+impl Turn {
+    /// Something waits for the end of a turn.
+    fn want(&self) {
+        self.wanted.set(true);
+        self.bell.notify_one();
+    }
+
+    async fn wanted(&self) {
+        self.bell.notified().await;
+    }
+
+    /// It ends now; what comes from here on waits for the next one.
+    fn ends(&self) {
+        self.wanted.set(false);
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.get()
+    }
+}
+
 /// What a shard thread owns. One thread only ever touches it.
 pub struct Shard {
     /// Number of this shard; a group belongs to shard `group % shards`.
@@ -136,10 +165,9 @@ pub struct Shard {
     pub(crate) map: Arc<PartitionMap>,
     effects: Vec<Effect>,
     samples: Samples,
-    turn: Rc<Notify>,
+    turn: Rc<Turn>,
     timer: Rc<Notify>,
-    /// Rung at the end of a turn that leaves batches to run ahead.
-    ahead: Rc<Notify>,
+    ahead: ahead::Ahead,
     pub(crate) metrics: metrics::Shard,
     /// Requests of the node itself, by stream.
     own: HashMap<u32, tokio::sync::oneshot::Sender<Reply>>,
@@ -177,9 +205,9 @@ impl Shard {
                 map: Arc::default(),
                 effects: Vec::new(),
                 samples: Samples::default(),
-                turn: Rc::new(Notify::new()),
+                turn: Rc::new(Turn::default()),
                 timer: Rc::new(Notify::new()),
-                ahead: Rc::new(Notify::new()),
+                ahead: ahead::Ahead::default(),
                 metrics,
                 own: HashMap::new(),
                 next_own: 0,
@@ -264,7 +292,7 @@ impl Shard {
         self.metrics.stage_busy(if executed { Stage::Execute } else { Stage::Order }, took);
         self.carry_out(id, &mut effects);
         self.effects = effects;
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// Messages of other nodes; those for groups of another shard are passed on.
@@ -401,6 +429,7 @@ impl Shard {
     }
 
     fn end_turn(&mut self) {
+        self.turn.ends();
         self.deliver_letters();
         self.ask_for_gathers();
         let mut touched = std::mem::take(&mut self.touched);
@@ -439,20 +468,12 @@ impl Shard {
             }
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());
-        // What batches are ordered by is on its way: meanwhile they may run ahead of their decision.
-        if self.groups.values().any(|group| group.replica.has_ahead()) {
-            self.ahead.notify_one();
-        }
+        self.look_ahead();
         self.look_at_lags();
         self.look_for_room(self.now());
         self.metrics.turn();
         self.look.end_turn();
         self.timer.notify_one();
-    }
-
-    /// Whether something came that the end of a turn waits for.
-    fn has_inputs(&self) -> bool {
-        !(self.touched.is_empty() && self.dirty.is_empty() && self.appends.is_empty())
     }
 
     fn tick(&mut self) {
@@ -466,7 +487,7 @@ impl Shard {
         self.tick_gathers(now);
         self.watch(now);
         self.settle(now);
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     fn next_deadline(&self) -> Option<Duration> {
@@ -506,7 +527,7 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
     let shard = Shard::new(index, shared, started);
     runtime.spawn_local(turns(Rc::clone(&shard)));
     runtime.spawn_local(timers(Rc::clone(&shard)));
-    runtime.spawn_local(run_ahead(Rc::clone(&shard)));
+    runtime.spawn_local(ahead::run_ahead(Rc::clone(&shard)));
     runtime.spawn_local(inputs(Rc::clone(&shard), receiver));
     if !shard.borrow().shared.config.spin.is_zero() {
         runtime.spawn_local(look::look(Rc::clone(&shard)));
@@ -518,29 +539,8 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
 async fn turns(shard: Rc<RefCell<Shard>>) {
     let turn = Rc::clone(&shard.borrow().turn);
     loop {
-        turn.notified().await;
+        turn.wanted().await;
         shard.borrow_mut().end_turn();
-    }
-}
-
-/// Runs batches ahead of their decision (papers.md D7) while nothing else is to be done: whoever is busy gains nothing
-/// by it, and keeps what has come waiting.
-async fn run_ahead(shard: Rc<RefCell<Shard>>) {
-    let ahead = Rc::clone(&shard.borrow().ahead);
-    loop {
-        ahead.notified().await;
-        loop {
-            // The event loop looks at its sockets, and the tasks that are ready take what came. The turn that this
-            // begins rings again.
-            tokio::task::yield_now().await;
-            let mut shard = shard.borrow_mut();
-            if shard.has_inputs() {
-                break;
-            }
-            let next = shard.groups.iter().find(|(_, group)| group.replica.has_ahead());
-            let Some((&id, _)) = next else { break };
-            shard.step(id, Input::RunAhead);
-        }
     }
 }
 

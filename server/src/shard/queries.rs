@@ -207,7 +207,7 @@ impl Shard {
         }
         self.queries.effects = effects;
         self.metrics.set_tickets_in_flight(self.queries.coordinator.in_flight().1 as u64);
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     fn on_cut(&mut self, query: QueryId, ticket: Ticket, deadline: Option<Duration>) {
@@ -339,7 +339,7 @@ impl Shard {
                 }
             }
         }
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// Letters of another node.
@@ -352,7 +352,7 @@ impl Shard {
             None => true,
         });
         self.on_letters(letters);
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     /// To whoever leads `group`, if letters of `sender` to it go on from here.
@@ -377,7 +377,7 @@ impl Shard {
             }
             letters.into_iter().for_each(|letter| self.deliver(letter));
         }
-        self.turn.notify_one();
+        self.turn.want();
     }
 
     fn deliver(&mut self, letter: Letter) {

@@ -105,7 +105,7 @@ impl Controller {
     pub(super) fn learn_error(&mut self, model: &Model, measured: &Measured) {
         let Some(tuning) = measured.in_force.or(self.told) else { return };
         let k = (measured.commands as f64 / measured.batches as f64).max(1.0);
-        let came = 1e3 * commands_rate(measured) / (model.throughput_at(k, tuning.window) * measured.share);
+        let came = 1e3 * commands_rate(measured) / model.throughput_of(k, tuning.window, measured.share);
         if came.is_finite() && !mutant!(tuner_uncorrected) {
             self.comes_true += ERROR_SMOOTHING * (came.clamp(ERROR.0, ERROR.1) - self.comes_true);
         }
