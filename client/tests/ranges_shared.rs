@@ -99,7 +99,7 @@ fn a_replica_that_is_lost_gets_none() {
     assert!((0..8).all(|_| asker.ask().0 != lost));
 }
 
-/// Seen in review: a replica that cannot reach its leader refuses at once, and while the other range was out it was asked
+/// Seen in review: a replica that cannot reach its leader refuses at once, and while other ranges were out it was asked
 /// again and again.
 #[test]
 fn a_replica_that_refuses_is_not_asked_again_for_what_is_still_out() {

@@ -290,8 +290,8 @@ impl Model {
         1_000.0 * k / self.bottleneck(k).1
     }
 
-    /// Requests per second with batches of `k` and `window` instances at most, for a group that gets `share` (0 to 1) of
-    /// what keeps the bottleneck busy. How long its instances take is nobody else's.
+    /// Requests per second with batches of `k` and `window` instances at most, for a group that gets `share` (0 to 1)
+    /// of what keeps the bottleneck busy. How long its instances take is nobody else's.
     pub fn throughput_of(&self, k: f64, window: u32, share: f64) -> f64 {
         (share * self.throughput(k)).min(1_000.0 * k * f64::from(window) / self.instance_ms(k))
     }

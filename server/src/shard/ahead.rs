@@ -1,5 +1,5 @@
-//! Batches that run ahead of their decision (papers.md D7), when what they are ordered by is on its way and while nothing
-//! else is to be done: whoever is busy gains nothing by it, and keeps what has come waiting.
+//! Batches that run ahead of their decision (papers.md D7), when what they are ordered by is on its way and while
+//! nothing else is to be done: whoever is busy gains nothing by it, and keeps what has come waiting.
 
 use std::cell::RefCell;
 use std::rc::Rc;
