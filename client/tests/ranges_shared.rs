@@ -21,6 +21,7 @@ impl Asker {
     /// With connections to both nodes.
     fn new() -> Asker {
         let mut asker = Asker { bench: start(&[1, 2], NodeId(2)), ranges: 0 };
+        asker.bench.parts = Some(0);
         for _ in 0..20 {
             let asked = asker.ask();
             asker.answer(asked);
@@ -88,6 +89,7 @@ fn ranges_one_by_one_go_to_all_replicas_alike() {
         asked.push(range.clone());
         asker.answer(range);
     }
+    assert_eq!(asker.bench.parts, Some(120));
     assert!(count(&asked).len() == 2 && count(&asked).iter().all(|&ranges| ranges >= 30), "{:?}", count(&asked));
 }
 

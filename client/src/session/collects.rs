@@ -223,12 +223,8 @@ impl Session {
         let mut parts = Vec::with_capacity(entries.len());
         for (place, entry) in entries.iter().enumerate() {
             let lane = self.routes[first + place];
-            let peer = match range.mode {
-                // Or somebody who says who leads: that one is found for the next query.
-                ReadMode::Leader => self.leader(now, lane, effects),
-                ReadMode::AnyReplica | ReadMode::Stale => self.reader(now, lane, effects),
-            };
-            let Some(peer) = peer else {
+            // Or somebody who says who leads: that one is found for the next query.
+            let Some(peer) = self.range_target(now, lane, range.mode, effects) else {
                 let replicas = &self.lanes[lane].replicas;
                 let mut theirs =
                     self.peers.iter().filter(|peer| peer.node.is_some_and(|node| replicas.contains(&node)));

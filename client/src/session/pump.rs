@@ -79,7 +79,7 @@ impl Session {
     }
 
     /// The peer of the lane's leader if it can be sent to now; else whatever brings that nearer is begun.
-    pub(super) fn leader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
+    fn leader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
         if let Some(node) = self.lanes[lane].leader {
             if let Some(peer) = self.peer_of(node).filter(|&peer| self.peers[peer].is_usable(now)) {
                 self.connect(now, peer, effects);
@@ -125,7 +125,7 @@ impl Session {
     }
 
     /// A replica for a read that any replica may serve.
-    pub(super) fn any_replica(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
+    fn any_replica(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
         let replicas = self.lanes[lane].replicas.clone();
         let first = self.draws.next() as usize;
         let mut suspect = None;
@@ -153,7 +153,7 @@ impl Session {
     /// A replica for a range that any replica may serve: the one of the last range while it has some of this session's
     /// under way, but few, for these share messages. Beyond, when it has none any more, and every so often, another one
     /// is drawn.
-    pub(super) fn reader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
+    fn reader(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) -> Option<usize> {
         let few = RANGES_SHARED.min(self.config.range_window.max(1));
         if let Some(Reader { node, left }) = &mut self.lanes[lane].reader
             && *left > 0
@@ -182,6 +182,19 @@ impl Session {
             && sent.anywhere
         {
             lane.reader.take_if(|reader| Some(reader.node) == node);
+        }
+    }
+
+    pub(super) fn range_target(
+        &mut self,
+        now: Time,
+        lane: usize,
+        mode: ReadMode,
+        effects: &mut Vec<Effect>,
+    ) -> Option<usize> {
+        match mode {
+            ReadMode::Leader => self.leader(now, lane, effects),
+            ReadMode::AnyReplica | ReadMode::Stale => self.reader(now, lane, effects),
         }
     }
 
@@ -342,11 +355,7 @@ impl Session {
             let range = range.clone();
             let across = self.lanes[lane].partition == PartitionId::DIRECTORY;
             let mode = if across { ReadMode::Leader } else { range.mode };
-            let peer = match mode {
-                ReadMode::Leader => self.leader(now, lane, effects),
-                ReadMode::AnyReplica | ReadMode::Stale => self.reader(now, lane, effects),
-            };
-            let Some(peer) = peer else { return };
+            let Some(peer) = self.range_target(now, lane, mode, effects) else { return };
             if !across && self.peers[peer].ranges() >= self.config.range_window.max(1) {
                 return self.crowded.push(lane);
             }

@@ -74,6 +74,8 @@ pub struct Bench {
     pub asked: Vec<(ConnectionId, Frame)>,
     pub closed: Vec<ConnectionId>,
     pub answered: usize,
+    /// Parts of ranges that came; none: none is to come.
+    pub parts: Option<usize>,
 }
 
 impl Bench {
@@ -87,7 +89,10 @@ impl Bench {
                 Effect::Send { connection, bytes } => self.asked.push((connection, frame(&bytes))),
                 Effect::Close { connection } => self.closed.push(connection),
                 Effect::Complete { result, .. } => self.answered += usize::from(result.is_ok()),
-                Effect::Part { .. } => {}
+                other @ Effect::Part { .. } => match &mut self.parts {
+                    Some(parts) => *parts += 1,
+                    None => panic!("{other:?}"),
+                },
             }
         }
     }
@@ -115,7 +120,7 @@ impl Bench {
 pub fn start(nodes: &[u32], leader: NodeId) -> Bench {
     let session = Session::new(Config::default(), ClientId(3), 1, vec!["n2:1".into()]);
     let (dialled, asked, closed) = (Vec::new(), Vec::new(), Vec::new());
-    let mut bench = Bench { session, now: Time(SECOND), dialled, asked, closed, answered: 0 };
+    let mut bench = Bench { session, now: Time(SECOND), dialled, asked, closed, answered: 0, parts: None };
     let get = Request::Get { key: b"k"[..].into(), mode: ReadMode::Leader };
     bench.session.submit(1, Time(60 * SECOND), get).expect("there is room");
     bench.step(Input::Tick);
