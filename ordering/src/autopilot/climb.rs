@@ -40,7 +40,7 @@ impl Seen {
 }
 
 /// Doublings of batch and window. Large steps first: what is far off is to be left quickly.
-const MOVES: [(i32, i32); 8] = [(0, 2), (2, 0), (0, -2), (1, -1), (-1, 1), (-2, 0), (0, 1), (0, -1)];
+const MOVES: [(i32, i32); 8] = [(2, 0), (0, 2), (0, -2), (1, -1), (-1, 1), (-2, 0), (0, 1), (0, -1)];
 /// A setting is better if it brings so many times as much.
 const BETTER: f64 = 1.04;
 /// A narrower window is better with so much of it: batches that wait longer in front of the pipe are fuller, and what
@@ -50,6 +50,13 @@ const NARROWER: f64 = 0.98;
 const FADES: f64 = 0.97;
 /// What the model advises need not be better, if it lets more be under way. Nor may it be worse.
 const AS_GOOD: f64 = 0.97;
+/// A kept setting that brings less than this share of what it did is held up by something else, a checkpoint or a disk
+/// that stalls: what was tried just before may have met the same.
+const STALLED: f64 = 0.85;
+/// One that brings so many times as much is still getting under way.
+const RISES: f64 = 1.15;
+/// For so many intervals nothing is tried while either is so.
+const WAITS: u32 = 4;
 /// A kept setting that brings less than this share of what it did, for so many intervals, is in another world.
 const FALLEN: (f64, u32) = (0.7, 4);
 /// A setting with less of what the kept one brings is not looked at for long.
@@ -99,13 +106,35 @@ pub(super) struct Climb {
     rest_next: u32,
     /// Intervals in a row in which the kept setting brought far less than before.
     poor: u32,
+    /// Intervals in a row in which nothing was tried since it brought another amount than before.
+    waits: u32,
+    /// The move that the last interval gave up, and the one that got a second chance last.
+    given_up: Option<usize>,
+    second: Option<usize>,
 }
 
 impl Climb {
     pub fn new(kept: Point) -> Climb {
         let (advised, heard, trial, brings) = (None, None, None, None);
-        let (unsettled, next, fruitless, left, rest, rest_next, poor) = (0, 0, 0, ROUND, 0, REST.0, 0);
-        Climb { kept, brings, trial, advised, heard, unsettled, next, fruitless, left, rest, rest_next, poor }
+        let (given_up, second) = (None, None);
+        let (unsettled, next, fruitless, left, rest, rest_next, poor, waits) = (0, 0, 0, ROUND, 0, REST.0, 0, 0);
+        Climb {
+            kept,
+            brings,
+            trial,
+            advised,
+            heard,
+            unsettled,
+            next,
+            fruitless,
+            left,
+            rest,
+            rest_next,
+            poor,
+            waits,
+            given_up,
+            second,
+        }
     }
 
     /// What is in force.
@@ -177,12 +206,24 @@ impl Climb {
         if self.poor >= FALLEN.1 {
             *self = Climb { brings: Some(seen.rate), advised: self.advised, ..Climb::new(self.kept) };
         }
+        // Of a few large batches one more or less is a lot.
+        let tells = seen.batches >= BATCHES;
+        let stalled = tells && self.brings.is_some_and(|brings| seen.rate < STALLED * brings);
+        let rises = tells && self.brings.is_none_or(|brings| seen.rate > RISES * brings);
         let part = (seen.batches / BATCHES).min(0.5);
         self.brings = Some(self.brings.map_or(seen.rate, |brings| match seen.rate - brings {
             more if more > 0.0 => brings + part * more,
             // A disk or a scheduler that stalls for a moment must not make the next trial look good.
             _ => seen.rate.max(FADES * brings),
         }));
+        if let Some(by) = self.given_up.take().filter(|by| stalled && self.second != Some(*by)) {
+            (self.next, self.second) = (by, Some(by));
+            self.fruitless = self.fruitless.saturating_sub(1);
+        }
+        self.waits = if (stalled || rises) && self.waits < WAITS { self.waits + 1 } else { 0 };
+        if self.waits > 0 {
+            return;
+        }
         let near = |a: Point, b: Point, factor: f64| {
             let close = |a: f64, b: f64| a.max(b) <= factor * a.min(b);
             close(a.batch_bytes as f64, b.batch_bytes as f64) && close(f64::from(a.window), f64::from(b.window))
@@ -216,7 +257,7 @@ impl Climb {
             }
             self.give_up();
         }
-        (self.fruitless, self.rest) = (0, self.rest_next);
+        (self.fruitless, self.rest, self.second) = (0, self.rest_next, None);
         self.rest_next = (2 * self.rest_next).min(REST.1);
     }
 
@@ -241,12 +282,15 @@ impl Climb {
         if mean < trial.worth * brings && !mutant!(tuner_keeps_worse) {
             self.unsettled = 1;
             match trial.by {
-                Some(_) => self.give_up(),
+                Some(by) => {
+                    self.give_up();
+                    self.given_up = Some(by);
+                }
                 None => self.heard = Some((trial.point, 4.0)),
             }
             return;
         }
-        (self.kept, self.brings, self.fruitless) = (trial.point, Some(mean), 0);
+        (self.kept, self.brings, self.fruitless, self.second) = (trial.point, Some(mean), 0, None);
         if trial.by.is_none() {
             self.heard = Some((trial.point, 1.2));
         }
@@ -385,6 +429,29 @@ mod tests {
             climb.step(&busy(&climb, rate), |point| Point { window: point.window.min(32), batch_bytes: 64 << 10 });
         }
         assert!((4..=8).contains(&climb.kept.window), "{climb:?}");
+    }
+
+    #[test]
+    fn nothing_is_tried_while_a_load_is_getting_under_way() {
+        let mut climb = Climb::new(START);
+        for rate in [2.0, 4.0, 6.0, 8.0] {
+            climb.step(&busy(&climb, rate), |point| point);
+            assert!(!climb.tries(), "{climb:?}");
+        }
+        assert!(!tried(&mut climb, 2, |climb| busy(climb, 8.0)).is_empty(), "{climb:?}");
+    }
+
+    #[test]
+    fn what_met_a_stall_is_tried_once_more() {
+        let mut climb = Climb::new(START);
+        let first = tried(&mut climb, 3, |climb| busy(climb, 10.0));
+        // Larger batches bring a tenth more, but for the intervals in which everything is held up.
+        let brings = |climb: &Climb| if climb.point().batch_bytes > START.batch_bytes { 11.0 } else { 10.0 };
+        tried(&mut climb, 5, |climb| busy(climb, 0.5 * brings(climb)));
+        assert_eq!(climb.kept, START, "{climb:?}");
+        let then = tried(&mut climb, 12, |climb| busy(climb, brings(climb)));
+        assert_eq!(then.first(), first.first(), "{climb:?}");
+        assert_eq!(climb.kept, then[0], "{climb:?}");
     }
 
     #[test]

@@ -252,7 +252,8 @@ impl Controller {
         // first interval of a load says nothing.
         let loaded = measured.cpu_busy.max(measured.disk_busy) >= LOADED;
         let one_of_many = measured.share < SHARE_MIN && loaded;
-        let at_once = !tells && (measured.in_force.is_none() || !self.obeyed(measured) || one_of_many);
+        let overruled = self.told.is_some() && !self.obeyed(measured);
+        let at_once = !tells && (measured.in_force.is_none() || overruled || one_of_many);
         if let (None, Some(now), false) = (&self.climb, measured.in_force, at_once) {
             self.climb = Some(Climb::new(Point { batch_bytes: now.batch_bytes_max, window: now.window }));
         }
@@ -264,12 +265,9 @@ impl Controller {
         }
     }
 
-    /// Whether the group runs with what it was told: somebody else may have a word in it.
+    /// Whether the group runs with what it was told: somebody else may have a word in it, or it was told nothing yet.
     fn obeyed(&self, measured: &Measured) -> bool {
-        match (measured.in_force, self.told) {
-            (Some(in_force), Some(told)) => in_force == told,
-            _ => true,
-        }
+        measured.in_force.is_none_or(|in_force| self.told == Some(in_force))
     }
 
     /// Whether what comes through tells how good the setting is: something is as busy as it can be, the pipe is full,
