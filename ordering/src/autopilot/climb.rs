@@ -206,22 +206,14 @@ impl Climb {
         if self.poor >= FALLEN.1 {
             *self = Climb { brings: Some(seen.rate), advised: self.advised, ..Climb::new(self.kept) };
         }
-        // Of a few large batches one more or less is a lot.
-        let tells = seen.batches >= BATCHES;
-        let stalled = tells && self.brings.is_some_and(|brings| seen.rate < STALLED * brings);
-        let rises = tells && self.brings.is_none_or(|brings| seen.rate > RISES * brings);
+        let held_up = self.is_held_up(seen);
         let part = (seen.batches / BATCHES).min(0.5);
         self.brings = Some(self.brings.map_or(seen.rate, |brings| match seen.rate - brings {
             more if more > 0.0 => brings + part * more,
             // A disk or a scheduler that stalls for a moment must not make the next trial look good.
             _ => seen.rate.max(FADES * brings),
         }));
-        if let Some(by) = self.given_up.take().filter(|by| stalled && self.second != Some(*by)) {
-            (self.next, self.second) = (by, Some(by));
-            self.fruitless = self.fruitless.saturating_sub(1);
-        }
-        self.waits = if (stalled || rises) && self.waits < WAITS { self.waits + 1 } else { 0 };
-        if self.waits > 0 {
+        if held_up {
             return;
         }
         let near = |a: Point, b: Point, factor: f64| {
@@ -259,6 +251,21 @@ impl Climb {
         }
         (self.fruitless, self.rest, self.second) = (0, self.rest_next, None);
         self.rest_next = (2 * self.rest_next).min(REST.1);
+    }
+
+    /// Whether the kept setting brings another amount than it did, for a reason that may pass: then nothing can be
+    /// compared with it. What was given up in the interval before gets a second chance, but no third.
+    fn is_held_up(&mut self, seen: &Seen) -> bool {
+        // Of a few large batches one more or less is a lot.
+        let tells = seen.batches >= BATCHES;
+        let stalled = tells && self.brings.is_some_and(|brings| seen.rate < STALLED * brings);
+        let rises = tells && self.brings.is_none_or(|brings| seen.rate > RISES * brings);
+        if let Some(by) = self.given_up.take().filter(|by| stalled && self.second != Some(*by)) {
+            (self.next, self.second) = (by, Some(by));
+            self.fruitless = self.fruitless.saturating_sub(1);
+        }
+        self.waits = if (stalled || rises) && self.waits < WAITS { self.waits + 1 } else { 0 };
+        self.waits > 0
     }
 
     fn judge(&mut self, mut trial: Trial, seen: &Seen, within: impl Fn(Point) -> Point) {

@@ -13,7 +13,7 @@ use learned::Way;
 
 use super::climb::{Climb, Point, Seen};
 use super::fit::Fit;
-use super::inputs::{ANOTHER_WORLD, Inputs, MOVED, another_world, far, moved, rate, together};
+use super::inputs::{ANOTHER_WORLD, Inputs, MOVED, WAY_MS_MIN, another_world, far, moved, rate, together};
 use super::limits::whole;
 use super::model::{Choice, Disk, Link, Model, Network, Sizes};
 use super::terms::{Account, Limits, Measured, StageCost, Tuning};
@@ -61,8 +61,9 @@ const SMOOTHING: f64 = 0.3;
 const COMMANDS_MIN: u64 = 32;
 /// But if something was under way most of the time, so long is enough, however little came through.
 const GATHER_MAX: Duration = Duration::from_millis(1_500);
-/// A stage that is busier is what everything waits for.
-const BUSY: f64 = 0.75;
+/// A stage that is busier is what everything waits for, and not the path: over a long way, and over one that is as short
+/// as what threads take to wake up. There processors and disk take turns, so neither is busy all the time.
+const BUSY: (f64, f64) = (0.75, 0.6);
 /// A stage that is busier leaves no doubt: the group is saturated.
 const SATURATED: f64 = 0.9;
 /// A group with so many instances under way, on average, and a stage so busy is loaded: with another setting more might
@@ -279,8 +280,15 @@ impl Controller {
         (saturated || loaded) && self.obeyed(measured) && measured.share >= SHARE_MIN
     }
 
+    /// Whether a stage is what everything waits for.
+    fn is_busy(&self, measured: &Measured) -> bool {
+        let long = self.inputs.is_none_or(|inputs| inputs.round_trip_ms >= WAY_MS_MIN);
+        let least = if long { BUSY.0 } else { BUSY.1 };
+        measured.cpu_busy >= least || measured.disk_busy >= least
+    }
+
     fn try_out(&mut self, model: &Model, tells: bool, measured: &Measured) {
-        let busy = measured.cpu_busy >= BUSY || measured.disk_busy >= BUSY;
+        let busy = self.is_busy(measured);
         let seen = Seen {
             rate: commands_rate(measured),
             batches: measured.batches as f64,

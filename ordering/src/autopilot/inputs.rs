@@ -24,7 +24,7 @@ pub(super) const MOVED: f64 = 1.2;
 /// What moved by this factor from one interval to the next is another world: nothing that was found out holds any more.
 pub(super) const ANOTHER_WORLD: f64 = 2.0;
 /// Shorter ones are what threads take to wake up, on a machine that has much to do.
-const WAY_MS_MIN: f64 = 20.0;
+pub(super) const WAY_MS_MIN: f64 = 20.0;
 
 /// Payload that came through, in bytes per millisecond.
 pub(super) fn rate(measured: &Measured) -> f64 {

@@ -5,7 +5,7 @@ use super::super::climb::Climb;
 use super::super::inputs::{Inputs, MOVED, far, rate};
 use super::super::model::{InstanceCost, Model, Resource};
 use super::super::terms::Measured;
-use super::{BUSY, Controller, commands_rate};
+use super::{Controller, commands_rate};
 
 /// What is believed of the way to a quorum and back.
 ///
@@ -123,7 +123,7 @@ impl Controller {
         let k = measured.commands as f64 / measured.batches as f64;
         let took = measured.instance.map_or(0.0, |took| took.as_secs_f64() * 1e3);
         let queued = took / model.instance_ms(k);
-        let busy = measured.cpu_busy >= BUSY || measured.disk_busy >= BUSY;
+        let busy = self.is_busy(measured);
         let several = measured.window > ALONE_WINDOW;
         // Half a second of large batches may be one more or less: what is far off is believed when it is so again.
         let off = far(inputs.link, rate, MOVED);
