@@ -369,6 +369,29 @@ fn a_stage_that_never_gets_all_of_its_time_is_predicted_as_it_is() {
 }
 
 #[test]
+fn processors_and_disk_that_take_turns_over_a_short_way_are_no_slow_link() {
+    let world = World { command_bytes: 8_192.0, ..lan() };
+    let (mut controller, mut tuning) = (Controller::new(Limits::default()), fixed());
+    for _ in 0..60 {
+        let whole = world.measure(&tuning, 1.0);
+        // Neither is busy for more than two thirds, and instances take half again as long as both together explain.
+        let part = |count: u64| count * 2 / 3;
+        let measured = Measured {
+            batches: part(whole.batches),
+            commands: part(whole.commands),
+            bytes: part(whole.bytes),
+            cpu_busy: whole.cpu_busy * 2.0 / 3.0,
+            instance: whole.instance.map(|took| took * 3 / 2),
+            in_force: Some(tuning),
+            ..whole
+        };
+        tuning = controller.step(&measured).unwrap_or(tuning);
+    }
+    let account = controller.account().expect("a choice");
+    assert_eq!((account.bottleneck, account.link_bytes_per_ms), (Resource::Cpu, None), "{account:?}");
+}
+
+#[test]
 fn px17_advice_that_brings_less_is_taken_back() {
     // Seen over a link of 10 Mbit/s: a way measured before the link changed, one batch at a time for ever.
     // Over one as long but quick, batches that are tried and found too small cost most.
