@@ -50,6 +50,8 @@ const NARROWER: f64 = 0.98;
 const FADES: f64 = 0.97;
 /// What the model advises need not be better, if it lets more be under way. Nor may it be worse.
 const AS_GOOD: f64 = 0.97;
+/// So many batches under way, or fewer, hide nothing from one another.
+const FEW: u32 = 2;
 /// A kept setting that brings less than this share of what it did is held up by something else, a checkpoint or a disk
 /// that stalls: what was tried just before may have met the same.
 const STALLED: f64 = 0.85;
@@ -302,8 +304,10 @@ impl Climb {
             self.heard = Some((trial.point, 1.2));
         }
         if let Some(by) = trial.by {
-            // Once more the same way.
-            if let Some(point) = self.moved(by, seen, within) {
+            // Once more the same way, but for larger and larger batches of which one or two are under way: those come
+            // and go at once, and no window is wide enough afterwards.
+            let dead_end = MOVES[by].0 > 0 && self.kept.window <= FEW;
+            if let Some(point) = self.moved(by, seen, within).filter(|_| !dead_end) {
                 return self.begin(point, self.worth(point), Some(by));
             }
             self.give_up();
@@ -446,6 +450,19 @@ mod tests {
             assert!(!climb.tries(), "{climb:?}");
         }
         assert!(!tried(&mut climb, 2, |climb| busy(climb, 8.0)).is_empty(), "{climb:?}");
+    }
+
+    #[test]
+    fn few_batches_become_more_before_they_become_larger_again() {
+        let mut climb = Climb::new(Point { window: 2, ..START });
+        // Larger batches bring a tenth each time, a wider window a fifth.
+        let brings = |climb: &Climb| {
+            let Point { batch_bytes, window } = climb.point();
+            10.0 + (batch_bytes as f64 / START.batch_bytes as f64).log2() / 2.0 + if window > 2 { 2.0 } else { 0.0 }
+        };
+        let tried = tried(&mut climb, 20, |climb| busy(climb, brings(climb)));
+        let larger = Point { batch_bytes: 4 * START.batch_bytes, window: 2 };
+        assert_eq!(tried[..2], [larger, Point { window: 8, ..larger }], "{tried:?}");
     }
 
     #[test]
