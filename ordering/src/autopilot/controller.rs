@@ -61,8 +61,8 @@ const SMOOTHING: f64 = 0.3;
 const COMMANDS_MIN: u64 = 32;
 /// But if something was under way most of the time, so long is enough, however little came through.
 const GATHER_MAX: Duration = Duration::from_millis(1_500);
-/// A stage that is busier is what everything waits for, and not the path: over a long way, and over one that is as short
-/// as what threads take to wake up. There processors and disk take turns, so neither is busy all the time.
+/// A stage that is busier is what everything waits for, and not the path: over a long way, and over one that is as
+/// short as what threads take to wake up. There processors and disk take turns, so neither is busy all the time.
 const BUSY: (f64, f64) = (0.75, 0.6);
 /// A stage that is busier leaves no doubt: the group is saturated.
 const SATURATED: f64 = 0.9;
