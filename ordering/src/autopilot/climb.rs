@@ -41,6 +41,8 @@ impl Seen {
 
 /// Doublings of batch and window. Large steps first: what is far off is to be left quickly.
 const MOVES: [(i32, i32); 8] = [(2, 0), (0, 2), (0, -2), (1, -1), (-1, 1), (-2, 0), (0, 1), (0, -1)];
+const LARGER: usize = 0;
+const WIDER: usize = 1;
 /// A setting is better if it brings so many times as much.
 const BETTER: f64 = 1.04;
 /// A narrower window is better with so much of it: batches that wait longer in front of the pipe are fuller, and what
@@ -50,7 +52,7 @@ const NARROWER: f64 = 0.98;
 const FADES: f64 = 0.97;
 /// What the model advises need not be better, if it lets more be under way. Nor may it be worse.
 const AS_GOOD: f64 = 0.97;
-/// So many batches under way, or fewer, hide nothing from one another.
+/// So many batches under way are few.
 const FEW: u32 = 2;
 /// A kept setting that brings less than this share of what it did is held up by something else, a checkpoint or a disk
 /// that stalls: what was tried just before may have met the same.
@@ -108,9 +110,10 @@ pub(super) struct Climb {
     rest_next: u32,
     /// Intervals in a row in which the kept setting brought far less than before.
     poor: u32,
-    /// Intervals in a row in which nothing was tried since it brought another amount than before.
+    /// Intervals, with none between them in which it did not, in which it brought another amount than before and so
+    /// nothing was tried.
     waits: u32,
-    /// The move that the last interval gave up, and the one that got a second chance last.
+    /// The move that was given up just before, and the one that got a second chance last.
     given_up: Option<usize>,
     second: Option<usize>,
 }
@@ -208,16 +211,24 @@ impl Climb {
         if self.poor >= FALLEN.1 {
             *self = Climb { brings: Some(seen.rate), advised: self.advised, ..Climb::new(self.kept) };
         }
-        let held_up = self.is_held_up(seen);
+        let rests = self.rest > 0;
+        if rests {
+            (self.rest, self.left) = (self.rest - 1, ROUND);
+            if self.rest == 0 {
+                // What was no good may be now; not while it rests, for trials cost.
+                self.heard = None;
+            }
+        }
+        if self.is_held_up(seen) {
+            self.left = (self.left + 1).min(ROUND);
+            return;
+        }
         let part = (seen.batches / BATCHES).min(0.5);
         self.brings = Some(self.brings.map_or(seen.rate, |brings| match seen.rate - brings {
             more if more > 0.0 => brings + part * more,
             // A disk or a scheduler that stalls for a moment must not make the next trial look good.
             _ => seen.rate.max(FADES * brings),
         }));
-        if held_up {
-            return;
-        }
         let near = |a: Point, b: Point, factor: f64| {
             let close = |a: f64, b: f64| a.max(b) <= factor * a.min(b);
             close(a.batch_bytes as f64, b.batch_bytes as f64) && close(f64::from(a.window), f64::from(b.window))
@@ -235,13 +246,7 @@ impl Climb {
             let worth = if less(point) { 1.0 } else { AS_GOOD };
             return self.begin(point, worth, None);
         }
-        if self.rest > 0 {
-            self.rest -= 1;
-            self.left = ROUND;
-            if self.rest == 0 {
-                // What was no good may be now; not while it rests, for trials cost.
-                self.heard = None;
-            }
+        if rests {
             return;
         }
         while self.fruitless < MOVES.len() && self.left > 0 {
@@ -256,7 +261,7 @@ impl Climb {
     }
 
     /// Whether the kept setting brings another amount than it did, for a reason that may pass: then nothing can be
-    /// compared with it. What was given up in the interval before gets a second chance, but no third.
+    /// compared with it. A move that was given up just before gets a second chance, but no third.
     fn is_held_up(&mut self, seen: &Seen) -> bool {
         // Of a few large batches one more or less is a lot.
         let tells = seen.batches >= BATCHES;
@@ -267,6 +272,9 @@ impl Climb {
             self.fruitless = self.fruitless.saturating_sub(1);
         }
         self.waits = if (stalled || rises) && self.waits < WAITS { self.waits + 1 } else { 0 };
+        if self.waits > 0 && rises {
+            self.brings = Some(seen.rate);
+        }
         self.waits > 0
     }
 
@@ -304,10 +312,17 @@ impl Climb {
             self.heard = Some((trial.point, 1.2));
         }
         if let Some(by) = trial.by {
-            // Once more the same way, but for larger and larger batches of which one or two are under way: those come
-            // and go at once, and no window is wide enough afterwards.
-            let dead_end = MOVES[by].0 > 0 && self.kept.window <= FEW;
-            if let Some(point) = self.moved(by, seen, within).filter(|_| !dead_end) {
+            // Larger and larger batches of which one or two are under way are a dead end: the more of what is offered
+            // is in each of them, the less there is to put beside it. First more of them, then on.
+            if by == LARGER
+                && self.kept.window <= FEW
+                && let Some(point) = self.moved(WIDER, seen, &within)
+            {
+                self.next = (LARGER + MOVES.len() - 1) % MOVES.len();
+                return self.begin(point, self.worth(point), Some(WIDER));
+            }
+            // Once more the same way.
+            if let Some(point) = self.moved(by, seen, within) {
                 return self.begin(point, self.worth(point), Some(by));
             }
             self.give_up();
@@ -375,7 +390,7 @@ mod tests {
     }
 
     /// Every setting that is tried in so many intervals.
-    fn tried(climb: &mut Climb, intervals: usize, seen: impl Fn(&Climb) -> Seen) -> Vec<Point> {
+    fn tried(climb: &mut Climb, intervals: usize, mut seen: impl FnMut(&Climb) -> Seen) -> Vec<Point> {
         let mut tried = Vec::new();
         for _ in 0..intervals {
             let seen = seen(climb);
@@ -450,6 +465,20 @@ mod tests {
             assert!(!climb.tries(), "{climb:?}");
         }
         assert!(!tried(&mut climb, 2, |climb| busy(climb, 8.0)).is_empty(), "{climb:?}");
+        // Every setting brings the same: only less under way is kept.
+        tried(&mut climb, 10, |climb| busy(climb, 8.0));
+        assert!(climb.kept.batch_bytes == START.batch_bytes && climb.kept.window <= START.window, "{climb:?}");
+    }
+
+    #[test]
+    fn what_never_settles_is_tried_all_the_same() {
+        let mut climb = Climb::new(START);
+        let mut rate = 1.0;
+        let some = tried(&mut climb, 12, |_| {
+            rate *= 1.2;
+            busy(&Climb::new(START), rate)
+        });
+        assert!(!some.is_empty(), "{climb:?}");
     }
 
     #[test]
@@ -466,16 +495,51 @@ mod tests {
     }
 
     #[test]
+    fn larger_batches_are_tried_again_where_no_more_of_them_bring_more() {
+        let mut climb = Climb::new(Point { window: 2, ..START });
+        let brings = |climb: &Climb| 10.0 + 0.8 * (climb.point().batch_bytes as f64 / START.batch_bytes as f64).log2();
+        tried(&mut climb, 30, |climb| busy(climb, brings(climb)));
+        assert!(climb.kept.batch_bytes >= 1 << 20, "{climb:?}");
+    }
+
+    /// Larger batches bring a tenth more, but for the intervals in which everything is held up.
+    fn larger_are_better(climb: &Climb) -> f64 {
+        if climb.point().batch_bytes > START.batch_bytes { 11.0 } else { 10.0 }
+    }
+
+    #[test]
     fn what_met_a_stall_is_tried_once_more() {
         let mut climb = Climb::new(START);
         let first = tried(&mut climb, 3, |climb| busy(climb, 10.0));
-        // Larger batches bring a tenth more, but for the intervals in which everything is held up.
-        let brings = |climb: &Climb| if climb.point().batch_bytes > START.batch_bytes { 11.0 } else { 10.0 };
-        tried(&mut climb, 5, |climb| busy(climb, 0.5 * brings(climb)));
+        tried(&mut climb, 5, |climb| busy(climb, 0.5 * larger_are_better(climb)));
         assert_eq!(climb.kept, START, "{climb:?}");
-        let then = tried(&mut climb, 12, |climb| busy(climb, brings(climb)));
+        let then = tried(&mut climb, 12, |climb| busy(climb, larger_are_better(climb)));
         assert_eq!(then.first(), first.first(), "{climb:?}");
         assert_eq!(climb.kept, then[0], "{climb:?}");
+    }
+
+    #[test]
+    fn what_met_a_stall_and_brings_no_more_is_not_kept_for_it() {
+        let mut climb = Climb::new(START);
+        tried(&mut climb, 3, |climb| busy(climb, 10.0));
+        tried(&mut climb, 5, |climb| busy(climb, 5.0));
+        tried(&mut climb, 8, |climb| busy(climb, 10.0));
+        assert_eq!(climb.kept.batch_bytes, START.batch_bytes, "{climb:?}");
+    }
+
+    #[test]
+    fn what_met_a_stall_twice_is_not_tried_a_third_time() {
+        let mut climb = Climb::new(START);
+        let first = tried(&mut climb, 3, |climb| busy(climb, 10.0))[0];
+        let mut times = 1;
+        for _ in 0..24 {
+            // Whatever is tried meets a stall, which lasts until the kept setting has been looked at.
+            let before = climb.tries();
+            let rate = if climb.tries() || climb.given_up.is_some() { 5.0 } else { 10.0 };
+            climb.step(&busy(&climb, rate), |point| point);
+            times += u32::from(climb.tries() && !before && climb.point() == first);
+        }
+        assert_eq!(times, 2, "{climb:?}");
     }
 
     #[test]

@@ -266,7 +266,8 @@ impl Controller {
         }
     }
 
-    /// Whether the group runs with what it was told: somebody else may have a word in it, or it was told nothing yet.
+    /// Whether the group runs with what it was told. It does not before it was told something, or where somebody else
+    /// has a word in it.
     fn obeyed(&self, measured: &Measured) -> bool {
         measured.in_force.is_none_or(|in_force| self.told == Some(in_force))
     }
@@ -297,9 +298,9 @@ impl Controller {
             on_the_way: !busy && self.pipe_is_full(measured),
             holds: rate(measured) * model.link.latency_ms * 2.0,
         };
-        let (limits, reached) = (self.limits, self.reached);
+        let (limits, reached, obeyed) = (self.limits, self.reached, self.obeyed(measured));
         let Some(climb) = &mut self.climb else { return };
-        let tells = (tells || climb.tries()) && seen.rate.is_finite() && seen.window.is_finite();
+        let tells = (tells || climb.tries() && obeyed) && seen.rate.is_finite() && seen.window.is_finite();
         if self.way == Way::Drained {
             return;
         }

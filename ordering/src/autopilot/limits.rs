@@ -51,7 +51,7 @@ impl Limits {
         // Full batches beyond the byte cap could not be under way anyway.
         let fits = u32::try_from(bytes / batch_bytes).unwrap_or(u32::MAX).max(1);
         let (least, most) = self.window;
-        Point { batch_bytes, window: point.window.min(fits).min(most.min(WINDOW_MAX)).max(least.max(1)) }
+        Point { batch_bytes, window: point.window.min(fits).min(most).max(least).clamp(1, WINDOW_MAX) }
     }
 
     /// The setting, inside the limits.

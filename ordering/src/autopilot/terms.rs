@@ -118,7 +118,7 @@ impl Tuning {
         let (least, most) = limits.window;
         Tuning {
             batch_bytes_max: within(64 << 10, limits.batch_bytes),
-            window: 16.min(most.min(WINDOW_MAX)).max(least.max(1)),
+            window: 16.min(most).max(least).clamp(1, WINDOW_MAX),
             window_bytes_max: within(256 << 10, limits.window_bytes),
             batch_delay_max: limits.batch_delay_max,
         }
