@@ -375,14 +375,14 @@ fn what_came_through_before_a_group_was_told_anything_is_no_measure() {
     let world = World { command_bytes: 8_192.0, cost, flush_ms: 2.0, ..lan() };
     let mut controller = Controller::new(Limits::default());
     let mut tuning = Tuning { window_bytes_max: 256 << 10, ..fixed() };
-    let mut larger = 0;
+    let mut others = 0;
     for _ in 0..24 {
         let measured = Measured { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
         tuning = controller.step(&measured).unwrap_or(tuning);
-        larger += u32::from(tuning.batch_bytes_max > fixed().batch_bytes_max);
+        others += u32::from(tuning.batch_bytes_max != fixed().batch_bytes_max);
     }
-    // With enough under way all batches bring the same: larger ones are tried, and not kept.
-    assert!((1..12).contains(&larger), "{larger} of 24 intervals, {tuning:?}");
+    // With enough under way all batches bring the same: others are tried, and not kept.
+    assert!((1..16).contains(&others), "{others} of 24 intervals, {tuning:?}");
 }
 
 #[test]
