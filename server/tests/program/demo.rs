@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::support::{Running, Scratch, eventually, lives, program, run_at};
+use crate::support::{Running, Scratch, demo_alone, demo_beside_others, eventually, lives, program, run_at};
 
 struct Demo {
     running: Running,
@@ -59,6 +59,7 @@ fn temporary(scratch: &Scratch) -> Vec<PathBuf> {
 
 #[test]
 fn a_demo_serves_and_ctrl_c_leaves_nothing() {
+    let _beside = demo_beside_others();
     let mut demo = Demo::start(&["--no-prompt"]);
     let said = &demo.running.said;
     assert!(said[0].starts_with("coppice 0.1.0 demo: 3 nodes, 4 partitions x 3 replicas, flush fdatasync"), "{said:?}");
@@ -78,6 +79,7 @@ fn a_demo_serves_and_ctrl_c_leaves_nothing() {
 
 #[test]
 fn a_killed_demo_leaves_nothing_not_even_paused_nodes() {
+    let _beside = demo_beside_others();
     let mut demo = Demo::start(&["--no-prompt", "--partitions", "1"]);
     crate::support::signal(demo.pids[1], "STOP");
     demo.running.child.kill().expect("it lives");
@@ -87,6 +89,7 @@ fn a_killed_demo_leaves_nothing_not_even_paused_nodes() {
 
 #[test]
 fn a_script_breaks_things_and_prints_what_that_costs() {
+    let _alone = demo_alone();
     let scratch = Scratch::new("demo");
     let script =
         "put apple red; kill 1; wait degraded; get apple; restart 1; wait healthy; pause 2; resume 2; wait healthy";
@@ -115,6 +118,7 @@ fn a_script_breaks_things_and_prints_what_that_costs() {
 
 #[test]
 fn a_script_with_a_mistake_starts_nothing() {
+    let _beside = demo_beside_others();
     let scratch = Scratch::new("demo");
     let output = command(&scratch, &["--exec", "kill 1; rstart 1"]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
@@ -125,6 +129,7 @@ fn a_script_with_a_mistake_starts_nothing() {
 
 #[test]
 fn a_kept_demo_is_resumed_as_it_was() {
+    let _alone = demo_alone();
     let scratch = Scratch::new("demo");
     let kept = scratch.path("kept");
     let kept = kept.to_str().expect("text");
@@ -151,6 +156,7 @@ fn a_kept_demo_is_resumed_as_it_was() {
 
 #[test]
 fn commands_come_from_a_pipe_and_its_end_is_the_end() {
+    let _beside = demo_beside_others();
     let scratch = Scratch::new("demo");
     let mut command = command(&scratch, &["--nodes", "1", "--partitions", "1"]);
     let mut child =
@@ -168,6 +174,7 @@ fn commands_come_from_a_pipe_and_its_end_is_the_end() {
 /// A byte that was no text ended the demo, with 0, and what came after it was lost; `-` took the prompt's stdin away.
 #[test]
 fn what_is_no_text_or_wants_stdin_is_refused_and_the_prompt_goes_on() {
+    let _beside = demo_beside_others();
     let scratch = Scratch::new("demo");
     let mut command = command(&scratch, &["--nodes", "1", "--partitions", "1"]);
     let mut child =
@@ -190,6 +197,7 @@ fn what_is_no_text_or_wants_stdin_is_refused_and_the_prompt_goes_on() {
 /// Ctrl-C in `status --watch` ended the whole demo.
 #[test]
 fn an_interrupt_ends_what_only_looks_and_not_the_demo() {
+    let _beside = demo_beside_others();
     let scratch = Scratch::new("demo");
     let mut command = command(&scratch, &["--nodes", "1", "--partitions", "1"]);
     command.stdin(Stdio::piped());
@@ -210,6 +218,7 @@ fn an_interrupt_ends_what_only_looks_and_not_the_demo() {
 /// A demo of three nodes of which one had lost its directory was resumed for ever, and silently.
 #[test]
 fn a_kept_demo_is_resumed_without_a_node_that_lost_its_data() {
+    let _alone = demo_alone();
     let scratch = Scratch::new("demo");
     let kept = scratch.path("kept");
     let kept = kept.to_str().expect("text");
@@ -233,6 +242,7 @@ fn a_kept_demo_is_resumed_without_a_node_that_lost_its_data() {
 
 #[test]
 fn a_node_that_dies_unasked_is_reported() {
+    let _beside = demo_beside_others();
     let mut demo = Demo::start(&["--no-prompt", "--partitions", "1"]);
     crate::support::signal(demo.pids[2], "KILL");
     assert!(demo.running.line("n3 ended unasked: signal 9").ends_with("(try: restart 3)"));
@@ -243,6 +253,7 @@ fn a_node_that_dies_unasked_is_reported() {
 
 #[test]
 fn a_cut_node_is_missed_and_healing_brings_it_back() {
+    let _beside = demo_beside_others();
     let script = "cut 1|2,3; wait degraded; put apple red; heal; wait healthy; get apple; slow 2 20ms; heal; \
                   wait healthy";
     let scratch = Scratch::new("demo");

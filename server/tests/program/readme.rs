@@ -1,6 +1,6 @@
 //! The first page tells the truth: its commands run, and say what it shows. Digits are wildcards.
 
-use crate::support::{Cluster, Said, program, run, run_at};
+use crate::support::{Cluster, Said, demo_alone, program, run, run_at};
 
 const README: &str = include_str!("../../../README.md");
 
@@ -111,6 +111,7 @@ fn every_session_of_the_first_page_says_what_it_shows() {
 
 #[test]
 fn the_demo_of_the_first_page_says_what_it_shows() {
+    let _alone = demo_alone();
     let prompt = "coppice> ";
     let all = blocks();
     let block = all.iter().find(|block| block.iter().any(|line| line.starts_with(prompt))).expect("a demo");

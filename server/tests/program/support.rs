@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use coppice_client::Config;
@@ -362,4 +362,16 @@ impl Cluster {
 
 fn log(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new().create(true).append(true).open(path).expect("a log file")
+}
+
+/// A demo that needs its ports again, for a node or a cluster that was down meanwhile, is alone: others may take them
+/// in between.
+static PORTS: RwLock<()> = RwLock::new(());
+
+pub fn demo_alone() -> RwLockWriteGuard<'static, ()> {
+    PORTS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn demo_beside_others() -> RwLockReadGuard<'static, ()> {
+    PORTS.read().unwrap_or_else(PoisonError::into_inner)
 }
