@@ -217,7 +217,8 @@ fn where_all_disks_are_full_reads_of_the_newest_state_go_on() {
         assert_eq!((said.code, said.out.len()), (0, 256 << 10), "reads go on: {}", said.err);
         assert!(asked.elapsed() < BOUNDED);
     }
-    // Who leads what is not promised until there is room: an election takes durable votes.
+    let said = cluster.run(&["status"]);
+    assert_eq!(said.code, 0, "{said:?}");
     // Room on two of them is a majority.
     fillers[1..].iter().for_each(|filler| std::fs::remove_file(filler).expect("it is ours"));
     eventually("room brings writes back", || cluster.run(&["put", "a", "2", "--timeout", "1s"]).code == 0);
