@@ -29,6 +29,7 @@ fn map(address: &str) -> PartitionMap {
     let addresses = Addresses { native: address.into(), ..Addresses::default() };
     let node = NodeInfo { id: NodeId(1), name: "n1".into(), addresses, state: NodeState::Member };
     PartitionMap {
+        cluster: ClusterId(1),
         version: MapVersion(1),
         nodes: vec![node],
         partitions: (0..4).map(entry).collect(),
@@ -50,7 +51,14 @@ fn answer(frame: &Frame, address: &str, scratch: &mut BytesMut, out: &mut BytesM
             };
             let node = Some(NodeIdentity { node: NodeId(1), incarnation: 1 });
             let cluster = Some(ClusterId(1));
-            let ok = HelloOk { protocol: 1, features: 0, cluster, node, map_version: MapVersion(1), limits };
+            let ok = HelloOk {
+                protocol: *coppice_client::wire::PROTOCOL.end(),
+                features: 0,
+                cluster,
+                node,
+                map_version: MapVersion(1),
+                limits,
+            };
             encode_control(out, Kind::HelloOk, 0, &ok);
         }
         Request::MapGet(_) => {

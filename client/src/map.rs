@@ -4,11 +4,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::serde_bytes;
-use crate::wire::{MapVersion, NodeId, PartitionId, ReplicaId};
+use crate::wire::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId};
 
 /// The partition map: replicated by the directory, cached by everybody else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PartitionMap {
+    /// Whose map: one of another cluster is never used, however new.
+    pub cluster: ClusterId,
     /// Every change raises it; 0: the map was not created yet.
     pub version: MapVersion,
     /// All nodes, ascending by id.

@@ -13,12 +13,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::config::NodeConfig;
 use crate::control::ToControl;
 use crate::datadir::Identity;
-use crate::datadir::claim::{Claim, ClaimError, Witness};
+use crate::datadir::claim::Witness;
 use crate::durable::DurableUpto;
 use crate::logging::Logging;
 use crate::mailbox::Sender;
 use crate::metrics;
 use crate::net::clients::ClientConnections;
+use crate::net::handshake::{self, PEER_PROTOCOL, PeerHello, Presence, Purpose};
 use crate::shard::ToShard;
 use crate::vigil::Heard;
 
@@ -32,6 +33,8 @@ pub struct Shared {
     senders: Vec<Sender<ToShard>>,
     control: UnboundedSender<ToControl>,
     identity: RwLock<Option<Identity>>,
+    /// Drawn for this process: tells two processes of one node apart.
+    life: u64,
     map: RwLock<Arc<PartitionMap>>,
     /// Leaders as this node knows them.
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
@@ -80,6 +83,7 @@ impl Shared {
             senders,
             control,
             identity: RwLock::default(),
+            life: crate::random::draw(),
             map: RwLock::default(),
             leaders: Mutex::default(),
             witnesses: Mutex::default(),
@@ -130,6 +134,17 @@ impl Shared {
     /// Who this node is.
     pub fn identity(&self) -> Option<Identity> {
         *self.identity.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What this process says of itself to other nodes; none: it belongs to no cluster yet.
+    pub fn presence(&self) -> Option<Presence> {
+        let Identity { cluster, node, incarnation } = self.identity()?;
+        Some(Presence { cluster, node, incarnation, life: self.life, recovered_lsn: self.recovered_lsn() })
+    }
+
+    /// The first frame of a connection to `to`.
+    pub fn hello(&self, purpose: Purpose, to: Option<NodeId>) -> PeerHello {
+        PeerHello { protocol: PEER_PROTOCOL, purpose, from: self.presence(), to }
     }
 
     /// Set once, by `init` or at start.
@@ -201,13 +216,17 @@ impl Shared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(node, address.to_owned());
     }
 
-    /// Whether `node` may talk in this life.
+    /// Whether who is at the other end of a connection may talk in this life. Of nodes that the map does not know
+    /// nothing is remembered.
     ///
     /// # Errors
-    /// Its claim contradicts what was met before: it runs on an old copy of its directory.
-    pub fn judge(&self, node: NodeId, claim: Claim) -> Result<(), ClaimError> {
+    /// In words, for both: its claim contradicts what was met before, so it runs on an old copy of its directory.
+    pub fn judge(&self, them: &Presence) -> Result<(), String> {
+        if handshake::standing(them.node, &self.map()).is_err() {
+            return Ok(());
+        }
         let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-        witnesses.entry(node).or_default().judge(claim)
+        witnesses.entry(them.node).or_default().judge(them.claim()).map_err(|error| error.to_string())
     }
 
     /// `node` said how far its log is durable (reliability.md PX12).

@@ -38,9 +38,10 @@ use coppice_server::machine::Machine;
 use coppice_server::machine::directory::{DirectoryCommand, DirectoryState};
 use coppice_server::machine::shard::Shard;
 use coppice_server::net::codec::Body;
+use coppice_server::net::handshake::{PeerHello, PeerWelcome};
 use coppice_server::net::peer::{self, Envelope};
 use coppice_server::net::peer_frame;
-use coppice_server::net::rpc::{Answer, PeerHello, Question};
+use coppice_server::net::rpc::{Answer, Question};
 use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot;
 use log_common::model::{self, Model};
@@ -302,6 +303,7 @@ fn questions() -> Vec<Vec<u8>> {
 
 fn run_questions(bytes: &[u8]) -> bool {
     _ = postcard::from_bytes::<PeerHello>(bytes);
+    _ = postcard::from_bytes::<PeerWelcome>(bytes);
     let answer = postcard::from_bytes(bytes);
     if let Ok(Answer::Map { map, .. }) = &answer {
         _ = map.check();

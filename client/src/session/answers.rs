@@ -60,6 +60,12 @@ impl Session {
     fn on_map_frame(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
         let reply = decode_control::<MapReply>(&frame.body, "map").map_err(|_| Nonsense("a map that is none"))?;
         self.peers[at].take(frame.stream);
+        let known = self.cluster;
+        if reply.map.as_ref().is_some_and(|map| map.version.0 > 0 && known.is_some_and(|known| map.cluster != known))
+            && !mutant!(client_takes_foreign_map)
+        {
+            return Err(Nonsense("a map of another cluster"));
+        }
         self.on_map(now, reply, effects);
         Ok(())
     }

@@ -172,6 +172,7 @@ fn map_of(partitions: &[ModelPartition], address: &str) -> PartitionMap {
         state: NodeState::Member,
     };
     PartitionMap {
+        cluster: CLUSTER,
         version: MapVersion(1),
         nodes: vec![node],
         directory: Some(Entry {
@@ -271,7 +272,14 @@ fn greeting(cluster: Option<ClusterId>) -> HelloOk {
     };
     let node = cluster.map(|_| NodeIdentity { node: NodeId(1), incarnation: 1 });
     let map_version = MapVersion(u64::from(cluster.is_some()));
-    HelloOk { protocol: 1, features: FEATURE_VALIDATE, cluster, node, map_version, limits }
+    HelloOk {
+        protocol: *coppice_client::wire::PROTOCOL.end(),
+        features: FEATURE_VALIDATE,
+        cluster,
+        node,
+        map_version,
+        limits,
+    }
 }
 
 fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out: &mut BytesMut) {

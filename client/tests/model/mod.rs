@@ -245,6 +245,7 @@ impl World {
         let mut directory = self.entry_of(&self.partitions[0]);
         (directory.partition, directory.low, directory.high) = (PartitionId::DIRECTORY, Bytes::new(), None);
         PartitionMap {
+            cluster: CLUSTER,
             version: MapVersion(self.version),
             nodes: (1..=self.nodes).map(node).collect(),
             directory: Some(directory),

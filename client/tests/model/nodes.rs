@@ -88,7 +88,7 @@ impl World {
                     idle_ms: 30_000,
                 };
                 let hello = HelloOk {
-                    protocol: 1,
+                    protocol: *coppice_client::wire::PROTOCOL.end(),
                     features: FEATURE_VALIDATE | if self.gathers { FEATURE_GATHER } else { 0 },
                     cluster: member.then_some(CLUSTER),
                     node: member.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),

@@ -11,8 +11,8 @@ use coppice_client::time::Time;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::frame::FrameDecoder;
 use coppice_client::wire::{
-    ClientId, ClusterId, Frame, HelloOk, Kind, Limits, MapReply, MapVersion, NodeId, NodeIdentity, PartitionId,
-    ReplicaId,
+    ClientId, ClusterId, Frame, HelloOk, Kind, Limits, MapReply, MapVersion, NodeId, NodeIdentity, PROTOCOL,
+    PartitionId, ReplicaId,
 };
 
 /// The only partition.
@@ -31,6 +31,7 @@ pub fn map(nodes: &[u32]) -> PartitionMap {
     let replicas = nodes.iter().map(voter).collect();
     let entry = Entry { partition: PARTITION, version: MapVersion(7), low: Bytes::new(), high: None, replicas };
     PartitionMap {
+        cluster: ClusterId(9),
         version: MapVersion(7),
         nodes: vec![node(1), node(2)],
         partitions: vec![entry],
@@ -55,7 +56,7 @@ pub fn hello(node: u32) -> Frame {
         idle_ms: 0,
     };
     let ok = HelloOk {
-        protocol: 1,
+        protocol: *PROTOCOL.end(),
         features: 0,
         cluster: Some(ClusterId(9)),
         node: Some(NodeIdentity { node: NodeId(node), incarnation: 1 }),

@@ -50,6 +50,7 @@ impl Mini {
         let addresses = Addresses { native: address.clone(), ..Addresses::default() };
         let node = NodeInfo { id: NodeId(1), name: "mini".into(), addresses, state: NodeState::Member };
         let map = PartitionMap {
+            cluster: ClusterId(7),
             version: MapVersion(1),
             nodes: vec![node],
             directory: Some(Entry { replicas: replicas.clone(), ..Entry::default() }),
@@ -108,7 +109,7 @@ impl State {
         match request {
             Request::Hello(_) => {
                 let ok = HelloOk {
-                    protocol: 1,
+                    protocol: *coppice_client::wire::PROTOCOL.end(),
                     features: 0,
                     cluster: Some(ClusterId(7)),
                     node: Some(NodeIdentity { node: NodeId(1), incarnation: 1 }),

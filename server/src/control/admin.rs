@@ -13,10 +13,13 @@ use super::{Control, ask_shard, forming};
 use crate::config::ClusterSettings;
 use crate::failpoints::failpoint;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
-use crate::net::rpc::{Answer, AskError, Question, ask};
+use crate::net::rpc::{Answer, AskError, Asker, Question, ask};
 use crate::net::translate;
 use crate::request::{Refusal, Reply, Request};
 use crate::shared::Shared;
+
+/// How long another node may take to give its map.
+const MAP_TIMEOUT: Duration = Duration::from_millis(450);
 
 /// How long the directory's leader may take to decide a change.
 const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -123,7 +126,8 @@ impl Control {
             tokio::task::spawn_local(async move {
                 let request = AdminRequest::TransferLeader { partition, to, deadline_ms: deadline.as_millis() as u32 };
                 let address = address.unwrap_or_default();
-                let answer = ask(&address, &Question::Admin(request), deadline + Duration::from_secs(1)).await;
+                let longest = deadline.saturating_add(Duration::from_secs(1));
+                let answer = ask(&shared, leader, &address, &Question::Admin(request), longest).await;
                 _ = reply.send(match answer {
                     Ok(Answer::Admin(answer)) => answer,
                     Ok(_) => AdminReply::Failed(AdminError::Refused("an answer of another kind".into())),
@@ -160,7 +164,13 @@ impl Control {
         });
     }
 
-    pub(super) fn answer_question(&mut self, question: Question, reply: oneshot::Sender<Answer>) {
+    pub(super) fn answer_question(&mut self, asker: Asker, question: Question, reply: oneshot::Sender<Answer>) {
+        if let Err(text) = asker.may_ask(&question, self.shared.presence().as_ref(), &self.shared.map()) {
+            let node = asker.from.map(|from| from.node).unwrap_or_default();
+            tracing::warn!(%node, reason = %text, "a question is refused");
+            _ = reply.send(Answer::Refused(text));
+            return;
+        }
         match question {
             Question::Identify => _ = reply.send(Answer::Identified(self.identified())),
             Question::Assign(assignment) => _ = reply.send(self.assign(&assignment)),
@@ -209,19 +219,23 @@ impl Control {
     pub(super) fn ask_for_the_map(&self) {
         let Some(identity) = self.shared.identity() else { return };
         let map = self.shared.map();
-        let mut addresses: Vec<String> =
-            map.nodes.iter().filter(|node| node.id != identity.node).map(|node| node.addresses.peer.clone()).collect();
-        if addresses.is_empty() {
+        let others = map.nodes.iter().filter(|node| node.id != identity.node);
+        let mut places: Vec<(Option<NodeId>, String)> =
+            others.map(|node| (Some(node.id), node.addresses.peer.clone())).collect();
+        if places.is_empty() {
             let own = &self.addresses.peer;
-            addresses = self.shared.config.seeds.iter().map(ToString::to_string).filter(|seed| seed != own).collect();
+            let seeds = self.shared.config.seeds.iter().map(ToString::to_string).filter(|seed| seed != own);
+            places = seeds.map(|seed| (None, seed)).collect();
         }
-        let Some(address) = addresses.get(crate::random::draw() as usize % addresses.len().max(1)).cloned() else {
+        let Some((to, address)) = places.get(crate::random::draw() as usize % places.len().max(1)).cloned() else {
             return;
         };
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
-            let answer = ask(&address, &Question::Map, Duration::from_millis(300)).await;
-            if let Ok(Answer::Map { map, leaders, settings }) = answer {
+            let answer = ask(&shared, to, &address, &Question::Map, MAP_TIMEOUT).await;
+            if let Ok(Answer::Map { map, leaders, settings }) = answer
+                && map.cluster == identity.cluster
+            {
                 for (group, leader) in leaders {
                     if shared.map().group(group).is_some_and(|entry| entry.replica_on(identity.node).is_none()) {
                         shared.set_leader(group, Some(leader));
@@ -322,7 +336,7 @@ pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -
         Some(leader) if shared.is_cut_off(leader) => Err(format!("{leader} cannot be reached")),
         Some(leader) => {
             let address = shared.peer_address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
-            match ask(&address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {
+            match ask(shared, Some(leader), &address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {
                 Ok(Answer::Directory(reply)) => Ok(reply),
                 Ok(_) => Err(format!("{leader} gave an answer of another kind")),
                 Err(error) => Err(error.to_string()),

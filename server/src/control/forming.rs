@@ -14,7 +14,7 @@ use coppice_client::wire::{
 use super::{Control, ToControl};
 use crate::datadir::Identity;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
-use crate::net::rpc::{Answer, Assignment, Identified, Question, ask};
+use crate::net::rpc::{Answer, Assignment, Identified, Question, ask_anybody};
 use crate::shared::Shared;
 
 /// How long one node may take to become a member.
@@ -30,9 +30,10 @@ impl Control {
         let own = self.addresses.peer.clone();
         let first = seeds.first().cloned().unwrap_or_else(|| own.clone());
         if first != own {
+            let shared = Arc::clone(&self.shared);
             tokio::task::spawn_local(async move {
                 let question = Question::Admin(coppice_client::wire::AdminRequest::Init(request));
-                let answer = match ask(&first, &question, INIT_TIMEOUT).await {
+                let answer = match ask_anybody(&shared, &first, &question, INIT_TIMEOUT).await {
                     Ok(Answer::Admin(answer)) => answer,
                     Ok(_) => failed("the first seed gave an answer of another kind"),
                     Err(error) => failed(&format!("the first seed must carry out init: {error}")),
@@ -81,7 +82,10 @@ impl Control {
     pub(super) fn assign(&mut self, assignment: &Assignment) -> Answer {
         if let Some(own) = self.shared.identity() {
             if (own.cluster, own.node) == (assignment.cluster, assignment.node) {
-                self.start_directory(assignment);
+                // Once there is a map, it says where the directory is.
+                if self.shared.map().version.0 == 0 {
+                    self.start_directory(assignment);
+                }
                 return Answer::Identified(self.identified());
             }
             return Answer::Refused(format!("this is {} of cluster {} already", own.node, own.cluster));
@@ -184,7 +188,7 @@ async fn form(
             state: NodeState::Member,
         });
     }
-    let map = first_map(nodes, &directory, request, replicas);
+    let map = PartitionMap { cluster, ..first_map(nodes, &directory, request, replicas) };
     map.check().map_err(|error| error.to_string())?;
     let (nodes, partitions) = (map.nodes.len() as u32, map.partitions.len() as u32);
     let command = DirectoryCommand::Create { map, settings };
@@ -202,11 +206,11 @@ async fn form(
 async fn assign(shared: &Arc<Shared>, seed: &str, assignment: Assignment, own: bool) -> Result<Identified, String> {
     let answer = if own {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        shared.tell_control(ToControl::Question { question: Question::Assign(assignment), reply: sender });
+        shared.tell_control(ToControl::Call(Box::new(move |control| _ = sender.send(control.assign(&assignment)))));
         receiver.await.map_err(|_| "the node is stopping".to_owned())?
     } else {
         loop {
-            match ask(seed, &Question::Assign(assignment.clone()), ASSIGN_TIMEOUT).await {
+            match ask_anybody(shared, seed, &Question::Assign(assignment.clone()), ASSIGN_TIMEOUT).await {
                 Ok(answer) => break answer,
                 Err(crate::net::rpc::AskError::Refused { text, .. }) => return Err(format!("seed {seed}: {text}")),
                 // Not started yet, perhaps: `init` waits for all seeds, within its own time limit.
@@ -253,7 +257,7 @@ fn first_map(
         .map(|(replica, node, _)| ReplicaInfo { replica: *replica, node: *node, role: Role::Voter })
         .collect();
     let directory = Some(Entry { partition: PartitionId::DIRECTORY, version, replicas, ..Entry::default() });
-    PartitionMap { version, nodes, directory, partitions, ending: Vec::new() }
+    PartitionMap { version, nodes, directory, partitions, ..PartitionMap::default() }
 }
 
 /// The space of 8-byte keys, cut evenly.

@@ -15,7 +15,8 @@ use crate::executor::Executing;
 use crate::failpoints::failpoint;
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
-use crate::net::link::Link;
+use crate::net::handshake::Purpose;
+use crate::net::link::{Link, Opening};
 use crate::node::StorageError;
 use crate::replica::Replica;
 use crate::residents::{Birth, Start, StateLost, Wanted};
@@ -454,21 +455,16 @@ impl Shard {
         if let Some(link) = self.links.get(&node) {
             return link.set_address(address);
         }
-        let Some(identity) = self.shared.identity() else { return };
-        let hello = crate::net::rpc::PeerHello {
-            protocol: crate::net::rpc::PEER_PROTOCOL,
-            cluster: identity.cluster,
-            node: identity.node,
-            incarnation: identity.incarnation,
-            recovered_lsn: self.shared.recovered_lsn(),
-            to: node,
-        };
-        let body = postcard::to_stdvec(&hello).expect("a greeting is plain data");
-        let hello = crate::net::peer_frame::frame(crate::net::peer_frame::HELLO, &body);
+        if self.shared.identity().is_none() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let hello = shared.hello(Purpose::Messages, Some(node));
+        let opening = Opening { hello, judge: Box::new(move |them| shared.judge(them)) };
         let link = Link::new(node, address);
         let shard = self.this();
         let gone = move |node| shard.borrow_mut().tell_gone(node);
-        tokio::task::spawn_local(std::rc::Rc::clone(&link).run(hello, gone));
+        tokio::task::spawn_local(std::rc::Rc::clone(&link).run(opening, gone));
         self.links.insert(node, link);
     }
 }

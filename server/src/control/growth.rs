@@ -15,13 +15,13 @@ use super::admin::decide_here;
 use super::{Control, ToControl, ask_shard};
 use crate::failpoints::failpoint;
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
-use crate::net::rpc::{Answer, AskError, Assignment, LocalStatus, Question, ask};
+use crate::net::rpc::{Answer, AskError, Assignment, LocalStatus, Question, ask, ask_anybody};
 use crate::replica::Input;
 use crate::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
 use crate::shared::Shared;
 
 /// How long another node may take to say how it is.
-const ASK_TIMEOUT: Duration = Duration::from_millis(300);
+const ASK_TIMEOUT: Duration = Duration::from_millis(450);
 
 /// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
@@ -94,7 +94,8 @@ impl Control {
 
     /// What all nodes say of themselves.
     fn look(&self, state: &DirectoryState) -> impl Future<Output = View> + use<> {
-        let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
+        let shared = Arc::clone(&self.shared);
+        let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
         let local = self.local_status();
         let others = state.map.nodes.iter().filter(|node| node.id != own && !node.addresses.peer.is_empty());
         let others: Vec<(NodeId, String)> = others.map(|node| (node.id, node.addresses.peer.clone())).collect();
@@ -102,7 +103,10 @@ impl Control {
             let asked: Vec<_> = others
                 .into_iter()
                 .map(|(id, address)| {
-                    tokio::task::spawn_local(async move { (id, ask(&address, &Question::Status, ASK_TIMEOUT).await) })
+                    let shared = Arc::clone(&shared);
+                    let asked =
+                        async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
+                    tokio::task::spawn_local(asked)
                 })
                 .collect();
             let mut nodes: BTreeMap<NodeId, LocalStatus> = BTreeMap::from([(own, local.await)]);
@@ -167,10 +171,11 @@ impl Control {
         for node in &map.nodes {
             let behind = view.node(node.id).is_some_and(|local| local.map_version < map.version.0);
             if behind && !node.addresses.peer.is_empty() {
-                let (address, map, settings) = (node.addresses.peer.clone(), map.clone(), self.pairs.clone());
+                let (to, address) = (node.id, node.addresses.peer.clone());
+                let (shared, map, settings) = (Arc::clone(&self.shared), map.clone(), self.pairs.clone());
                 tokio::task::spawn_local(async move {
                     // Lost, it comes with the next look.
-                    _ = ask(&address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
+                    _ = ask(&shared, Some(to), &address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
                 });
             }
         }
@@ -213,7 +218,7 @@ impl Control {
                 let address = address(leader);
                 tokio::task::spawn_local(async move {
                     let question = Question::Configure { partition, expected, configuration };
-                    if let Err(error) = ask(&address, &question, ASK_TIMEOUT).await {
+                    if let Err(error) = ask(&shared, Some(leader), &address, &question, ASK_TIMEOUT).await {
                         tracing::debug!(%partition, %error, "a configuration was not proposed; it will be");
                     }
                 });
@@ -236,7 +241,7 @@ impl Control {
                     return;
                 }
                 tokio::task::spawn_local(async move {
-                    _ = ask(&address, &Question::Admin(request), longest + ASK_TIMEOUT).await;
+                    _ = ask(&shared, Some(leader), &address, &Question::Admin(request), longest + ASK_TIMEOUT).await;
                 });
             }
             Step::Assign { node } => self.assign_number(node, address(node), state),
@@ -249,10 +254,10 @@ impl Control {
         let (shared, map, settings) = (Arc::clone(&self.shared), state.map.clone(), state.settings.clone());
         tokio::task::spawn_local(async move {
             let assignment = Assignment { cluster: identity.cluster, node, directory: Vec::new() };
-            let told = ask(&address, &Question::Assign(assignment), FORWARD_TIMEOUT).await;
+            let told = ask_anybody(&shared, &address, &Question::Assign(assignment), FORWARD_TIMEOUT).await;
             let trouble = match told {
                 Ok(Answer::Identified(_)) => {
-                    _ = ask(&address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
+                    _ = ask(&shared, Some(node), &address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
                     let joined = DirectoryCommand::Reshape(Reshape::Joined { node });
                     decide_here(&shared, joined).await.err()
                 }
@@ -300,13 +305,15 @@ impl Control {
         let leader = self.shared.leader(PartitionId::DIRECTORY);
         let own = self.shared.identity().map(|identity| identity.node);
         let address = leader.filter(|&leader| Some(leader) != own).and_then(|leader| self.shared.peer_address(leader));
+        let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
             let Some(address) = address else {
                 let text = "no leader of the directory is known: a majority of its nodes must be up".to_owned();
                 _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
                 return;
             };
-            let asked = ask(&address, &Question::Admin(AdminRequest::Reshape(request)), FORWARD_TIMEOUT).await;
+            let question = Question::Admin(AdminRequest::Reshape(request));
+            let asked = ask(&shared, leader, &address, &question, FORWARD_TIMEOUT).await;
             _ = reply.send(match asked {
                 Ok(Answer::Admin(answer)) => answer,
                 Ok(_) => AdminReply::Failed(AdminError::Refused("an answer of another kind".into())),
@@ -365,7 +372,7 @@ async fn with_median(
         median(shared, wanted).await
     } else {
         let address = shared.peer_address(leader).unwrap_or_default();
-        match ask(&address, &Question::Median(wanted), ASK_TIMEOUT).await {
+        match ask(shared, Some(leader), &address, &Question::Median(wanted), ASK_TIMEOUT).await {
             Ok(Answer::Median(median)) => median,
             _ => None,
         }
@@ -402,7 +409,7 @@ async fn enlist(
     plan: Reshaped,
 ) -> AdminReply {
     let refused = |text: String| AdminReply::Failed(AdminError::Refused(text));
-    let identified = match ask(&address, &Question::Identify, ASK_TIMEOUT * 3).await {
+    let identified = match ask_anybody(shared, &address, &Question::Identify, ASK_TIMEOUT * 3).await {
         Ok(Answer::Identified(identified)) => identified,
         Ok(_) => return refused(format!("{address} is not the peer port of a coppice process")),
         Err(AskError::Broken { text, .. }) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coppice_client::wire::{NodeId, PartitionId};
 
-use super::snapshots::{FetchError, fetch};
+use super::snapshots::{FetchError, Source, fetch};
 use super::{Control, ToControl};
 use crate::snapshot::Loaded;
 
@@ -28,7 +28,8 @@ impl Control {
             let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
             let thread = std::thread::Builder::new().name(format!("heal-{group}"));
             let spawned = thread.spawn(move || {
-                let fetched = fetch(&checkpoints, &address, (group, least), |_| true);
+                let source = Source { from: (from, address), wanted: (group, least) };
+                let fetched = fetch(&shared, &checkpoints, &source, |_| true);
                 let call = move |control: &mut Control| control.on_state(group, from, fetched);
                 shared.tell_control(ToControl::Call(Box::new(call)));
             });

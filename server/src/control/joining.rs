@@ -20,7 +20,8 @@ impl Control {
         }
         let own = self.shared.identity().map(|identity| identity.node);
         let voters = entry.replicas.iter().filter(|info| info.role == Role::Voter && Some(info.node) != own);
-        let sources: Vec<String> = voters.filter_map(|info| self.shared.peer_address(info.node)).collect();
+        let sources = voters.filter_map(|info| Some((info.node, self.shared.peer_address(info.node)?)));
+        let sources: Vec<_> = sources.collect();
         if sources.is_empty() || !self.residents.begin_join(group, me) {
             return;
         }

@@ -1,20 +1,24 @@
 //! Doors of a node: who connects is greeted here, then handed to the shard that serves it.
 
+use std::collections::VecDeque;
 use std::net::TcpListener as StdTcpListener;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::wire::{FRAME_BYTES_MAX, Frame, FrameDecoder, Refusal};
+use bytes::BytesMut;
+use coppice_client::wire::{Frame, FrameDecoder, Kind};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::AbortHandle;
 
 use super::ToControl;
-use crate::datadir::claim::Claim;
 use crate::mailbox::Lane;
 use crate::metrics::Queue;
+use crate::net::handshake::{self, HELLO_BYTES_MAX, PEER_PROTOCOL, PeerWelcome, Presence, Purpose};
 use crate::net::peer_frame;
-use crate::net::rpc::{Answer, PEER_PROTOCOL, PeerHello, Question, read_frame_into};
+use crate::net::rpc::{Answer, Asker, Question, refusal_text};
 use crate::shard::ToShard;
 use crate::shared::Shared;
 
@@ -57,35 +61,125 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-/// Accepts nodes: one that sends messages goes to a shard, one that asks is answered.
+/// Connections of nodes that have not said who they are. One more ends the oldest of them: a node greets within a round
+/// trip, so only the silent are in its way.
+const UNPROVEN_MAX: usize = 64;
+
+/// Questions of other nodes, and snapshots for them, under way at once. Beyond, they are refused, and come again.
+const QUESTIONS_MAX: usize = 256;
+
+/// Longest question, with its header: a map of all partitions.
+const QUESTION_BYTES_MAX: usize = 4 << 20;
+
+/// How long another node may take to read an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Accepts nodes. Whoever has proved to be one is served for what it came.
 pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
     let mut next = 0;
+    let mut unproven: VecDeque<AbortHandle> = VecDeque::new();
+    let questions = Rc::new(Semaphore::new(QUESTIONS_MAX));
     loop {
         let Some(stream) = accept(&listener, shared.config.keepalive).await else { continue };
+        unproven.retain(|greeting| !greeting.is_finished());
+        if unproven.len() >= UNPROVEN_MAX
+            && let Some(oldest) = unproven.pop_front()
+        {
+            oldest.abort();
+        }
         let shard = next % shared.shards();
         next += 1;
-        let shared = Arc::clone(&shared);
-        tokio::task::spawn_local(async move {
+        let (shared, questions) = (Arc::clone(&shared), Rc::clone(&questions));
+        let greeting = tokio::task::spawn_local(async move {
             let timeout = shared.config.handshake_timeout;
-            // Whoever has not said who it is gets no more room than a client.
-            let mut decoder = FrameDecoder::new(FRAME_BYTES_MAX);
-            let frame = match tokio::time::timeout(timeout, read_frame_into(&stream, &mut decoder)).await {
-                Ok(Ok(frame)) => frame,
-                Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-                    return refuse(stream, format!("this is the port of other nodes: {error}")).await;
-                }
-                Ok(Err(_)) | Err(_) => return,
-            };
-            match frame.kind {
-                peer_frame::HELLO => greet(&shared, stream, &frame, decoder, shard).await,
-                peer_frame::CONTROL => answer(&shared, stream, &frame).await,
-                peer_frame::SNAPSHOT_GET => super::snapshots::send(&shared, stream, &frame).await,
-                kind => {
-                    refuse(stream, format!("a frame of kind {kind} does not open a connection between nodes")).await
-                }
+            if let Ok(Some(proven)) = tokio::time::timeout(timeout, greet(&shared, stream)).await {
+                tokio::task::spawn_local(serve(shared, proven, shard, questions));
             }
         });
+        unproven.push_back(greeting.abort_handle());
     }
+}
+
+/// A connection whose ends have said who they are.
+pub(super) struct Proven {
+    /// The connection.
+    pub stream: TcpStream,
+    /// Came behind the greeting.
+    pub received: BytesMut,
+    /// What for.
+    pub purpose: Purpose,
+    /// Who is there; none: a process that belongs to no cluster yet.
+    pub from: Option<Presence>,
+}
+
+/// Hears who is calling and says who answers, or refuses.
+async fn greet(shared: &Shared, mut stream: TcpStream) -> Option<Proven> {
+    let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
+    let frame = match handshake::read_frame(&mut stream, &mut decoder).await {
+        Ok(frame) => frame,
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            refuse(stream, &format!("this is the port of other nodes: {error}")).await;
+            return None;
+        }
+        Err(_) => return None,
+    };
+    let own = shared.presence();
+    let judged = handshake::read_hello(&frame).and_then(|hello| {
+        let judged = handshake::admit(&hello, own.as_ref(), &shared.map());
+        let judged = judged.and_then(|()| match &hello.from {
+            Some(them) if hello.purpose != Purpose::Forming => shared.judge(them),
+            _ => Ok(()),
+        });
+        if let (Err(reason), Some(them)) = (&judged, &hello.from) {
+            // Said on both sides: each operator looks at the own log first.
+            tracing::warn!(node = %them.node, %reason, "a node is refused");
+        }
+        judged.map(|()| hello)
+    });
+    match judged {
+        Ok(hello) => {
+            let welcome = PeerWelcome { protocol: PEER_PROTOCOL, from: own };
+            stream.write_all(&handshake::frame_of(peer_frame::WELCOME, &welcome)).await.ok()?;
+            Some(Proven { stream, received: decoder.into_rest(), purpose: hello.purpose, from: hello.from })
+        }
+        Err(text) => {
+            refuse(stream, &text).await;
+            None
+        }
+    }
+}
+
+async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, questions: Rc<Semaphore>) {
+    if proven.purpose == Purpose::Messages {
+        let Proven { stream, received, from: Some(them), .. } = proven else { return };
+        let Ok(stream) = stream.into_std() else { return };
+        let input = ToShard::Peer { node: them.node, stream, received };
+        // A full mailbox closes the connection; the other node tries again.
+        _ = shared.sender(shard).push(Lane::Client, input);
+        return;
+    }
+    let Ok(_permit) = questions.try_acquire() else {
+        return refuse(proven.stream, "this node answers too many questions already").await;
+    };
+    match proven.purpose {
+        Purpose::Snapshot => super::snapshots::send(&shared, proven).await,
+        _ => answer(&shared, proven).await,
+    }
+}
+
+/// The first frame behind the greeting.
+pub(super) async fn first_frame(shared: &Shared, proven: &mut Proven, (kind, bytes_max): (u8, usize)) -> Option<Frame> {
+    let mut decoder = FrameDecoder::new(bytes_max);
+    decoder.feed(&std::mem::take(&mut proven.received));
+    let reading = handshake::read_frame(&mut proven.stream, &mut decoder);
+    let frame = tokio::time::timeout(shared.config.handshake_timeout, reading).await.ok()?.ok()?;
+    if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
+        let node = proven.from.map(|them| them.node).unwrap_or_default();
+        let reason = refusal_text(&frame.body);
+        tracing::warn!(%node, %reason, "another node refuses this one");
+        return None;
+    }
+    (frame.kind == kind).then_some(frame)
 }
 
 async fn accept(listener: &TcpListener, keepalive: Duration) -> Option<TcpStream> {
@@ -106,52 +200,25 @@ async fn accept(listener: &TcpListener, keepalive: Duration) -> Option<TcpStream
     }
 }
 
-async fn greet(shared: &Arc<Shared>, stream: TcpStream, frame: &Frame, decoder: FrameDecoder, shard: usize) {
-    let Ok(hello) = postcard::from_bytes::<PeerHello>(&frame.body) else {
-        return refuse(stream, "the greeting cannot be read".into()).await;
-    };
-    let Some(own) = shared.identity() else {
-        return refuse(stream, "this node belongs to no cluster yet".into()).await;
-    };
-    if hello.protocol != PEER_PROTOCOL {
-        let text = format!("peer protocol {} is not {PEER_PROTOCOL}", hello.protocol);
-        return refuse(stream, text).await;
-    }
-    if hello.cluster != own.cluster {
-        // Said on both sides: each operator looks at the own log first.
-        tracing::warn!(node = %hello.node, theirs = %hello.cluster, own = %own.cluster, "a node of another cluster is refused");
-        let text = format!("you belong to cluster {}, this node to cluster {}", hello.cluster, own.cluster);
-        return refuse(stream, text).await;
-    }
-    if hello.to != own.node {
-        return refuse(stream, format!("you mean {}, this is {}", hello.to, own.node)).await;
-    }
-    let claim = Claim { incarnation: hello.incarnation, recovered_lsn: hello.recovered_lsn };
-    if let Err(error) = shared.judge(hello.node, claim) {
-        tracing::warn!(node = %hello.node, %error, "a node is refused");
-        return refuse(stream, error.to_string()).await;
-    }
-    let received = decoder.into_rest();
-    let Ok(stream) = stream.into_std() else { return };
-    let input = ToShard::Peer { node: hello.node, stream, received };
-    // A full mailbox closes the connection; the other node tries again.
-    _ = shared.sender(shard).push(Lane::Client, input);
-}
-
-async fn answer(shared: &Arc<Shared>, mut stream: TcpStream, frame: &Frame) {
+async fn answer(shared: &Arc<Shared>, mut proven: Proven) {
+    let wanted = (peer_frame::CONTROL, QUESTION_BYTES_MAX);
+    let Some(frame) = first_frame(shared, &mut proven, wanted).await else { return };
     let Ok(question) = postcard::from_bytes::<Question>(&frame.body) else {
-        return refuse(stream, "the question cannot be read".into()).await;
+        return refuse(proven.stream, "the question cannot be read").await;
     };
+    let Proven { mut stream, purpose, from, .. } = proven;
     let (sender, receiver) = oneshot::channel();
-    shared.tell_control(ToControl::Question { question, reply: sender });
+    shared.tell_control(ToControl::Question { asker: Asker { purpose, from }, question, reply: sender });
     let answer = receiver.await.unwrap_or_else(|_| Answer::Refused("the node is stopping".into()));
     let body = postcard::to_stdvec(&answer).expect("answers are plain data");
-    _ = stream.write_all(&peer_frame::frame(peer_frame::CONTROL_REPLY, &body)).await;
+    let frame = peer_frame::frame(peer_frame::CONTROL_REPLY, &body);
+    _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&frame)).await;
 }
 
-async fn refuse(mut stream: TcpStream, text: String) {
-    let mut out = bytes::BytesMut::new();
-    Refusal::Denied { text }.encode(&mut out, 0);
-    _ = stream.write_all(&out).await;
-    _ = stream.shutdown().await;
+async fn refuse(mut stream: TcpStream, text: &str) {
+    let telling = async {
+        _ = stream.write_all(&handshake::refusal(text)).await;
+        _ = stream.shutdown().await;
+    };
+    _ = tokio::time::timeout(ANSWER_TIMEOUT, telling).await;
 }

@@ -36,7 +36,7 @@ use crate::log::{LogWriter, Space};
 use crate::machine::directory::DirectoryState;
 use crate::mailbox::Lane;
 use crate::metrics::Warning;
-use crate::net::rpc::{Answer, Question};
+use crate::net::rpc::{Answer, Asker, Question};
 use crate::node::StartError;
 use crate::residents::Residents;
 use crate::shard::{Shard, ToShard};
@@ -95,6 +95,8 @@ pub enum ToControl {
     },
     /// Another node asks.
     Question {
+        /// Who.
+        asker: Asker,
         /// What.
         question: Question,
         /// Where to.
@@ -281,7 +283,7 @@ impl Control {
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
             ToControl::Admin { request, reply } => self.answer_admin(request, reply),
-            ToControl::Question { question, reply } => self.answer_question(question, reply),
+            ToControl::Question { asker, question, reply } => self.answer_question(asker, question, reply),
             ToControl::Call(call) => call(self),
             ToControl::Stop => {}
         }

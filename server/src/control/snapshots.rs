@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::KeyRange;
-use coppice_client::wire::{ChangeId, Frame, FrameDecoder, NodeId, PartitionId};
+use coppice_client::wire::{ChangeId, FrameDecoder, NodeId, PartitionId};
 use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
+use super::listeners::{Proven, first_frame};
 use super::{Control, ToControl, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::due::{Due, Storage, due};
@@ -24,6 +25,7 @@ use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Written};
 use crate::failpoints::failpoint;
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId};
+use crate::net::handshake::{self, HandshakeError, Purpose};
 use crate::net::peer_frame;
 use crate::replica::Input;
 use crate::shard::{Group, Shard};
@@ -131,7 +133,8 @@ impl Control {
         let spawned = fetching.spawn(move || {
             let _inside = runtime.enter();
             let admit = |head: &Head| may_install(&shared, group, held, head);
-            let fetched = fetch(&checkpoints, &address, (group, instance), admit);
+            let source = Source { from: (from, address), wanted: (group, instance) };
+            let fetched = fetch(&shared, &checkpoints, &source, admit);
             let owner = group.0 as usize % shared.shards();
             let install = move |shard: &mut Shard| {
                 if let Some(group) = shard.groups.get_mut(&group) {
@@ -183,7 +186,7 @@ impl Control {
     pub(super) fn fetch_first(
         &mut self,
         group: PartitionId,
-        sources: Vec<String>,
+        sources: Vec<(NodeId, String)>,
         then: impl FnOnce(&mut Control, Option<Loaded>) + Send + 'static,
     ) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
@@ -191,13 +194,17 @@ impl Control {
         let fetching = std::thread::Builder::new().name(format!("join-{group}"));
         let spawned = fetching.spawn(move || {
             let mut loaded = None;
-            for source in &sources {
-                match fetch(&checkpoints, source, (group, Instance::ZERO), |_| true) {
+            for from in sources {
+                let source = Source { from, wanted: (group, Instance::ZERO) };
+                match fetch(&shared, &checkpoints, &source, |_| true) {
                     Ok(snapshot) => {
                         loaded = Some(snapshot);
                         break;
                     }
-                    Err(error) => tracing::info!(partition = %group, %source, %error, "no first snapshot from there"),
+                    Err(error) => {
+                        let (from, address) = source.from;
+                        tracing::info!(partition = %group, %from, address, %error, "no first snapshot from there");
+                    }
                 }
             }
             shared.tell_control(ToControl::Call(Box::new(move |control| then(control, loaded))));
@@ -330,24 +337,35 @@ fn machine_of(checkpoint: &Checkpoint) -> Result<Loaded, CheckpointError> {
     loaded.map_err(|_| CheckpointError::Stream(crate::checkpoint::StreamError::Incomplete))
 }
 
-/// Sends a snapshot of the group that `frame` names.
-pub(super) async fn send(shared: &Arc<Shared>, stream: TcpStream, frame: &Frame) {
+/// Longest request for a snapshot, with its header.
+const GET_BYTES_MAX: usize = 64;
+
+/// Sends a snapshot of the group that the other node names.
+pub(super) async fn send(shared: &Arc<Shared>, mut proven: Proven) {
+    let wanted = (peer_frame::SNAPSHOT_GET, GET_BYTES_MAX);
+    let Some(frame) = first_frame(shared, &mut proven, wanted).await else { return };
     let Ok(get) = postcard::from_bytes::<SnapshotGet>(&frame.body) else { return };
     let owner = get.group.0 as usize % shared.shards();
     let taken = ask_shard(shared, owner, SILENCE_MAX, move |shard| {
         shard.groups.get(&get.group).map(|group| snapshot::take(&group.replica))
     });
     let Some(Some(taken)) = taken.await else { return };
-    let Ok(stream) = stream.into_std() else { return };
+    let Ok(stream) = proven.stream.into_std() else { return };
     if stream.set_nonblocking(false).is_err() || taken.head.instance < get.instance {
         return;
     }
+    let (sender, sent) = oneshot::channel();
     let thread = std::thread::Builder::new().name(format!("send-{}", get.group));
-    _ = thread.spawn(move || {
+    let spawned = thread.spawn(move || {
         if let Err(error) = send_all(stream, &taken) {
             tracing::debug!(partition = %taken.head.partition, %error, "a snapshot was not sent to its end");
         }
+        _ = sender.send(());
     });
+    if spawned.is_ok() {
+        // It counts as long as it lasts.
+        _ = sent.await;
+    }
 }
 
 fn send_all(mut stream: StdTcpStream, taken: &Taken) -> io::Result<()> {
@@ -379,6 +397,9 @@ pub(super) enum FetchError {
     /// The other node does not answer, has no state that reaches far enough, or went away.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+    /// One of the two nodes refuses the other.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
     /// It could not be kept.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -402,16 +423,29 @@ fn connect(address: &str) -> io::Result<StdTcpStream> {
     Err(failed)
 }
 
+/// Where a snapshot comes from, and what it must be of.
+pub(super) struct Source {
+    /// The node, and its address.
+    pub from: (NodeId, String),
+    /// Of which group, at or above which instance.
+    pub wanted: (PartitionId, Instance),
+}
+
 /// Receives a snapshot into a checkpoint of this node, whole or not at all, and loads it; or nothing, if `admit` says
 /// so of its head.
 pub(super) fn fetch(
+    shared: &Shared,
     checkpoints: &Checkpoints,
-    address: &str,
-    (group, instance): (PartitionId, Instance),
+    Source { from: (from, address), wanted: (group, instance) }: &Source,
     admit: impl FnOnce(&Head) -> bool,
 ) -> Result<Loaded, FetchError> {
+    let (group, instance) = (*group, *instance);
     let mut stream = connect(address)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    _ = stream.set_nodelay(true);
+    let hello = shared.hello(Purpose::Snapshot, Some(*from));
+    handshake::dial_blocking(&mut stream, &hello, |them| shared.judge(them))?;
     let get = postcard::to_stdvec(&SnapshotGet { group, instance }).map_err(|_| FetchError::Garbage)?;
     stream.write_all(&peer_frame::frame(peer_frame::SNAPSHOT_GET, &get))?;
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);

@@ -21,7 +21,7 @@ use crate::shard::{Flushes, GroupStatus};
 use crate::shared::Shared;
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
-const ASK_TIMEOUT: Duration = Duration::from_millis(300);
+const ASK_TIMEOUT: Duration = Duration::from_millis(450);
 
 /// How fast a group decides, lately.
 #[derive(Clone, Copy, Debug)]
@@ -189,8 +189,9 @@ impl Control {
             if !local {
                 let reached = |node: &&NodeInfo| node.state != NodeState::Removed && !shared.is_cut_off(node.id);
                 for node in shared.map().nodes.iter().filter(|node| node.id != own).filter(reached) {
-                    let (id, address) = (node.id, node.addresses.peer.clone());
-                    let question = async move { (id, ask(&address, &Question::Status, ASK_TIMEOUT).await) };
+                    let (id, address, shared) = (node.id, node.addresses.peer.clone(), Arc::clone(&shared));
+                    let question =
+                        async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
                     asked.push(tokio::task::spawn_local(question));
                 }
             }

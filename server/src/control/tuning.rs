@@ -11,7 +11,7 @@ use super::{Control, ask_shard};
 use crate::net::rpc::{Answer, Question, ask};
 
 /// How long another node may take to answer; dead and paused ones are known by then.
-const ASK_TIMEOUT: Duration = Duration::from_millis(300);
+const ASK_TIMEOUT: Duration = Duration::from_millis(450);
 
 impl Control {
     /// `local`: only of the groups that this node leads, as nodes ask one another.
@@ -25,11 +25,14 @@ impl Control {
                 let map = shared.map();
                 for node in map.nodes.iter().filter(|node| node.id != own && node.state != NodeState::Removed) {
                     let (id, address) = (node.id, node.addresses.peer.clone());
-                    let cut = shared.is_cut_off(id);
+                    let shared = std::sync::Arc::clone(&shared);
                     asked.push(tokio::task::spawn_local(async move {
                         let question = Question::Admin(AdminRequest::Tuning { local: true });
                         // A demo's cut is of every message between the two, this one too.
-                        let answer = if cut { None } else { ask(&address, &question, ASK_TIMEOUT).await.ok() };
+                        let answer = match shared.is_cut_off(id) {
+                            true => None,
+                            false => ask(&shared, Some(id), &address, &question, ASK_TIMEOUT).await.ok(),
+                        };
                         (id, answer)
                     }));
                 }

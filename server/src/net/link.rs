@@ -1,4 +1,4 @@
-//! The outgoing half of a shard's traffic to one other node: connects, says who it is, writes what the shard queues.
+//! The outgoing half of a shard's traffic to one other node: connects, hears who answers, writes what the shard queues.
 //!
 //! What is queued while the link is down, or beyond its bound, is dropped: losing a message is harmless to Paxos,
 //! holding it back for ever is not. Nothing is read here but echoes and refusals; the other node answers on a link of
@@ -9,15 +9,15 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant as Clock};
 
-use bytes::BytesMut;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::codec::Body;
-use super::dial::{WAITS, redial};
+use super::dial::{WAITS, reach, redial};
 use super::fault::Fault;
+use super::handshake::{self, HandshakeError, PeerHello, Presence};
 use super::incoming;
 use super::outbox::Outbox;
 use super::peer::{self, Envelope};
@@ -212,22 +212,29 @@ impl Link {
         }
     }
 
-    /// Keeps the link connected until it is closed. `hello` opens every connection; `gone` is told when the other
-    /// node's process has ended: its connection did, and its machine refuses another one.
-    pub async fn run(self: Rc<Link>, hello: BytesMut, gone: impl Fn(NodeId)) {
+    /// Keeps the link connected until it is closed: what is sent goes to whom `opening` means, and to nobody else.
+    /// `gone` is told when the other node's process has ended: its connection did, and its machine refuses another one.
+    pub async fn run(self: Rc<Link>, opening: Opening, gone: impl Fn(NodeId)) {
         let (mut refusals, mut next) = (0, None);
         while let Some(address) = self.address() {
-            let stream = match next.take() {
-                Some(stream) => stream,
+            let opened = match next.take() {
+                Some(opened) => opened,
                 None => tokio::select! {
-                    stream = redial(|| self.connect(address.clone(), &gone)) => stream,
+                    opened = redial(|| self.open(address.clone(), &opening, &gone)) => opened,
                     () = self.changed(&address) => continue,
                 },
             };
-            let wait = match self.serve(Rc::new(stream), &hello).await {
-                Ended::Replaced(stream) => {
+            let ended = match opened {
+                Opened::Stands(stream) => self.serve(Rc::new(stream), &opening).await,
+                Opened::Refused(reason) => {
+                    tracing::warn!(node = %self.node, %reason, "no link to a node");
+                    Ended::Refused
+                }
+            };
+            let wait = match ended {
+                Ended::Replaced(opened) => {
                     tracing::debug!(node = %self.node, "a peer was silent; another connection takes over");
-                    next = Some(stream);
+                    next = Some(opened);
                     continue;
                 }
                 Ended::Lost => {
@@ -249,14 +256,14 @@ impl Link {
         (!state.closed).then(|| state.address.clone())
     }
 
-    async fn connect(&self, address: Address, gone: &impl Fn(NodeId)) -> io::Result<TcpStream> {
-        let connected = connect(address).await;
-        let refused = connected.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    async fn open(&self, address: Address, opening: &Opening, gone: &impl Fn(NodeId)) -> io::Result<Opened> {
+        let opened = open(address, opening).await;
+        let refused = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
         if refused && std::mem::take(&mut self.state.borrow_mut().served) {
             tracing::debug!(node = %self.node, "a peer's process has ended");
             gone(self.node);
         }
-        connected
+        opened
     }
 
     /// Until the node is to be reached elsewhere, or not at all.
@@ -267,15 +274,13 @@ impl Link {
     }
 
     /// Serves a connection until it ends.
-    async fn serve(&self, stream: Rc<TcpStream>, hello: &BytesMut) -> Ended {
+    async fn serve(&self, stream: Rc<TcpStream>, opening: &Opening) -> Ended {
         {
             let mut state = self.state.borrow_mut();
-            state.outbox.push(hello.clone().freeze());
             state.stream = Some(Rc::clone(&stream));
             (state.told_durable, state.told_full) = (0, false);
             (state.fresh, state.served) = (true, true);
         }
-        self.write();
         let mut decoder = FrameDecoder::default();
         let mut another = None;
         let ended = loop {
@@ -291,7 +296,7 @@ impl Link {
                     another = None;
                 } else if another.is_none() {
                     let address = state.address.clone();
-                    another = Some(Box::pin(redial(move || connect(address.clone()))));
+                    another = Some(Box::pin(redial(move || open(address.clone(), opening))));
                 }
                 (!state.outbox.is_empty(), state.fault.due())
             };
@@ -303,9 +308,9 @@ impl Link {
                     self.state.borrow_mut().silence.progresses(Clock::now());
                     self.write();
                 }
-                stream = async { another.as_mut().expect("there is one").await }, if another.is_some() => {
+                opened = async { another.as_mut().expect("there is one").await }, if another.is_some() => {
                     self.state.borrow_mut().silence.replaced();
-                    break Ended::Replaced(stream);
+                    break Ended::Replaced(opened);
                 }
                 ready = stream.readable() => {
                     match if ready.is_err() { Heard::End } else { self.hear(&stream, &mut decoder) } {
@@ -352,8 +357,8 @@ impl Link {
 enum Ended {
     Lost,
     Refused,
-    /// It was silent, and this one stands.
-    Replaced(TcpStream),
+    /// It was silent, and this came of another one.
+    Replaced(Opened),
 }
 
 /// What the other end of a link did.
@@ -402,10 +407,38 @@ impl State {
     }
 }
 
+/// What opens the connections of a link.
+pub struct Opening {
+    /// The first frame.
+    pub hello: PeerHello,
+    /// Whether who answers may be talked to, beside being who is meant.
+    pub judge: Box<dyn Fn(&Presence) -> Result<(), String>>,
+}
+
+/// What came of a connection.
+enum Opened {
+    /// Who is meant is there.
+    Stands(TcpStream),
+    /// One of the two refuses the other.
+    Refused(String),
+}
+
+async fn open(address: Address, opening: &Opening) -> io::Result<Opened> {
+    reach(|| connect(address.clone()), |stream| greet(stream, opening)).await
+}
+
 async fn connect(address: Address) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((address.host(), address.port())).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+async fn greet(mut stream: TcpStream, opening: &Opening) -> io::Result<Opened> {
+    match handshake::dial(&mut stream, &opening.hello, &opening.judge).await {
+        Ok(_) => Ok(Opened::Stands(stream)),
+        Err(HandshakeError::Io(error)) => Err(error),
+        Err(error) => Ok(Opened::Refused(error.to_string())),
+    }
 }
 
 #[cfg(test)]

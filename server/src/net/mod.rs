@@ -4,6 +4,7 @@ pub mod clients;
 pub mod codec;
 pub mod dial;
 pub mod fault;
+pub mod handshake;
 pub mod incoming;
 pub mod link;
 pub mod outbox;

@@ -6,7 +6,7 @@ use coppice_client::wire::frame::HEADER_BYTES;
 use super::codec::Body;
 use super::outbox::Outbox;
 
-/// Who is calling; first on every connection of messages. Body: postcard [`super::rpc::PeerHello`].
+/// Who is calling; first on every connection. Body: postcard [`super::handshake::PeerHello`].
 pub const HELLO: u8 = 64;
 /// Messages of any groups ([`super::peer`]).
 pub const MESSAGES: u8 = 65;
@@ -29,6 +29,8 @@ pub const ECHO: u8 = 72;
 pub const ALIVE: u8 = 73;
 /// Whether the sender's disk is filled to its reserve: a byte, 0 or 1. It is not when a connection begins.
 pub const FULL: u8 = 74;
+/// Who answers; the first frame back on every connection. Body: postcard [`super::handshake::PeerWelcome`].
+pub const WELCOME: u8 = 75;
 
 /// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes that
 /// said who they are know each other; a decoder still makes no more room than bytes arrive.

@@ -1,11 +1,12 @@
-//! Rare questions of one node to another: one connection, one frame there, one frame back, all within a deadline.
+//! Rare questions of one node to another: one connection, a handshake, one frame there, one frame back, all within a
+//! deadline.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use coppice_client::map::{Addresses, PartitionMap};
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ChangeId, ClusterId, Frame, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal,
+    AdminReply, AdminRequest, ChangeId, ClusterId, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal,
     ReplicaId, Ticket,
 };
 use coppice_ordering::{Configuration, Paxos};
@@ -13,29 +14,11 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::handshake::{self, HandshakeError, PeerHello, Presence, Purpose};
 use super::peer_frame;
 use super::translate::wire_replica;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
-
-/// What a node says before it sends messages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerHello {
-    /// Version of the messages between nodes.
-    pub protocol: u16,
-    /// Its cluster.
-    pub cluster: ClusterId,
-    /// Itself.
-    pub node: NodeId,
-    /// Its life.
-    pub incarnation: u64,
-    /// The last lsn that this life recovered.
-    pub recovered_lsn: u64,
-    /// Whom it means to reach.
-    pub to: NodeId,
-}
-
-/// Version of the messages between nodes.
-pub const PEER_PROTOCOL: u16 = 8;
+use crate::shared::Shared;
 
 /// A question of one node to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,6 +53,60 @@ pub enum Question {
         /// Who replicates from then on.
         configuration: Configuration,
     },
+}
+
+/// Who asks, as the connection proved.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// What the connection is for: a question of this cluster's, or one of forming.
+    pub purpose: Purpose,
+    /// The process; none: it belongs to no cluster yet.
+    pub from: Option<Presence>,
+}
+
+impl Asker {
+    /// Whether it may ask this of the node `own`, which knows `map`: what changes something is for nodes of the map.
+    ///
+    /// # Errors
+    /// In words, for the asker.
+    pub fn may_ask(&self, question: &Question, own: Option<&Presence>, map: &PartitionMap) -> Result<(), String> {
+        let no = |text: &str| Err(text.to_owned());
+        match (self.purpose, question) {
+            (Purpose::Forming, Question::Identify | Question::Admin(AdminRequest::Init(_))) => Ok(()),
+            (Purpose::Forming, Question::Assign(assignment)) => match (self.from, own) {
+                (Some(from), _) if from.cluster != assignment.cluster => no("you do not belong to that cluster"),
+                (_, Some(own)) if own.cluster != assignment.cluster || own.node != assignment.node => {
+                    Err(format!("this is {} of cluster {} already", own.node, own.cluster))
+                }
+                (Some(_), _) => Ok(()),
+                (None, _) => no("you belong to no cluster"),
+            },
+            (Purpose::Question, Question::Identify | Question::Map | Question::Status) => Ok(()),
+            (Purpose::Question, Question::Adopt { map: newer, .. }) => {
+                let (Some(from), Some(own)) = (self.from, own) else { return no("you belong to no cluster") };
+                if newer.cluster != own.cluster && !crate::mutant!(foreign_map_believed) {
+                    return Err(format!("the map is of cluster {}, this node of {}", newer.cluster, own.cluster));
+                }
+                // Everybody whom this node knows may have been replaced meanwhile.
+                handshake::standing(from.node, map).or_else(|_| handshake::standing(from.node, newer))
+            }
+            (
+                Purpose::Question,
+                Question::Directory(_)
+                | Question::Median(_)
+                | Question::Configure { .. }
+                | Question::Admin(
+                    AdminRequest::TransferLeader { .. }
+                    | AdminRequest::Reshape(_)
+                    | AdminRequest::Tuning { local: true },
+                ),
+            ) => match self.from {
+                Some(from) => handshake::standing(from.node, map),
+                None => no("you belong to no cluster"),
+            },
+            _ => no("that is nothing that a node asks of another one"),
+        }
+    }
 }
 
 /// An identity given to a node that has none.
@@ -262,18 +299,54 @@ pub enum AskError {
     },
 }
 
-/// Asks the node whose peer port is `address`.
-pub async fn ask(address: &str, question: &Question, timeout: Duration) -> Result<Answer, AskError> {
+/// Asks node `to`, whose peer port is `address`; none: whichever node of this cluster serves there.
+pub async fn ask(
+    shared: &Shared,
+    to: Option<NodeId>,
+    address: &str,
+    question: &Question,
+    timeout: Duration,
+) -> Result<Answer, AskError> {
+    let hello = shared.hello(Purpose::Question, to);
+    ask_as(shared, &hello, address, question, timeout).await
+}
+
+/// Asks whoever serves the peer port `address`, of this cluster, of another one or of none: what forming a cluster and
+/// adding a node ask.
+pub async fn ask_anybody(
+    shared: &Shared,
+    address: &str,
+    question: &Question,
+    timeout: Duration,
+) -> Result<Answer, AskError> {
+    let hello = shared.hello(Purpose::Forming, None);
+    ask_as(shared, &hello, address, question, timeout).await
+}
+
+async fn ask_as(
+    shared: &Shared,
+    hello: &PeerHello,
+    address: &str,
+    question: &Question,
+    timeout: Duration,
+) -> Result<Answer, AskError> {
     let unreachable =
         |error: std::io::Error| AskError::Unreachable { address: address.to_owned(), text: error.to_string() };
     let broken = |error: std::io::Error| AskError::Broken { address: address.to_owned(), text: error.to_string() };
+    let refused = |text: String| AskError::Refused { address: address.to_owned(), text };
     let exchange = async {
         let mut stream = TcpStream::connect(address).await.map_err(unreachable)?;
         _ = stream.set_nodelay(true);
+        match handshake::dial(&mut stream, hello, |them| shared.judge(them)).await {
+            Ok(_) => {}
+            Err(HandshakeError::Io(error)) => return Err(broken(error)),
+            Err(HandshakeError::Refused(text)) => return Err(refused(text)),
+            Err(error @ HandshakeError::Unwanted(_)) => return Err(refused(error.to_string())),
+        }
         let body = postcard::to_stdvec(question).expect("questions are plain data");
         stream.write_all(&peer_frame::frame(peer_frame::CONTROL, &body)).await.map_err(broken)?;
-        let frame = read_frame(&stream).await.map_err(broken)?;
-        let refused = |text: String| AskError::Refused { address: address.to_owned(), text };
+        let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
+        let frame = handshake::read_frame(&mut stream, &mut decoder).await.map_err(broken)?;
         if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
             return Err(refused(refusal_text(&frame.body)));
         }
@@ -286,30 +359,6 @@ pub async fn ask(address: &str, question: &Question, timeout: Duration) -> Resul
     match tokio::time::timeout(timeout, exchange).await {
         Ok(answer) => answer,
         Err(_) => Err(AskError::TimedOut { address: address.to_owned(), timeout }),
-    }
-}
-
-/// Reads one frame.
-pub async fn read_frame(stream: &TcpStream) -> std::io::Result<Frame> {
-    let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
-    read_frame_into(stream, &mut decoder).await
-}
-
-/// Reads one frame; what came behind it stays in `decoder`.
-pub async fn read_frame_into(stream: &TcpStream, decoder: &mut FrameDecoder) -> std::io::Result<Frame> {
-    loop {
-        match decoder.next_frame() {
-            Ok(Some(frame)) => return Ok(frame),
-            Ok(None) => {}
-            Err(error) => return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, error)),
-        }
-        stream.readable().await?;
-        match stream.try_read_buf(decoder.space()) {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
     }
 }
 

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{ChangeId, MapVersion, NodeId, NodeStatus, PartitionId, ReplicaId, ReshapeRequest, Shape};
+use coppice_client::wire::{
+    ChangeId, ClusterId, MapVersion, NodeId, NodeStatus, PartitionId, ReplicaId, ReshapeRequest, Shape,
+};
 use coppice_ordering::{Batch, Commands, Instance};
 
 use super::{Step, Verdict, View, balance, steps, verdict};
@@ -46,6 +48,7 @@ impl Model {
             replicas: (1..=on).map(|n| voter(n, n)).collect(),
         };
         let map = PartitionMap {
+            cluster: ClusterId(7),
             version: MapVersion(1),
             nodes: (1..=nodes).map(info).collect(),
             directory: Some(entry(0)),

@@ -9,8 +9,8 @@ use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     ClientId, Command, CommandRefusal, Completed, FEATURE_GATHER, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind,
-    Limits, MapReply, NodeId, NodeIdentity, PackReply, PartitionId, QueryRequest, Refusal as Refused, RepliesWriter,
-    Request as Asked, encode_frame,
+    Limits, MapReply, NodeId, NodeIdentity, PROTOCOL, PackReply, PartitionId, QueryRequest, Refusal as Refused,
+    RepliesWriter, Request as Asked, encode_frame,
 };
 use coppice_server::net::translate;
 use coppice_server::replica::{Input, QueryPart};
@@ -229,7 +229,7 @@ impl World {
         let node = line.node;
         let gathers = self.plan.gatherers >> (node % 32) & 1 == 1;
         let hello = HelloOk {
-            protocol: 1,
+            protocol: *PROTOCOL.end(),
             features: FEATURE_VALIDATE | if gathers { FEATURE_GATHER } else { 0 },
             cluster: Some(CLUSTER),
             node: Some(NodeIdentity {

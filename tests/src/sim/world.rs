@@ -24,6 +24,7 @@ use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::positions::Positions;
 use super::reached::Reached;
 use super::settings::first_limits;
+use super::store::CLUSTER;
 use super::tickets::Tickets;
 use super::trace::Trace;
 use super::traps::Trap;
@@ -455,6 +456,7 @@ fn first_map(plan: &Plan, random: &mut Random) -> PartitionMap {
     }
     let directory = Some(entries.remove(0));
     PartitionMap {
+        cluster: CLUSTER,
         version: MapVersion(1),
         nodes: (0..plan.nodes as usize).map(node_info).collect(),
         directory,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
-use coppice_client::wire::{ChangeId, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_client::wire::{ChangeId, ClusterId, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
 use coppice_ordering::{Batch, Commands, Instance};
 
 use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Ended, Reason, Reshape};
@@ -28,6 +28,7 @@ fn created(nodes: u32) -> Directory {
         replicas: (1..=3).map(replica).collect(),
     };
     let map = PartitionMap {
+        cluster: ClusterId(7),
         version: MapVersion(1),
         nodes: (1..=nodes).map(info).collect(),
         directory: Some(entry(0)),

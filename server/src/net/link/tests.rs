@@ -1,12 +1,14 @@
 use bytes::Bytes;
-use coppice_client::wire::{Frame, PartitionId};
+use coppice_client::wire::{ClusterId, Frame, PartitionId};
 use coppice_ordering::message::{Heartbeat, Phase2a};
 use coppice_ordering::{Ballot, Batch, Beat, Commands, Instance, ReplicaId, Ticket};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::runtime::LocalOptions;
 
 use super::*;
 use crate::multicast::letter::Word;
+use crate::net::handshake::{PEER_PROTOCOL, PeerWelcome, Purpose};
 
 /// Whatever is expected comes within this, or the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,12 +53,26 @@ impl Far {
         let (stream, _) = accepted.expect("it connects").expect("a connection");
         let decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
         let mut far = Far { listener: Rc::clone(listener), stream, decoder };
-        assert_eq!(far.next().await.kind, peer_frame::HELLO);
+        let said = handshake::read_hello(&far.next().await);
+        assert_eq!(said.map(|hello| (hello.purpose, hello.to)), Ok((Purpose::Messages, Some(NodeId(2)))));
         far
     }
 
+    /// The next connection, which is answered by who is meant.
+    async fn greet(listener: &Rc<TcpListener>) -> Far {
+        let mut far = Far::accept(listener).await;
+        far.answer(presence(2)).await;
+        far
+    }
+
+    async fn answer(&mut self, from: Presence) {
+        let welcome = PeerWelcome { protocol: PEER_PROTOCOL, from: Some(from) };
+        let welcome = handshake::frame_of(peer_frame::WELCOME, &welcome);
+        self.stream.write_all(&welcome).await.expect("the link stands");
+    }
+
     async fn next(&mut self) -> Frame {
-        let next = super::super::rpc::read_frame_into(&self.stream, &mut self.decoder);
+        let next = handshake::read_frame(&mut self.stream, &mut self.decoder);
         tokio::time::timeout(PATIENCE, next).await.expect("a frame comes").expect("the link stands")
     }
 
@@ -71,7 +87,26 @@ impl Far {
     }
 }
 
-/// Runs `test` with both ends of a link that has said hello.
+fn presence(node: u32) -> Presence {
+    Presence { node: NodeId(node), ..Presence::default() }
+}
+
+fn opening() -> Opening {
+    let from = Some(presence(1));
+    let hello = PeerHello { protocol: PEER_PROTOCOL, purpose: Purpose::Messages, from, to: Some(NodeId(2)) };
+    Opening { hello, judge: Box::new(|_| Ok(())) }
+}
+
+/// Waits until the link uses another connection than when this was last called.
+async fn stands(link: &Link) {
+    let deadline = Instant::now() + PATIENCE;
+    while !std::mem::take(&mut link.state.borrow_mut().fresh) {
+        assert!(Instant::now() < deadline, "it never stands");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Runs `test` with both ends of a link that stands.
 fn linked<F: Future<Output = ()>>(test: impl FnOnce(Rc<Link>, Far) -> F) {
     linked_until(|_| {}, test);
 }
@@ -84,9 +119,10 @@ fn linked_until<F: Future<Output = ()>>(gone: impl Fn(NodeId) + 'static, test: i
         let listener = Rc::new(TcpListener::bind("127.0.0.1:0").await.expect("a port"));
         let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
         let link = Link::new(NodeId(2), address);
-        tokio::task::spawn_local(Rc::clone(&link).run(peer_frame::frame(peer_frame::HELLO, b"me"), gone));
-        let far = Far::accept(&listener).await;
+        tokio::task::spawn_local(Rc::clone(&link).run(opening(), gone));
+        let far = Far::greet(&listener).await;
         drop(listener);
+        stands(&link).await;
         test(link, far).await;
     });
 }
@@ -115,6 +151,28 @@ fn a_full_disk_is_told_once_and_room_again() {
             let frame = far.frame().await;
             assert_eq!((frame.kind, &frame.body[..]), (peer_frame::FULL, &[told][..]));
         }
+    });
+}
+
+/// Once whoever answered at an address was sent everything, and dropped it: a node of another cluster, or another
+/// node of this one behind an old address.
+#[test]
+fn nothing_is_sent_to_who_is_not_meant() {
+    linked(|link, far| async move {
+        let Far { listener, stream, .. } = far;
+        drop(stream);
+        let foreign = Presence { cluster: ClusterId(9), ..presence(2) };
+        for wrong in [presence(3), foreign] {
+            let mut far = Far::accept(&listener).await;
+            far.answer(wrong).await;
+            link.send(&envelope());
+            link.flush(0, false, Clock::now());
+            let frame = far.next().await;
+            assert_eq!(Kind::from_u8(frame.kind), Some(Kind::Refused), "why is said at the other end too");
+            assert!(!link.is_up());
+        }
+        let _stands = Far::greet(&listener).await;
+        stands(&link).await;
     });
 }
 
@@ -193,7 +251,8 @@ fn a_silent_connection_is_replaced_by_one_that_works() {
         link.send(&envelope());
         link.flush(0, false, begun);
         link.flush(0, false, begun + LATE);
-        let mut new = Far::accept(&far.listener).await;
+        let mut new = Far::greet(&far.listener).await;
+        stands(&link).await;
         link.send_letter(&letter(1));
         link.flush(0, false, begun + LATE);
         assert_eq!(new.next().await.kind, peer_frame::ECHO, "it is asked at once");
@@ -232,7 +291,7 @@ fn a_process_that_has_ended_is_told_once_and_one_that_closed_a_connection_is_not
         |_, far| async move {
             let Far { listener, stream, .. } = far;
             drop(stream);
-            let again = Far::accept(&listener).await;
+            let again = Far::greet(&listener).await;
             assert_eq!(told.get(), 0, "it answers");
             drop((again, listener));
             let deadline = Instant::now() + PATIENCE;
@@ -244,6 +303,13 @@ fn a_process_that_has_ended_is_told_once_and_one_that_closed_a_connection_is_not
             assert_eq!(told.get(), 1);
         },
     );
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn an_answerer_that_is_not_checked_is_caught() {
+    let test = "net::link::tests::nothing_is_sent_to_who_is_not_meant";
+    crate::mutants::assert_caught("answerer_not_checked", test);
 }
 
 #[cfg(feature = "mutants")]

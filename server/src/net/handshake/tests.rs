@@ -1,0 +1,104 @@
+use coppice_client::map::{Addresses, NodeInfo};
+use coppice_client::wire::MapVersion;
+
+use super::*;
+
+const OURS: ClusterId = ClusterId(1);
+const THEIRS: ClusterId = ClusterId(2);
+
+fn presence(cluster: ClusterId, node: u32) -> Presence {
+    Presence { cluster, node: NodeId(node), incarnation: 3, life: 77, recovered_lsn: 5 }
+}
+
+fn hello(purpose: Purpose, from: Option<Presence>, to: Option<u32>) -> PeerHello {
+    PeerHello { protocol: PEER_PROTOCOL, purpose, from, to: to.map(NodeId) }
+}
+
+fn map(version: u64, nodes: &[(u32, NodeState)]) -> PartitionMap {
+    let node = |&(id, state): &(u32, NodeState)| NodeInfo {
+        id: NodeId(id),
+        name: String::new(),
+        addresses: Addresses::default(),
+        state,
+    };
+    let nodes = nodes.iter().map(node).collect();
+    PartitionMap { cluster: OURS, version: MapVersion(version), nodes, ..PartitionMap::default() }
+}
+
+fn decoded(bytes: &[u8]) -> Frame {
+    let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
+    decoder.feed(bytes);
+    decoder.next_frame().expect("good").expect("whole")
+}
+
+#[test]
+fn only_a_node_of_the_cluster_that_means_this_one_is_let_in() {
+    let own = presence(OURS, 2);
+    let known = map(4, &[(1, NodeState::Member), (2, NodeState::Member), (5, NodeState::Removed)]);
+    let cases = [
+        (Purpose::Messages, Some(presence(OURS, 1)), Some(2), Ok(())),
+        (Purpose::Question, Some(presence(OURS, 1)), None, Ok(())),
+        (Purpose::Messages, Some(presence(THEIRS, 1)), Some(2), Err("you belong to cluster")),
+        (Purpose::Question, Some(presence(THEIRS, 1)), Some(2), Err("you belong to cluster")),
+        (Purpose::Snapshot, Some(presence(THEIRS, 1)), Some(2), Err("you belong to cluster")),
+        (Purpose::Messages, None, Some(2), Err("you belong to no cluster")),
+        (Purpose::Messages, Some(presence(OURS, 1)), Some(3), Err("you mean n3, this is n2")),
+        (Purpose::Messages, Some(presence(OURS, 2)), Some(2), Err("so is this node")),
+        (Purpose::Messages, Some(presence(OURS, 5)), Some(2), Err("n5 was removed")),
+        (Purpose::Snapshot, Some(presence(OURS, 6)), Some(2), Err("n6 is not in the map")),
+        (Purpose::Question, Some(presence(OURS, 5)), Some(2), Ok(())),
+        (Purpose::Forming, Some(presence(THEIRS, 1)), None, Ok(())),
+        (Purpose::Forming, None, None, Ok(())),
+    ];
+    for (purpose, from, to, wanted) in cases {
+        let found = admit(&hello(purpose, from, to), Some(&own), &known);
+        match wanted {
+            Ok(()) => assert_eq!(found, Ok(()), "{purpose:?} {from:?} {to:?}"),
+            Err(words) => assert!(found.as_ref().is_err_and(|text| text.contains(words)), "{words}: {found:?}"),
+        }
+    }
+    let first = hello(Purpose::Messages, Some(presence(OURS, 1)), Some(2));
+    assert_eq!(admit(&first, Some(&own), &PartitionMap::default()), Ok(()), "before the first map");
+    assert!(admit(&first, None, &PartitionMap::default()).is_err(), "a node without a cluster serves nobody");
+}
+
+#[test]
+fn only_who_is_meant_is_believed() {
+    let to_second = hello(Purpose::Question, Some(presence(OURS, 1)), Some(2));
+    let to_any = hello(Purpose::Question, Some(presence(OURS, 1)), None);
+    let forming = hello(Purpose::Forming, None, None);
+    let believed = |hello: &PeerHello, from| {
+        let welcome = PeerWelcome { protocol: PEER_PROTOCOL, from };
+        read_welcome(hello, &decoded(&frame_of(peer_frame::WELCOME, &welcome))).is_ok()
+    };
+    assert!(believed(&to_second, Some(presence(OURS, 2))));
+    assert!(!believed(&to_second, Some(presence(OURS, 3))));
+    assert!(!believed(&to_second, Some(presence(THEIRS, 2))));
+    assert!(!believed(&to_second, None));
+    assert!(believed(&to_any, Some(presence(OURS, 3))));
+    assert!(!believed(&to_any, Some(presence(THEIRS, 3))));
+    assert!(believed(&forming, Some(presence(THEIRS, 3))) && believed(&forming, None));
+}
+
+#[test]
+fn the_longest_greeting_fits_and_other_versions_and_garbage_are_named() {
+    let most = Presence {
+        cluster: ClusterId(u128::MAX),
+        node: NodeId(u32::MAX),
+        incarnation: u64::MAX,
+        life: u64::MAX,
+        recovered_lsn: u64::MAX,
+    };
+    let longest = hello(Purpose::Forming, Some(most), Some(u32::MAX));
+    let frame = frame_of(peer_frame::HELLO, &longest);
+    assert!(frame.len() <= HELLO_BYTES_MAX);
+    assert_eq!(read_hello(&decoded(&frame)), Ok(longest.clone()));
+    let older = PeerHello { protocol: PEER_PROTOCOL - 1, ..longest };
+    let said = read_hello(&decoded(&frame_of(peer_frame::HELLO, &older)));
+    assert!(said.is_err_and(|text| text.contains("peer protocol")));
+    for body in [&[][..], &[PEER_PROTOCOL as u8], &[PEER_PROTOCOL as u8, 9], &[0xff; 80]] {
+        assert!(read_hello(&decoded(&peer_frame::frame(peer_frame::HELLO, body))).is_err(), "{body:?}");
+    }
+    let said = read_hello(&decoded(&peer_frame::frame(peer_frame::MESSAGES, &[])));
+    assert!(said.is_err_and(|text| text.contains("does not open a connection between nodes")));
+}
