@@ -4,14 +4,44 @@
 mod script;
 
 use coppice_client::session::Input;
-use coppice_client::wire::{Kind, MapVersion, NodeId, Refusal};
-use script::{PARTITION, hello, map, start};
+use coppice_client::wire::control::encode_control;
+use coppice_client::wire::{ClusterId, Kind, MapReply, MapVersion, NodeId, Refusal};
+use script::{PARTITION, hello, hello_of, map, start};
 
 #[test]
 fn who_is_no_replica_by_the_map_is_not_followed() {
     let bench = start(&[1], NodeId(2));
     let addresses: Vec<&str> = bench.dialled.iter().map(|(_, address)| address.as_str()).collect();
     assert_eq!(addresses, ["n1:1"]);
+}
+
+/// A node once took the newer map of another cluster, and its clients got it from there.
+#[test]
+fn a_map_of_another_cluster_is_not_taken() {
+    let mut bench = start(&[1, 2], NodeId(1));
+    let (connection, _) = bench.dialled.remove(0);
+    bench.step(Input::Connected(connection));
+    // It knows a newer map, so it is asked for that.
+    let mut newer = map(&[1, 2]);
+    newer.version = MapVersion(8);
+    bench.step(Input::Frame { connection, frame: hello_of(1, newer.version) });
+    let asked = bench.asks(Kind::MapGet);
+    newer.cluster = ClusterId(10);
+    let reply = MapReply { map: Some(newer), leaders: vec![] };
+    bench.answer(asked, |out, stream| {
+        encode_control(out, Kind::Map, stream, &reply);
+    });
+    assert_eq!(bench.session.map().map(|map| map.version), Some(MapVersion(7)));
+    assert!(!bench.closed.is_empty(), "it is not talked to any more");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_map_of_another_cluster_that_is_taken_is_caught() {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+    command.args(["a_map_of_another_cluster_is_not_taken", "--exact"]);
+    let output = command.env("COPPICE_MUTANT", "client_takes_foreign_map").output().expect("it runs");
+    assert!(!output.status.success(), "client_takes_foreign_map is not caught");
 }
 
 /// The other half: whoever has not got the partition does not lead it, whatever the map and others say.

@@ -46,6 +46,11 @@ pub fn frame(bytes: &[u8]) -> Frame {
 }
 
 pub fn hello(node: u32) -> Frame {
+    hello_of(node, MapVersion(7))
+}
+
+/// The greeting of a node that knows a map of this version.
+pub fn hello_of(node: u32, map_version: MapVersion) -> Frame {
     let mut out = BytesMut::new();
     let limits = Limits {
         frame_bytes: 4 << 20,
@@ -60,7 +65,7 @@ pub fn hello(node: u32) -> Frame {
         features: 0,
         cluster: Some(ClusterId(9)),
         node: Some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
-        map_version: MapVersion(7),
+        map_version,
         limits,
     };
     encode_control(&mut out, Kind::HelloOk, 0, &ok);

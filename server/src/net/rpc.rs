@@ -370,3 +370,90 @@ pub fn refusal_text(body: &[u8]) -> String {
         Err(_) => "refused".into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::map::{NodeInfo, NodeState};
+    use coppice_client::wire::MapVersion;
+
+    use super::*;
+
+    const OURS: ClusterId = ClusterId(1);
+
+    fn presence(cluster: ClusterId, node: u32) -> Presence {
+        Presence { cluster, node: NodeId(node), ..Presence::default() }
+    }
+
+    fn map(cluster: ClusterId, version: u64, nodes: &[u32]) -> PartitionMap {
+        let node = |&id: &u32| NodeInfo {
+            id: NodeId(id),
+            name: String::new(),
+            addresses: Addresses::default(),
+            state: NodeState::Member,
+        };
+        let nodes = nodes.iter().map(node).collect();
+        PartitionMap { cluster, version: MapVersion(version), nodes, ..PartitionMap::default() }
+    }
+
+    fn may(purpose: Purpose, from: Option<Presence>, question: &Question) -> bool {
+        let (own, known) = (presence(OURS, 1), map(OURS, 3, &[1, 2]));
+        Asker { purpose, from }.may_ask(question, Some(&own), &known).is_ok()
+    }
+
+    /// A node once adopted the newer map of another cluster within two seconds, and removed its replicas.
+    #[test]
+    fn a_map_of_another_cluster_is_not_adopted() {
+        let adopt = |cluster, nodes: &[u32]| Question::Adopt { map: map(cluster, 9, nodes), settings: BTreeMap::new() };
+        let ours = Some(presence(OURS, 2));
+        assert!(may(Purpose::Question, ours, &adopt(OURS, &[1, 2])));
+        assert!(!may(Purpose::Question, ours, &adopt(ClusterId(2), &[1, 2])));
+        let replacement = Some(presence(OURS, 7));
+        assert!(may(Purpose::Question, replacement, &adopt(OURS, &[1, 7])), "it took another node's place meanwhile");
+        assert!(!may(Purpose::Question, replacement, &adopt(OURS, &[1, 2])), "by no map it is a node");
+        assert!(!may(Purpose::Forming, ours, &adopt(OURS, &[1, 2])), "that needs a proof");
+    }
+
+    #[test]
+    fn what_changes_something_is_for_nodes_of_the_map() {
+        let configuration = Configuration::of_voters([]);
+        let changes = [
+            Question::Configure { partition: PartitionId(1), expected: 3, configuration },
+            Question::Median(PartitionId(1)),
+            Question::Admin(AdminRequest::Tuning { local: true }),
+            Question::Directory(DirectoryCommand::Set { key: "window".into(), value: "7".into() }),
+        ];
+        for question in &changes {
+            assert!(may(Purpose::Question, Some(presence(OURS, 2)), question), "{question:?}");
+            assert!(!may(Purpose::Question, Some(presence(OURS, 7)), question), "{question:?}");
+            assert!(!may(Purpose::Question, None, question), "{question:?}");
+            assert!(!may(Purpose::Forming, Some(presence(OURS, 2)), question), "{question:?}");
+        }
+        let level = Question::Admin(AdminRequest::LogLevel { spec: "debug".into() });
+        assert!(!may(Purpose::Question, Some(presence(OURS, 2)), &level), "a client's verb");
+        for question in [Question::Map, Question::Status, Question::Identify] {
+            assert!(may(Purpose::Question, Some(presence(OURS, 7)), &question), "{question:?}");
+        }
+    }
+
+    #[test]
+    fn an_identity_is_given_by_nodes_of_that_cluster_and_once() {
+        let assign =
+            |cluster, node| Question::Assign(Assignment { cluster, node: NodeId(node), directory: Vec::new() });
+        let by = |from, own: Option<Presence>, question: &Question| {
+            Asker { purpose: Purpose::Forming, from }.may_ask(question, own.as_ref(), &PartitionMap::default()).is_ok()
+        };
+        let (ours, other) = (Some(presence(OURS, 1)), Some(presence(ClusterId(2), 1)));
+        assert!(by(ours, None, &assign(OURS, 4)));
+        assert!(!by(other, None, &assign(OURS, 4)) && !by(None, None, &assign(OURS, 4)));
+        assert!(by(ours, Some(presence(OURS, 4)), &assign(OURS, 4)), "repeated");
+        assert!(!by(ours, Some(presence(OURS, 5)), &assign(OURS, 4)));
+        assert!(!by(ours, Some(presence(ClusterId(2), 4)), &assign(OURS, 4)));
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_foreign_map_that_is_believed_is_caught() {
+        let test = "net::rpc::tests::a_map_of_another_cluster_is_not_adopted";
+        crate::mutants::assert_caught("foreign_map_believed", test);
+    }
+}
