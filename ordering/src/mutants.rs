@@ -56,6 +56,7 @@ pub const PAXOS: &[&str] = &[
     "serves_twice_in_a_ballot",
     "rest_outlives_leader",
     "rest_is_silence",
+    "stands_without_room",
     "late_position_counts",
     "question_of_another_ballot",
 ];

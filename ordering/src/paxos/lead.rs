@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ids::{Instance, ReadToken, ReplicaId, Time};
 use crate::message::{Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply};
-use crate::paxos::Paxos;
+use crate::paxos::{LogRoom, Paxos};
 use crate::reads::Reader;
 use crate::settings::Reads;
 use crate::step::Effect;
@@ -228,6 +228,9 @@ impl Paxos {
     /// When this leader resigns if it hears nothing more.
     pub(super) fn deaf_at(&self) -> Option<Time> {
         let proposer = self.proposer.as_deref().filter(|proposer| proposer.elected)?;
+        if self.log_room == LogRoom::Nowhere {
+            return None;
+        }
         let heard_at = proposer.quorum_heard_at(&self.learner.quorum, self.id);
         Some(heard_at + self.silence_max(proposer))
     }

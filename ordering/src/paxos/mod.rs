@@ -31,6 +31,18 @@ use crate::reads::Asks;
 use crate::settings::Settings;
 use crate::step::{Effect, Input, Record, SubmitError};
 
+/// Whose logs take records, as far as a replica's driver knows: disks may be full (reliability.md ST10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LogRoom {
+    /// This replica's does.
+    #[default]
+    Here,
+    /// This replica's waits for room; those of a majority of the voters take records.
+    Elsewhere,
+    /// This replica's waits for room, and so do too many others: nobody can be elected.
+    Nowhere,
+}
+
 /// One replica of one group: acceptor, proposer and learner at once (papers.md A1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Paxos {
@@ -55,6 +67,8 @@ pub struct Paxos {
     forget: Option<(Lsn, Lsn)>,
     /// What stands there and is decided cannot be executed here: see [`Paxos::set_lacking`].
     lacks_from: Option<Instance>,
+    /// See [`Paxos::set_log_room`].
+    log_room: LogRoom,
     /// Reused by every `Persisted`.
     runs: Vec<Run>,
     counters: Counters,
@@ -145,6 +159,13 @@ impl Paxos {
         if rests_otherwise {
             self.rest_anew();
         }
+    }
+
+    /// Tells whose logs take records. A replica whose log waits for room neither stands for election nor says that it
+    /// would vote: its promise would not become durable, and it would follow nobody until it is. Where nobody can be
+    /// elected, the leader stays, and its replicas serve reads.
+    pub fn set_log_room(&mut self, room: LogRoom) {
+        self.log_room = room;
     }
 
     fn pass_time(&mut self, now: Time) {

@@ -4,7 +4,7 @@ use crate::acceptor::PendingPromise;
 use crate::election::PreVoting;
 use crate::ids::{Ballot, Instance, ReplicaId, Round};
 use crate::message::{AcceptedBatch, Phase1a, Phase1b, PreVote, PreVoteReply, Preempted, TakeOver};
-use crate::paxos::Paxos;
+use crate::paxos::{LogRoom, Paxos};
 use crate::proposer::{Phase1, Proposer, adopt};
 use crate::slots::Slot;
 use crate::step::Effect;
@@ -24,6 +24,9 @@ impl Paxos {
             self.poll_for_news(effects);
             return;
         };
+        if self.log_room != LogRoom::Here && !mutant!(stands_without_room) {
+            return;
+        }
         let ballot = self.next_ballot();
         if self.acceptor.lease_forbids(ballot, None, self.now) {
             self.election.timeout_at = self.acceptor.lease.until;
@@ -60,6 +63,7 @@ impl Paxos {
         let behind = m.decided_upto < self.acceptor.slots.trimmed_upto()
             || self.learner.decided_upto.ahead_of(m.decided_upto) > self.settings.accept_ahead_max;
         let granted = self.proposer.is_none()
+            && (self.log_room == LogRoom::Here || mutant!(stands_without_room))
             && self.election.leader_is_lost(self.now, &self.settings)
             && !self.acceptor.lease_forbids(ballot, None, self.now)
             && !behind;

@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::election::Election;
 use crate::ids::{Ballot, Instance, Lsn, ReplicaId, Time};
 use crate::learner::Learner;
-use crate::paxos::Paxos;
+use crate::paxos::{LogRoom, Paxos};
 use crate::reads::Asks;
 use crate::settings::Settings;
 use crate::slots::{Slot, Slots};
@@ -172,6 +172,7 @@ impl Paxos {
             snapshot_bytes: 0,
             forget: None,
             lacks_from: None,
+            log_room: LogRoom::default(),
             runs: Vec::new(),
             counters: Counters::default(),
         };

@@ -75,6 +75,8 @@ pub struct Node {
     pub executed_upto: Instance,
     /// Does not execute on its own: the driver says when.
     pub slow_executor: bool,
+    /// Its log has no room: nothing that is written becomes durable.
+    pub stuck: bool,
     trimmed_upto: Instance,
     pub released: Option<Ticket>,
     pub queue: VecDeque<Bytes>,
@@ -107,6 +109,7 @@ impl Node {
             decided_upto: Instance::ZERO,
             executed_upto: Instance::ZERO,
             slow_executor: false,
+            stuck: false,
             trimmed_upto: Instance::ZERO,
             released: None,
             queue: VecDeque::new(),
@@ -245,7 +248,7 @@ impl Node {
 
     fn flush_records(&mut self, count: usize, truth: &mut Truth) -> Option<Lsn> {
         let mut last = None;
-        for _ in 0..count {
+        for _ in 0..if self.stuck { 0 } else { count } {
             let Some((lsn, record)) = self.disk.written.pop_front() else { break };
             match &record {
                 Record::Promise { ballot } => self.disk.promised = self.disk.promised.max(*ballot),

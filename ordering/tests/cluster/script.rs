@@ -21,6 +21,7 @@
 //! advance 10ms                                time passes, nobody is ticked
 //! tick r0                                     time passes to its deadline (not back), and it is ticked
 //! idle 100ms                                  time passes, all moves, everybody is ticked; prints the outcome only
+//! stuck r0 [elsewhere] | room r0              its log takes nothing; those of a majority do, or do not | it does again
 //! crash r0 [kept=1] | restart r0              of the unflushed records `kept` survive
 //! read r0 | ask r1                            a read at the tip; a read that needs a position
 //! distance r0                                 how far it is to a quorum and back, as it measured it
@@ -39,7 +40,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_ordering::{Ballot, Configuration, Input, Message, Paxos, Reads, ReplicaId, Settings, Ticket};
+use coppice_ordering::{Ballot, Configuration, Input, LogRoom, Message, Paxos, Reads, ReplicaId, Settings, Ticket};
 
 use super::Cluster;
 use super::node::Clock;
@@ -154,6 +155,11 @@ impl Script {
                 let count = count.first().map_or(usize::MAX, |count| count.parse().expect("a count"));
                 self.on(replica(id), |node, now, truth| node.flush(count, now, truth));
             }
+            ("stuck", [id, elsewhere @ ..]) => {
+                let room = if elsewhere.is_empty() { LogRoom::Nowhere } else { LogRoom::Elsewhere };
+                self.set_room(replica(id), room);
+            }
+            ("room", [id]) => self.set_room(replica(id), LogRoom::Here),
             ("run", []) => {
                 self.settle();
                 return self.outcome();
@@ -391,6 +397,12 @@ impl Script {
             self.settle();
         }
         self.cluster().now = end;
+    }
+
+    fn set_room(&mut self, id: ReplicaId, room: LogRoom) {
+        let node = self.cluster().node(id);
+        node.stuck = room != LogRoom::Here;
+        node.paxos.as_mut().expect("it is up").set_log_room(room);
     }
 
     fn elect(&mut self, id: ReplicaId) -> String {

@@ -267,6 +267,7 @@ impl Shard {
     /// Steps one group and carries out what that asks for; sockets and log are written at the end of the turn.
     pub fn step(&mut self, id: PartitionId, input: Input) {
         let now = self.now();
+        let room = self.log_room(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut effects = std::mem::take(&mut self.effects);
         if !group.replica.is_leading()
@@ -278,6 +279,7 @@ impl Shard {
             self.pilot.other();
         }
         let executed = group.replica.executor().counters().executed_commands;
+        group.replica.paxos_mut().set_log_room(room);
         group.replica.step(now, input, &mut effects);
         group.replica.take_samples(&mut self.samples);
         for batch in &self.samples.proposed {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_ordering::{Message, ReplicaId, Time};
+use coppice_ordering::{LogRoom, Message, ReplicaId, Time};
 
 use super::{Group, Shard};
 use crate::replica::Input;
@@ -28,6 +28,15 @@ impl Shard {
     /// Whether this node's log waits for room: nothing that is appended becomes durable until there is some.
     pub(super) fn log_is_stuck(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.is_stuck())
+    }
+
+    /// Whose logs take records, for a partition's replica here.
+    pub(super) fn log_room(&self, id: PartitionId) -> LogRoom {
+        if !self.log_is_stuck() {
+            return LogRoom::Here;
+        }
+        let majority = self.groups.get(&id).is_some_and(|group| has_majority(group, |node| self.has_room(node)));
+        if majority { LogRoom::Elsewhere } else { LogRoom::Nowhere }
     }
 
     /// Whether a request is refused for want of disk or memory; deletes and reads go on (experience.md 4).
