@@ -52,6 +52,8 @@ pub struct NodeStatus {
     pub log_bytes: u64,
     /// Free bytes of its disk.
     pub disk_free_bytes: u64,
+    /// Its disk is filled to the reserve.
+    pub disk_full: bool,
     /// Resident bytes.
     pub memory_bytes: u64,
     /// Client connections.
@@ -114,8 +116,9 @@ pub struct ReplicaStatus {
     pub voter: bool,
     /// Whether it was heard of lately.
     pub up: bool,
-    /// Instances that it is behind the leader.
+    /// Decided instances of the leader that it does not know to be decided.
     pub lag_instances: u64,
-    /// Time that it is behind the leader, in milliseconds.
+    /// Since when it has not had on its disk all that the leader has decided, in milliseconds. On a full disk this
+    /// grows although the replica knows everything.
     pub lag_ms: u64,
 }

@@ -1,8 +1,9 @@
 //! How a cluster's state reads: one sentence, a table, or json. The words are here, the facts come from the nodes.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use coppice_client::wire::{PartitionStatus, ReplicaStatus, Status, Ticket};
+use coppice_client::wire::{NodeId, PartitionStatus, ReplicaStatus, Status, Ticket};
 use serde_json::{Value, json};
 
 use super::failure::Exit;
@@ -103,6 +104,14 @@ fn missing(status: &Status) -> String {
     let leaderless = list(status.partitions.iter().filter(|partition| partition.leader.is_none()));
     if !leaderless.is_empty() {
         return format!(" until {leaderless} has a leader");
+    }
+    let replicas = status.partitions.iter().flat_map(|partition| &partition.replicas);
+    let late: BTreeSet<NodeId> = replicas.filter(|replica| !is_near(replica)).map(|replica| replica.node).collect();
+    let full = status.nodes.iter().filter(|node| node.disk_full && late.contains(&node.id));
+    let full: Vec<String> = full.map(|node| node.id.to_string()).collect();
+    if !full.is_empty() {
+        let (verb, disks) = if full.len() == 1 { ("has", "its disk") } else { ("have", "their disks") };
+        return format!(" until {} {verb} room on {disks}", full.join(" and "));
     }
     let behind = list(status.partitions.iter().filter(|partition| !is_whole(partition)));
     if behind.is_empty() { String::new() } else { format!(" until the replicas of {behind} have caught up") }
@@ -229,7 +238,7 @@ pub fn to_json(status: &Status) -> Value {
                 "node": node.id.to_string(), "name": node.name, "address": node.address, "up": node.up,
                 "incarnation": node.incarnation, "version": node.version, "uptime_ms": node.uptime_ms,
                 "flush_us_p99": node.flush_us_p99, "log_bytes": node.log_bytes,
-                "disk_free_bytes": node.disk_free_bytes, "memory_bytes": node.memory_bytes,
+                "disk_free_bytes": node.disk_free_bytes, "disk_full": node.disk_full, "memory_bytes": node.memory_bytes,
                 "connections": node.connections,
             })
         })

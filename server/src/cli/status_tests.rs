@@ -112,6 +112,21 @@ fn an_election_and_a_late_replica_are_degraded() {
     assert_eq!(sentence(&status), "degraded: survives the loss of 1 more node until the replicas of p2 have caught up");
 }
 
+/// Its log waits for room, so it holds nothing new, however long one waits.
+#[test]
+fn a_replica_that_is_late_for_want_of_room_names_the_disk() {
+    let mut status = cluster(&[]);
+    status.partitions[1].replicas[1].lag_ms = 3_089;
+    let node = status.partitions[1].replicas[1].node;
+    status.nodes.iter_mut().for_each(|row| row.disk_full = true);
+    assert_eq!(
+        sentence(&status),
+        format!("degraded: survives the loss of 1 more node until {node} has room on its disk")
+    );
+    status.partitions[1].replicas[1].lag_ms = 0;
+    assert_eq!(Health::of(&status), Health::Healthy, "the others hold everything");
+}
+
 #[test]
 fn without_a_cluster_the_next_command_is_named() {
     let status = Status::default();

@@ -285,12 +285,12 @@ impl Control {
             flush_us_p99: self.flush.p99_us(),
             log_bytes: self.flush.log_bytes(),
             disk_free_bytes: space.map_or(0, |space| space.free_bytes),
+            disk_full: space.is_some_and(|space| space.full),
             memory_bytes: resident_bytes(),
             connections: shared.connections() as u32,
         };
         let warnings = self.warnings();
-        let disk_full = space.is_some_and(|space| space.full);
-        let full = self.full(disk_full);
+        let full = self.full(node.disk_full);
         async move {
             let mut replicas = BTreeMap::new();
             for shard in 0..shared.shards() {
@@ -301,7 +301,7 @@ impl Control {
                     replicas.insert(id, local_replica(&group, rates.get(&id)));
                 }
             }
-            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full, disk_full }
+            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full }
         }
     }
 }
@@ -323,7 +323,7 @@ fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>)
 fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
     LocalReplica {
         replica: translate::wire_replica(group.me),
-        saved: group.saved.clone(),
+        saved: group.saved,
         leads: group.leads,
         leader: group.leader,
         ballot: (group.ballot.round.0, translate::wire_replica(group.ballot.replica)),

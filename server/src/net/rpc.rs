@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coppice_client::map::{Addresses, PartitionMap};
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ChangeId, ClusterId, FrameDecoder, Kind, NodeId, NodeStatus, PartitionId, Refusal,
+    AdminReply, AdminRequest, ClusterId, FrameDecoder, Kind, MapVersion, NodeId, NodeStatus, PartitionId, Refusal,
     ReplicaId, Ticket,
 };
 use coppice_ordering::{Configuration, Paxos};
@@ -144,8 +144,6 @@ pub struct LocalStatus {
     pub warnings: Vec<String>,
     /// Why it takes no further replica, if it does not.
     pub full: Option<String>,
-    /// Its disk is filled to the reserve: no leadership is moved there.
-    pub disk_full: bool,
 }
 
 impl LocalStatus {
@@ -194,8 +192,8 @@ impl GroupReport {
 pub struct LocalReplica {
     /// Which replica.
     pub replica: ReplicaId,
-    /// Changes of borders that are in a checkpoint on its disk.
-    pub saved: Vec<ChangeId>,
+    /// The map version of its borders in a checkpoint on its disk.
+    pub saved: MapVersion,
     /// Whether it leads and serves.
     pub leads: bool,
     /// The leader as it knows it.

@@ -213,7 +213,12 @@ fn noise_at_every_port_harms_nobody() {
             });
         }
         let begun = Instant::now();
-        while begun.elapsed() < length {
+        let enough = |served| {
+            let (connections, sent) = (connections.load(Ordering::Relaxed), sent.load(Ordering::Relaxed));
+            begun.elapsed() >= length && served > 10 && connections > 30 && sent > 1 << 20
+        };
+        while !enough(served) {
+            assert!(begun.elapsed() < length + patience(), "{served} puts beside too little noise");
             served += 1;
             client.put(&b"key"[..], served.to_string().as_bytes()).expect("served");
             most = most.max(resident(cluster.pid(0)));
@@ -221,8 +226,6 @@ fn noise_at_every_port_harms_nobody() {
     });
     let (connections, sent) = (connections.into_inner(), sent.into_inner());
     println!("{served} puts beside {connections} connections of noise, {sent} bytes");
-    assert!(connections > 30 && sent > 1 << 20, "{connections} connections, {sent} bytes");
-    assert!(served > 10, "{served} puts");
     assert!(most < before + SLACK_KIB, "memory grew from {before} KiB to {most} KiB");
     assert_eq!(cluster.run(&["get", "key"]).out, served.to_string());
 }
