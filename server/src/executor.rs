@@ -235,8 +235,8 @@ impl Executor {
 
     /// What a neighbour leaves is here: what waited for it runs.
     pub fn inherit(&mut self, left: Inheritance, answers: &mut Vec<Answer>) {
-        let join = left.seal.join;
-        if self.machine.inherit(left) && self.awaits.is_some_and(|(_, awaited)| awaited.join == join) {
+        let partition = left.partition;
+        if self.machine.inherit(left) && self.awaits.is_some_and(|(_, awaited)| awaited.partition == partition) {
             self.awaits = None;
             if self.how.speculation {
                 self.run_contiguous(None, answers);

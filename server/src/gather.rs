@@ -34,7 +34,7 @@ const LASTS_MAX: Duration = Duration::from_millis(500);
 
 /// Why a gather came to nothing, for its client.
 const CHANGED: &str = "the range changed while it was read";
-const UNCOUNTED: &str = "a partition has decided nothing for a while";
+const UNCOUNTED: &str = "a replica of this node does not count its changes";
 const UNANSWERED: &str = "a replica of this node did not answer in time";
 
 /// What a gather wants done.
@@ -222,7 +222,6 @@ impl Gathers {
             Reply::Refused(refusal) => {
                 places.into_iter().for_each(|(id, _)| self.end(id, partition, Reply::Refused(refusal), acts));
             }
-            // Nobody counts changes while nothing is decided.
             _ => places.into_iter().for_each(|(id, _)| self.end(id, partition, aborted(UNCOUNTED), acts)),
         }
     }

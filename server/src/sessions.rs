@@ -283,9 +283,14 @@ impl Sessions {
         }
     }
 
-    /// The highest number that the session executed: any higher one is new. `None` if it is not open.
-    pub fn highest(&self, session: SessionId) -> Option<u64> {
-        self.rows.get(&session).map(|row| row.highest)
+    /// Any number above this one is new: the session neither executed nor acknowledged it. `None` if it is not open.
+    pub fn known_upto(&self, session: SessionId) -> Option<u64> {
+        let row = self.rows.get(&session)?;
+        let acknowledged = match crate::mutant!(unexecuted_is_new) {
+            true => 0,
+            false => row.lowest_unacknowledged.saturating_sub(1),
+        };
+        Some(row.highest.max(acknowledged))
     }
 
     /// Notes that a pack of `session` was ordered at `instance`: raises what is acknowledged and drops those answers.

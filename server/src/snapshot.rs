@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use coppice_btree::{Capacity, Key, KeyRange, Tree, Value};
-use coppice_client::wire::{ChangeId, PartitionId};
+use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_ordering::{Ballot, Configuration, Instance};
 
 use crate::checkpoint::{Blobs, Head};
@@ -20,8 +20,6 @@ pub struct Taken {
     pub head: Head,
     /// Everything but the pairs.
     pub blobs: Blobs,
-    /// Changes of borders that are in it.
-    pub applied: Vec<ChangeId>,
     /// The pairs.
     pub tree: Tree,
 }
@@ -65,7 +63,6 @@ pub fn take(replica: &Replica) -> Taken {
         ..Blobs::default()
     };
     let mut head = Head { partition: replica.group(), instance: executor.decided(), ..Head::default() };
-    let mut applied = Vec::new();
     let tree = match state {
         Machine::Directory(directory) => {
             blobs.directory = postcard::to_stdvec(&**directory.state()).expect(plain).into();
@@ -78,13 +75,11 @@ pub fn take(replica: &Replica) -> Taken {
             head.last_ticket = if crate::mutant!(snap_no_ticket) { None } else { data.last_ticket() };
             let sessions = if crate::mutant!(snap_no_sessions) { Vec::new() } else { data.sessions().export() };
             blobs.sessions = postcard::to_stdvec(&sessions).expect(plain).into();
-            blobs.changes =
-                postcard::to_stdvec(&(data.applied(), data.sealed(), data.session_limits())).expect(plain).into();
-            applied = data.applied().to_vec();
+            blobs.changes = postcard::to_stdvec(&(data.sealed(), data.session_limits())).expect(plain).into();
             data.into_tree()
         }
     };
-    Taken { head, blobs, applied, tree }
+    Taken { head, blobs, tree }
 }
 
 /// The state that [`take`] took. The pairs must ascend.
@@ -114,8 +109,8 @@ pub fn restore_with_capacity(
         let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
         let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?);
         let mut shard = Shard::restored(partition, range, map_version, tree, sessions, last_ticket);
-        let (applied, sealed, limits) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
-        shard.set_borders(applied, sealed);
+        let (sealed, limits) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
+        shard.set_sealed(sealed);
         if !crate::mutant!(install_default_limits) {
             shard.set_session_limits(limits);
         }
@@ -124,46 +119,40 @@ pub fn restore_with_capacity(
     Ok(Loaded { machine, instance, configuration, configured_at, promised })
 }
 
-/// What of the changes of borders that a replica went through is in a checkpoint or a snapshot on its own disk.
-#[derive(Clone, Debug, Default)]
+/// Which borders of a replica are in a checkpoint or a snapshot on its own disk: those of the newest.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SavedBorders {
-    /// Of the newest checkpoint or snapshot.
-    instance: Instance,
-    changes: Vec<ChangeId>,
-    /// Changes by which neighbours were taken in, in memory only.
-    joins: Vec<ChangeId>,
+    version: MapVersion,
+    /// That of the last change by which a neighbour was taken in.
+    joined: MapVersion,
 }
 
 impl SavedBorders {
-    /// Of a replica that begins with `machine`, loaded from what was taken at `instance`.
-    pub fn new(machine: &Machine, instance: Instance) -> SavedBorders {
-        let changes = machine.shard().map(|shard| shard.applied().to_vec()).unwrap_or_default();
-        SavedBorders { instance, changes, joins: Vec::new() }
+    /// Of a replica that begins with `machine`, loaded from the disk.
+    pub fn new(machine: &Machine) -> SavedBorders {
+        let version = machine.shard().map(Shard::map_version).unwrap_or_default();
+        SavedBorders { version, joined: MapVersion::default() }
     }
 
-    /// Neighbours were taken in by these changes.
-    pub fn joined(&mut self, joins: &[ChangeId]) {
-        self.joins.extend_from_slice(joins);
+    /// Neighbours were taken in by changes of these versions.
+    pub fn joined(&mut self, joins: &[MapVersion]) {
+        self.joined = joins.iter().copied().fold(self.joined, MapVersion::max);
     }
 
-    /// A checkpoint or a snapshot of `instance`, which includes `changes`, is on the disk.
-    pub fn saved(&mut self, instance: Instance, changes: Vec<ChangeId>) {
+    /// A checkpoint or a snapshot with the borders of `version` is on the disk.
+    pub fn saved(&mut self, version: MapVersion) {
         // The writing of a checkpoint may begin before and end after a newer snapshot came from a peer.
-        if instance < self.instance && !crate::mutant!(older_checkpoint_counts) {
-            return;
-        }
-        self.joins.retain(|join| !changes.contains(join));
-        (self.instance, self.changes) = (instance, changes);
+        self.version = if crate::mutant!(older_checkpoint_counts) { version } else { version.max(self.version) };
     }
 
-    /// Changes that are on the disk.
-    pub fn changes(&self) -> &[ChangeId] {
-        &self.changes
+    /// The map version of the borders that are on the disk.
+    pub fn version(&self) -> MapVersion {
+        self.version
     }
 
     /// Whether a neighbour was taken in that is in no checkpoint yet.
     pub fn is_owed(&self) -> bool {
-        !self.joins.is_empty()
+        self.joined > self.version
     }
 }
 
@@ -174,15 +163,15 @@ mod tests {
     #[test]
     fn a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back() {
         let directory = Machine::Directory(Directory::new(Default::default()));
-        let mut borders = SavedBorders::new(&directory, Instance(5));
-        borders.joined(&[ChangeId(7)]);
+        let mut borders = SavedBorders::new(&directory);
+        borders.joined(&[MapVersion(7)]);
         assert!(borders.is_owed());
-        // Begun before the change, at 6; while it is written, a snapshot of a peer is installed.
-        borders.saved(Instance(9), vec![ChangeId(7)]);
-        borders.saved(Instance(6), vec![]);
-        assert_eq!((borders.changes(), borders.is_owed()), (&[ChangeId(7)][..], false));
-        borders.saved(Instance(12), vec![ChangeId(7), ChangeId(8)]);
-        assert_eq!(borders.changes(), [ChangeId(7), ChangeId(8)]);
+        // A checkpoint is begun before the change; while it is written, a snapshot of a peer is installed.
+        borders.saved(MapVersion(7));
+        borders.saved(MapVersion(3));
+        assert_eq!((borders.version(), borders.is_owed()), (MapVersion(7), false));
+        borders.saved(MapVersion(8));
+        assert_eq!(borders.version(), MapVersion(8));
     }
 
     #[cfg(feature = "mutants")]

@@ -410,7 +410,7 @@ fn blobs() -> Blobs {
     let plain = "plain data";
     Blobs {
         sessions: postcard::to_stdvec(&shard.sessions().export()).expect(plain).into(),
-        changes: postcard::to_stdvec(&(shard.applied(), shard.sealed(), shard.session_limits())).expect(plain).into(),
+        changes: postcard::to_stdvec(&(shard.sealed(), shard.session_limits())).expect(plain).into(),
         configuration: postcard::to_stdvec(&(configuration, Instance(4), Ballot::new(3, 1))).expect(plain).into(),
         directory: postcard::to_stdvec(&DirectoryState::default()).expect(plain).into(),
     }

@@ -191,14 +191,18 @@ pub const HAZARDS: &[Hazard] = &[
         &[sim("checksum_no_position"), sim("wrong_file_unused")],
     ),
     hazard("ST9", "damaged batch spreads by catch-up", &[cargo("catchup_unverified")]),
-    hazard("ST10", "disk full in the middle of a batch", &[sim("enospc_ignored")]),
+    hazard("ST10", "disk full in the middle of a batch", &[sim("enospc_ignored"), cargo("stands_without_room")]),
     hazard("ST11", "slow disk of the leader stalls the group", &[cargo("wait_own_flush")]),
     hazard("ST12", "node shared with a snapshot changed in place", &[cargo("cow_in_place")]),
     hazard("ST13", "two processes on one data directory", &[cargo("no_lock")]),
     // Sessions.
     hazard("SE1", "command in two batches executes twice", &[sim("dedupe_at_propose")]),
     hazard("SE2", "only the highest number kept: 41 after 42 is lost", &[sim("highest_only")]),
-    hazard("SE3", "acknowledged number returns late and executes", &[sim("acked_executes")]),
+    hazard(
+        "SE3",
+        "acknowledged number returns late and executes",
+        &[sim("acked_executes"), cargo("unexecuted_is_new")],
+    ),
     hazard("SE4", "expiry by a clock: replicas differ", &[sim("expire_by_clock")]),
     hazard("SE5", "expired session opened again in silence", &[sim("session_reopened")]),
     hazard("SE6", "sure error for a proposed command", &[sim("refused_after_propose")]),
@@ -237,7 +241,12 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "RD14",
         "a change that nobody counted here, or another leader counted, is not found by a validation",
-        &[cargo("validates_over_borders"), cargo("validates_over_snapshot"), cargo("validates_another_count")],
+        &[
+            cargo("validates_over_borders"),
+            cargo("validates_over_snapshot"),
+            cargo("validates_another_count"),
+            cargo("decided_counts_as_tip"),
+        ],
     ),
     hazard("RD15", "a question confirms a leader whom the asker has left", &[cargo("question_of_another_ballot")]),
     hazard(
@@ -337,6 +346,8 @@ pub const OTHERS: &[&str] = &[
     // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
     // is known to be on the disk (ordering.md 8).
     "older_checkpoint_counts",
+    // A copy of a change of borders is applied although others followed it (ordering.md 8).
+    "border_applied_again",
     // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
     // none is released in time (ordering.md 4.1).
     "place_wait_fixed",

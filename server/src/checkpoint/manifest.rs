@@ -10,7 +10,7 @@ const MAGIC: [u8; 8] = *b"COPPSNAP";
 
 /// Format of manifest and stream. From the first release on, version N reads N and N-1 (experience.md 5); format 1 was
 /// never released.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// Where and when a snapshot was taken: everything but the pairs and the blobs. One value, at one instance
 /// (ordering.md 1.6).

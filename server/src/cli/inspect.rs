@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use clap::Subcommand;
 use coppice_btree::Op;
-use coppice_client::wire::{ChangeId, Command, Pack, PartitionId};
+use coppice_client::wire::{Command, Pack, PartitionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Record};
 use serde_json::{Map, Value, json};
@@ -180,7 +180,7 @@ fn describe_place(place: &Place, coding: Coding) -> Value {
             fields.insert("queries".into(), queries);
         }
         Work::Change { id, payload } => {
-            fields.insert("change".into(), ChangeId(id.0).to_string().into());
+            fields.insert("map_version".into(), id.0.into());
             let border = postcard::from_bytes::<BorderChange>(payload).ok();
             fields.insert("border".into(), border.map(|change| format!("{:?}", change.border)).into());
         }
@@ -353,13 +353,13 @@ mod tests {
 
     #[test]
     fn a_change_of_borders_and_limits_of_sessions_are_printed() {
-        let (id, version) = (ChangeId(5), coppice_client::wire::MapVersion(2));
+        let version = coppice_client::wire::MapVersion(5);
         let border = Border::Split { parent: PartitionId(1), child: PartitionId(2), at: "m".into(), replicas: vec![] };
-        let change = postcard::to_stdvec(&BorderChange { id, version, border }).expect("plain data");
+        let change = postcard::to_stdvec(&BorderChange { version, border }).expect("plain data");
         let work = Work::Change { id: coppice_ordering::ChangeId(5), payload: change.into() };
         let printed = described(&entry::place(&Place { ticket: ticket(1), prev: None, deadline: None, work }));
         let border = printed[0]["border"].as_str().expect("a border");
-        assert!(printed[0]["change"] == id.to_string().as_str() && border.starts_with("Split"), "{printed}");
+        assert!(printed[0]["map_version"] == 5 && border.starts_with("Split"), "{printed}");
         let limits = SessionLimits { sessions_max: 3, ..SessionLimits::default() };
         let printed = described(&entry::limits(&limits));
         assert_eq!((&printed[0]["do"], &printed[0]["sessions_max"]), (&json!("limits"), &json!(3)), "{printed}");

@@ -233,7 +233,7 @@ impl Control {
             let mut effects = Vec::new();
             let now = shard.now();
             let executing = Executing { deferred: true, ..Executing::speculating(speculation) };
-            let borders = SavedBorders::new(&machine, snapshot);
+            let borders = SavedBorders::new(&machine);
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             replica.executor_mut().set_digest_interval(launch.digest_interval);

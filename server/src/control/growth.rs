@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::wire::{
+    AdminReply, AdminRequest, ChangeId, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape,
+};
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
@@ -48,7 +50,7 @@ pub(crate) struct Driver {
     asked: BTreeMap<PartitionId, Instant>,
     balanced: Instant,
     /// Changes of borders whose ticket is released: the directory does not know yet.
-    released: BTreeSet<ChangeId>,
+    released: BTreeSet<MapVersion>,
     /// Steps that the directory has yet to decide.
     deciding: Deciding,
     /// Nodes that could not be told their number, and why.
@@ -129,10 +131,9 @@ impl Control {
         let longest = self.settings.handover_timeout;
         self.driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY + longest);
         let replicas = self.settings.replicas as usize;
-        let open = |id: &ChangeId| state.changes.values().filter_map(Change::border).any(|border| border.id == *id);
-        self.driver.released.retain(open);
+        self.driver.released.retain(|version| state.border(*version).is_some());
         let mut steps = steps(&state, view, replicas, &self.tried(&state, now));
-        let cut = |&change: &ChangeId| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { change }));
+        let cut = |&version: &MapVersion| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }));
         steps.extend(self.driver.released.iter().map(cut));
         let pending = !steps.is_empty() || !state.changes.is_empty();
         let here = |group| self.residents.running().contains_key(&group);
@@ -276,8 +277,8 @@ impl Control {
     }
 
     /// The ticket of a change of borders is released.
-    pub(crate) fn on_released(&mut self, change: ChangeId) {
-        self.driver.released.insert(change);
+    pub(crate) fn on_released(&mut self, version: MapVersion) {
+        self.driver.released.insert(version);
         self.drive();
     }
 

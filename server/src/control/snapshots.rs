@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::KeyRange;
-use coppice_client::wire::{ChangeId, FrameDecoder, NodeId, PartitionId};
+use coppice_client::wire::{FrameDecoder, MapVersion, NodeId, PartitionId};
 use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -144,7 +144,7 @@ impl Control {
                     Ok(Loaded { machine, instance, configuration, configured_at, promised }) => {
                         tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
                         if let (Some(group), Some(data)) = (shard.groups.get_mut(&group), machine.shard()) {
-                            group.borders.saved(instance, data.applied().to_vec());
+                            group.borders.saved(data.map_version());
                         }
                         // Below it the log has gaps, and votes that were overwritten: an older checkpoint is no way
                         // back. What says more of the log than this stands behind it there.
@@ -265,11 +265,11 @@ fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, group: &
     let logged = std::mem::take(&mut group.logged_bytes);
     group.older_bytes += logged;
     let taken = snapshot::take(&group.replica);
-    let (instance, applied) = (taken.head.instance, taken.applied);
+    let (instance, borders) = (taken.head.instance, taken.head.map_version);
     let done_shared = Arc::clone(shared);
     let done = move |written: Result<Written, CheckpointError>| {
         let owner = id.0 as usize % done_shared.shards();
-        let finish = move |shard: &mut Shard| checkpointed(shard, id, (instance, applied, logged), written);
+        let finish = move |shard: &mut Shard| checkpointed(shard, id, (instance, borders, logged), written);
         let mut input = crate::shard::ToShard::Call(Box::new(finish));
         while let Err(back) = done_shared.sender(owner).push(crate::mailbox::Lane::Consensus, input) {
             input = back;
@@ -287,7 +287,7 @@ fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, group: &
 fn checkpointed(
     shard: &mut Shard,
     id: PartitionId,
-    (instance, applied, logged): (Instance, Vec<ChangeId>, u64),
+    (instance, borders, logged): (Instance, MapVersion, u64),
     written: Result<Written, CheckpointError>,
 ) {
     let Some(group) = shard.groups.get_mut(&id) else { return };
@@ -298,7 +298,7 @@ fn checkpointed(
         Ok(Written { manifest, trim_upto }) => {
             group.checkpoint_bytes = manifest.bytes;
             group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(manifest.bytes).unwrap_or(usize::MAX));
-            group.borders.saved(instance, applied);
+            group.borders.saved(borders);
             group.checkpoint_at = Some(instance);
             group.alone = trim_upto == Some(instance);
             if let Some(upto) = trim_upto {
@@ -314,7 +314,7 @@ fn checkpointed(
         // It is as durable as an own one, and the parent waits for it.
         Err(CheckpointError::Present(..)) => {
             group.checkpoint_at = Some(instance);
-            group.borders.saved(instance, applied);
+            group.borders.saved(borders);
             saved(shard, id, instance);
         }
         Err(error) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_btree::Settled;
-use coppice_client::wire::{ChangeId, SessionId};
+use coppice_client::wire::{MapVersion, SessionId};
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
 use directory::{Directory, DirectoryReply, DirectoryState};
@@ -114,8 +114,8 @@ impl Machine {
         matches!(mark, Mark::Shard(mark) if mark.seals())
     }
 
-    /// Changes by which the batch took neighbours in.
-    pub fn joins(mark: &Mark) -> &[ChangeId] {
+    /// Versions of the changes by which the batch took neighbours in.
+    pub fn joins(mark: &Mark) -> &[MapVersion] {
         match mark {
             Mark::Shard(mark) => mark.joins(),
             Mark::Directory(_) => &[],

@@ -18,11 +18,11 @@ use bytes::{Bytes, BytesMut};
 use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Settled, Tree, Undo};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::reply::PackReply;
-use coppice_client::wire::{ChangeId, Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
+use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
 
-pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal, second};
+pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal};
 pub use changes::{CHANGES_KEPT, Changes};
 pub use mark::ShardMark;
 
@@ -39,14 +39,12 @@ use crate::sessions::{Answers, Numbers, SessionLimits, Sessions};
 pub struct Shard {
     partition: PartitionId,
     range: KeyRange,
-    /// The map version at which the bounds last changed.
+    /// The map version at which the bounds last changed, or the partition was sealed.
     map_version: MapVersion,
     tree: Tree,
     sessions: Sessions,
     session_limits: SessionLimits,
     chain: Chain,
-    /// Changes of the borders that were applied, oldest first.
-    applied: Vec<ChangeId>,
     /// No command and no read is taken any more: a neighbour takes this partition in (ordering.md 8).
     sealed: Option<Seal>,
     /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
@@ -90,8 +88,8 @@ struct Gathered<'a> {
     /// With the index of its first command in the batch.
     packs: Vec<(u32, Pack<'a>)>,
     ops: Vec<Op<'a>>,
-    /// Highest number per session in `packs`.
-    highest: BTreeMap<SessionId, u64>,
+    /// Per session in `packs`, the number above which all are new.
+    known_upto: BTreeMap<SessionId, u64>,
 }
 
 /// Buffers that live from batch to batch.
@@ -128,7 +126,6 @@ impl Shard {
             sessions,
             session_limits: SessionLimits::default(),
             chain: Chain::new(last_ticket),
-            applied: Vec::new(),
             sealed: None,
             inheritances: Vec::new(),
             undo: Undo::default(),
@@ -238,6 +235,7 @@ impl Shard {
             chain: self.chain,
             range: self.range.clone(),
             map_version: self.map_version,
+            changes: self.changes.count(),
             placed: self.placed.len(),
             moved: Vec::new(),
             forks: Vec::new(),
@@ -290,8 +288,8 @@ impl Shard {
 
     /// Whether all of a pack was executed before.
     fn repeats(&self, pack: &Pack<'_>) -> bool {
-        let executed = self.sessions.highest(pack.session());
-        pack.commands().all(|(number, _)| Some(number) <= executed)
+        let known = self.sessions.known_upto(pack.session());
+        pack.commands().all(|(number, _)| Some(number) <= known)
     }
 
     fn answer(&self, instance: Instance, index: u32, outcome: Outcome) -> Answer {
@@ -372,10 +370,9 @@ impl Shard {
     /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
     /// of its commands loads in bulk.
     fn gather<'a>(&self, index: u32, pack: &Pack<'a>, gathered: &mut Gathered<'a>) -> bool {
-        let Some(executed) = self.sessions.highest(pack.session()).filter(|_| !self.is_closed()) else { return false };
-        let highest = gathered.highest.get(&pack.session()).map_or(executed, |&gathered| gathered.max(executed));
+        let Some(known) = self.sessions.known_upto(pack.session()).filter(|_| !self.is_closed()) else { return false };
+        let mut last = gathered.known_upto.get(&pack.session()).map_or(known, |&gathered| gathered.max(known));
         let before = gathered.ops.len();
-        let mut last = highest;
         for (number, command) in pack.commands() {
             // Numbers ascend inside a pack, so the first one decides.
             if number <= last || matches!(command, Command::Load(_)) {
@@ -391,7 +388,7 @@ impl Shard {
                 }
             }
         }
-        gathered.highest.insert(pack.session(), last);
+        gathered.known_upto.insert(pack.session(), last);
         gathered.packs.push((index, *pack));
         true
     }
@@ -408,7 +405,7 @@ impl Shard {
         let before = self.undo.mark();
         self.tree.execute_batch(&gathered.ops, &mut results, &mut self.undo);
         gathered.ops.clear();
-        gathered.highest.clear();
+        gathered.known_upto.clear();
         let one_by_one = are_many_bytes(&results);
         if one_by_one {
             // An answer may become too large, which is found out pack by pack.
@@ -437,12 +434,12 @@ impl Shard {
         if self.is_closed() {
             return Outcome::Closed;
         }
-        if self.sessions.highest(session).is_none() && crate::mutant!(session_reopened) {
+        if !self.sessions.contains(session) && crate::mutant!(session_reopened) {
             self.sessions.open(session, 0, &self.session_limits, &mut mark.sessions);
         }
-        let Some(highest) = self.sessions.highest(session) else { return Outcome::SessionExpired };
         let lowest = pack.lowest_unacknowledged();
         self.sessions.acknowledge(session, lowest, instance.0, &self.session_limits, &mut mark.sessions);
+        let Some(known) = self.sessions.known_upto(session) else { return Outcome::SessionExpired };
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.numbers.clear();
         scratch.indexes.clear();
@@ -454,7 +451,7 @@ impl Shard {
                 reply.refused(CommandRefusal::Later);
                 continue;
             }
-            if ready.is_none() && number <= highest && repeat(&self.sessions, session, number, instance, &mut reply) {
+            if ready.is_none() && number <= known && repeat(&self.sessions, session, number, instance, &mut reply) {
                 continue;
             }
             // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
@@ -525,7 +522,8 @@ impl Shard {
         Shard { sessions: self.sessions.clone(), ..self.view() }
     }
 
-    /// A copy for reading only: O(1) for the tree and what is undecided, without the sessions.
+    /// A copy for reading only: O(1) for the tree and what is undecided, without the sessions. It counts its changes as
+    /// the original does, and remembers none of them.
     pub fn view(&self) -> Shard {
         Shard {
             partition: self.partition,
@@ -535,11 +533,10 @@ impl Shard {
             sessions: Sessions::default(),
             session_limits: self.session_limits,
             chain: self.chain,
-            applied: self.applied.clone(),
             sealed: self.sealed,
             inheritances: Vec::new(),
             undo: self.undo.clone(),
-            changes: Changes::default(),
+            changes: Changes::at(self.changes.count()),
             scratch: Scratch::default(),
             me: None,
             givers: None,
@@ -554,6 +551,9 @@ impl Shard {
         self.chain = mark.chain;
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
+        if !crate::mutant!(decided_counts_as_tip) {
+            self.changes = Changes::at(mark.changes);
+        }
     }
 
     /// The oldest batch is decided: what could take it back is dropped.

@@ -319,6 +319,8 @@ impl Replica {
                 }
                 self.order(now, Order::Installed { instance, configuration, configured_at, promised }, effects);
                 self.run_decided(now, effects);
+                // The snapshot is a decided state like any other; perhaps nothing is decided behind it for long.
+                self.serve_asked();
             }
             Input::Change { expected, configuration } => {
                 // A step that comes late must not bring back who was removed since.

@@ -75,12 +75,7 @@ impl Replica {
     /// Reads at the tip, or at the decided instance where nothing gets decided; tells where.
     pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance) {
         let (state, position) = self.state_to_read();
-        (read_from(state, position, self.counted(), request), position)
-    }
-
-    /// Whose changes are counted here: of the state at the tip, for as long as this replica runs.
-    fn counted(&self) -> Option<Version> {
-        (!self.is_out_of_patience()).then_some(self.version)
+        (read_from(state, position, Some(self.version), request), position)
     }
 
     fn state_to_read(&self) -> (&Machine, Instance) {
@@ -168,7 +163,7 @@ impl Replica {
     }
 }
 
-/// Reads a state. `counted`: it is the one whose changes this replica counts.
+/// Reads a state. `counted`: by whom its changes are counted.
 fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, request: &Request) -> Reply {
     let wrong = Reply::Refused(Refusal::WrongPartition);
     let Some(shard) = machine.shard() else { return wrong };

@@ -223,6 +223,17 @@ fn rd7_a_read_of_what_a_snapshot_replaces_is_not_answered() {
     assert!(effects.iter().any(refused), "its client asks again");
 }
 
+/// Nothing was decided behind the snapshot, and the reads that it reaches waited until something was.
+#[test]
+fn a_follower_answers_from_an_installed_snapshot_what_was_asked_before() {
+    let mut follower = Follower::new();
+    follower.hears(1, 2, Batch::NoOp, 1);
+    let ask = follower.is_asked();
+    assert_eq!(answers(&follower.is_told(ask, 5)), 0, "it is not as far as its leader");
+    assert_eq!(answers(&follower.step(snapshot(4))), 0, "nor is that snapshot");
+    assert_eq!(answers(&follower.step(snapshot(5))), 1);
+}
+
 /// An empty state at this instance.
 fn snapshot(instance: u64) -> Input {
     Input::Installed {
@@ -423,6 +434,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("patient_unconfirmed", "patience::rd1_a_leader_without_patience_waits_for_its_confirmation"),
         ("validates_anything", "validation::rd14_a_range_that_has_changed_is_told"),
         ("validates_another_count", "validation::rd14_what_was_counted_elsewhere_or_in_another_life_means_nothing"),
+        ("decided_counts_as_tip", "validation::rd14_a_leader_without_patience_counts_the_changes_of_what_is_decided"),
         ("patient_skips_gate", "patience::rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("replica::tests::{test}"));

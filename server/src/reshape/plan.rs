@@ -32,6 +32,7 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
             Change::Split(_) | Change::Merge(_) => {}
         }
     }
+    steps.extend(placements(state).filter_map(|(partition, _)| without_stray_learners(state, view, partition)));
     let gone = state.absorbed.iter().filter(|(partition, absorbed)| is_on_disk(state, view, **partition, absorbed));
     steps.extend(gone.map(|(&partition, _)| Step::Decide(DirectoryCommand::Reshape(Reshape::Gone { partition }))));
     hand_over(state, view, &mut steps);
@@ -51,7 +52,7 @@ fn is_on_disk(state: &DirectoryState, view: &View, partition: PartitionId, absor
     let mut beside = heir.replicas.iter().filter(|info| ending.replica_on(info.node).is_some());
     let saved = |info: &ReplicaInfo| {
         let replica = view.node(info.node).and_then(|local| local.replicas.get(&absorbed.heir));
-        replica.is_some_and(|replica| replica.replica == info.replica && replica.saved.contains(&absorbed.join))
+        replica.is_some_and(|replica| replica.replica == info.replica && replica.saved >= absorbed.version)
     };
     state.change_of(partition).is_none() && beside.all(saved)
 }
@@ -125,6 +126,21 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
         return None;
     }
     configure(&target, &BTreeSet::new())
+}
+
+/// Removes learners that no move names: a configuration that was to add them came to the group's leader when the move
+/// had been called off. Their leader would send to them for ever.
+fn without_stray_learners(state: &DirectoryState, view: &View, partition: PartitionId) -> Option<Step> {
+    let Led { leader, report } = view.led(partition).filter(|led| !led.report.learners.is_empty())?;
+    let entry = state.map.entry(partition).filter(|_| state.change_of(partition).is_none())?;
+    let named: BTreeSet<ReplicaId> = entry.replicas.iter().map(|info| info.replica).collect();
+    let voters: BTreeSet<ReplicaId> = report.voters.iter().copied().collect();
+    // Else what is known of the group or of the directory is of another time.
+    if voters != named {
+        return None;
+    }
+    let configuration = Configuration { voters: core_ids(voters), ..Configuration::default() };
+    Some(Step::Configure { leader, partition, expected: report.configured_at, configuration })
 }
 
 /// Whether a majority of these replicas of the group answers.
@@ -254,7 +270,7 @@ pub fn balance(state: &DirectoryState, view: &View) -> Option<Step> {
         for replica in entry.replicas.iter().filter(|replica| replica.role == Role::Voter && member(replica.node)) {
             let gain = count(led.leader).saturating_sub(count(replica.node));
             let better = best.is_none_or(|(known, ..)| gain > known);
-            let has_room = view.node(replica.node).is_none_or(|local| !local.disk_full);
+            let has_room = view.node(replica.node).is_none_or(|local| !local.node.disk_full);
             if gain >= 2 && better && view.is_up(replica.node) && has_room && follows(replica.replica) {
                 best = Some((gain, entry.partition, led.leader, replica.node));
             }

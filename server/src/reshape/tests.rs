@@ -251,6 +251,24 @@ fn a_cancelled_move_sends_its_learners_away() {
 }
 
 #[test]
+fn a_learner_that_came_late_to_a_cancelled_move_goes() {
+    let mut model = Model::new(4, 1);
+    model.begin(relocation(1, &[2, 3, 4]));
+    let steps = steps(model.state(), &model.view(), 3, &BTreeSet::new());
+    let [late @ Step::Configure { .. }] = &steps[..] else { panic!("{steps:?}") };
+    // It is on its way to the leader while the move is called off, and ends.
+    execute(&mut model.directory, &DirectoryCommand::Reshape(Reshape::Cancel { change: ChangeId(1) }));
+    model.settle();
+    let report = &mut model.groups.get_mut(&PartitionId(1)).expect("known").1;
+    let Step::Configure { configuration, .. } = late else { panic!("{late:?}") };
+    report.learners = configuration.learners.iter().map(|id| ReplicaId(id.0)).collect();
+    report.configured_at += 10;
+    model.settle();
+    assert!(model.groups[&PartitionId(1)].1.learners.is_empty(), "nobody asked for it any more");
+    assert_eq!((model.nodes_of(1), model.state().changes.len()), (vec![1, 2, 3], 0));
+}
+
+#[test]
 fn a_move_onto_a_node_that_goes_is_called_off() {
     let mut model = Model::new(5, 1);
     model.begin(relocation(1, &[2, 3, 4]));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use coppice_client::wire::{ChangeId, NodeId};
+use coppice_client::wire::{MapVersion, NodeId};
 use coppice_ordering::{Instance, ReplicaId, Ticket};
 
 use super::lag::Lag;
@@ -37,7 +37,7 @@ pub struct Group {
     pub alone: bool,
     /// A snapshot is being fetched.
     pub installing: bool,
-    /// Changes of borders that are on the disk.
+    /// The borders that are on the disk.
     pub borders: SavedBorders,
     /// Closed batches as they were last published: full, idle, due.
     pub closed: [u64; 3],
@@ -98,8 +98,8 @@ pub struct GroupStatus {
     pub lags: BTreeMap<NodeId, (u64, u64)>,
     /// Its group's membership.
     pub report: GroupReport,
-    /// Changes of borders that are on its disk.
-    pub saved: Vec<ChangeId>,
+    /// The map version of its borders on its disk.
+    pub saved: MapVersion,
 }
 
 impl Group {
@@ -136,7 +136,7 @@ impl Group {
             digests: executor.digests().chain(executor.digest_now()).collect(),
             lags: lags.collect(),
             report: GroupReport::of(paxos),
-            saved: self.borders.changes().to_vec(),
+            saved: self.borders.version(),
         }
     }
 

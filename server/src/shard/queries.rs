@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
 use coppice_client::map::{Entry, PartitionMap, Role};
-use coppice_client::wire::{ChangeId, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
+use coppice_client::wire::{self, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::multicast::{
     Change, Coordinator, CoordinatorSettings, Effect, Input, Query, Refusal as NotTaken,
 };
@@ -58,8 +58,8 @@ pub(super) struct Queries {
     drawn: usize,
     /// Letters between groups of this shard.
     letters: VecDeque<Letter>,
-    /// Changes of borders that this coordinator has released.
-    released: BTreeSet<ChangeId>,
+    /// Changes of borders that this coordinator has released, and the directory has yet to end.
+    released: BTreeSet<wire::MapVersion>,
     /// Parts whose clients are not connected yet.
     parked: VecDeque<(Clock, Box<QueryPart>)>,
     /// How long they wait for that.
@@ -212,7 +212,7 @@ impl Shard {
 
     fn on_cut(&mut self, query: QueryId, ticket: Ticket, deadline: Option<Duration>) {
         let Some(asked) = self.queries.asked.get_mut(&query) else { return };
-        let version = coppice_client::wire::MapVersion(asked.version.0);
+        let version = wire::MapVersion(asked.version.0);
         let parts = std::mem::take(&mut asked.parts);
         let cut = Cut { ticket: translate::ticket(ticket), version, deadline, parts };
         let origin = asked.origin;
@@ -273,17 +273,18 @@ impl Shard {
     }
 
     /// Changes of borders that are decided and not known to be released, oldest first.
-    fn decided_changes(&self) -> Vec<Change> {
+    fn decided_changes(&mut self) -> Vec<Change> {
         let Some(group) = self.groups.get(&PartitionId::DIRECTORY) else { return Vec::new() };
         let Some(state) = group.replica.decided_directory() else { return Vec::new() };
+        self.queries.released.retain(|version| state.border(*version).is_some());
         borders::changes(&state, &self.queries.released)
     }
 
     /// A change of borders is placed in all its partitions and released: the directory is to know.
     fn on_released_change(&mut self, id: coppice_ordering::ChangeId) {
-        let id = ChangeId(id.0);
-        self.queries.released.insert(id);
-        self.shared.tell_control(ToControl::Call(Box::new(move |control| control.on_released(id))));
+        let version = wire::MapVersion(id.0);
+        self.queries.released.insert(version);
+        self.shared.tell_control(ToControl::Call(Box::new(move |control| control.on_released(version))));
     }
 
     /// Takes over the decided map, never one that is only executed (reliability.md MV13); `true` if it is newer.

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ChangeId, CommandRefusal, PartitionId, SessionId};
+use coppice_client::wire::{CommandRefusal, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Instance, Record};
 use coppice_server::entry::{Entry as LogEntry, entries};
 use coppice_server::log::Entry as Line;
-use coppice_server::machine::shard::{Awaited, Border, BorderChange, Inheritance, Shard, second};
+use coppice_server::machine::shard::{Awaited, Border, BorderChange, Inheritance, Shard};
 use coppice_server::machine::{Answer, Machine, Outcome};
 
 use crate::check::event::{Call, Change, Entry, Event, LogLine, Position};
@@ -260,8 +260,8 @@ struct Replay<'a> {
     dump: Dump,
     /// Who opened each session.
     clients: HashMap<SessionId, u64>,
-    /// Where partitions were sealed, by the change that joins them to their neighbours.
-    seals: HashMap<ChangeId, Position>,
+    /// Where partitions were sealed.
+    seals: HashMap<PartitionId, Position>,
     /// What sealed partitions leave, once their logs are replayed to the end.
     inheritances: Vec<Inheritance>,
     /// The log that the current batch is taken from, and its ballot there.
@@ -296,7 +296,7 @@ impl Replay<'_> {
     ) -> Result<(), DumpError> {
         let mut parked: Vec<(Awaited, Running)> = Vec::new();
         loop {
-            let known = |awaited: &Awaited| self.inheritances.iter().any(|left| left.seal.join == awaited.join);
+            let known = |awaited: &Awaited| self.inheritances.iter().any(|left| left.partition == awaited.partition);
             let running = match begins.pop_front() {
                 Some(begin) => {
                     let batches = logs.remove(&begin.partition).unwrap_or_default();
@@ -349,7 +349,7 @@ impl Replay<'_> {
             if let Some(awaited) = Machine::awaits(&mark) {
                 // The batch runs again when its neighbour's state is there.
                 machine.undo(mark);
-                let left = self.inheritances.iter().find(|left| left.seal.join == awaited.join).cloned();
+                let left = self.inheritances.iter().find(|left| left.partition == awaited.partition).cloned();
                 running.left.push_front((instance, held));
                 if left.is_some_and(|left| running.machine.inherit(left)) {
                     continue;
@@ -456,17 +456,17 @@ impl Replay<'_> {
 
     /// A change of borders in the checkers' words, as it stands in the log of one of its partitions.
     fn told(&mut self, change: &BorderChange, at: Position) -> Option<Change<'static>> {
-        let id = change.id.0;
+        let id = change.version.0;
         match &change.border {
             Border::Split { parent, child, at: key, .. } if parent.0 == at.partition => {
                 Some(Change::Split { id, key: text(key), to: child.0 })
             }
-            Border::Seal { .. } => {
-                self.seals.entry(second(change.id)).or_insert(at);
+            Border::Seal { partition, .. } => {
+                self.seals.entry(*partition).or_insert(at);
                 Some(Change::Seal { id })
             }
-            Border::Join { heir, .. } if heir.0 == at.partition => {
-                let from = self.seals.get(&change.id).copied()?;
+            Border::Join { partition, heir } if heir.0 == at.partition => {
+                let from = self.seals.get(partition).copied()?;
                 Some(Change::Take { id, from })
             }
             Border::Join { heir, .. } => Some(Change::End { id, to: heir.0 }),

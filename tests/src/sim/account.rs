@@ -242,7 +242,7 @@ impl Known {
     /// What a ticket's change does in the log of `group`.
     fn told(&self, group: PartitionId, place: &Place) -> Option<Change<'static>> {
         let change: BorderChange = border_of(place)?;
-        let id = change.id.0;
+        let id = change.version.0;
         Some(match change.border {
             // The child places the ticket too: it begins with it.
             Border::Split { parent, .. } if parent != group => return None,

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_client::map::{NodeState, PartitionMap};
-use coppice_client::wire::{ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
+use coppice_client::wire::{ChangeId, MapVersion, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
 use coppice_ordering::ReplicaId;
-use coppice_server::machine::directory::{Change, DirectoryCommand, DirectoryState, Reshape};
+use coppice_server::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
 use coppice_server::net::rpc::{GroupReport, LocalReplica, LocalStatus};
 use coppice_server::net::translate::wire_replica;
 use coppice_server::replica::Input;
@@ -49,7 +49,7 @@ pub struct Driver {
     asked: BTreeMap<PartitionId, Nanos>,
     balanced: Nanos,
     /// Changes of borders whose ticket is released: the directory does not know yet.
-    released: BTreeSet<ChangeId>,
+    released: BTreeSet<MapVersion>,
     /// Steps that the directory has yet to decide, by the streams of their answers, and since when.
     deciding: Deciding,
     waiting: BTreeMap<u32, (Nanos, DirectoryCommand)>,
@@ -139,13 +139,12 @@ impl World {
         let late = driver.waiting.extract_if(.., |_, (asked, _)| now - *asked >= DIRECTORY_TIMEOUT);
         late.for_each(|(_, (_, command))| driver.deciding.end(&command));
         driver.asked.retain(|_, asked| now - *asked < HANDOVER_MEMORY);
-        let open = |id: &ChangeId| state.changes.values().filter_map(Change::border).any(|border| border.id == *id);
-        driver.released.retain(open);
+        driver.released.retain(|version| state.border(*version).is_some());
         let slow = |group: PartitionId| driver.asked.get(&group).is_some_and(|&asked| now - asked >= HANDOVER_TIMEOUT);
         let tried = state.changes.iter().filter(|(_, change)| change.groups().any(slow)).map(|(&id, _)| id).collect();
         let mut steps = steps(&state, view, self.replicas, &tried);
         let released = driver.released.iter();
-        steps.extend(released.map(|&change| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { change }))));
+        steps.extend(released.map(|&version| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }))));
         let pending = !steps.is_empty() || !state.changes.is_empty();
         let balances = !pending && now - driver.balanced >= HANDOVER_TIMEOUT;
         if balances {
@@ -275,8 +274,8 @@ impl World {
     }
 
     /// The ticket of a change of borders is released.
-    pub fn on_released_change(&mut self, node: usize, change: ChangeId) {
-        self.nodes[node].control.driver.released.insert(change);
+    pub fn on_released_change(&mut self, node: usize, version: MapVersion) {
+        self.nodes[node].control.driver.released.insert(version);
         self.drive(node);
     }
 }
@@ -410,12 +409,16 @@ fn state_of(map: &PartitionMap, node: NodeId) -> Option<NodeState> {
 /// What a node says of itself.
 fn status(node: usize, each: &Node) -> LocalStatus {
     LocalStatus {
-        node: NodeStatus { id: NodeId(node as u32 + 1), up: true, ..NodeStatus::default() },
+        node: NodeStatus {
+            id: NodeId(node as u32 + 1),
+            up: true,
+            disk_full: each.store.is_full(),
+            ..NodeStatus::default()
+        },
         map_version: each.control.map.version.0,
         replicas: each.hosts.iter().map(|(&group, host)| (group, replica_status(host))).collect(),
         warnings: Vec::new(),
         full: each.store.is_full().then(|| "its disk is full".to_owned()),
-        disk_full: each.store.is_full(),
     }
 }
 
@@ -424,7 +427,7 @@ fn replica_status(host: &Host) -> LocalReplica {
     let leader = host.replica.leader().and_then(|leader| host.nodes.get(&leader));
     LocalReplica {
         replica: wire_replica(host.me),
-        saved: host.borders.changes().to_vec(),
+        saved: host.borders.version(),
         leads: host.replica.is_leading(),
         leader: leader.map(|&leader| NodeId(leader as u32 + 1)),
         ballot: (paxos.ballot().round.0, wire_replica(paxos.ballot().replica)),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
-use coppice_client::wire::{ChangeId, Command, Pack, PartitionId, Position, SessionId};
+use coppice_client::wire::{Command, MapVersion, Pack, PartitionId, Position, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Ticket};
 use coppice_server::entry::{Entry, entries};
@@ -39,7 +39,7 @@ type Bounds = (Bytes, Option<Bytes>);
 #[derive(Debug, Default)]
 pub struct Ledger {
     models: BTreeMap<PartitionId, Model>,
-    applied: BTreeSet<(PartitionId, ChangeId)>,
+    applied: BTreeSet<(PartitionId, MapVersion)>,
     /// Who opened each session.
     clients: BTreeMap<SessionId, u64>,
     /// Where each command, by client and number, took effect.
@@ -178,7 +178,7 @@ impl Ledger {
     fn place(&mut self, group: PartitionId, place: &Place) {
         if let Work::Change { payload, .. } = &place.work
             && let Ok(change) = postcard::from_bytes::<BorderChange>(payload)
-            && self.applied.insert((group, change.id))
+            && self.applied.insert((group, change.version))
         {
             self.change(group, &change.border);
         }

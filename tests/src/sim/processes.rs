@@ -183,7 +183,7 @@ impl World {
             self.fail(check, what);
         }
         self.check_start(node, group, snapshot, machine.digest());
-        let borders = SavedBorders::new(&machine, snapshot);
+        let borders = SavedBorders::new(&machine);
         if campaign_first {
             self.reached.note("start: is to lead first");
         }

@@ -7,7 +7,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use coppice_client::map::{Entry, PartitionMap, Role};
-use coppice_client::wire::{ChangeId, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
+use coppice_client::wire::{self, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::multicast::{
     Change, Coordinator, CoordinatorSettings, Effect, Input, Query, Refusal as NotTaken,
 };
@@ -33,8 +33,8 @@ pub struct Desk {
     map: Arc<PartitionMap>,
     asked: BTreeMap<QueryId, (Origin, Cut)>,
     next: u64,
-    /// Changes of borders that this coordinator has released.
-    released: BTreeSet<ChangeId>,
+    /// Changes of borders that this coordinator has released, and the directory has yet to end.
+    released: BTreeSet<wire::MapVersion>,
 }
 
 impl Desk {
@@ -163,8 +163,8 @@ impl World {
                 self.end_query(node, query, reply);
             }
             Effect::Changed { id, .. } => {
-                self.nodes[node].desk.released.insert(ChangeId(id.0));
-                self.on_released_change(node, ChangeId(id.0));
+                self.nodes[node].desk.released.insert(wire::MapVersion(id.0));
+                self.on_released_change(node, wire::MapVersion(id.0));
             }
         }
     }
@@ -208,11 +208,12 @@ impl World {
         }
     }
 
-    fn decided_changes(&self, node: usize) -> Vec<Change> {
-        let each = &self.nodes[node];
+    fn decided_changes(&mut self, node: usize) -> Vec<Change> {
+        let each = &mut self.nodes[node];
         let host = each.hosts.get(&PartitionId::DIRECTORY);
-        let state = host.and_then(|host| host.replica.decided_directory());
-        state.map(|state| borders::changes(&state, &each.desk.released)).unwrap_or_default()
+        let Some(state) = host.and_then(|host| host.replica.decided_directory()) else { return Vec::new() };
+        each.desk.released.retain(|version| state.border(*version).is_some());
+        borders::changes(&state, &each.desk.released)
     }
 
     /// Takes over the decided map, never one that is only executed (reliability.md MV13); `true` if it is newer.

@@ -1,7 +1,7 @@
 //! Snapshots: written now and then, and fetched by a replica that is too far behind, that joins, or whose own state is
 //! gone (ordering.md 1.6).
 
-use coppice_client::wire::{ChangeId, PartitionId};
+use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::log::{Append, Entry};
 use coppice_server::replica::Input;
@@ -31,8 +31,8 @@ pub enum Wish {
 #[derive(Clone, Debug)]
 pub struct Writing {
     instance: Instance,
-    /// Changes of borders that are in it.
-    applied: Vec<ChangeId>,
+    /// The map version of its borders.
+    borders: MapVersion,
     /// It came from another node; none: it is this one's own.
     wish: Option<Wish>,
 }
@@ -65,7 +65,7 @@ impl World {
     /// Begins to write a checkpoint: one of this node's, or a snapshot that has come, with what it was fetched for.
     fn write_checkpoint(&mut self, node: usize, group: PartitionId, saved: Saved, wish: Option<Wish>) {
         let took = self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
-        let writing = Writing { instance: saved.instance, applied: saved.applied.clone(), wish };
+        let writing = Writing { instance: saved.instance, borders: saved.borders, wish };
         match self.nodes[node].store.begin_checkpoint(group, saved) {
             Ok(checkpoint) => {
                 let (life, at) = (self.nodes[node].life, self.now + took);
@@ -152,7 +152,7 @@ impl World {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.snapshotting = false;
         let instance = writing.instance;
-        host.borders.saved(instance, writing.applied);
+        host.borders.saved(writing.borders);
         if let Some(upto) = older {
             self.reached.note("checkpoint: the log below an older one goes");
             let entry = Entry::Trimmed { group, upto };
@@ -258,7 +258,7 @@ impl World {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         host.installing = false;
         if let Some(data) = loaded.machine.shard() {
-            host.borders.saved(loaded.instance, data.applied().to_vec());
+            host.borders.saved(data.map_version());
         }
         let me = host.me;
         self.oracle.installed(group, me, loaded.instance);

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::ChangeId;
-use coppice_ordering::MapVersion;
+use coppice_client::wire::MapVersion;
 use coppice_ordering::multicast::Change;
 
 use super::{Change as Decided, DirectoryState};
+use crate::machine::shard::BorderChange;
 use crate::net::translate;
 
 /// Every partition that holds keys.
@@ -17,12 +17,13 @@ pub fn partitions(map: &PartitionMap) -> BTreeSet<coppice_ordering::PartitionId>
 }
 
 /// Changes of borders that are decided and not known to be `released`, oldest first.
-pub fn changes(state: &DirectoryState, released: &BTreeSet<ChangeId>) -> Vec<Change> {
-    let borders = state.changes.values().filter_map(Decided::border).filter(|change| !released.contains(&change.id));
+pub fn changes(state: &DirectoryState, released: &BTreeSet<MapVersion>) -> Vec<Change> {
+    let open = |change: &&BorderChange| !released.contains(&change.version);
+    let borders = state.changes.values().filter_map(Decided::border).filter(open);
     let mut changes: Vec<Change> = borders
         .map(|change| Change {
-            id: coppice_ordering::ChangeId(change.id.0),
-            map: MapVersion(change.version.0),
+            id: coppice_ordering::ChangeId(change.version.0),
+            map: coppice_ordering::MapVersion(change.version.0),
             partitions: change.partitions().into_iter().map(translate::core_partition).collect(),
             payload: postcard::to_stdvec(change).expect("a change is plain data").into(),
         })

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DirectoryReply, DirectoryState};
 use crate::failpoints::failpoint;
-use crate::machine::shard::{Border, BorderChange, second};
+use crate::machine::shard::{Border, BorderChange};
 
 /// Ends of changes that are remembered, to answer whoever asks again.
 const ENDED_MAX: usize = 256;
@@ -35,8 +35,8 @@ pub enum Change {
 pub struct Absorbed {
     /// The neighbour.
     pub heir: PartitionId,
-    /// The change that a checkpoint of the neighbour must include.
-    pub join: ChangeId,
+    /// The version of the change that a checkpoint of the neighbour must include.
+    pub version: MapVersion,
 }
 
 /// A group gets other replicas: they join as learners, then one configuration replaces the voters (ordering.md 1.5).
@@ -217,8 +217,8 @@ pub enum Reshape {
     },
     /// The ticket of a change of borders is placed in all its partitions and released.
     Released {
-        /// The ticket's name: see [`BorderChange::id`].
-        change: ChangeId,
+        /// See [`BorderChange::version`].
+        version: MapVersion,
     },
     /// All replicas of its heir have what they took in on disk: the partition is needed no more.
     Gone {
@@ -239,6 +239,12 @@ impl DirectoryState {
         self.changes.iter().find(touches).map(|(&id, change)| (id, change))
     }
 
+    /// The change of borders under way that leads to the map of `version`, and the operator's name for it.
+    pub fn border(&self, version: MapVersion) -> Option<(ChangeId, &BorderChange)> {
+        let mut borders = self.changes.iter().filter_map(|(&id, change)| Some((id, change.border()?)));
+        borders.find(|(_, border)| border.version == version)
+    }
+
     /// What became of a change that ended lately.
     pub fn ended(&self, change: ChangeId) -> Option<Ended> {
         self.ended.iter().find(|(id, _)| *id == change).map(|&(_, ended)| ended)
@@ -255,7 +261,7 @@ impl DirectoryState {
             Reshape::Cancel { change } => self.cancel(change),
             Reshape::Split { change, partition, at } => self.split(change, partition, at),
             Reshape::Merge { change, partition, heir } => self.merge(change, partition, heir),
-            Reshape::Released { change } => self.released(change),
+            Reshape::Released { version } => self.released(version),
             Reshape::Gone { partition } => self.gone(partition),
             Reshape::Unmoved { change } => self.unmoved(change),
         }
@@ -456,7 +462,7 @@ impl DirectoryState {
         let new = Entry { partition: child, low: at.clone(), high: entry.high, version, replicas: replicas.clone() };
         self.map.partitions.insert(place, new);
         let border = Border::Split { parent: partition, child, at, replicas };
-        self.changes.insert(change, Change::Split(BorderChange { id: change, version, border }));
+        self.changes.insert(change, Change::Split(BorderChange { version, border }));
         failpoint!("change.split");
         DirectoryReply::Done
     }
@@ -486,24 +492,19 @@ impl DirectoryState {
         // The version tells the coordinator that there is something to do.
         self.edit(partition, |_| {});
         let border = Border::Seal { partition, heir };
-        let change_of_borders = BorderChange { id: change, version: self.map.version, border };
+        let change_of_borders = BorderChange { version: self.map.version, border };
         self.changes.insert(change, Change::Merge(change_of_borders));
         failpoint!("change.merge");
         DirectoryReply::Done
     }
 
-    fn released(&mut self, id: ChangeId) -> DirectoryReply {
-        let ticket = |(_, change): &(&ChangeId, &Change)| change.border().is_some_and(|border| border.id == id);
-        let Some((&change, found)) = self.changes.iter().find(ticket) else {
-            // The second ticket of a merge bears another name than the change.
-            let known = self.changes.contains_key(&id) || self.ended(second(id)).is_some();
-            return if known { DirectoryReply::Done } else { self.unknown(id) };
-        };
-        match found.border().map(|border| border.border.clone()) {
-            Some(Border::Split { child, .. }) => self.end(change, Ended::Made(child)),
-            Some(Border::Seal { partition, heir }) => self.join(change, partition, heir),
-            Some(Border::Join { heir, .. }) => self.end(change, Ended::Made(heir)),
-            None => {}
+    fn released(&mut self, version: MapVersion) -> DirectoryReply {
+        // Else it was released before: nothing else is ever known by that version.
+        let Some((change, border)) = self.border(version) else { return DirectoryReply::Done };
+        match border.border.clone() {
+            Border::Split { child, .. } => self.end(change, Ended::Made(child)),
+            Border::Seal { partition, heir } => self.join(change, partition, heir),
+            Border::Join { heir, .. } => self.end(change, Ended::Made(heir)),
         }
         failpoint!("change.released");
         DirectoryReply::Done
@@ -522,9 +523,9 @@ impl DirectoryState {
         });
         let version = self.map.version;
         self.map.ending.push(Entry { version, ..ending });
-        self.absorbed.insert(partition, Absorbed { heir, join: second(change) });
+        self.absorbed.insert(partition, Absorbed { heir, version });
         let border = Border::Join { partition, heir };
-        let next = BorderChange { id: second(change), version, border };
+        let next = BorderChange { version, border };
         self.changes.insert(change, Change::Merge(next));
     }
 

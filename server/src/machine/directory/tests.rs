@@ -1,15 +1,18 @@
 //! The directory's commands, one by one and repeated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use coppice_btree::KeyRange;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::{ChangeId, ClusterId, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
-use coppice_ordering::{Batch, Commands, Instance};
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
+use super::borders;
 use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Ended, Reason, Reshape};
 use crate::machine::Outcome;
-use crate::machine::shard::second;
+use crate::machine::shard::Shard;
 
 fn addresses(node: u32) -> Addresses {
     Addresses { native: format!("h{node}:1"), peer: format!("h{node}:2"), ..Addresses::default() }
@@ -181,7 +184,15 @@ fn a_lost_disk_comes_back_as_another_node() {
 fn cut(directory: &mut Directory, change: u64, at: &'static str) {
     let (change, partition) = (ChangeId(change), PartitionId(1));
     reshape(directory, Reshape::Split { change, partition, at: Bytes::from(at) });
-    reshape(directory, Reshape::Released { change });
+    release(directory);
+}
+
+/// The ticket of the change of borders that is under way is released.
+fn release(directory: &mut Directory) -> MapVersion {
+    let version = directory.state().changes.values().find_map(|change| Some(change.border()?.version));
+    let version = version.expect("a change of borders is under way");
+    assert_eq!(reshape(directory, Reshape::Released { version }), DirectoryReply::Done);
+    version
 }
 
 fn merge(change: u64, partition: u32, heir: u32) -> Reshape {
@@ -214,15 +225,17 @@ fn a_merge_is_sealed_then_joined_then_forgotten() {
     assert_eq!(bounds(&directory).len(), 2, "the keys are still those of the partition that is being sealed");
     let busy = Reason::Busy { partition: PartitionId(1), change: ChangeId(2) };
     assert_eq!(reshape(&mut directory, begin(3, 1, &[1, 2, 4])), DirectoryReply::Refused(busy));
+    let sealed = release(&mut directory);
     for _ in 0..2 {
-        assert_eq!(reshape(&mut directory, Reshape::Released { change: ChangeId(2) }), DirectoryReply::Done);
+        assert_eq!(reshape(&mut directory, Reshape::Released { version: sealed }), DirectoryReply::Done);
         assert_eq!(bounds(&directory), [(1, String::new(), None)]);
         assert!(directory.state().map.group(PartitionId(2)).is_some(), "its replicas are needed still");
     }
     let gone = Reshape::Gone { partition: PartitionId(2) };
     assert!(matches!(reshape(&mut directory, gone.clone()), DirectoryReply::Refused(Reason::Busy { .. })));
+    let joined = release(&mut directory);
     for _ in 0..2 {
-        assert_eq!(reshape(&mut directory, Reshape::Released { change: second(ChangeId(2)) }), DirectoryReply::Done);
+        assert_eq!(reshape(&mut directory, Reshape::Released { version: joined }), DirectoryReply::Done);
         assert_eq!(directory.state().ended(ChangeId(2)), Some(Ended::Made(PartitionId(1))));
     }
     cut(&mut directory, 5, "m");
@@ -233,6 +246,36 @@ fn a_merge_is_sealed_then_joined_then_forgotten() {
     assert!(directory.state().map.group(PartitionId(2)).is_none());
     assert_eq!(reshape(&mut directory, merge(6, 3, 1)), DirectoryReply::Done);
     assert_eq!(reshape(&mut directory, merge(2, 2, 1)), DirectoryReply::Done, "asked again, and not done again");
+}
+
+/// The partition remembered by the operator's name what it had applied, and the coordinator what it had released: one
+/// used again, long after the directory had forgotten it, was decided and never carried out.
+#[test]
+fn a_name_used_again_after_many_others_is_another_change() {
+    let mut directory = created(4);
+    let mut shard = Shard::new(PartitionId(1), KeyRange::all(), MapVersion(1));
+    let mut split = |directory: &mut Directory, change: u64, at: String| {
+        let (change, partition) = (ChangeId(change), PartitionId(1));
+        let at = Bytes::from(at);
+        assert_eq!(reshape(directory, Reshape::Split { change, partition, at: at.clone() }), DirectoryReply::Done);
+        // What the coordinator sends; its name is new each time.
+        let [border] = &borders::changes(directory.state(), &BTreeSet::new())[..] else { panic!("one change") };
+        let n = border.id.0;
+        let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
+        let work = Work::Change { id: border.id, payload: border.payload.clone() };
+        let prev = shard.last_ticket();
+        let place = Place { ticket: Ticket { ballot, n }, prev, deadline: None, work };
+        let batch = Batch::Commands(Commands::new(1, crate::entry::place(&place)));
+        shard.execute(Instance(n), &batch, &mut Vec::new());
+        assert_eq!(shard.range().high.as_deref(), Some(&at[..]), "it is carried out");
+        release(directory);
+    };
+    split(&mut directory, 7, "z".into());
+    for number in 0..300_u32 {
+        split(&mut directory, 1_000 + u64::from(number), format!("y{:05}", 999 - number));
+    }
+    split(&mut directory, 7, "c".into());
+    assert_eq!(directory.state().ended(ChangeId(7)), Some(Ended::Made(PartitionId(303))));
 }
 
 /// Seed 927: the last partition of the first map was merged away, and the next split gave its name to the child; nodes
@@ -246,8 +289,8 @@ fn the_name_of_a_partition_that_was_merged_away_is_never_given_again() {
     let mut directory = Directory::new(DirectoryState::default());
     execute(&mut directory, DirectoryCommand::Create { map, settings: BTreeMap::new() });
     reshape(&mut directory, merge(5, 2, 1));
-    reshape(&mut directory, Reshape::Released { change: ChangeId(5) });
-    reshape(&mut directory, Reshape::Released { change: second(ChangeId(5)) });
+    release(&mut directory);
+    release(&mut directory);
     assert_eq!(reshape(&mut directory, Reshape::Gone { partition: PartitionId(2) }), DirectoryReply::Done);
     cut(&mut directory, 6, "k");
     assert_eq!(directory.state().map.partitions[1].partition, PartitionId(3));

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Snapshot, Tree, UndoMark};
 use coppice_client::map::ReplicaInfo;
-use coppice_client::wire::{ChangeId, MapVersion, PartitionId};
+use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_ordering::{Chain, Instance, Ticket};
 use serde::{Deserialize, Serialize};
 
@@ -15,16 +15,13 @@ use super::{Shard, ShardMark};
 use crate::failpoints::failpoint;
 use crate::sessions::Sessions;
 
-/// Changes of a partition's borders whose ids are remembered: each was the only one under way for its partition, so a
-/// repetition comes before many others.
-const APPLIED_MAX: usize = 64;
-
-/// A change of borders as it stands in a partition's log. It is applied once: its id is remembered.
+/// A change of borders as it stands in a partition's log.
+///
+/// The directory decides one change of a partition at a time, and each raises the map's version. So a partition applies
+/// a change once: when its version is above that of the last change applied there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BorderChange {
-    /// Its name. The second ticket of a merge has one of its own: see [`second`].
-    pub id: ChangeId,
-    /// The map that it leads to.
+    /// The map that it leads to, and its name: no other change has it, whatever operators call theirs.
     pub version: MapVersion,
     /// What.
     pub border: Border,
@@ -47,11 +44,6 @@ impl BorderChange {
             Border::Seal { partition, heir } | Border::Join { partition, heir } => [*partition, *heir],
         }
     }
-}
-
-/// The name of a merge's second ticket. Names are drawn from 64 random bits, so nobody else has it.
-pub fn second(change: ChangeId) -> ChangeId {
-    ChangeId(!change.0)
 }
 
 /// What a change does.
@@ -103,8 +95,8 @@ pub struct Fork {
 pub struct Seal {
     /// The neighbour that will take it in.
     pub heir: PartitionId,
-    /// The name of the change that joins them.
-    pub join: ChangeId,
+    /// The version of the change that sealed it: below that of the change that joins them, above all before that.
+    pub version: MapVersion,
     /// The last ticket when it was sealed.
     pub last_ticket: Option<Ticket>,
 }
@@ -114,7 +106,7 @@ pub struct Seal {
 pub struct Inheritance {
     /// Who leaves it.
     pub partition: PartitionId,
-    /// For whom, and by which change.
+    /// For whom, and since when.
     pub seal: Seal,
     range: KeyRange,
     tree: Snapshot,
@@ -126,8 +118,6 @@ pub struct Inheritance {
 pub struct Awaited {
     /// Who leaves it.
     pub partition: PartitionId,
-    /// The change that joins them.
-    pub join: ChangeId,
 }
 
 /// Takes one change back.
@@ -154,7 +144,7 @@ enum Taken {
 impl Shard {
     /// Applies a change, unless it was applied before or does not concern this partition.
     pub(super) fn change(&mut self, instance: Instance, change: &BorderChange, mark: &mut ShardMark) {
-        if self.applied.contains(&change.id) {
+        if change.version <= self.map_version && !crate::mutant!(border_applied_again) {
             return;
         }
         match &change.border {
@@ -164,7 +154,7 @@ impl Shard {
             Border::Seal { partition, heir } if *partition == self.partition && self.sealed.is_none() => {
                 self.note(change, Taken::Nothing, mark);
                 self.sealed =
-                    Some(Seal { heir: *heir, join: second(change.id), last_ticket: self.chain.last_ticket() });
+                    Some(Seal { heir: *heir, version: change.version, last_ticket: self.chain.last_ticket() });
                 mark.seals = true;
                 failpoint!("merge.sealed");
             }
@@ -179,7 +169,6 @@ impl Shard {
     fn note(&mut self, change: &BorderChange, what: Taken, mark: &mut ShardMark) {
         mark.moved.push(Moved { at: self.undo.mark(), range: self.range.clone(), map_version: self.map_version, what });
         self.map_version = change.version;
-        self.applied.push(change.id);
     }
 
     fn split(
@@ -207,7 +196,6 @@ impl Shard {
             sessions,
             session_limits: self.session_limits,
             chain: self.chain.child(),
-            applied: self.applied.clone(),
             ..Shard::new(child, KeyRange::all(), change.version)
         };
         mark.forks.push(Fork { instance, version: change.version, replicas: replicas.to_vec(), shard });
@@ -217,9 +205,8 @@ impl Shard {
     /// Takes in a sealed neighbour. Its state must be here; if it is not, the batch has to wait for it, and what it did
     /// so far is taken back (see [`ShardMark::awaits`]).
     fn join(&mut self, instance: Instance, change: &BorderChange, partition: PartitionId, mark: &mut ShardMark) {
-        let awaited = Awaited { partition, join: change.id };
-        let Some(left) = self.inheritances.iter().find(|left| left.seal.join == change.id).cloned() else {
-            mark.awaits = Some(awaited);
+        let Some(left) = self.inheritances.iter().find(|left| left.partition == partition).cloned() else {
+            mark.awaits = Some(Awaited { partition });
             return;
         };
         let below = left.range.high.as_deref() == Some(self.range.low.as_slice());
@@ -240,7 +227,7 @@ impl Shard {
             self.sessions.unite(&left.sessions, instance.0, &self.session_limits, &mut mark.sessions);
         }
         self.chain = self.chain.merged(Chain::new(left.seal.last_ticket));
-        mark.joins.push(change.id);
+        mark.joins.push(change.version);
         failpoint!("merge.joined");
     }
 
@@ -260,23 +247,16 @@ impl Shard {
             }
             self.range = moved.range.clone();
             self.map_version = moved.map_version;
-            self.applied.pop();
             failpoint!("undo.borders");
         }
         self.tree.undo_each(&mut self.undo, mark.tree, || failpoint!("undo.tree_record"));
     }
 
-    /// A batch is decided: old ids of changes go where no undo needs them any more.
+    /// A batch is decided: what it took in goes where no undo needs it any more.
     pub(super) fn confirm_borders(&mut self, mark: &ShardMark) {
-        if !mark.moved.is_empty() && self.applied.len() > 2 * APPLIED_MAX {
-            self.applied.drain(..APPLIED_MAX);
+        if let Some(&joined) = mark.joins.last() {
+            self.inheritances.retain(|left| left.seal.version > joined);
         }
-        self.inheritances.retain(|left| !mark.joins.contains(&left.seal.join));
-    }
-
-    /// Ids of the changes of borders that were applied, for a snapshot.
-    pub fn applied(&self) -> &[ChangeId] {
-        &self.applied
     }
 
     /// The seal, if the partition has one.
@@ -285,8 +265,7 @@ impl Shard {
     }
 
     /// The same after a snapshot was loaded.
-    pub fn set_borders(&mut self, applied: Vec<ChangeId>, sealed: Option<Seal>) {
-        self.applied = applied;
+    pub fn set_sealed(&mut self, sealed: Option<Seal>) {
         self.sealed = sealed;
     }
 
@@ -304,8 +283,9 @@ impl Shard {
 
     /// Keeps what a neighbour leaves until the change that takes it in is executed; `true` if it was not here before.
     pub fn inherit(&mut self, left: Inheritance) -> bool {
-        let known = self.inheritances.iter().any(|known| known.seal.join == left.seal.join);
-        let wanted = left.seal.heir == self.partition && !known && !self.applied.contains(&left.seal.join);
+        let known = self.inheritances.iter().any(|known| known.partition == left.partition);
+        // Nothing changes the heir between the seal and the join: it is above the seal once it has taken it in.
+        let wanted = left.seal.heir == self.partition && !known && self.map_version < left.seal.version;
         if wanted {
             self.inheritances.push(left);
         }

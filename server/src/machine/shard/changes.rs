@@ -30,6 +30,11 @@ impl Changes {
         self.count
     }
 
+    /// Those of an earlier state, after which there were `count`: of what changed before, nothing is remembered.
+    pub fn at(count: u64) -> Changes {
+        Changes { count, known_from: count, kept: Vec::new() }
+    }
+
     /// These keys changed, each at its turn. O(keys).
     pub fn note<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         keys.for_each(|key| self.push(front(key)));
@@ -54,13 +59,16 @@ impl Changes {
         if crate::mutant!(validates_anything) {
             return true;
         }
+        if seen == self.count {
+            return true;
+        }
         let oldest = self.known_from.max(self.count.saturating_sub(CHANGES_KEPT as u64));
         if seen < oldest || seen > self.count {
             return false;
         }
         let (low, high) = (front(low), high.map_or(u128::MAX, front));
         let (from, to) = (place(seen), place(self.count));
-        let since: [&[u128]; 2] = match seen < self.count && from >= to {
+        let since: [&[u128]; 2] = match from >= to {
             true => [&self.kept[from..], &self.kept[..to]],
             false => [&self.kept[from..to], &[]],
         };
@@ -176,5 +184,12 @@ mod tests {
         changes.note([&b"x"[..]].into_iter());
         assert!(!changes.are_none_in(seen, b"b", Some(b"c")), "one more than is kept");
         assert!(!changes.are_none_in(changes.count() + 1, b"b", Some(b"c")), "never named");
+    }
+
+    #[test]
+    fn an_earlier_state_knows_that_it_is_unchanged_and_nothing_of_before() {
+        let earlier = Changes::at(7);
+        assert!(earlier.are_none_in(7, b"b", Some(b"c")));
+        assert!(!earlier.are_none_in(6, b"b", Some(b"c")) && !earlier.are_none_in(8, b"b", Some(b"c")));
     }
 }

@@ -2,7 +2,7 @@
 //! is decided. It knows nothing of how changes are made.
 
 use coppice_btree::{KeyRange, UndoMark};
-use coppice_client::wire::{ChangeId, MapVersion};
+use coppice_client::wire::MapVersion;
 use coppice_ordering::Chain;
 
 use super::border::{Awaited, Fork, Moved};
@@ -17,6 +17,8 @@ pub struct ShardMark {
     pub(super) chain: Chain,
     pub(super) range: KeyRange,
     pub(super) map_version: MapVersion,
+    /// Changes counted before it.
+    pub(super) changes: u64,
     /// Tickets that nobody had taken yet.
     pub(super) placed: usize,
     pub(super) moved: Vec<Moved>,
@@ -24,8 +26,8 @@ pub struct ShardMark {
     pub(super) forks: Vec<Fork>,
     /// The batch sealed the partition.
     pub(super) seals: bool,
-    /// Changes by which neighbours were taken in.
-    pub(super) joins: Vec<ChangeId>,
+    /// Versions of the changes by which neighbours were taken in.
+    pub(super) joins: Vec<MapVersion>,
     /// What the batch needs and is not here: it must be taken back, and executed again later.
     pub(super) awaits: Option<Awaited>,
 }
@@ -46,8 +48,8 @@ impl ShardMark {
         self.seals
     }
 
-    /// Changes by which neighbours were taken in.
-    pub fn joins(&self) -> &[ChangeId] {
+    /// Versions of the changes by which neighbours were taken in.
+    pub fn joins(&self) -> &[MapVersion] {
         &self.joins
     }
 

@@ -5,9 +5,7 @@ mod merges;
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::map::{ReplicaInfo, Role};
-use coppice_client::wire::{
-    ChangeId, ClientId, MapVersion, NodeId, PackWriter, PartitionId, ReplicaId, SessionId, frame,
-};
+use coppice_client::wire::{ClientId, MapVersion, NodeId, PackWriter, PartitionId, ReplicaId, SessionId, frame};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
@@ -78,11 +76,11 @@ fn put_of(session: SessionId, number: u64, key: &str, value: &str) -> Bytes {
 fn split(at: &'static str, n: u64) -> Bytes {
     let replicas = vec![ReplicaInfo { replica: ReplicaId(1), node: NodeId(1), role: Role::Voter }];
     let border = Border::Split { parent: PARENT, child: CHILD, at: Bytes::from(at), replicas };
-    let change = BorderChange { id: ChangeId(7), version: MapVersion(2), border };
+    let change = BorderChange { version: MapVersion(2), border };
     let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
     let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
     let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
-    let work = Work::Change { id: coppice_ordering::ChangeId(7), payload };
+    let work = Work::Change { id: coppice_ordering::ChangeId(2), payload };
     entry::place(&Place { ticket: Ticket { ballot, n }, prev, deadline: None, work })
 }
 
@@ -156,6 +154,37 @@ fn se3_an_acknowledged_number_that_returns_changes_nothing() {
     let before = log.keys();
     log.put(1, "a");
     assert_eq!(log.keys(), before, "the deleted key is back");
+}
+
+/// A number that the client gave up before it ran here: it ran all the same when a copy came late, if it was above all
+/// that had run.
+#[test]
+fn se3_an_acknowledged_number_that_never_ran_does_not_run_late() {
+    let mut log = Log::new();
+    let session = log.session.expect("open");
+    let before = log.keys();
+    let packed = |lowest: u64, number: u64, key: &[u8]| {
+        let mut pack = PackWriter::new(Vec::new(), session, lowest, false, 4096);
+        pack.push(number, Op::Put { key, value: b"v" }).expect("it fits");
+        pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..)
+    };
+    log.run(packed(30, 40, b"b"));
+    log.run(packed(50, 60, b"c"));
+    assert_eq!(log.keys(), before + 2);
+    log.run(packed(20, 45, b"y"));
+    assert_eq!(log.keys(), before + 2, "below what executed, and acknowledged");
+    log.split("c", 1);
+    let before = log.keys();
+    // Numbers are acknowledged that no pack executed here.
+    log.run(packed(300, 310, b"x"));
+    assert_eq!(log.keys(), before, "refused: another partition has the key");
+    log.run(packed(220, 250, b"a2"));
+    assert_eq!(log.keys(), before, "above all that executed, and acknowledged");
+    // In one batch with the pack that acknowledges it: both run together, if both are new.
+    let mut parts = vec![packed(400, 410, b"x"), packed(320, 399, b"a3"), packed(400, 400, b"a4")];
+    log.instance = log.instance.next();
+    log.shard.execute(log.instance, &Batch::Commands(Commands::from_parts(3, &mut parts)), &mut Vec::new());
+    assert_eq!(log.keys(), before + 1, "the lowest unacknowledged number is new");
 }
 
 #[test]
@@ -254,6 +283,7 @@ fn planted_bugs_of_splits_are_caught() {
         ("bounds_at_routing", "mv2_a_command_behind_the_border_is_refused_where_the_log_has_it"),
         ("gate_skips_repeats", "tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition"),
         ("acked_executes", "se3_an_acknowledged_number_that_returns_changes_nothing"),
+        ("unexecuted_is_new", "se3_an_acknowledged_number_that_never_ran_does_not_run_late"),
         ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::{test}"));

@@ -136,16 +136,25 @@ fn rd14_what_was_counted_elsewhere_or_in_another_life_means_nothing() {
     }
 }
 
+/// While a partition decided nothing, every range over it and others came to nothing: what was read had no version.
 #[test]
-fn a_leader_without_patience_names_no_version_and_calls_nothing_unchanged() {
+fn rd14_a_leader_without_patience_counts_the_changes_of_what_is_decided() {
     let mut leader = written();
     let seen = reads(&mut leader, 2);
-    writes(&mut leader, 2);
+    let vote = writes(&mut leader, 2);
     leader.leads_on(2 * PATIENCE);
     assert!(leader.replica.is_out_of_patience());
-    assert_eq!(version(&first_reading(&mut leader, 3)), None);
-    let round = leader.asks(4, validate(seen, b"l", None));
-    assert_eq!(unchanged(&leader.is_confirmed(round)), Some((Instance(2), false)));
+    let now = reads(&mut leader, 3);
+    for (stream, version) in [(4, seen), (5, now)] {
+        let round = leader.asks(stream, validate(version, b"a", None));
+        assert_eq!(unchanged(&leader.is_confirmed(round)), Some((Instance(2), true)), "the write is not decided");
+    }
+    is_voted(&mut leader, vote, 3);
+    assert!(!leader.replica.is_out_of_patience());
+    for (stream, low, same) in [(6, b"k", false), (7, b"l", true)] {
+        let round = leader.asks(stream, validate(now, low, None));
+        assert_eq!(unchanged(&leader.is_confirmed(round)), Some((Instance(3), same)), "the write is decided");
+    }
 }
 
 /// The leader proposes a put, and says later that it is decided.

@@ -1,7 +1,7 @@
 //! A checkpoint as it lies on a node's disk, or travels, by the code that writes and reads checkpoints.
 
 use coppice_btree::Capacity;
-use coppice_client::wire::ChangeId;
+use coppice_client::wire::MapVersion;
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::stream::{Decoder, Encoder};
 use coppice_server::checkpoint::{Chunk, Manifest};
@@ -12,8 +12,8 @@ use coppice_server::snapshot::{self, Loaded, Taken};
 pub struct Saved {
     /// Where it was taken.
     pub instance: Instance,
-    /// Changes of borders that are in it.
-    pub applied: Vec<ChangeId>,
+    /// The map version of its borders.
+    pub borders: MapVersion,
     chunks: Vec<Chunk>,
     manifest: Vec<u8>,
 }
@@ -21,11 +21,11 @@ pub struct Saved {
 impl Saved {
     /// Encodes a state, by the code that writes checkpoints.
     pub fn of(taken: Taken) -> Saved {
-        let (instance, applied) = (taken.head.instance, taken.applied);
+        let (instance, borders) = (taken.head.instance, taken.head.map_version);
         let snapshot = taken.tree.snapshot();
         let mut encoder = Encoder::new(taken.head, &taken.blobs, snapshot.iter());
         let chunks = encoder.by_ref().collect();
-        Saved { instance, applied, chunks, manifest: encoder.finish().encode() }
+        Saved { instance, borders, chunks, manifest: encoder.finish().encode() }
     }
 
     /// Reads it back into a tree with nodes of this width, by the code that reads checkpoints: in words what is wrong
@@ -92,11 +92,7 @@ mod tests {
         }
         let configuration = coppice_ordering::Configuration::of_voters([coppice_ordering::ReplicaId(0)]);
         let plain = "plain data";
-        type Changes = (
-            Vec<coppice_client::wire::ChangeId>,
-            Option<coppice_server::machine::shard::Seal>,
-            coppice_server::sessions::SessionLimits,
-        );
+        type Changes = (Option<coppice_server::machine::shard::Seal>, coppice_server::sessions::SessionLimits);
         let blobs = coppice_server::checkpoint::Blobs {
             configuration: postcard::to_stdvec(&(configuration, Instance(3), coppice_ordering::Ballot::ZERO))
                 .expect(plain)
@@ -111,7 +107,7 @@ mod tests {
             low: Bytes::from_static(b"k"),
             ..Default::default()
         };
-        let saved = Saved::of(Taken { head, blobs, applied: Vec::new(), tree });
+        let saved = Saved::of(Taken { head, blobs, tree });
         assert!(
             saved.load(Capacity::TINY).is_ok() && saved.bytes() > 8_192,
             "{:?} {}",

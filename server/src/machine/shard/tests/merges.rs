@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_btree::KeyRange;
-use coppice_client::wire::{ChangeId, MapVersion, PartitionId, RangeRequest};
+use coppice_client::wire::{MapVersion, PartitionId, RangeRequest};
 use coppice_ordering::message::Heartbeat;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{
@@ -13,7 +13,7 @@ use coppice_ordering::{
     Settings, Ticket, Time,
 };
 
-use super::super::{Border, BorderChange, Shard, second};
+use super::super::{Border, BorderChange, Shard};
 use super::{Log, batch, put, put_of};
 use crate::entry;
 use crate::executor::{Executing, Executor};
@@ -24,23 +24,25 @@ use crate::snapshot;
 
 const LOWER: PartitionId = PartitionId(1);
 const UPPER: PartitionId = PartitionId(2);
-const MERGE: ChangeId = ChangeId(40);
+/// Of a merge's two changes.
+const SEAL: MapVersion = MapVersion(40);
+const JOIN: MapVersion = MapVersion(41);
 
-fn border(n: u64, id: ChangeId, border: Border) -> Bytes {
-    let change = BorderChange { id, version: MapVersion(9), border };
+fn border(n: u64, version: MapVersion, border: Border) -> Bytes {
+    let change = BorderChange { version, border };
     let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
     let ballot = Ballot { round: Round(2), replica: ReplicaId(1) };
     let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
-    let work = Work::Change { id: coppice_ordering::ChangeId(id.0), payload };
+    let work = Work::Change { id: coppice_ordering::ChangeId(version.0), payload };
     entry::place(&Place { ticket: Ticket { ballot, n }, prev, deadline: Some(Duration::from_secs(1)), work })
 }
 
 fn seal(n: u64) -> Bytes {
-    border(n, MERGE, Border::Seal { partition: UPPER, heir: LOWER })
+    border(n, SEAL, Border::Seal { partition: UPPER, heir: LOWER })
 }
 
 fn join(n: u64) -> Bytes {
-    border(n, second(MERGE), Border::Join { partition: UPPER, heir: LOWER })
+    border(n, JOIN, Border::Join { partition: UPPER, heir: LOWER })
 }
 
 fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
@@ -87,7 +89,7 @@ fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
 fn the_heir_takes_in_keys_and_bounds() {
     let (mut lower, _) = sealed();
     let (mark, _) = lower.run(join(1));
-    assert_eq!((mark.joins(), mark.awaits()), (&[second(MERGE)][..], None));
+    assert_eq!((mark.joins(), mark.awaits()), (&[JOIN][..], None));
     assert_eq!((lower.shard.range(), lower.keys()), (&KeyRange::all(), 5));
     let (values, _) = lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter()).expect("its own now");
     assert!(values.iter().all(Option::is_some));
@@ -95,6 +97,21 @@ fn the_heir_takes_in_keys_and_bounds() {
     assert_eq!(lower.keys(), 6);
     let twice = lower.run(join(2)).0;
     assert!(twice.joins().is_empty() && twice.awaits().is_none(), "sent again under another ticket");
+}
+
+/// A copy of the split's change comes when its child was taken in again: only the map's version tells that it is old.
+#[test]
+fn a_change_of_borders_that_others_followed_is_not_applied_again() {
+    let (mut lower, _) = sealed();
+    lower.run(join(1));
+    let (mark, _) = lower.run(border(
+        2,
+        MapVersion(2),
+        Border::Split { parent: LOWER, child: UPPER, at: "k".into(), replicas: Vec::new() },
+    ));
+    assert_eq!((mark.forks().len(), lower.shard.range()), (0, &KeyRange::all()));
+    // Any number of changes later the neighbour still has the join behind it.
+    assert!(lower.shard.map_version() == JOIN);
 }
 
 /// What waited behind the neighbour's queries waits behind this ticket now, and nobody here knows when their clients
@@ -117,10 +134,10 @@ fn the_ticket_that_takes_in_a_neighbour_has_no_deadline_of_its_own() {
 #[test]
 fn a_lower_neighbour_is_taken_in_too() {
     let (mut lower, mut upper) = cut();
-    lower.run(border(1, MERGE, Border::Seal { partition: LOWER, heir: UPPER }));
+    lower.run(border(1, SEAL, Border::Seal { partition: LOWER, heir: UPPER }));
     upper.shard.inherit(lower.shard.inheritance().expect("sealed"));
     let before = (upper.shard.digest(), upper.keys());
-    let join = border(1, second(MERGE), Border::Join { partition: LOWER, heir: UPPER });
+    let join = border(1, JOIN, Border::Join { partition: LOWER, heir: UPPER });
     let (mark, _) = upper.run(join.clone());
     let (last, _) = upper.put(9, "b");
     assert_eq!((upper.shard.range(), upper.keys()), (&KeyRange::all(), 5));
@@ -376,7 +393,7 @@ fn rd14_a_range_of_before_a_snapshot_has_changed() {
     let seen = executor.machine().shard().expect("a shard").changes().count();
     // Behind it the other one has counted as much.
     other.put(5, "m");
-    let snapshot = other.shard.copy();
+    let snapshot = restored(&other.shard);
     executor.install(Machine::Shard(Box::new(snapshot)), Instance(9));
     let mut answers = Vec::new();
     for number in 0..2 * seen {
@@ -392,26 +409,32 @@ fn rd14_a_range_of_before_a_snapshot_has_changed() {
 fn planted_bugs_of_changes_are_caught() {
     for (mutant, test) in [
         ("validates_over_borders", "rd14_a_range_of_which_another_partition_held_a_part_has_changed"),
+        ("border_applied_again", "a_change_of_borders_that_others_followed_is_not_applied_again"),
         ("validates_over_snapshot", "rd14_a_range_of_before_a_snapshot_has_changed"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
     }
 }
 
+/// The same state, as a snapshot brings it.
+fn restored(shard: &Shard) -> Shard {
+    Shard::restored(
+        shard.partition(),
+        shard.range().clone(),
+        shard.map_version(),
+        shard.tree().snapshot().into(),
+        crate::sessions::Sessions::import(shard.sessions().export()),
+        shard.last_ticket(),
+    )
+}
+
 #[test]
 fn a_seal_survives_a_snapshot() {
     let (_, upper) = sealed();
-    let mut restored = Shard::restored(
-        UPPER,
-        upper.shard.range().clone(),
-        upper.shard.map_version(),
-        upper.shard.tree().snapshot().into(),
-        crate::sessions::Sessions::import(upper.shard.sessions().export()),
-        upper.shard.last_ticket(),
-    );
-    restored.set_borders(upper.shard.applied().to_vec(), upper.shard.sealed());
-    assert_eq!(restored.digest(), upper.shard.digest());
-    assert!(restored.inheritance().is_some());
+    let mut snapshot = restored(&upper.shard);
+    snapshot.set_sealed(upper.shard.sealed());
+    assert_eq!(snapshot.digest(), upper.shard.digest());
+    assert!(snapshot.inheritance().is_some());
 }
 
 /// Seed 147: a session that a split had copied was ended on one side, by log order, with the command that ran there.
