@@ -27,6 +27,8 @@ mod bulk;
 mod capacity;
 #[path = "../src/check.rs"]
 mod check;
+#[path = "../src/copied.rs"]
+mod copied;
 #[path = "../src/cursor.rs"]
 mod cursor;
 #[path = "../src/digest.rs"]

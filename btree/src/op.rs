@@ -47,6 +47,15 @@ pub enum Op<'a> {
 }
 
 impl<'a> Op<'a> {
+    /// The value that the command may write.
+    #[inline]
+    pub fn value(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Put { value, .. } | Self::Insert { value, .. } | Self::Cas { value, .. } => Some(value),
+            Self::Delete { .. } | Self::Get { .. } => None,
+        }
+    }
+
     /// The key that the command is about.
     #[inline]
     pub fn key(&self) -> &'a [u8] {

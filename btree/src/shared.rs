@@ -150,6 +150,7 @@ impl Link {
     /// A copy of the node, with one owner.
     #[cold]
     fn to_copy(&self) -> Self {
+        crate::copied::note(self.node());
         match self.node() {
             Node::Inner(_) => Self::from(Box::new(Inner::copy_of(self))),
             Node::Words(words) => Self::from(Box::new(words.clone())),

@@ -37,6 +37,14 @@ impl Link {
 
     /// A copy in the place of an inner node that has other owners.
     fn own_copy(&mut self) {
+        let owners = match self {
+            Self::Inner(inner) => Arc::strong_count(inner),
+            Self::Words(words) => Arc::strong_count(words),
+            Self::Wide(wide) => Arc::strong_count(wide),
+        };
+        if owners > 1 {
+            crate::copied::note(self.node());
+        }
         if let Self::Inner(inner) = self
             && Arc::strong_count(inner) > 1
         {

@@ -28,7 +28,7 @@ pub struct Undo {
 }
 
 /// A moment between two commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UndoMark(u64);
 
 impl UndoMark {
@@ -67,6 +67,27 @@ impl Undo {
         let before = mark.0.saturating_sub(self.forgotten).min(self.records.len() as u64);
         self.records.range(before as usize..).map(|record| match record {
             Record::Inserted { key } | Record::Deleted { key, .. } | Record::Replaced { key, .. } => key.as_slice(),
+        })
+    }
+
+    /// The keys that were changed since `mark`, and the moment before each change; those that were forgotten are left
+    /// out. O(changes).
+    pub fn changes_since(&self, mark: UndoMark) -> impl Iterator<Item = (UndoMark, &Key)> {
+        let first = mark.0.max(self.forgotten);
+        let before = (first - self.forgotten).min(self.records.len() as u64);
+        self.records.range(before as usize..).zip(first..).map(|(record, at)| match record {
+            Record::Inserted { key } | Record::Deleted { key, .. } | Record::Replaced { key, .. } => {
+                (UndoMark(at), key)
+            }
+        })
+    }
+
+    /// What the key of the change made at `mark` held before it; `None` if that is forgotten. O(1).
+    pub fn before(&self, mark: UndoMark) -> Option<Option<&Value>> {
+        let at = mark.0.checked_sub(self.forgotten)?;
+        Some(match self.records.get(usize::try_from(at).ok()?)? {
+            Record::Inserted { .. } => None,
+            Record::Deleted { value, .. } | Record::Replaced { value, .. } => Some(value),
         })
     }
 

@@ -1,8 +1,9 @@
 //! The batcher: packs submissions into batches (papers.md A4).
 //!
-//! A batch closes when one more submission would not fit, when the pipe is idle, or when it is due; the delay starts
-//! with its first submission. Order is the order of submission (papers.md A5). Payload is not touched. A batch that is
-//! due while the pipe is full stays open: it goes as soon as there is room, with what came meanwhile.
+//! A batch closes when one more submission would not fit, in bytes or in work, when the pipe is idle, or when it is
+//! due; the delay starts with its first submission. Order is the order of submission (papers.md A5). Payload is not
+//! touched. A batch that is due while the pipe is full stays open: it goes as soon as there is room, with what came
+//! meanwhile.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub(crate) struct Batcher {
     parts: Vec<Bytes>,
     open_bytes: usize,
     open_count: u32,
+    open_work: u64,
     /// When the first submission of the open batch came.
     opened_at: Time,
     /// Of all submissions, closed and open.
@@ -46,14 +48,15 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
-    /// Takes a submission; false if the queue is full.
-    pub fn submit(&mut self, now: Time, bytes: Bytes, count: u32, settings: &Settings) -> bool {
+    /// Takes a submission of `count` commands, which costs `work`; false if the queue is full.
+    pub fn submit(&mut self, now: Time, bytes: Bytes, count: u32, work: u32, settings: &Settings) -> bool {
         let full = self.submissions as usize >= settings.queue_submissions_max
             || self.bytes + bytes.len() > settings.queue_bytes_max;
         if full && self.submissions > 0 {
             return false;
         }
-        if self.open_bytes + bytes.len() > settings.batch_bytes_max {
+        let much_work = self.open_work + u64::from(work) > settings.batch_work_max;
+        if self.open_bytes + bytes.len() > settings.batch_bytes_max || much_work {
             self.close_full();
         }
         if self.parts.is_empty() {
@@ -63,6 +66,7 @@ impl Batcher {
         self.bytes += bytes.len();
         self.open_bytes += bytes.len();
         self.open_count += count;
+        self.open_work += u64::from(work);
         self.parts.push(bytes);
         if self.open_bytes >= settings.batch_bytes_max {
             self.close_full();
@@ -84,6 +88,7 @@ impl Batcher {
         let commands = Commands::from_parts(self.open_count, &mut self.parts);
         self.open_bytes = 0;
         self.open_count = 0;
+        self.open_work = 0;
         Some(Ready { commands, submissions, closed })
     }
 
@@ -149,7 +154,7 @@ mod tests {
     }
 
     fn submit(batcher: &mut Batcher, at_ms: u64, len: usize) -> bool {
-        batcher.submit(Time::from_millis(at_ms), Bytes::from(vec![0; len]), 1, &settings())
+        batcher.submit(Time::from_millis(at_ms), Bytes::from(vec![0; len]), 1, 4, &settings())
     }
 
     #[test]
@@ -173,6 +178,18 @@ mod tests {
         let closed = [(8, Closed::Full), (4, Closed::Full), (12, Closed::Full)];
         assert_eq!(take_all(&mut batcher, Time::ZERO, false), closed);
         assert_eq!((batcher.bytes(), batcher.submissions()), (0, 0));
+    }
+
+    /// Every replica executes a batch in one step: small submissions that cost much do not share one without bound.
+    #[test]
+    fn a_batch_holds_no_more_work_than_one_step_takes() {
+        let settings = Settings { batch_bytes_max: 1_000, batch_work_max: 100, ..settings() };
+        let mut batcher = Batcher::default();
+        for work in [60, 40, 1, 99, 500, 7] {
+            assert!(batcher.submit(Time::ZERO, Bytes::from_static(b"x"), 1, work, &settings) || work == 7);
+        }
+        let taken = std::iter::from_fn(|| batcher.take(true).map(|ready| ready.submissions));
+        assert_eq!(taken.collect::<Vec<_>>(), [2, 2], "the queue holds four");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Settings {
     pub election_timeout: Duration,
     /// Decided instances that are not executed; beyond, the proposer waits (papers.md A11).
     pub execute_lag_max: u64,
+    /// Work in one batch, in units of whoever submits, or that of a single submission: executing it is one step.
+    pub batch_work_max: u64,
     /// Payload of one `CatchUpReply`, in bytes.
     pub catch_up_bytes_max: u32,
     /// Decided batches that stay in memory for replicas that are behind, in bytes with what surrounds them; half of
@@ -70,6 +72,7 @@ impl Default for Settings {
             // 64 KiB: the knee of the batch curve on 2 cores; above it latency grows with no gain in throughput.
             batch_bytes_max: 64 << 10,
             batch_delay_max: Duration::from_millis(5),
+            batch_work_max: 65_536,
             eager_window: 1,
             window: 16,
             window_bytes_max: 1 << 20,

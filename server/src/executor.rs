@@ -9,7 +9,7 @@ use coppice_btree::Settled;
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
 use crate::failpoints::failpoint;
-use crate::machine::shard::{Awaited, Inheritance, Placed};
+use crate::machine::shard::{Awaited, Inheritance, Placed, Values};
 use crate::machine::{Answer, Machine, Mark};
 
 /// Instances that may be executed or waiting above the decided one. The proposer's window is far below it; a follower
@@ -26,11 +26,25 @@ pub struct Executing {
     pub deferred: bool,
     /// See [`SPECULATIVE_INSTANCES_MAX`].
     pub ahead_max: usize,
+    /// Work of one step, in operations: what is left goes on in the next one ([`Executor::begin_step`]).
+    pub step_work_max: u64,
 }
+
+/// The same for a node: a few milliseconds, which others wait for at most.
+pub const STEP_WORK_MAX: u64 = 16_384;
+
+/// Bytes of answers to batches that ran ahead of their decision; beyond, the next waits until some are decided.
+const AHEAD_ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// A view of the decided state is made anew when so many times what that costs was executed since the last one.
+const VIEW_WORK_SHARE: u64 = 8;
+
+/// Or when it was asked for so often that each time costs only so much.
+const VIEW_WORK_EACH: u64 = 256;
 
 impl Default for Executing {
     fn default() -> Executing {
-        Executing { speculation: true, deferred: false, ahead_max: SPECULATIVE_INSTANCES_MAX }
+        Executing { speculation: true, deferred: false, ahead_max: SPECULATIVE_INSTANCES_MAX, step_work_max: u64::MAX }
     }
 }
 
@@ -49,6 +63,8 @@ const DIGESTS_KEPT: usize = 20;
 struct Executed {
     batch: Batch,
     mark: Mark,
+    /// Bytes of its answers.
+    answer_bytes: usize,
     /// Of the state after it, if one is due here (reliability.md E6).
     digest: Option<u64>,
 }
@@ -85,6 +101,22 @@ pub struct Executor {
     awaits: Option<(Instance, Awaited)>,
     /// Everything up to here is decided; above `decided` only while something is awaited.
     due: Instance,
+    /// Bytes of the answers to what is in `executed`.
+    ahead_answer_bytes: usize,
+    /// Work done in this step, and since the start.
+    step_work: u64,
+    work: u64,
+    view: Option<View>,
+}
+
+/// The state of a decided instance, for stale ranges.
+struct View {
+    at: Instance,
+    machine: Machine,
+    /// What it cost to make, how much work had been done then, and how often it was asked for since.
+    cost: u64,
+    made_at: u64,
+    asked: u64,
 }
 
 impl Executor {
@@ -102,6 +134,10 @@ impl Executor {
             moved: Vec::new(),
             awaits: None,
             due: decided,
+            ahead_answer_bytes: 0,
+            step_work: 0,
+            work: 0,
+            view: None,
         }
     }
 
@@ -186,7 +222,23 @@ impl Executor {
     /// Whether [`Executor::run_ahead`] would run anything.
     pub fn has_ahead(&self) -> bool {
         let room = self.executed.len() < self.how.ahead_max && self.awaits.is_none();
+        let room = room && self.ahead_answer_bytes < AHEAD_ANSWER_BYTES_MAX;
         self.how.speculation && room && self.waiting.contains_key(&self.tip().next())
+    }
+
+    /// Whoever drives the replica begins a step: work is counted from here on.
+    pub fn begin_step(&mut self) {
+        self.step_work = 0;
+    }
+
+    /// Whether this step has done all the work that it may.
+    pub fn has_worked_enough(&self) -> bool {
+        self.step_work >= self.how.step_work_max
+    }
+
+    /// Whether something decided waits only for the next step.
+    pub fn is_behind(&self) -> bool {
+        self.has_worked_enough() && self.awaits.is_none() && self.decided < self.due
     }
 
     /// Runs what can run before it is decided.
@@ -205,6 +257,7 @@ impl Executor {
             let Some(executed) = self.executed.pop_front() else { break };
             self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
             self.decided = self.decided.next();
+            self.ahead_answer_bytes -= executed.answer_bytes;
             failpoint!("batch.decided");
             if Machine::moves_borders(&executed.mark) && !acts_early(&executed.mark) {
                 self.moved.push(executed.mark);
@@ -285,7 +338,8 @@ impl Executor {
             if upto.is_some_and(|upto| next > upto) || self.executed.len() >= self.how.ahead_max {
                 return;
             }
-            if self.awaits.is_some() {
+            let ahead = upto.is_none() && self.ahead_answer_bytes >= AHEAD_ANSWER_BYTES_MAX;
+            if self.awaits.is_some() || ahead || self.has_worked_enough() {
                 return;
             }
             let Some(batch) = self.waiting.remove(&next) else { return };
@@ -304,7 +358,10 @@ impl Executor {
             if acts_early(&mark) {
                 self.moved.push(mark.clone());
             }
-            self.executed.push_back(Executed { batch, mark, digest });
+            let answer_bytes = answers[known..].iter().map(Answer::bytes).sum();
+            self.ahead_answer_bytes += answer_bytes;
+            self.note_work(mark.work());
+            self.executed.push_back(Executed { batch, mark, answer_bytes, digest });
             failpoint!("batch.executed");
         }
     }
@@ -321,6 +378,7 @@ impl Executor {
             let instance = self.tip();
             let Some(executed) = self.executed.pop_back() else { return };
             self.counters.undone_commands += u64::from(executed.batch.count());
+            self.ahead_answer_bytes -= executed.answer_bytes;
             // A panic on the way ends the process: nobody goes on with what is half undone (reliability.md SP10).
             let left_half_undone = crate::mutant!(catch_panic) && self.executed.len() == at;
             if !left_half_undone {
@@ -341,6 +399,53 @@ impl Executor {
         state
     }
 
+    fn note_work(&mut self, work: u64) {
+        self.step_work += work;
+        self.work += work;
+        // It shares the tree's nodes, which are copied as long as it lasts.
+        let old = |view: &View| self.work - view.made_at > VIEW_WORK_SHARE * (view.cost + STEP_WORK_MAX);
+        if self.view.as_ref().is_some_and(old) {
+            self.view = None;
+        }
+    }
+
+    /// Keys of the decided state, without making it. Not where borders have moved above it.
+    pub fn get_all_decided<'k, K: Iterator<Item = &'k [u8]>>(
+        &mut self,
+        keys: impl Fn() -> K,
+        bytes_max: usize,
+    ) -> Option<Option<Values>> {
+        if self.executed.iter().any(|executed| Machine::moves_borders(&executed.mark)) {
+            return None;
+        }
+        match &mut self.machine {
+            Machine::Shard(shard) => Some(shard.get_all_before(keys, bytes_max)),
+            Machine::Directory(_) => None,
+        }
+    }
+
+    /// The state of a decided instance of late for reading only, and that instance. Making one costs what is undecided,
+    /// so under load one serves for a while: asking costs [`VIEW_WORK_EACH`] at most, on average.
+    pub fn recent_view(&mut self) -> (&Machine, Instance) {
+        if self.executed.is_empty() {
+            self.view = None;
+            return (&self.machine, self.decided);
+        }
+        let cost = self.machine.shard().map_or(0, |shard| shard.undo_len() as u64);
+        let (decided, work) = (self.decided, self.work);
+        let serves = |view: &View| {
+            let due = view.asked * VIEW_WORK_EACH >= cost || work - view.made_at >= VIEW_WORK_SHARE * cost;
+            view.at == decided || !due
+        };
+        let view = self.view.take().filter(serves);
+        let view = view.unwrap_or_else(|| {
+            let machine = self.decided_view();
+            View { at: decided, machine, cost, made_at: work, asked: 0 }
+        });
+        let view = self.view.insert(View { asked: view.asked + 1, ..view });
+        (&view.machine, view.at)
+    }
+
     /// The decided state for reading only: without the sessions, which would have to be copied.
     pub fn decided_view(&self) -> Machine {
         let mut state = self.machine.view();
@@ -356,6 +461,8 @@ impl Executor {
             machine.follow(&self.machine);
         }
         self.machine = machine;
+        self.view = None;
+        self.ahead_answer_bytes = 0;
         self.decided = instance;
         self.due = self.due.max(instance);
         self.awaits = self.awaits.filter(|(at, _)| *at > instance);

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod cost;
 pub mod datadir;
 pub mod demo;
 pub mod durable;

@@ -8,6 +8,7 @@ use coppice_client::wire::{
 use coppice_ordering::multicast::Abort;
 use coppice_ordering::{Instance, ReplicaId};
 
+use crate::cost::{Account, Charge};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 
 /// Who waits for an answer: made and understood by the driver, opaque to the replica.
@@ -94,6 +95,8 @@ pub enum Request {
         entry: Bytes,
         /// How many.
         commands: u32,
+        /// What executing them costs ([`coppice_client::wire::PACK_WORK_MAX`]).
+        work: u32,
         /// Whether any of them may make the partition larger.
         grows: bool,
     },
@@ -102,8 +105,8 @@ pub enum Request {
         /// Goes into the batch as it is.
         entry: Bytes,
     },
-    /// Reads keys, all at one position.
-    Read(ReadRequest),
+    /// Reads keys, all at one position, as many as this account has room for.
+    Read(ReadRequest, Account),
     /// Reads a range inside the partition.
     Range(Box<RangeRequest>),
     /// Reads ranges inside the partition, for somebody who will validate them and gives nothing out before.
@@ -121,14 +124,14 @@ impl Request {
             Request::Pack { grows, .. } => *grows,
             // Whoever wants to delete needs a session; their number and bytes are bounded anyway.
             Request::Open { .. } => false,
-            Request::Read(_) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => false,
+            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => false,
             Request::Directory(_) => false,
         }
     }
 
     /// Whether the log has to hold something before it is answered.
     pub fn is_logged(&self) -> bool {
-        !matches!(self, Request::Read(_) | Request::Range(_) | Request::Readings(_) | Request::Validate(_))
+        !matches!(self, Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(_))
     }
 
     /// What will be validated, and is given out to nobody before.
@@ -143,7 +146,7 @@ impl Request {
     /// For a read: whether the decided state of any replica will do, and whether a replica that follows shall serve it.
     pub fn read_rules(&self) -> (bool, bool) {
         match self {
-            Request::Read(read) => (read.stale, read.anywhere),
+            Request::Read(read, _) => (read.stale, read.anywhere),
             Request::Range(range) => (range.stale, range.anywhere),
             Request::Readings(_) => (false, true),
             Request::Validate(asked) => (false, asked.anywhere),
@@ -184,6 +187,8 @@ pub enum Reply {
         values: Vec<Option<Value>>,
         /// So many keys at the end are to be asked for again.
         left_out: usize,
+        /// Of the values.
+        charge: Charge,
     },
     /// The range may be streamed from this cursor.
     Range {

@@ -4,6 +4,8 @@
 //! be taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
 
 mod limits;
+mod pressure;
+mod repeats;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -11,14 +13,15 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use coppice_client::wire::reply::result_bytes;
 use coppice_client::wire::{PartitionId, SessionId};
 use serde::{Deserialize, Serialize};
 
 pub use limits::SessionLimits;
 use limits::used_at;
+use pressure::Sizes;
+pub use repeats::Repeats;
 pub use undo::SessionUndo;
-use undo::Taken;
+use undo::{Taken, note_dropped};
 
 /// What the table knows of a command's number.
 #[derive(Debug, PartialEq, Eq)]
@@ -122,21 +125,6 @@ impl Answers {
         let seed = mix(self.instance ^ u64::from(self.partition.0) << 48, self.numbers.highest());
         mix(seed, u64::from(crc32c::crc32c(&self.results)) | (self.results.len() as u64) << 32)
     }
-
-    fn find(&self, number: u64) -> Option<Known<'_>> {
-        let at = self.numbers.index_of(number)?;
-        let index = self.indexes.get(at)? as u32;
-        let result = nth_result(&self.results, at)?;
-        Some(Known::Answered { partition: self.partition, instance: self.instance, index, result })
-    }
-}
-
-fn nth_result(results: &[u8], at: usize) -> Option<&[u8]> {
-    let mut rest = results;
-    for _ in 0..at {
-        rest = rest.get(result_bytes(rest).ok()?..)?;
-    }
-    rest.get(..result_bytes(rest).ok()?)
 }
 
 /// What one [`Answers`] costs beside its lists, in bytes.
@@ -176,6 +164,16 @@ impl Row {
         self.answers.get((self.dropped - self.freed) as usize)
     }
 
+    /// Forgets the oldest kept answers; their digest.
+    fn forget_front(&mut self) -> Option<u64> {
+        let front = self.front()?;
+        let (bytes, highest, digest) = (front.bytes(), front.numbers.highest(), front.digest());
+        self.forgotten_upto = self.forgotten_upto.max(highest);
+        self.bytes -= bytes;
+        self.dropped += 1;
+        Some(digest)
+    }
+
     fn free_to(&mut self, dropped: u64) {
         while self.freed < dropped {
             self.answers.pop_front();
@@ -189,8 +187,7 @@ impl Row {
 pub struct Sessions {
     rows: BTreeMap<SessionId, Row>,
     by_use: BTreeSet<(u64, SessionId)>,
-    /// Of all kept answers.
-    bytes: usize,
+    sizes: Sizes,
     /// Sum of the hashes of all kept answers and rows: equal tables have equal sums, whatever their history.
     digest: u64,
 }
@@ -225,7 +222,7 @@ impl Sessions {
                 false => oldest,
             };
             let idle = now.saturating_sub(last_used) > limits.expiry_instances;
-            let full = self.rows.len() >= limits.sessions_max || self.bytes > limits.table_bytes_max;
+            let full = self.rows.len() >= limits.sessions_max || self.sizes.total() > limits.table_bytes_max;
             if !idle && !full {
                 break;
             }
@@ -260,7 +257,7 @@ impl Sessions {
     fn end(&mut self, session: SessionId, undo: &mut Vec<SessionUndo>) {
         let Some(row) = self.rows.remove(&session) else { return };
         self.by_use.remove(&(row.last_used, session));
-        self.bytes -= row.bytes;
+        self.sizes.change(session, row.bytes, 0);
         undo.push(SessionUndo(Taken::Ended { session, digest: self.digest, row: Box::new(row.clone()) }));
         let kept = row.kept().map(Answers::digest).fold(row_digest(session, &row), u64::wrapping_add);
         self.digest = self.digest.wrapping_sub(kept);
@@ -268,19 +265,7 @@ impl Sessions {
 
     /// What the table knows of `number`. The session must be open; an absent one answers [`Known::Forgotten`].
     pub fn find(&self, session: SessionId, number: u64) -> Known<'_> {
-        let Some(row) = self.rows.get(&session) else { return Known::Forgotten };
-        if number < row.lowest_unacknowledged && !crate::mutant!(acked_executes) {
-            return Known::Acknowledged;
-        }
-        if number > row.highest {
-            return Known::New;
-        }
-        let known = row.kept().find_map(|answers| answers.find(number));
-        match known {
-            Some(known) => known,
-            None if number <= row.forgotten_upto || crate::mutant!(highest_only) => Known::Forgotten,
-            None => Known::New,
-        }
+        self.repeats(session).find(number)
     }
 
     /// Any number above this one is new: the session neither executed nor acknowledged it. `None` if it is not open.
@@ -311,6 +296,7 @@ impl Sessions {
             last_used: row.last_used,
             bytes: row.bytes,
             dropped: row.dropped,
+            dropped_after: row.dropped,
             stored: row.stored,
             digest: self.digest,
         }));
@@ -322,39 +308,39 @@ impl Sessions {
             row.last_used = used;
         }
         row.lowest_unacknowledged = row.lowest_unacknowledged.max(lowest);
+        let before = row.bytes;
         while let Some(front) = row.front() {
             if front.numbers.highest() >= row.lowest_unacknowledged {
                 break;
             }
             self.digest = self.digest.wrapping_sub(front.digest());
-            let bytes = front.bytes();
-            row.bytes -= bytes;
-            self.bytes -= bytes;
+            row.bytes -= front.bytes();
             row.dropped += 1;
         }
+        self.sizes.change(session, before, row.bytes);
+        note_dropped(undo, session, row.dropped);
         self.digest = self.digest.wrapping_add(row_digest(session, row));
     }
 
-    /// Keeps the answers of the pack that [`Sessions::acknowledge`] was just called for.
-    pub fn store(&mut self, session: SessionId, answers: Answers, limits: &SessionLimits) {
+    /// Keeps the answers of the pack that [`Sessions::acknowledge`] was just called for. Forgets others, if all that is
+    /// kept is more than `limits` allow.
+    pub fn store(&mut self, session: SessionId, answers: Answers, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
         let Some(row) = self.rows.get_mut(&session) else { return };
         self.digest = self.digest.wrapping_sub(row_digest(session, row)).wrapping_add(answers.digest());
+        let before = row.bytes;
         row.highest = row.highest.max(answers.numbers.highest());
         row.bytes += answers.bytes();
-        self.bytes += answers.bytes();
         row.answers.push_back(answers);
         row.stored += 1;
-        // The newest answers always stay: a client that waits for one answer at a time never meets this bound.
+        // The newest answers stay: a client that waits for one answer at a time never meets this bound.
         while row.bytes > limits.bytes_max && row.dropped + 1 < row.stored {
-            let Some(front) = row.front() else { break };
-            let (bytes, highest) = (front.bytes(), front.numbers.highest());
-            self.digest = self.digest.wrapping_sub(front.digest());
-            row.forgotten_upto = row.forgotten_upto.max(highest);
-            row.bytes -= bytes;
-            self.bytes -= bytes;
-            row.dropped += 1;
+            let Some(forgotten) = row.forget_front() else { break };
+            self.digest = self.digest.wrapping_sub(forgotten);
         }
+        self.sizes.change(session, before, row.bytes);
+        note_dropped(undo, session, row.dropped);
         self.digest = self.digest.wrapping_add(row_digest(session, row));
+        self.relieve(session, limits, undo);
     }
 
     /// Takes back one record; records go in the reverse of the order in which they were made.
@@ -363,13 +349,13 @@ impl Sessions {
             Taken::Opened { session, digest } => {
                 if let Some(row) = self.rows.remove(&session) {
                     self.by_use.remove(&(row.last_used, session));
-                    self.bytes -= row.bytes;
+                    self.sizes.change(session, row.bytes, 0);
                 }
                 self.digest = digest;
             }
             Taken::Ended { session, row, digest } => {
                 self.by_use.insert((row.last_used, session));
-                self.bytes += row.bytes;
+                self.sizes.change(session, 0, row.bytes);
                 self.rows.insert(session, *row);
                 self.digest = digest;
             }
@@ -389,6 +375,7 @@ impl Sessions {
                 last_used,
                 bytes,
                 dropped,
+                dropped_after: _,
                 stored,
                 digest,
             } => {
@@ -401,22 +388,30 @@ impl Sessions {
                 row.highest = highest;
                 row.forgotten_upto = forgotten_upto;
                 row.last_used = last_used;
-                self.bytes = self.bytes - row.bytes + bytes;
+                self.sizes.change(session, row.bytes, bytes);
                 row.bytes = bytes;
                 row.dropped = dropped;
                 row.stored = stored;
                 row.answers.truncate((stored - row.freed) as usize);
                 self.digest = digest;
             }
+            Taken::Forgotten { session, forgotten_upto, bytes, dropped, dropped_after: _, digest } => {
+                let Some(row) = self.rows.get_mut(&session) else { return };
+                self.sizes.change(session, row.bytes, bytes);
+                (row.forgotten_upto, row.bytes, row.dropped) = (forgotten_upto, bytes, dropped);
+                self.digest = digest;
+            }
         }
     }
 
-    /// Frees what was dropped before a decided record: it can no longer be taken back. Records come in the order they
-    /// were made; what the last one dropped itself waits for the next.
+    /// Frees what a decided record dropped: it can no longer be taken back. Records come in the order they were made.
     pub fn confirm(&mut self, record: &SessionUndo) {
-        let Taken::Used { session, dropped, .. } = &record.0 else { return };
+        let (Taken::Used { session, dropped_after, .. } | Taken::Forgotten { session, dropped_after, .. }) = &record.0
+        else {
+            return;
+        };
         if let Some(row) = self.rows.get_mut(session) {
-            row.free_to(*dropped);
+            row.free_to(*dropped_after);
         }
     }
 
@@ -456,7 +451,7 @@ impl Sessions {
                 self.digest = row.kept().map(Answers::digest).fold(self.digest, u64::wrapping_add);
                 self.digest = self.digest.wrapping_add(row_digest(session, &row));
                 self.by_use.insert((instance, session));
-                self.bytes += row.bytes;
+                self.sizes.change(session, 0, row.bytes);
                 self.rows.insert(session, row);
                 continue;
             }
@@ -465,17 +460,18 @@ impl Sessions {
             self.digest = self.digest.wrapping_sub(row_digest(session, row));
             row.highest = row.highest.max(theirs.highest);
             row.forgotten_upto = row.forgotten_upto.max(theirs.forgotten_upto);
+            let before = row.bytes;
             for answers in theirs.kept() {
                 let known =
                     answers.numbers.highest() < row.lowest_unacknowledged || row.kept().any(|own| own == answers);
                 if !known {
                     self.digest = self.digest.wrapping_add(answers.digest());
                     row.bytes += answers.bytes();
-                    self.bytes += answers.bytes();
                     row.stored += 1;
                     row.answers.push_back(answers.clone());
                 }
             }
+            self.sizes.change(session, before, row.bytes);
             self.digest = self.digest.wrapping_add(row_digest(session, row));
         }
     }
@@ -517,7 +513,7 @@ impl Sessions {
             let kept = restored.kept().map(Answers::digest).fold(row_digest(row.session, &restored), u64::wrapping_add);
             sessions.digest = sessions.digest.wrapping_add(kept);
             sessions.by_use.insert((restored.last_used, row.session));
-            sessions.bytes += restored.bytes;
+            sessions.sizes.change(row.session, 0, restored.bytes);
             sessions.rows.insert(row.session, restored);
         }
         sessions

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::NodeConfig;
 use crate::control::ToControl;
+use crate::cost::Budget;
 use crate::datadir::Identity;
 use crate::datadir::claim::Witness;
 use crate::durable::DurableUpto;
@@ -42,16 +43,16 @@ pub struct Shared {
     witnesses: Mutex<BTreeMap<NodeId, Witness>>,
     /// What was heard of the other nodes, by any shard.
     heard: Mutex<BTreeMap<NodeId, Heard>>,
-    /// Other nodes that said that their disks are filled to the reserve.
-    full_disks: Mutex<BTreeSet<NodeId>>,
+    /// Other nodes that said that they have no room, on disk or in memory.
+    full_nodes: Mutex<BTreeSet<NodeId>>,
     /// Whether there are any: asked for every write.
-    any_full_disk: AtomicBool,
+    any_full_node: AtomicBool,
     /// Peer addresses of the other nodes.
     peers: Mutex<BTreeMap<NodeId, String>>,
     clients: ClientConnections,
     connections: AtomicUsize,
-    /// Bytes of requests in flight on the node.
-    request_bytes: AtomicU64,
+    /// Bytes of requests and answers on the node.
+    budget: Arc<Budget>,
     /// Bytes of clients' frames that are not whole yet.
     arriving_bytes: AtomicI64,
     /// Bytes of range chunks that wait to be read by clients.
@@ -61,6 +62,7 @@ pub struct Shared {
     /// Nanoseconds that threads spent looking for work.
     looked: AtomicU64,
     memory_full: AtomicBool,
+    memory_spent: AtomicBool,
     draining: AtomicBool,
     logging: Option<Logging>,
     /// Faults of the ways to other nodes.
@@ -77,6 +79,7 @@ impl Shared {
         logging: Option<Logging>,
     ) -> Arc<Shared> {
         Arc::new(Shared {
+            budget: Budget::new(config.limits.node_bytes),
             config,
             metrics,
             durable_upto: senders.iter().map(|_| DurableUpto::default()).collect(),
@@ -88,18 +91,18 @@ impl Shared {
             leaders: Mutex::default(),
             witnesses: Mutex::default(),
             heard: Mutex::default(),
-            full_disks: Mutex::default(),
-            any_full_disk: AtomicBool::new(false),
+            full_nodes: Mutex::default(),
+            any_full_node: AtomicBool::new(false),
             peers: Mutex::default(),
             clients: ClientConnections::default(),
             connections: AtomicUsize::new(0),
-            request_bytes: AtomicU64::new(0),
             arriving_bytes: AtomicI64::new(0),
             scan_bytes: AtomicI64::new(0),
             recovered_lsn: AtomicU64::new(0),
             durable_lsn: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             memory_full: AtomicBool::new(false),
+            memory_spent: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             logging,
             faults: Mutex::default(),
@@ -191,9 +194,17 @@ impl Shared {
         self.memory_full.load(Ordering::Relaxed)
     }
 
-    /// Sets whether growing writes are refused for lack of memory.
-    pub fn set_memory_full(&self, full: bool) {
-        self.memory_full.store(full, Ordering::Relaxed);
+    /// Whether so much memory is used that this node follows no leader any more: one that is killed follows none
+    /// either.
+    pub fn memory_is_spent(&self) -> bool {
+        self.memory_spent.load(Ordering::Relaxed)
+    }
+
+    /// So much memory is used; above the limit growing writes are refused, above nine eighths of it nothing is taken
+    /// from other nodes that would make it more. No limit: 0.
+    pub fn set_memory_used(&self, used: u64, limit: u64) {
+        self.memory_full.store(limit > 0 && used > limit, Ordering::Relaxed);
+        self.memory_spent.store(limit > 0 && used > limit.saturating_add(limit / 8), Ordering::Relaxed);
     }
 
     /// Whether the node is about to stop.
@@ -243,25 +254,25 @@ impl Shared {
         heard.life += u64::from(anew);
     }
 
-    /// Another node says whether its disk is filled to the reserve.
-    pub fn set_disk_full(&self, node: NodeId, full: bool) {
-        let mut disks = self.full_disks.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Another node says whether its disk is filled to the reserve, or its memory to the limit.
+    pub fn set_node_full(&self, node: NodeId, full: bool) {
+        let mut nodes = self.full_nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if full {
-            disks.insert(node);
+            nodes.insert(node);
         } else {
-            disks.remove(&node);
+            nodes.remove(&node);
         }
-        self.any_full_disk.store(!disks.is_empty(), Ordering::Relaxed);
+        self.any_full_node.store(!nodes.is_empty(), Ordering::Relaxed);
     }
 
-    /// Whether the disk of this other node is filled to the reserve, as it said last.
-    pub fn disk_is_full(&self, node: NodeId) -> bool {
-        self.full_disks.lock().unwrap_or_else(PoisonError::into_inner).contains(&node)
+    /// Whether this other node has no room, as it said last.
+    pub fn node_is_full(&self, node: NodeId) -> bool {
+        self.full_nodes.lock().unwrap_or_else(PoisonError::into_inner).contains(&node)
     }
 
     /// Whether that holds for any of them. Costs a load.
-    pub fn any_disk_is_full(&self) -> bool {
-        self.any_full_disk.load(Ordering::Relaxed)
+    pub fn any_node_is_full(&self) -> bool {
+        self.any_full_node.load(Ordering::Relaxed)
     }
 
     /// What was heard of each node so far.
@@ -323,19 +334,9 @@ impl Shared {
         faults.get(&node).is_some_and(|fault| fault.cut)
     }
 
-    /// Takes a request of so many bytes in; `false`: the node has as much as it may (`limits.node_bytes`).
-    pub fn admit_request(&self, bytes: usize) -> bool {
-        let before = self.request_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        if before.saturating_add(bytes as u64) > self.config.limits.node_bytes {
-            self.request_done(bytes);
-            return false;
-        }
-        true
-    }
-
-    /// Bytes of the requests in flight.
-    pub fn request_bytes(&self) -> u64 {
-        self.request_bytes.load(Ordering::Relaxed)
+    /// Bytes of requests and answers on the node, and how many more there may be (`limits.node_bytes`).
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// So many bytes of range chunks wait for slow readers; negative: they wait no more.
@@ -343,9 +344,11 @@ impl Shared {
         self.scan_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whether more chunks may be made (`limits.scan_bytes`).
-    pub fn may_scan(&self) -> bool {
-        self.scan_bytes.load(Ordering::Relaxed) < self.config.limits.scan_bytes as i64
+    /// Whether a connection on which `own` bytes of chunks wait may make more (`limits.scan_bytes`): one part in eight
+    /// of what is left, so that readers that have stopped leave some to those that read.
+    pub fn may_scan(&self, own: usize) -> bool {
+        let left = self.config.limits.scan_bytes as i64 - self.scan_bytes.load(Ordering::Relaxed);
+        left > 0 && (own == 0 || (own as i64) < left / 8)
     }
 
     /// Shows what the log has held back and whose time has come.
@@ -353,11 +356,6 @@ impl Shared {
         if let Some(logging) = &self.logging {
             logging.show_held_back();
         }
-    }
-
-    /// A request of so many bytes is answered.
-    pub fn request_done(&self, bytes: usize) {
-        self.request_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     /// On which connection each client is reached.

@@ -11,7 +11,7 @@ use coppice_client::Config;
 use coppice_client::blocking::Client;
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{
-    ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, SessionId, VALUE_BYTES_MAX, frame,
+    ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, ReadRequest, SessionId, VALUE_BYTES_MAX, frame,
 };
 use coppice_ordering::message::{AcceptedBatch, Phase1b};
 use coppice_ordering::{Ballot, Batch, Commands, Instance, ReplicaId, WINDOW_BYTES_MAX};
@@ -61,7 +61,8 @@ fn an_answer_to_a_pack_is_bounded_and_what_is_refused_did_not_happen() {
     assert!(answer.len() <= ANSWER_BYTES_MAX, "{}", answer.len());
     let left = |shard: &Shard| {
         let keys = keys.iter().map(|key| key.as_slice());
-        keys.filter(|key| shard.get_all([*key].into_iter()).is_some_and(|(values, _)| values[0].is_some())).count()
+        keys.filter(|key| shard.get_all([*key].into_iter(), usize::MAX).is_some_and(|read| read.values[0].is_some()))
+            .count()
     };
     let gone = REPLY_BYTES_MAX / VALUE_BYTES_MAX;
     assert_eq!(left(&shard), keys.len() - gone);
@@ -120,6 +121,51 @@ fn a_full_window_is_told_to_a_candidate() {
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
     outbox.take().iter().for_each(|piece| decoder.feed(piece));
     assert_eq!(decoder.next_frame().map(|frame| frame.is_some()), Ok(true));
+}
+
+/// 4 KB of reads of a large value, whose answers nobody read, held 1 GiB, and readers that had stopped held what they
+/// had for ever.
+#[test]
+fn answers_that_nobody_reads_hold_no_more_than_a_node_may() {
+    const NODE_BYTES: u64 = 64 << 20;
+    let scratch = Scratch::new("unread-answers");
+    let mut options = LocalOptions { nodes: 1, ..LocalOptions::new(&scratch.0) };
+    options.node.limits.node_bytes = NODE_BYTES;
+    options.node.limits.stalled_reader = Duration::from_secs(2);
+    let cluster = formed(&options);
+    let client = connect(&cluster);
+    client.put(b"large", vec![7; VALUE_BYTES_MAX]).expect("it serves");
+    client.put(b"small", b"value").expect("it serves");
+    let depth = |queue: &str| {
+        let text = cluster.node(0).expect("it runs").metrics();
+        let name = format!("coppice_queue_depth{{queue=\"{queue}\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name)).expect("a gauge");
+        line.parse::<f64>().expect("a number") as u64
+    };
+    let hogs: Vec<Raw> = (0..16)
+        .map(|n| {
+            let mut raw = Raw::connect(cluster.endpoints()[0], ClientId(100 + n));
+            let mut reads = BytesMut::new();
+            for stream in 10..110 {
+                let keys = [&b"large"[..]; 4];
+                ReadRequest::encode(&mut reads, stream, PartitionId(1), (false, false), keys.into_iter());
+            }
+            raw.send(&reads);
+            raw
+        })
+        .collect();
+    let mut held = 0;
+    for _ in 0..100 {
+        assert_eq!(client.get(b"small").expect("others are served").output.as_deref(), Some(&b"value"[..]));
+        held = held.max(depth("node_bytes"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(held > 8 << 20, "{held} bytes are held: the readers do not fill anything");
+    assert!(held < NODE_BYTES + (8 << 20), "{held} bytes are held");
+    common::wait_for("readers that have stopped are disconnected", common::patience(), || {
+        (depth("connections") <= 1 && depth("node_bytes") < 1 << 20).then_some(())
+    });
+    drop(hogs);
 }
 
 /// Two requests on one stream end the connection, and cost the node nothing for ever.

@@ -291,6 +291,11 @@ pub const OTHERS: &[&str] = &[
     "reused_keeps_header",
     // A pack of small commands is answered by as many large values as it asks for.
     "answer_unbounded",
+    // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.
+    "sessions_unbounded",
+    "answers_uncharged",
+    // A stale read finds what was taken back in the index of what is undecided (ordering.md 7).
+    "overlay_survives_undo",
     // A join that was taken back still holds up what is decided below it (ordering.md 8).
     "awaits_survives_undo",
     // Who waits at a replica that is removed hears nothing of it.

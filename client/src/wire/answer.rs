@@ -9,7 +9,7 @@ use super::reply::{
     CAS, CHANGED, DELETE, DONE, EIGHT, FLAG_READ, FORGOTTEN, FULL, GET, INSERT, LATER, LOAD, MANY, OMITTED, OPENED,
     OTHER, POSITION, PUT, REPLY_BYTES_MAX, RESULT_BYTES_MAX, TOO_LARGE, UNCHANGED, VALUE, WRONG_PARTITION,
 };
-use super::varint::{Reader, WireError, put_varint};
+use super::varint::{Reader, WireError, put_varint, varint_bytes};
 use super::{CommandRefusal, FRAME_BYTES_MAX, PartitionId, Position, SessionId};
 
 /// A section is closed when it holds this many bytes, and another one begun, so that sections fit frames.
@@ -30,6 +30,22 @@ fn put_value(out: &mut BytesMut, kind: u8, value: Option<&[u8]>) {
                 out.put_slice(value);
             }
         },
+    }
+}
+
+/// Bytes that [`put_op_result`] writes.
+fn op_result_bytes(result: &OpResult) -> usize {
+    let value = match result {
+        OpResult::Put { previous: value }
+        | OpResult::Insert { present: value }
+        | OpResult::Delete { previous: value }
+        | OpResult::Cas { current: value, .. }
+        | OpResult::Get { value } => value.as_deref(),
+    };
+    match value.map(<[u8]>::len) {
+        None => 1,
+        Some(8) => 9,
+        Some(length) => 1 + varint_bytes(length as u64) + length,
     }
 }
 
@@ -126,7 +142,13 @@ impl<'b> PackReply<'b> {
     /// Whether it is as large as an answer may be.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.out.len() - self.start >= REPLY_BYTES_MAX
+        self.bytes() >= REPLY_BYTES_MAX
+    }
+
+    /// Bytes of the answer so far.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.out.len() - self.start
     }
 
     /// Before each result.
@@ -161,8 +183,16 @@ impl<'b> PackReply<'b> {
     }
 
     /// The results of a command of several operations. More than [`RESULT_BYTES_MAX`] are left out: it was executed.
-    pub fn many<'r>(&mut self, results: impl ExactSizeIterator<Item = &'r OpResult>) {
+    pub fn many<'r>(&mut self, results: impl ExactSizeIterator<Item = &'r OpResult> + Clone) {
         self.next();
+        // Found out before anything is copied: commands that are left out one after the other cost their operations
+        // only.
+        let header = 5 + varint_bytes(results.len() as u64);
+        let bytes = results.clone().map(op_result_bytes).fold(header, usize::saturating_add);
+        if bytes > RESULT_BYTES_MAX {
+            self.out.put_slice(&[OTHER, OMITTED]);
+            return;
+        }
         self.out.put_u8(MANY);
         // Room for a length of any size, written small when it is known.
         let at = self.out.len();
@@ -170,11 +200,6 @@ impl<'b> PackReply<'b> {
         put_varint(self.out, results.len() as u64);
         for result in results {
             put_op_result(self.out, result);
-            if self.out.len() - at > RESULT_BYTES_MAX {
-                self.out.truncate(self.last);
-                self.out.put_slice(&[OTHER, OMITTED]);
-                return;
-            }
         }
         let length = (self.out.len() - at - 5) as u32;
         // A varint of exactly five bytes: the fifth ends it.

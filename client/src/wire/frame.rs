@@ -195,6 +195,20 @@ impl FrameDecoder {
         self.buffer.len()
     }
 
+    /// Whether [`FrameDecoder::next_frame`] gives a frame, or an error.
+    pub fn has_frame(&self) -> bool {
+        self.failed.is_some() || self.missing_bytes().is_some_and(|missing| missing <= 0)
+    }
+
+    /// How many bytes the first frame lacks; negative: there are more.
+    fn missing_bytes(&self) -> Option<i64> {
+        let length = u32::from_le_bytes(*self.buffer.first_chunk()?);
+        let whole = HEADER_BYTES as i64 + i64::from(length);
+        // A frame that is too long is an error as soon as its header is there.
+        let header = if whole > self.frame_bytes_max as i64 { HEADER_BYTES as i64 } else { whole };
+        Some(header - self.buffer.len() as i64)
+    }
+
     /// How many bytes the frame that is arriving still lacks, if its header is there.
     fn missing(&self) -> Option<usize> {
         let length = u32::from_le_bytes(*self.buffer.first_chunk()?) as usize;

@@ -83,12 +83,17 @@ pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const COMPOUND_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
 /// Longest pack: one cas with a longest key and two longest values fits, and a batch of it fits a frame between peers.
 pub const PACK_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX + 64 * 1024;
+/// Most work in one pack: no step of an executor may take longer than 10 ms. An operation counts
+/// [`OPERATION_WORK`], a pair of a bulk load 1.
+pub const PACK_WORK_MAX: u32 = 65_536;
+/// What one operation on the tree counts in [`PACK_WORK_MAX`].
+pub const OPERATION_WORK: u32 = 4;
 /// Most operations in one `Many`; bounds the work that one command can ask of an executor.
-pub const MANY_OPERATIONS_MAX: usize = 65_536;
+pub const MANY_OPERATIONS_MAX: usize = PACK_WORK_MAX as usize / OPERATION_WORK as usize;
 /// No client takes the result of a query that is completed later after it asked (ordering.md 4.4).
 pub const QUERY_DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// Most keys in one `Read` frame.
-pub const READ_KEYS_MAX: usize = 65_536;
+pub const READ_KEYS_MAX: usize = 16_384;
 /// Most ranges in one `Validate` frame.
 pub const VALIDATE_RANGES_MAX: usize = 1_024;
 /// Most partitions in one `Gather` frame: each pins a snapshot.

@@ -16,7 +16,8 @@ use coppice_btree::Op;
 
 use super::varint::{Reader, WireError};
 use super::{
-    COMPOUND_BYTES_MAX, KEY_BYTES_MAX, MANY_OPERATIONS_MAX, PACK_BYTES_MAX, PartitionId, SessionId, VALUE_BYTES_MAX,
+    COMPOUND_BYTES_MAX, KEY_BYTES_MAX, MANY_OPERATIONS_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId,
+    SessionId, VALUE_BYTES_MAX,
 };
 
 pub use super::pack_writer::{PackWriter, PushError, is_eight};
@@ -44,6 +45,16 @@ pub enum Command<'a> {
 }
 
 impl Command<'_> {
+    /// What executing the command costs ([`PACK_WORK_MAX`]).
+    #[inline]
+    pub fn work(&self) -> u32 {
+        match self {
+            Command::Op(_) => OPERATION_WORK,
+            Command::Many(many) => many.count.saturating_mul(OPERATION_WORK),
+            Command::Load(load) => load.count.max(OPERATION_WORK),
+        }
+    }
+
     /// Whether every key of the command is in `[low, high)`; `high` none: no upper bound.
     pub fn is_within(&self, low: &[u8], high: Option<&[u8]>) -> bool {
         let within = |key: &[u8]| key >= low && high.is_none_or(|high| key < high);
@@ -125,21 +136,31 @@ impl<'a> Pack<'a> {
     /// Checks everything: lengths, limits, order, codes. After it walking over the commands cannot fail, so an executor
     /// cannot either. O(bytes) at most, O(commands) with `eight`.
     pub fn decode(bytes: &'a [u8]) -> Result<Pack<'a>, WireError> {
+        Ok(Pack::decode_counted(bytes)?.0)
+    }
+
+    /// The same, and what executing the pack costs, at most [`PACK_WORK_MAX`].
+    pub fn decode_counted(bytes: &'a [u8]) -> Result<(Pack<'a>, u32), WireError> {
         if bytes.len() > PACK_BYTES_MAX {
             return Err(limit("pack bytes", bytes.len() as u64, PACK_BYTES_MAX));
         }
         let pack = Pack::decode_header(bytes)?;
         let mut reader = Reader::new(pack.commands);
         let mut number = pack.lowest_unacknowledged;
+        let mut work = 0_u32;
         for at in 0..pack.count {
-            read_command(&mut reader, pack.eight, at == 0, &mut number, true)?;
+            let command = read_command(&mut reader, pack.eight, at == 0, &mut number, true)?;
+            work = work.saturating_add(command.work());
+            if work > PACK_WORK_MAX {
+                return Err(limit("operations in a pack", u64::from(work / OPERATION_WORK), MANY_OPERATIONS_MAX));
+            }
         }
         reader.finish()?;
         if number == u64::MAX {
             // The number after it must exist.
             return Err(WireError::Overflow);
         }
-        Ok(pack)
+        Ok((pack, work))
     }
 
     /// Reads the header alone, for bytes that passed [`Pack::decode`] before on this or another node. On other bytes
@@ -164,6 +185,11 @@ impl<'a> Pack<'a> {
     /// Whose commands.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// Bytes of the commands.
+    pub fn bytes(&self) -> usize {
+        self.commands.len()
     }
 
     /// How many commands, at least one.

@@ -8,7 +8,8 @@ use super::frame::{HEADER_BYTES, Kind, seal_frame};
 use super::pack::{CAS, DELETE, FLAG_EIGHT, GET, INSERT, LOAD, MANY, PUT};
 use super::varint::{push_varint, varint_bytes};
 use super::{
-    COMPOUND_BYTES_MAX, KEY_BYTES_MAX, MANY_OPERATIONS_MAX, PACK_BYTES_MAX, PartitionId, SessionId, VALUE_BYTES_MAX,
+    COMPOUND_BYTES_MAX, KEY_BYTES_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId, SessionId,
+    VALUE_BYTES_MAX,
 };
 
 /// Why a command was not packed.
@@ -39,6 +40,7 @@ pub struct PackWriter {
     lowest_unacknowledged: u64,
     last: u64,
     count: u32,
+    work: u32,
     eight: bool,
     bytes_max: usize,
 }
@@ -56,7 +58,7 @@ impl PackWriter {
         buffer.clear();
         buffer.resize(ROOM, 0);
         let last = lowest_unacknowledged;
-        PackWriter { buffer, session, lowest_unacknowledged, last, count: 0, eight, bytes_max }
+        PackWriter { buffer, session, lowest_unacknowledged, last, count: 0, work: 0, eight, bytes_max }
     }
 
     /// Commands so far.
@@ -86,7 +88,7 @@ impl PackWriter {
     #[inline]
     fn push_eight(&mut self, number: u64, code: u8, step: u8, key: &[u8; 8], value: &[u8; 8]) -> Result<(), PushError> {
         let mut bytes = [code; 18];
-        self.admit(bytes.len())?;
+        self.admit(bytes.len(), OPERATION_WORK)?;
         bytes[1] = step;
         bytes[2..10].copy_from_slice(key);
         bytes[10..].copy_from_slice(value);
@@ -98,7 +100,7 @@ impl PackWriter {
     fn push_any(&mut self, number: u64, op: Op<'_>) -> Result<(), PushError> {
         let bytes = checked_op_bytes(&op, self.eight)? + 1;
         let step = self.step(number)?;
-        self.admit(bytes + varint_bytes(step))?;
+        self.admit(bytes + varint_bytes(step), OPERATION_WORK)?;
         self.buffer.push(code(&op));
         push_varint(&mut self.buffer, step);
         put_op(&mut self.buffer, &op, self.eight);
@@ -120,10 +122,7 @@ impl PackWriter {
         for op in operations.clone() {
             content += checked_op_bytes(&op, self.eight)? + 1;
         }
-        if count > MANY_OPERATIONS_MAX {
-            return Err(PushError::TooLarge);
-        }
-        self.begin_compound(number, MANY, count, content)?;
+        self.begin_compound(number, MANY, (count, OPERATION_WORK), content)?;
         for op in operations {
             self.buffer.push(code(&op));
             put_op(&mut self.buffer, &op, self.eight);
@@ -151,7 +150,7 @@ impl PackWriter {
             }
             last = Some(key);
         }
-        self.begin_compound(number, LOAD, count, content)?;
+        self.begin_compound(number, LOAD, (count, 1), content)?;
         for (key, value) in pairs {
             put_op(&mut self.buffer, &Op::Put { key, value }, self.eight);
         }
@@ -159,12 +158,20 @@ impl PackWriter {
         Ok(())
     }
 
-    fn begin_compound(&mut self, number: u64, code: u8, count: usize, content: usize) -> Result<(), PushError> {
-        if content > COMPOUND_BYTES_MAX {
+    /// Begins a command of `count` parts, each of which costs `each`.
+    fn begin_compound(
+        &mut self,
+        number: u64,
+        code: u8,
+        (count, each): (usize, u32),
+        content: usize,
+    ) -> Result<(), PushError> {
+        let work = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(each).max(OPERATION_WORK);
+        if content > COMPOUND_BYTES_MAX || work > PACK_WORK_MAX {
             return Err(PushError::TooLarge);
         }
         let step = self.step(number)?;
-        self.admit(1 + varint_bytes(step) + varint_bytes(content as u64) + content)?;
+        self.admit(1 + varint_bytes(step) + varint_bytes(content as u64) + content, work)?;
         self.buffer.push(code);
         push_varint(&mut self.buffer, step);
         push_varint(&mut self.buffer, content as u64);
@@ -179,11 +186,13 @@ impl PackWriter {
     }
 
     #[inline]
-    fn admit(&self, bytes: usize) -> Result<(), PushError> {
+    fn admit(&mut self, bytes: usize, work: u32) -> Result<(), PushError> {
         // An empty pack takes any legal command, so that a small `bytes_max` cannot starve one.
-        if self.count > 0 && self.bytes() + bytes > self.bytes_max.min(PACK_BYTES_MAX - ROOM) {
+        let full = self.bytes() + bytes > self.bytes_max.min(PACK_BYTES_MAX - ROOM) || self.work + work > PACK_WORK_MAX;
+        if self.count > 0 && full {
             return Err(PushError::Full);
         }
+        self.work += work;
         Ok(())
     }
 

@@ -120,6 +120,8 @@ pub struct CommandsRequest {
     pub session: SessionId,
     /// How many commands.
     pub count: u32,
+    /// What executing them costs ([`super::PACK_WORK_MAX`]).
+    pub work: u32,
     /// The whole entry: tag, length and pack. Shares the frame's buffer.
     pub entry: Bytes,
 }
@@ -127,9 +129,9 @@ pub struct CommandsRequest {
 impl CommandsRequest {
     fn decode(body: &Bytes) -> Result<CommandsRequest, WireError> {
         let (partition, entry) = split_entry(body)?;
-        let pack = Pack::decode(entry::single(&entry, entry::TAG_PACK)?)?;
+        let (pack, work) = Pack::decode_counted(entry::single(&entry, entry::TAG_PACK)?)?;
         let (session, count) = (pack.session(), pack.count());
-        Ok(CommandsRequest { partition, session, count, entry })
+        Ok(CommandsRequest { partition, session, count, work, entry })
     }
 
     /// The pack inside the entry.

@@ -111,13 +111,25 @@ impl Paxos {
         count: u32,
         effects: &mut Vec<Effect>,
     ) -> Result<(), SubmitError> {
+        self.submit_work(now, bytes, count, count, effects)
+    }
+
+    /// [`Paxos::submit`] of commands that cost `work` ([`Settings::batch_work_max`]).
+    pub fn submit_work(
+        &mut self,
+        now: Time,
+        bytes: Bytes,
+        count: u32,
+        work: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), SubmitError> {
         self.pass_time(now);
         let hint = self.election.leader;
         let Some(proposer) = self.proposer.as_deref_mut() else { return Err(SubmitError::NotLeader { hint }) };
         if !proposer.serving || proposer.handover.is_some() {
             return Err(SubmitError::Busy);
         }
-        if !proposer.batcher.submit(self.now, bytes, count, &self.settings) {
+        if !proposer.batcher.submit(self.now, bytes, count, work, &self.settings) {
             self.counters.submissions_refused += 1;
             // Time has passed here as well: what has become due would have no deadline any more.
             if !mutant!(refused_holds_up) {

@@ -97,6 +97,7 @@ impl Plan {
         let settings = Settings {
             batch_bytes_max: 1 + random.below(40) as usize,
             batch_delay_max: Duration::from_micros(random.below(3_000)),
+            batch_work_max: Settings::default().batch_work_max,
             eager_window: random.below(3) as u32,
             window: 1 + random.below(8) as u32,
             window_bytes_max: 16 + random.below(100) as usize,

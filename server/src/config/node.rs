@@ -137,8 +137,12 @@ pub struct Limits {
     pub scan_bytes: u64,
     /// Inputs that one shard's mailbox holds.
     pub mailbox: usize,
+    /// How long a client may take nothing of what waits for it.
+    pub stalled_reader: Duration,
     /// How long a snapshot stays pinned for a slow reader.
     pub snapshot_pin: Duration,
+    /// Memory that the snapshots of scans may keep alive.
+    pub snapshot_bytes: u64,
     /// Partitions that the node hosts.
     pub partitions: usize,
 }

@@ -293,14 +293,14 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "limits.inflight_bytes",
         default: DefaultValue::Text("16 MiB"),
-        meaning: "bytes of requests in flight per connection",
+        meaning: "bytes of requests in flight and of unread answers per connection; beyond: it is not read",
         read: |c, t| size(t, 1..=TIB).map(|v| c.limits.inflight_bytes = v),
         show: |c| show_size(c.limits.inflight_bytes),
     },
     Setting {
         key: "limits.node_bytes",
         default: DefaultValue::Text("256 MiB"),
-        meaning: "bytes of requests in flight on the node; beyond: Busy",
+        meaning: "bytes of requests in flight and of unread answers on the node; beyond: Busy",
         read: |c, t| size(t, 1..=TIB).map(|v| c.limits.node_bytes = v),
         show: |c| show_size(c.limits.node_bytes),
     },
@@ -317,6 +317,20 @@ pub static NODE_SETTINGS: &[Setting] = &[
         meaning: "inputs that wait before one shard thread; beyond: sockets wait",
         read: |c, t| count(t, 1..=1_000_000).map(|v| c.limits.mailbox = v),
         show: |c| c.limits.mailbox.to_string(),
+    },
+    Setting {
+        key: "limits.stalled_reader",
+        default: DefaultValue::Text("30s"),
+        meaning: "a client that takes nothing of its answers for so long is disconnected",
+        read: |c, t| time(t, SECOND..=DAY).map(|v| c.limits.stalled_reader = v),
+        show: |c| show_time(c.limits.stalled_reader),
+    },
+    Setting {
+        key: "limits.snapshot_bytes",
+        default: DefaultValue::Text("1 GiB"),
+        meaning: "memory that the snapshots of scans may keep alive; beyond: the oldest gets SnapshotExpired",
+        read: |c, t| size(t, MIB..=TIB).map(|v| c.limits.snapshot_bytes = v),
+        show: |c| show_size(c.limits.snapshot_bytes),
     },
     Setting {
         key: "limits.snapshot_pin",

@@ -11,7 +11,7 @@ use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::{Control, ToControl};
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
-use crate::executor::Executing;
+use crate::executor::{Executing, STEP_WORK_MAX};
 use crate::failpoints::failpoint;
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
 use crate::machine::Machine;
@@ -232,7 +232,8 @@ impl Control {
             let Launch { group, me, node, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
             let mut effects = Vec::new();
             let now = shard.now();
-            let executing = Executing { deferred: true, ..Executing::speculating(speculation) };
+            let executing =
+                Executing { deferred: true, step_work_max: STEP_WORK_MAX, ..Executing::speculating(speculation) };
             let borders = SavedBorders::new(&machine);
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);

@@ -356,7 +356,7 @@ impl Control {
         if full && !self.shared.memory_is_full() {
             tracing::warn!(used, limit, "memory limit reached: writes that grow are refused");
         }
-        self.shared.set_memory_full(full);
+        self.shared.set_memory_used(used, limit);
     }
 
     /// Runs `call` on the thread of the shard that owns `group`. A full mailbox is tried again shortly.

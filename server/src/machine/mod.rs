@@ -61,6 +61,23 @@ pub enum Mark {
     Directory(Arc<DirectoryState>),
 }
 
+impl Answer {
+    /// Bytes that it holds until it is given out.
+    pub fn bytes(&self) -> usize {
+        if let Outcome::Pack(answer) = &self.outcome { answer.len() } else { 0 }
+    }
+}
+
+impl Mark {
+    /// What executing the batch cost, in operations on a tree.
+    pub fn work(&self) -> u64 {
+        match self {
+            Mark::Shard(mark) => mark.work(),
+            Mark::Directory(_) => 1,
+        }
+    }
+}
+
 impl Machine {
     /// Runs one batch at `instance`, in order; the answers of all its entries are appended.
     pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> Mark {

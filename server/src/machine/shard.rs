@@ -6,33 +6,32 @@ mod border;
 mod changes;
 mod command;
 mod mark;
+mod overlay;
+mod pack;
 mod reading;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::slice;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, Settled, Tree, Undo};
+use bytes::BytesMut;
+use coppice_btree::{Capacity, Cursor, KeyRange, OpResult, Settled, Tree, Undo};
 use coppice_client::wire::entry::Open;
-use coppice_client::wire::reply::PackReply;
-use coppice_client::wire::{Command, CommandRefusal, MapVersion, Pack, PartitionId, SessionId};
+use coppice_client::wire::{Command, MapVersion, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
-use coppice_ordering::{Batch, Chain, Commands, Instance, ReplicaId, Ticket};
+use coppice_ordering::{Batch, Chain, Instance, ReplicaId, Ticket};
 
 pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal};
 pub use changes::{CHANGES_KEPT, Changes};
 pub use mark::ShardMark;
-
-use command::{are_many_bytes, repeat, run, take_ready};
+pub use pack::BATCH_ANSWER_BYTES_MAX;
+pub use reading::Values;
 
 use super::{Answer, Outcome};
-use crate::entry::{self, Entry};
+use crate::entry::Entry;
 use crate::failpoints::failpoint;
 use crate::multicast::Share;
-use crate::sessions::{Answers, Numbers, SessionLimits, Sessions};
+use crate::sessions::{SessionLimits, Sessions};
 
 /// A partition's replicated state at the tip of its log.
 #[derive(Debug)]
@@ -50,6 +49,8 @@ pub struct Shard {
     /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
     inheritances: Vec<Inheritance>,
     undo: Undo,
+    /// Not replicated: it only finds records of `undo`.
+    overlay: overlay::Overlay,
     changes: Changes,
     scratch: Scratch,
     /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
@@ -76,20 +77,6 @@ pub struct Placed {
     pub shares: Vec<(Share, Cursor)>,
     /// Other replicas give some, too.
     pub others_give: bool,
-}
-
-/// Operations that go down the tree together, at most: enough to overlap their waiting for memory, few enough that what
-/// was fetched for the last is still in the cache when its turn comes.
-const GATHERED_OPS_MAX: usize = 512;
-
-/// Packs of one batch whose commands are all new: their operations run together, then each pack is answered.
-#[derive(Debug, Default)]
-struct Gathered<'a> {
-    /// With the index of its first command in the batch.
-    packs: Vec<(u32, Pack<'a>)>,
-    ops: Vec<Op<'a>>,
-    /// Per session in `packs`, the number above which all are new.
-    known_upto: BTreeMap<SessionId, u64>,
 }
 
 /// Buffers that live from batch to batch.
@@ -129,6 +116,7 @@ impl Shard {
             sealed: None,
             inheritances: Vec::new(),
             undo: Undo::default(),
+            overlay: overlay::Overlay::default(),
             changes: Changes::default(),
             scratch: Scratch::default(),
             me: None,
@@ -242,54 +230,13 @@ impl Shard {
             seals: false,
             joins: Vec::new(),
             awaits: None,
+            work: 0,
         };
         if let Batch::Commands(commands) = batch {
             self.execute_commands(instance, commands, &mut mark, answers);
             self.changes.note(self.undo.keys_since(mark.tree));
         }
         mark
-    }
-
-    fn execute_commands(
-        &mut self,
-        instance: Instance,
-        commands: &Commands,
-        mark: &mut ShardMark,
-        answers: &mut Vec<Answer>,
-    ) {
-        let mut index = 0;
-        let mut gathered = Gathered::default();
-        for part in commands.parts() {
-            for entry in entry::entries(part) {
-                let commands = if let Entry::Pack(pack) = &entry { pack.count() } else { 1 };
-                if let Entry::Pack(pack) = entry {
-                    if gathered.ops.len() >= GATHERED_OPS_MAX || !self.gather(index, &pack, &mut gathered) {
-                        self.run_gathered(instance, &mut gathered, mark, answers);
-                        if !self.gather(index, &pack, &mut gathered) {
-                            let repeats = crate::mutant!(gate_skips_repeats) && self.repeats(&pack);
-                            let outcome = self.execute_pack(instance, index, &pack, mark, None);
-                            let mut answer = self.answer(instance, index, outcome);
-                            if repeats {
-                                answer.last_ticket = None;
-                            }
-                            answers.push(answer);
-                        }
-                    }
-                } else {
-                    self.run_gathered(instance, &mut gathered, mark, answers);
-                    let outcome = self.execute_entry(instance, index, &entry, mark);
-                    answers.push(self.answer(instance, index, outcome));
-                }
-                index += commands;
-            }
-        }
-        self.run_gathered(instance, &mut gathered, mark, answers);
-    }
-
-    /// Whether all of a pack was executed before.
-    fn repeats(&self, pack: &Pack<'_>) -> bool {
-        let known = self.sessions.known_upto(pack.session());
-        pack.commands().all(|(number, _)| Some(number) <= known)
     }
 
     fn answer(&self, instance: Instance, index: u32, outcome: Outcome) -> Answer {
@@ -367,135 +314,15 @@ impl Shard {
             || self.givers.as_ref().is_some_and(|givers| !givers.contains(&drawn) && !crate::mutant!(nobody_stands_in))
     }
 
-    /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
-    /// of its commands loads in bulk.
-    fn gather<'a>(&self, index: u32, pack: &Pack<'a>, gathered: &mut Gathered<'a>) -> bool {
-        let Some(known) = self.sessions.known_upto(pack.session()).filter(|_| !self.is_closed()) else { return false };
-        let mut last = gathered.known_upto.get(&pack.session()).map_or(known, |&gathered| gathered.max(known));
-        let before = gathered.ops.len();
-        for (number, command) in pack.commands() {
-            // Numbers ascend inside a pack, so the first one decides.
-            if number <= last || matches!(command, Command::Load(_)) {
-                gathered.ops.truncate(before);
-                return false;
-            }
-            last = number;
-            if self.owns(&command) {
-                match command {
-                    Command::Op(op) => gathered.ops.push(op),
-                    Command::Many(operations) => gathered.ops.extend(operations.iter()),
-                    Command::Load(_) => {}
-                }
-            }
-        }
-        gathered.known_upto.insert(pack.session(), last);
-        gathered.packs.push((index, *pack));
-        true
-    }
-
-    /// Executes what was gathered, in its order.
-    fn run_gathered(
-        &mut self,
-        instance: Instance,
-        gathered: &mut Gathered<'_>,
-        mark: &mut ShardMark,
-        answers: &mut Vec<Answer>,
-    ) {
-        let mut results = std::mem::take(&mut self.scratch.results_of_ops);
-        let before = self.undo.mark();
-        self.tree.execute_batch(&gathered.ops, &mut results, &mut self.undo);
-        gathered.ops.clear();
-        gathered.known_upto.clear();
-        let one_by_one = are_many_bytes(&results);
-        if one_by_one {
-            // An answer may become too large, which is found out pack by pack.
-            self.tree.undo_to(&mut self.undo, before);
-        }
-        let mut ready = results.iter();
-        for (index, pack) in gathered.packs.drain(..) {
-            let ready = (!one_by_one).then_some(&mut ready);
-            let outcome = self.execute_pack(instance, index, &pack, mark, ready);
-            answers.push(self.answer(instance, index, outcome));
-        }
-        results.clear();
-        self.scratch.results_of_ops = results;
-    }
-
-    /// Executes a pack, or answers one whose operations have run: `ready` holds their results.
-    fn execute_pack(
-        &mut self,
-        instance: Instance,
-        index: u32,
-        pack: &Pack<'_>,
-        mark: &mut ShardMark,
-        mut ready: Option<&mut slice::Iter<'_, OpResult>>,
-    ) -> Outcome {
-        let session = pack.session();
-        if self.is_closed() {
-            return Outcome::Closed;
-        }
-        if !self.sessions.contains(session) && crate::mutant!(session_reopened) {
-            self.sessions.open(session, 0, &self.session_limits, &mut mark.sessions);
-        }
-        let lowest = pack.lowest_unacknowledged();
-        self.sessions.acknowledge(session, lowest, instance.0, &self.session_limits, &mut mark.sessions);
-        let Some(known) = self.sessions.known_upto(session) else { return Outcome::SessionExpired };
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.numbers.clear();
-        scratch.indexes.clear();
-        let mut reply = PackReply::new(&mut scratch.reply, self.partition, instance.0, index);
-        let refusal = CommandRefusal::WrongPartition { version: self.map_version };
-        for (offset, (number, command)) in pack.commands().enumerate() {
-            // At every replica alike, as the answers before it are.
-            if ready.is_none() && reply.is_full() {
-                reply.refused(CommandRefusal::Later);
-                continue;
-            }
-            if ready.is_none() && number <= known && repeat(&self.sessions, session, number, instance, &mut reply) {
-                continue;
-            }
-            // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
-            if !self.owns(&command) {
-                reply.refused(refusal);
-                if crate::mutant!(refusal_stored) {
-                    scratch.numbers.push(number);
-                    scratch.indexes.push(u64::from(index) + offset as u64);
-                    scratch.results.extend_from_slice(reply.last_result());
-                }
-                continue;
-            }
-            match ready.as_deref_mut() {
-                Some(ready) => take_ready(ready, &command, &mut reply),
-                None => run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many),
-            }
-            scratch.numbers.push(number);
-            scratch.indexes.push(u64::from(index) + offset as u64);
-            scratch.results.extend_from_slice(reply.last_result());
-        }
-        let answer = reply.finish_split();
-        if !scratch.numbers.is_empty() {
-            let answers = Answers {
-                partition: self.partition,
-                instance: instance.0,
-                numbers: Numbers::from_ascending(&scratch.numbers),
-                indexes: Numbers::from_ascending(&scratch.indexes),
-                // A copy of its own size: a slice would keep the whole buffer alive for as long as the client is
-                // silent.
-                results: Bytes::copy_from_slice(&scratch.results),
-            };
-            scratch.results.clear();
-            self.sessions.store(session, answers, &self.session_limits);
-        }
-        self.scratch = scratch;
-        Outcome::Pack(answer)
-    }
-
     fn owns(&self, command: &Command<'_>) -> bool {
         crate::mutant!(bounds_at_routing) || command.is_within(self.range.low.as_slice(), self.range.high.as_deref())
     }
 
     /// Takes back the newest batch.
     pub fn undo(&mut self, mark: &ShardMark) {
+        if !crate::mutant!(overlay_survives_undo) {
+            self.overlay.clear();
+        }
         if mark.awaits.is_some() {
             // Nobody has taken them yet: they are those of this batch.
             self.placed.truncate(mark.placed);
@@ -536,6 +363,7 @@ impl Shard {
             sealed: self.sealed,
             inheritances: Vec::new(),
             undo: self.undo.clone(),
+            overlay: overlay::Overlay::default(),
             changes: Changes::at(self.changes.count()),
             scratch: Scratch::default(),
             me: None,
@@ -562,6 +390,11 @@ impl Shard {
         self.undo.forget_before(upto);
         mark.sessions.iter().for_each(|record| self.sessions.confirm(record));
         self.confirm_borders(mark);
+    }
+
+    /// How many changes could be taken back.
+    pub fn undo_len(&self) -> usize {
+        self.undo.len()
     }
 
     /// Memory of the tree's undo records.

@@ -150,6 +150,7 @@ struct ShardCells {
     tickets_in_flight: Cell,
     letters: Cell,
     stage_busy_nanos: [Cell; Stage::COUNT],
+    worker_step_seconds: Histogram,
     queue_depth: [Cell; Queue::COUNT],
     busy: [Cell; Queue::COUNT],
 }
@@ -170,6 +171,7 @@ impl ShardCells {
             tickets_in_flight: Cell::default(),
             letters: Cell::default(),
             stage_busy_nanos: Default::default(),
+            worker_step_seconds: Histogram::new(SECONDS),
             queue_depth: Default::default(),
             busy: Default::default(),
         }
@@ -230,6 +232,11 @@ impl Shard {
     /// The thread was busy in a stage.
     pub fn stage_busy(&self, stage: Stage, took: Duration) {
         self.0.stage_busy_nanos[stage.index()].add(nanos(took));
+    }
+
+    /// The thread did nothing else for so long.
+    pub fn worker_step(&self, took: Duration) {
+        self.0.worker_step_seconds.observe_time(took);
     }
 
     /// Entries now in this thread's queue.

@@ -186,6 +186,8 @@ metrics! {
     StageBusySeconds => "stage_busy", Counter, Seconds, Stage,
         "Time that threads spent in a stage; the stage with the highest rate is the bottleneck. A step of the core in which \
          batches were executed counts as execute.";
+    WorkerStepSeconds => "worker_step", Histogram, Seconds, None,
+        "Time that a worker spent in one go, from when it took up something until it could look at something else.";
     QueueDepth => "queue_depth", Gauge, None, Queue,
         "Entries waiting in a queue.";
     Busy => "busy", Counter, None, Queue,

@@ -77,6 +77,7 @@ impl Family<'_> {
                 self.value(&[reason.text()], sum(shards, |shard| &shard.batch_closed[reason.index()]))
             }),
             Metric::GateWaitSeconds => self.histogram(&[], shards.iter().map(|s| &s.gate_wait_seconds)),
+            Metric::WorkerStepSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_step_seconds)),
             Metric::TicketSeconds => self.histogram(&[], shards.iter().map(|s| &s.ticket_seconds)),
             Metric::TicketsInFlight => self.value(&[], sum(shards, |shard| &shard.tickets_in_flight)),
             Metric::Letters => self.value(&[], sum(shards, |shard| &shard.letters)),

@@ -5,29 +5,42 @@ use std::sync::{Mutex, PoisonError};
 
 use coppice_client::wire::ClientId;
 
+use crate::cost::ClientBytes;
+
 /// The connections of all clients, by any shard.
 #[derive(Debug, Default)]
-pub struct ClientConnections(Mutex<HashMap<ClientId, Vec<u64>>>);
+pub struct ClientConnections(Mutex<HashMap<ClientId, Client>>);
+
+#[derive(Debug, Default)]
+struct Client {
+    connections: Vec<u64>,
+    bytes: ClientBytes,
+}
 
 impl ClientConnections {
     /// The connection that the client opened last, of those that stand.
     pub fn newest(&self, client: ClientId) -> Option<u64> {
         let connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.get(&client)?.last().copied()
+        connections.get(&client)?.connections.last().copied()
     }
 
     /// A client said hello on this connection. A client may have several for a while: one that tries another beside a
     /// silent one goes on with whichever is heard first.
-    pub fn opened(&self, client: ClientId, connection: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(client).or_default().push(connection);
+    ///
+    /// Returns the bytes that the client holds, on all of them.
+    pub fn opened(&self, client: ClientId, connection: u64) -> ClientBytes {
+        let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = connections.entry(client).or_default();
+        known.connections.push(connection);
+        ClientBytes::clone(&known.bytes)
     }
 
     /// A connection ended; the others of the client stay.
     pub fn ended(&self, client: ClientId, connection: u64) {
         let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = connections.get_mut(&client) {
-            known.retain(|&known| known != connection && !crate::mutant!(spare_forgets_client));
-            if known.is_empty() {
+            known.connections.retain(|&known| known != connection && !crate::mutant!(spare_forgets_client));
+            if known.connections.is_empty() {
                 connections.remove(&client);
             }
         }

@@ -65,7 +65,7 @@ struct State {
     fault: Fault,
     /// How far this node's log is durable, as the other one was told on this connection.
     told_durable: u64,
-    /// Whether this node's disk is full, as the other one was told on this connection.
+    /// Whether this node has no room, as the other one was told on this connection.
     told_full: bool,
     dropped: u64,
     closed: bool,
@@ -171,7 +171,7 @@ impl Link {
 
     /// Writes what was queued, as far as the socket takes it now. `durable` is how far this node's log is durable: it
     /// goes out with the messages of the turn, so that whoever got a vote can tell a copy of this node that has
-    /// forgotten it (reliability.md PX12). `full`: this node's disk is filled to the reserve.
+    /// forgotten it (reliability.md PX12). `full`: this node has no room.
     pub fn flush(&self, durable: u64, full: bool, now: Clock) {
         let mut state = self.state.borrow_mut();
         let speaks = state.stream.is_some() && !(state.body.is_empty() && state.letters.is_empty());

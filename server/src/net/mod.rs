@@ -1,5 +1,6 @@
 //! Sockets: clients on one port, nodes on another, the same frames on both.
 
+pub mod arriving;
 pub mod clients;
 pub mod codec;
 pub mod dial;
@@ -11,6 +12,7 @@ pub mod outbox;
 pub mod peer;
 pub mod peer_frame;
 pub mod peer_in;
+pub mod progress;
 pub mod public;
 pub mod rpc;
 pub mod silence;

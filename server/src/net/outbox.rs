@@ -41,6 +41,8 @@ pub struct Outbox {
     bytes: usize,
     /// Bytes of the first piece that were written: its buffer holds them still.
     written: usize,
+    /// Bytes that the socket has taken, of everything that was queued.
+    taken: u64,
     /// The socket took nothing more when it was last asked.
     blocked: bool,
 }
@@ -49,6 +51,11 @@ impl Outbox {
     /// Bytes that wait.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that the socket has taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Whether nothing waits.
@@ -165,6 +172,7 @@ impl Outbox {
 
     fn advance(&mut self, mut written: usize) {
         self.bytes -= written;
+        self.taken += written as u64;
         while written > 0 {
             let Some(front) = self.pieces.front_mut() else { return };
             if front.len() > written {

@@ -27,7 +27,8 @@ pub const LETTERS: u8 = 71;
 pub const ECHO: u8 = 72;
 /// Says that the sender lives, when there is nothing else to say ([`crate::vigil`]). No body.
 pub const ALIVE: u8 = 73;
-/// Whether the sender's disk is filled to its reserve: a byte, 0 or 1. It is not when a connection begins.
+/// Whether the sender has no room, its disk filled to its reserve or its memory to its limit: a byte, 0 or 1. It has
+/// some when a connection begins.
 pub const FULL: u8 = 74;
 /// Who answers; the first frame back on every connection. Body: postcard [`super::handshake::PeerWelcome`].
 pub const WELCOME: u8 = 75;

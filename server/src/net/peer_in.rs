@@ -67,7 +67,7 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
         if frame.kind == peer_frame::FULL
             && let Some(full) = frame.body.first()
         {
-            shard.borrow().shared.set_disk_full(node, *full != 0);
+            shard.borrow().shared.set_node_full(node, *full != 0);
             continue;
         }
         if frame.kind == peer_frame::ALIVE {

@@ -2,7 +2,10 @@
 //! possible.
 //!
 //! A connection that has too much in flight, or does not read its answers, is not read until it does (experience.md 4,
-//! `limits`). It does not know what commands mean.
+//! `limits`): each of its requests is charged (`crate::cost`) before it goes on. Frames are taken in slices, between
+//! which other connections have their turn. It does not know what commands mean.
+
+mod state;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,16 +16,20 @@ use std::time::{Duration, Instant as Clock};
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, CommandRefusal, Completed, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId,
-    Refusal as Refused, RepliesWriter, Request as Asked,
+    ClientId, CommandRefusal, CommandsRequest, Completed, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId,
+    Refusal as Refused, Request as Asked,
 };
+use coppice_ordering::Time;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+use super::arriving::Arriving;
 use super::incoming;
 use super::outbox::Outbox;
+use super::progress::Progress;
 use super::streams::Streams;
 use super::translate;
+use crate::cost::{Account, Charge, ClientBytes};
 use crate::metrics::{Op, Outcome, Queue};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shard::Shard;
@@ -32,8 +39,12 @@ use crate::shared::Shared;
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
 
-/// Range chunks are made while less than this waits to be written.
-const RANGES_BYTES_MAX: usize = 1 << 20;
+/// Work of frames that a connection has taken in one go, a key or a [`FRAME_BYTES`] each; beyond, others have their
+/// turn.
+const SLICE_WORK: usize = 4_096;
+
+/// Bytes of a frame that cost as much to decode as a key to read.
+const FRAME_BYTES: usize = 64;
 
 /// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
 const PARTS_MAX: usize = 4_096;
@@ -47,7 +58,8 @@ fn ranges_max(inflight: usize) -> usize {
 /// What is remembered of a request until it is answered.
 struct Waiting {
     op: Op,
-    bytes: usize,
+    /// Of its bytes, and of what its answer is expected to take.
+    _charge: Charge,
     since: Clock,
 }
 
@@ -60,6 +72,10 @@ pub struct InWait {
     pub scans: usize,
     /// Requests without an answer.
     pub inflight: usize,
+}
+
+fn new_account(shared: &Shared, client: ClientBytes) -> Account {
+    Account::new(shared.config.limits.inflight_bytes, client, Arc::clone(shared.budget()))
 }
 
 /// One client's connection, shared by its task and the shard's turn.
@@ -78,8 +94,15 @@ struct State {
     outbox: Outbox,
     /// Answers of this turn, framed together at its end.
     answers: Vec<(u32, Bytes)>,
+    answers_bytes: usize,
+    /// What the largest answers to packs took of late: what the next one is expected to take.
+    expects: usize,
+    account: Account,
+    /// Of `outbox` and `answers`.
+    unread: Charge,
+    unread_bytes: usize,
+    progress: Progress,
     waiting: BTreeMap<u32, Waiting>,
-    waiting_bytes: usize,
     ranges: Streams<u32>,
     /// Parts of queries: the client's number of the attempt, and whose part it is.
     parts: Streams<(u32, PartitionId)>,
@@ -93,12 +116,18 @@ struct State {
 impl Connection {
     /// A connection over `stream`.
     pub fn new(id: u64, stream: TcpStream, shared: Arc<Shared>) -> Rc<Connection> {
+        let account = new_account(&shared, ClientBytes::default());
         let state = RefCell::new(State {
             client: None,
             outbox: Outbox::default(),
             answers: Vec::new(),
+            answers_bytes: 0,
+            expects: 0,
+            unread: account.charge(0),
+            unread_bytes: 0,
+            account,
+            progress: Progress::default(),
             waiting: BTreeMap::new(),
-            waiting_bytes: 0,
             ranges: Streams::default(),
             parts: Streams::default(),
             scan_bytes: 0,
@@ -141,28 +170,32 @@ impl Connection {
             shard.slow_request(group, op, outcome, translate::instance_of(&reply), took);
         }
         match reply {
-            Reply::Pack(answer) => state.answers.push((stream, answer)),
+            Reply::Pack(answer) => {
+                state.expects = answer.len().max(state.expects - state.expects / 8);
+                state.push_answer(stream, answer);
+            }
             Reply::Opened(session) => {
                 let mut out = BytesMut::new();
                 let mut answer = PackReply::new(&mut out, session.partition, session.instance, session.index);
                 answer.opened();
                 let answer = answer.finish_split();
-                state.answers.push((stream, answer));
+                state.push_answer(stream, answer);
             }
-            Reply::Read { instance, values, left_out } => {
+            Reply::Read { instance, values, left_out, charge } => {
                 let mut out = BytesMut::new();
                 let mut answer = PackReply::read(&mut out, group, instance.0, 0);
                 values.iter().for_each(|value| answer.value(value.as_deref()));
                 (0..left_out).for_each(|_| answer.refused(CommandRefusal::Later));
                 let answer = answer.finish_split();
-                state.answers.push((stream, answer));
+                state.push_answer(stream, answer);
+                drop(charge);
             }
             Reply::Validated { instance, unchanged } => {
                 let mut out = BytesMut::new();
                 let mut answer = PackReply::read(&mut out, group, instance.0, 0);
                 unchanged.into_iter().for_each(|unchanged| answer.validated(unchanged));
                 let answer = answer.finish_split();
-                state.answers.push((stream, answer));
+                state.push_answer(stream, answer);
             }
             Reply::Range { instance, cursor, range, version } => {
                 if state.ranges.len() >= ranges_max(shard.shared.config.limits.inflight) {
@@ -197,6 +230,11 @@ impl Connection {
         if state.done(stream) {
             self.bell.notify_one();
         }
+        if state.account.is_overdrawn() {
+            // Nobody reads them; commands among them may be repeated on another connection.
+            state.end();
+            self.bell.notify_one();
+        }
     }
 
     /// What waits here now.
@@ -212,14 +250,12 @@ impl Connection {
         state.frame_answers();
         let more = state.pump_ranges();
         let written = state.outbox.write_to(&self.stream);
-        state.settle_scan_bytes();
+        state.settle();
         match written {
             Ok(true) if !more => {}
             Ok(_) => self.bell.notify_one(),
             Err(_) => {
-                state.closing = true;
-                state.outbox.clear();
-                state.settle_scan_bytes();
+                state.end();
                 self.bell.notify_one();
             }
         }
@@ -238,11 +274,13 @@ impl Connection {
         }
     }
 
-    /// Ends ranges whose snapshot was pinned for too long by a slow reader; `true` if there were any.
-    fn expire_ranges(&self, pin: Duration) -> bool {
+    /// Ends ranges whose snapshot was pinned for too long by a slow reader, or keeps too much memory alive; `true` if
+    /// there were any.
+    fn expire_ranges(&self, limits: &crate::config::Limits) -> bool {
         let mut state = self.state.borrow_mut();
-        state.parts.expire(pin);
-        let old = state.ranges.expire(pin);
+        let (pin, bytes_max) = (limits.snapshot_pin, limits.snapshot_bytes);
+        state.parts.expire(pin, bytes_max);
+        let old = state.ranges.expire(pin, bytes_max);
         for &stream in &old {
             state.refuse(stream, &Refused::SnapshotExpired);
             state.done(stream);
@@ -255,98 +293,14 @@ impl Connection {
         !state.closing
             && state.outbox.bytes() < OUTBOX_BYTES_MAX
             && state.waiting.len() < limits.inflight.max(1)
-            && state.waiting_bytes as u64 <= limits.inflight_bytes
-    }
-}
-
-impl State {
-    fn refuse(&mut self, stream: u32, refusal: &Refused) {
-        self.outbox.append(|out| refusal.encode(out, stream));
+            && state.account.room() > 0
     }
 
-    /// The request is answered; `true` if reading had to wait for that.
-    fn done(&mut self, stream: u32) -> bool {
-        let Some(waiting) = self.waiting.remove(&stream) else { return false };
-        self.waiting_bytes -= waiting.bytes;
-        self.shared.request_done(waiting.bytes);
-        true
-    }
-
-    fn frame_answers(&mut self) {
-        if self.answers.is_empty() {
-            return;
-        }
-        let State { answers, outbox, .. } = self;
-        outbox.append(|out| {
-            let mut replies = RepliesWriter::new(out);
-            for (stream, answer) in answers.drain(..) {
-                // What the executor wrote is well formed; were it not, the client would time out and ask again.
-                _ = replies.answer(stream, &answer);
-            }
-            replies.finish();
-        });
-    }
-
-    /// Chunks that were written, or dropped with the connection, wait no more.
-    fn settle_scan_bytes(&mut self) {
-        let left = self.scan_bytes.min(self.outbox.bytes());
-        self.shared.add_scan_bytes(left as i64 - self.scan_bytes as i64);
-        self.scan_bytes = left;
-    }
-
-    /// Makes a chunk of each range and part that has credit; `true` if there is more to make.
-    fn pump_ranges(&mut self) -> bool {
-        // Beyond `limits.scan_bytes` they wait until other clients have read: looked at again by the clock.
-        if !self.shared.may_scan() {
-            return false;
-        }
-        let before = self.outbox.bytes();
-        let State { ranges, parts, outbox, .. } = self;
-        let mut ended = Vec::new();
-        let mut more = ranges.pump((outbox, RANGES_BYTES_MAX), |stream| stream, |stream| ended.push(stream));
-        more |= parts.pump((outbox, RANGES_BYTES_MAX), |(query, _)| query, |_| {});
-        for stream in ended {
-            self.done(stream);
-        }
-        let made = self.outbox.bytes() - before;
-        self.scan_bytes += made;
-        self.shared.add_scan_bytes(made as i64);
-        more
-    }
-}
-
-/// Where the node is full of frames that are not whole, one of them has so long to become whole.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
-
-/// Part of a frame that has no more bytes than this is nobody's burden.
-const ARRIVES_FREELY: usize = 64 << 10;
-
-/// The frame that arrives on a connection, and what all such take of the node.
-struct Arriving {
-    shared: std::sync::Arc<crate::shared::Shared>,
-    bytes: usize,
-    /// Since when it has been more than [`ARRIVES_FREELY`].
-    since: Clock,
-}
-
-impl Arriving {
-    fn set(&mut self, bytes: usize) {
-        if self.bytes <= ARRIVES_FREELY {
-            self.since = Clock::now();
-        }
-        self.shared.add_arriving_bytes(bytes as i64 - self.bytes as i64);
-        self.bytes = bytes;
-    }
-
-    /// No more of it is read for now: too much has begun to arrive.
-    fn must_wait(&self) -> bool {
-        self.bytes > ARRIVES_FREELY && self.shared.arrives_too_much()
-    }
-}
-
-impl Drop for Arriving {
-    fn drop(&mut self) {
-        self.set(0);
+    /// Whether the client has taken nothing of what waits for it for so long (`limits.stalled_reader`).
+    fn has_stalled(&self, now: Time, longest: Duration) -> bool {
+        let mut state = self.state.borrow_mut();
+        let (taken, waits) = (state.outbox.taken(), !state.outbox.is_empty());
+        state.progress.stalled(now, taken, waits, longest)
     }
 }
 
@@ -361,19 +315,29 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     tokio::pin!(deadline);
     let mut decoder = FrameDecoder::default();
     let mut look = tokio::time::interval(Duration::from_millis(200));
-    let mut arriving = Arriving { shared: std::sync::Arc::clone(&draining), bytes: 0, since: Clock::now() };
+    let mut arriving = Arriving::new(Arc::clone(&draining));
     loop {
+        if decoder.has_frame() && connection.may_read(&limits) {
+            // The rest of what was read, behind what others have to do.
+            tokio::task::yield_now().await;
+            take_frames(&shard, &connection, &mut decoder, &limits);
+            arriving.set(decoder.held_bytes());
+        }
         let waits = arriving.must_wait();
-        let (pending, finished, greeted) = {
+        let (pending, finished, greeted, unread) = {
             let state = connection.state.borrow();
             let idle = state.waiting.is_empty() && state.answers.is_empty();
             let sends = state.ranges.may_send() || state.parts.may_send();
-            let pending = !state.outbox.is_empty() || (sends && draining.may_scan());
+            let pending = !state.outbox.is_empty() || (sends && draining.may_scan(state.scan_bytes));
             let finished = state.outbox.is_empty() && (state.closing || (draining.is_draining() && idle));
-            (pending, finished, state.client.is_some())
+            (pending, finished, state.client.is_some(), !state.outbox.is_empty())
         };
         if finished {
             break;
+        }
+        let may_read = connection.may_read(&limits);
+        if may_read && decoder.has_frame() {
+            continue;
         }
         tokio::select! {
             () = connection.bell.notified() => {}
@@ -382,17 +346,22 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
                 connection.flush();
                 tokio::task::yield_now().await;
             }
-            ready = connection.stream.readable(), if !waits && connection.may_read(&limits) => {
-                if ready.is_err() || !receive(&shard, &connection, &mut decoder) { break }
+            ready = connection.stream.readable(), if !waits && may_read => {
+                if ready.is_err() || !receive(&shard, &connection, &mut decoder, &limits) { break }
                 arriving.set(decoder.held_bytes());
             }
             () = &mut deadline, if !greeted => break,
-            _ = look.tick(), if waits || draining.is_draining() || connection.has_ranges() => {
-                if waits && arriving.since.elapsed() > ARRIVES_WITHIN {
+            _ = look.tick(), if waits || unread || !may_read || draining.is_draining() || connection.has_ranges() => {
+                let now = shard.borrow().now();
+                if connection.has_stalled(now, limits.stalled_reader) {
+                    shard.borrow().metrics.busy(Queue::Replies);
+                    break;
+                }
+                if waits && arriving.is_overdue() {
                     shard.borrow().metrics.busy(Queue::NodeBytes);
                     break;
                 }
-                if connection.expire_ranges(limits.snapshot_pin) || connection.has_ranges() {
+                if connection.expire_ranges(&limits) || connection.has_ranges() {
                     shard.borrow_mut().touch_connection(&connection);
                 }
             }
@@ -402,18 +371,23 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     if let Some(client) = connection.state.borrow().client {
         draining.clients().ended(client, connection.id);
     }
-    let left = {
+    {
+        // Whoever still holds the connection holds nothing of the node with it.
         let mut state = connection.state.borrow_mut();
-        state.outbox.clear();
-        state.settle_scan_bytes();
-        state.waiting_bytes
-    };
-    draining.request_done(left);
+        state.end();
+        state.waiting.clear();
+        (state.ranges, state.parts) = (Streams::default(), Streams::default());
+    }
     draining.connection_closed();
 }
 
 /// Reads what is there, up to one buffer, and hands on every whole frame. `false`: the connection is gone.
-fn receive(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut FrameDecoder) -> bool {
+fn receive(
+    shard: &RefCell<Shard>,
+    connection: &Rc<Connection>,
+    decoder: &mut FrameDecoder,
+    limits: &crate::config::Limits,
+) -> bool {
     let begun = Clock::now();
     let stepped = shard.borrow().stepped();
     match incoming::read(&connection.stream, decoder) {
@@ -421,24 +395,30 @@ fn receive(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut Fr
         Ok(_) => {}
         Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
     }
-    take_frames(shard, connection, decoder);
+    take_frames(shard, connection, decoder, limits);
     shard.borrow().received(begun, stepped);
     true
 }
 
-fn take_frames(shard: &RefCell<Shard>, connection: &Rc<Connection>, decoder: &mut FrameDecoder) {
-    loop {
+/// Hands on frames that are there, as far as the connection has room for their requests, one slice at most.
+fn take_frames(
+    shard: &RefCell<Shard>,
+    connection: &Rc<Connection>,
+    decoder: &mut FrameDecoder,
+    limits: &crate::config::Limits,
+) {
+    let mut work = 0;
+    while work < SLICE_WORK && connection.may_read(limits) {
         match decoder.next_frame() {
-            Ok(Some(frame)) => handle(shard, connection, frame),
+            Ok(Some(frame)) => {
+                work += 1 + frame.body.len() / FRAME_BYTES;
+                handle(shard, connection, frame);
+            }
             Ok(None) => break,
             Err(error) => {
                 refuse_and_close(shard, connection, 0, Refused::bad_request(&error));
                 break;
             }
-        }
-        // Frames that were read beyond the limits are served all the same: the bound is one buffer above them.
-        if connection.state.borrow().closing {
-            break;
         }
     }
 }
@@ -495,11 +475,15 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Admin(admin) => return shard.borrow().ask_admin(connection, frame.stream, *admin),
         Asked::Commands(commands) => {
             let (op, grows) = translate::pack_op(&commands);
-            let request = Request::Pack { entry: commands.entry, commands: commands.count, grows };
+            let CommandsRequest { entry, count, work, .. } = commands;
+            let request = Request::Pack { entry, commands: count, work, grows };
             (commands.partition, op, request)
         }
         Asked::OpenSession(open) => (open.partition, Op::Open, Request::Open { entry: open.entry }),
-        Asked::Read(read) => (read.partition, Op::Get, Request::Read(read)),
+        Asked::Read(read) => {
+            let account = connection.state.borrow().account.clone();
+            (read.partition, Op::Get, Request::Read(read, account))
+        }
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
         Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked)),
         Asked::Gather(range) => {
@@ -537,17 +521,16 @@ fn admit(
             refuse_and_close(shard, connection, stream, refusal);
             return None;
         }
-        if !state.shared.admit_request(bytes) {
+        let expects = if matches!(op, Op::Get | Op::Range | Op::Validate) { 0 } else { state.expects };
+        let Some(charge) = state.account.admit(bytes + expects) else {
             state.refuse(stream, &translate::busy());
             drop(state);
             let mut shard = shard.borrow_mut();
             shard.metrics.busy(Queue::NodeBytes);
             shard.touch_connection(connection);
             return None;
-        }
-        let waiting = Waiting { op, bytes, since: Clock::now() };
-        state.waiting.insert(stream, waiting);
-        state.waiting_bytes += bytes;
+        };
+        state.waiting.insert(stream, Waiting { op, _charge: charge, since: Clock::now() });
     }
     Some((Origin { connection: connection.id, stream }, client))
 }
@@ -571,8 +554,9 @@ fn greet(shard: &RefCell<Shard>, connection: &Connection, stream: u32, hello: &c
     match reply {
         Ok(reply) => {
             connection.state.borrow_mut().client = Some(hello.client);
+            let client_bytes = shard.borrow_mut().on_greeted(hello.client, connection.id);
+            connection.state.borrow_mut().open_account(new_account(&shared, client_bytes));
             put(shard, connection, |out| encode_control(out, Kind::HelloOk, stream, &reply));
-            shard.borrow_mut().on_greeted(hello.client, connection.id);
         }
         Err(refusal) => refuse_and_close(shard, connection, stream, refusal),
     }

@@ -7,16 +7,30 @@ use std::time::Duration;
 use super::outbox::Outbox;
 use crate::shard::ranges::RangeJob;
 
+/// A chunk costs as much as walking over so many pairs, however few it holds.
+const MIN_PAIRS: u64 = 64;
+
 /// What streams on one connection, by name. Each pins a snapshot: the owner bounds how many there are.
 pub struct Streams<K> {
     /// Nothing of them was sent yet; in the order in which they came.
     fresh: VecDeque<(K, RangeJob)>,
     begun: BTreeMap<K, RangeJob>,
+    /// Of those that were begun, the one that went on last: they take turns.
+    last: Option<K>,
+}
+
+/// What may be made in one go.
+#[derive(Clone, Copy, Debug)]
+pub struct PumpRoom {
+    /// Until so many bytes wait to be written.
+    pub bytes_max: usize,
+    /// Until so many pairs were walked over.
+    pub pairs_max: u64,
 }
 
 impl<K> Default for Streams<K> {
     fn default() -> Streams<K> {
-        Streams { fresh: VecDeque::new(), begun: BTreeMap::new() }
+        Streams { fresh: VecDeque::new(), begun: BTreeMap::new(), last: None }
     }
 }
 
@@ -55,57 +69,69 @@ impl<K: Copy + Ord> Streams<K> {
         self.fresh.retain(|(name, _)| !unwanted(name));
     }
 
-    /// Drops those whose snapshot was pinned for too long, and names them.
-    pub fn expire(&mut self, pin: Duration) -> Vec<K> {
+    /// Drops those whose snapshot was pinned for too long, or keeps too much memory alive, and names them.
+    pub fn expire(&mut self, pin: Duration, bytes_max: u64) -> Vec<K> {
         let all = self.begun.iter().chain(self.fresh.iter().map(|(name, job)| (name, job)));
-        let old: Vec<K> = all.filter(|(_, job)| job.age() > pin).map(|(&name, _)| name).collect();
+        let old: Vec<K> =
+            all.filter(|(_, job)| job.age() > pin || job.kept_bytes() > bytes_max).map(|(&name, _)| name).collect();
         if !old.is_empty() {
             self.drop_all(|name| old.contains(name));
         }
         old
     }
 
-    /// Makes a chunk of each that has credit, until `bytes_max` wait in `outbox`, in frames of the stream that
-    /// `stream_of` says, and tells `ended` which of them that was the end of; `true` if there is more to make.
+    /// Makes a chunk of each that has credit, as far as there is room in `outbox` and time, in frames of the stream
+    /// that `stream_of` says, and tells `ended` which of them that was the end of; `true` if there is more to make.
     pub fn pump(
         &mut self,
-        (outbox, bytes_max): (&mut Outbox, usize),
+        (outbox, room): (&mut Outbox, PumpRoom),
         stream_of: impl Fn(K) -> u32,
         mut ended: impl FnMut(K),
     ) -> bool {
+        let mut pairs = 0;
         let mut send = |name: K, job: &mut RangeJob, outbox: &mut Outbox| {
             let mut last = false;
+            let before = job.pairs();
             outbox.append(|out| last = job.send(stream_of(name), out));
+            pairs += (job.pairs() - before).max(MIN_PAIRS);
             if last {
                 ended(name);
             }
-            last
+            (last, pairs < room.pairs_max)
         };
-        let Streams { fresh, begun } = self;
-        let mut more = false;
-        begun.retain(|&name, job| {
-            if !job.may_send() {
+        let mut goes_on = true;
+        for name in self.turns() {
+            if outbox.bytes() >= room.bytes_max || !goes_on {
                 return true;
             }
-            if outbox.bytes() >= bytes_max {
-                more = true;
-                return true;
-            }
-            let last = send(name, job, outbox);
-            more |= !last && job.may_send();
-            !last
-        });
-        while outbox.bytes() < bytes_max
-            && let Some((name, mut job)) = fresh.pop_front()
-        {
-            // One without credit waits for some among those that were begun.
-            let last = job.may_send() && send(name, &mut job, outbox);
-            if !last {
-                more |= job.may_send();
-                begun.insert(name, job);
+            let Some(job) = self.begun.get_mut(&name) else { continue };
+            let (last, time) = send(name, job, outbox);
+            (self.last, goes_on) = (Some(name), time);
+            if last {
+                self.begun.remove(&name);
             }
         }
-        more || !fresh.is_empty()
+        while outbox.bytes() < room.bytes_max
+            && goes_on
+            && let Some((name, mut job)) = self.fresh.pop_front()
+        {
+            // One without credit waits for some among those that were begun.
+            let mut last = false;
+            if job.may_send() {
+                (last, goes_on) = send(name, &mut job, outbox);
+            }
+            if !last {
+                self.begun.insert(name, job);
+            }
+        }
+        self.may_send()
+    }
+
+    /// Those that were begun and may go on, behind the one that went on last.
+    fn turns(&self) -> Vec<K> {
+        let all = || self.begun.iter().filter(|(_, job)| job.may_send()).map(|(&name, _)| name);
+        let behind = |name: &K| self.last.is_none_or(|last| *name > last);
+        all().filter(behind).chain(all().filter(|name| !behind(name))).collect()
     }
 }
 
@@ -122,10 +148,18 @@ mod tests {
     /// More pairs than a chunk holds.
     const MANY: u64 = 20_000;
 
-    /// A part of so many pairs.
-    fn job(credit: u32, pairs: u64) -> RangeJob {
+    fn tree(pairs: u64) -> Tree {
         let mut tree = Tree::new();
         (0..pairs).for_each(|n| drop(tree.put(&n.to_be_bytes(), b"8 bytes.")));
+        tree
+    }
+
+    /// A part of so many pairs.
+    fn job(credit: u32, pairs: u64) -> RangeJob {
+        of_tree(&tree(pairs), credit, false)
+    }
+
+    fn of_tree(tree: &Tree, credit: u32, count_only: bool) -> RangeJob {
         let share = Share {
             client: ClientId(1),
             query: 1,
@@ -134,7 +168,7 @@ mod tests {
             high: None,
             reverse: false,
             keys_only: false,
-            count_only: false,
+            count_only,
             pairs_max: 0,
             bytes_max: 0,
             credit,
@@ -155,7 +189,26 @@ mod tests {
     }
 
     fn pump(parts: &mut Streams<(u32, PartitionId)>, outbox: &mut Outbox, bytes_max: usize) -> bool {
-        parts.pump((outbox, bytes_max), |(query, _)| query, |_| {})
+        let room = PumpRoom { bytes_max, pairs_max: u64::MAX };
+        parts.pump((outbox, room), |(query, _)| query, |_| {})
+    }
+
+    /// 768 ranges that were only counted took 50 million pairs in one go, and the worker stood still for as long.
+    #[test]
+    fn ranges_that_are_counted_share_one_slice() {
+        let (mut ranges, mut outbox, mut ended) = (Streams::default(), Outbox::default(), Vec::new());
+        let tree = tree(MANY);
+        (0..50_u32).for_each(|name| ranges.add(name, of_tree(&tree, 1, true)));
+        let room = PumpRoom { bytes_max: 1 << 30, pairs_max: 16_384 };
+        let mut goes = 1;
+        while ranges.pump((&mut outbox, room), |name| name, |name| ended.push(name)) {
+            goes += 1;
+        }
+        assert!(goes > 50 * MANY / 20_480, "{goes} goes");
+        assert_eq!((ended.len(), frames(&mut outbox).len(), ranges.is_empty()), (50, 50, true));
+        // What has nothing to walk over costs something all the same.
+        (0..1_000).for_each(|name| ranges.add(name, job(1, 0)));
+        assert!(ranges.pump((&mut outbox, room), |name| name, |_| {}));
     }
 
     #[test]
@@ -199,10 +252,22 @@ mod tests {
         for (name, job) in [(5, job(1, 3)), (2, job(1, MANY)), (7, job(0, 1))] {
             ranges.add(name, job);
         }
-        assert!(!ranges.pump((&mut outbox, 1 << 30), |name| name, |name| ended.push(name)));
+        let room = PumpRoom { bytes_max: 1 << 30, pairs_max: u64::MAX };
+        assert!(!ranges.pump((&mut outbox, room), |name| name, |name| ended.push(name)));
         assert_eq!((ended, ranges.len()), (vec![5], 2), "one without credit has not been begun");
         ranges.add(9, job(1, 1));
-        assert_eq!(ranges.expire(Duration::from_secs(3600)), [0u32; 0]);
-        assert_eq!((ranges.expire(Duration::ZERO), ranges.is_empty()), (vec![2, 7, 9], true));
+        assert_eq!(ranges.expire(Duration::from_secs(3600), u64::MAX), [0u32; 0]);
+        let expired = ranges.expire(Duration::ZERO, u64::MAX);
+        assert_eq!((expired, ranges.is_empty()), (vec![2, 7, 9], true));
+    }
+
+    /// What is overwritten while a reader rests lives on for its snapshot: as much as the tree, for each such reader.
+    #[test]
+    fn a_snapshot_that_keeps_too_much_alive_expires() {
+        let (mut ranges, mut tree) = (Streams::default(), tree(MANY));
+        ranges.add(1_u32, of_tree(&tree, 0, false));
+        assert!(ranges.expire(Duration::from_secs(3600), 1 << 40).is_empty());
+        (0..MANY).for_each(|n| drop(tree.put(&n.to_be_bytes(), b"others..")));
+        assert_eq!(ranges.expire(Duration::from_secs(3600), 16 * MANY / 2), [1]);
     }
 }

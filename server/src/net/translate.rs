@@ -132,8 +132,9 @@ pub fn pack_op(commands: &CommandsRequest) -> (Op, bool) {
     (op, grows)
 }
 
+/// A get in a pack leaves its answer in the session table.
 fn op_grows(op: &TreeOp<'_>) -> bool {
-    matches!(op, TreeOp::Put { .. } | TreeOp::Insert { .. } | TreeOp::Cas { .. })
+    !matches!(op, TreeOp::Delete { .. })
 }
 
 /// The map, if it is newer than what the client has, and who leads.

@@ -53,6 +53,7 @@ impl Replica {
     pub(super) fn refill(&mut self, upto: Instance, answers: &mut Vec<Answer>) {
         while self.executor.decided() < upto
             && self.executor.awaits().is_none()
+            && !self.executor.has_worked_enough()
             && !crate::mutant!(executor_stands_still)
         {
             let from = self.executor.decided();

@@ -55,6 +55,9 @@ pub const READS_MAX: usize = 16_384;
 /// Answers that the gate holds at most before requests are refused.
 pub const GATE_MAX: usize = 16_384;
 
+/// Bytes of answers to packs that the gate holds at most before requests are refused.
+pub const GATE_BYTES_MAX: usize = 64 << 20;
+
 /// A `Placed` that was not answered is told again after this: as soon as the coordinator would send its `Place` again.
 const PLACED_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -66,6 +69,8 @@ pub struct Replica {
     executor: Executor,
     /// Outputs, and since when they wait.
     gate: Gate<(Origin, Reply, Time)>,
+    /// Bytes of the answers to packs in it; those to reads are charged to who asked.
+    gate_bytes: usize,
     /// Of what is read here, but for the changes so far.
     version: Version,
     /// Tells the coordinator what is placed here.
@@ -140,6 +145,7 @@ impl Replica {
             confirms: VecDeque::new(),
             executor: Executor::new(machine, decided, executing),
             gate: Gate::new(decided, None),
+            gate_bytes: 0,
             queued: VecDeque::new(),
             work: BTreeMap::new(),
             reads: VecDeque::new(),
@@ -213,7 +219,12 @@ impl Replica {
     /// Whether [`Input::RunAhead`] would run anything that should run now. At a replica that follows not before its
     /// vote is out: nobody waits for what it executes, but its leader for its vote.
     pub fn has_ahead(&self) -> bool {
-        self.executor.has_ahead() && (self.leading || self.durable >= self.written)
+        self.executor.is_behind() || self.executor.has_ahead() && (self.leading || self.durable >= self.written)
+    }
+
+    /// Whether something decided waits for the next step, because this one has done all that it may.
+    pub fn is_behind(&self) -> bool {
+        self.executor.is_behind()
     }
 
     /// What the directory has decided, if this is a replica of it: nobody acts on what may yet be taken back
@@ -284,10 +295,14 @@ impl Replica {
     /// The only way in.
     pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
         self.now = now;
+        self.executor.begin_step();
         match input {
             Input::Tick => self.order(now, Order::Tick, effects),
             Input::TurnEnd => self.on_turn_end(now, effects),
-            Input::RunAhead => self.on_run_ahead(effects),
+            Input::RunAhead => {
+                self.on_run_ahead(effects);
+                self.run_decided(now, effects);
+            }
             Input::Peer { from, message } => self.order(now, Order::Message { from, message }, effects),
             Input::Persisted(lsn) => {
                 self.durable = self.durable.max(lsn);
@@ -345,25 +360,32 @@ impl Replica {
     }
 
     fn on_request(&mut self, now: Time, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
-        if self.gate.len() >= GATE_MAX {
+        if self.gate.len() >= GATE_MAX || self.gate_bytes >= GATE_BYTES_MAX {
             // The directory has lost its majority (ordering.md 4.4): what was promised to wait is held, and no more.
             return refuse(effects, origin, Refusal::Busy);
         }
         match request {
-            Request::Pack { entry, commands, .. } => self.submit(now, origin, entry, commands, effects),
-            Request::Open { entry } => self.submit(now, origin, entry, 1, effects),
+            Request::Pack { entry, commands, work, .. } => self.submit(now, origin, entry, (commands, work), effects),
+            Request::Open { entry } => self.submit(now, origin, entry, (1, 1), effects),
             Request::Directory(command) => {
                 let entry = entry::directory(&command);
-                self.submit(now, origin, entry, 1, effects);
+                self.submit(now, origin, entry, (1, 1), effects);
             }
-            Request::Read(_) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => {
+            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => {
                 self.on_read(origin, request, effects);
             }
         }
     }
 
-    fn submit(&mut self, now: Time, origin: Origin, entry: bytes::Bytes, commands: u32, effects: &mut Vec<Effect>) {
-        match self.paxos.submit(now, entry, commands, &mut self.ordered) {
+    fn submit(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        entry: bytes::Bytes,
+        (commands, work): (u32, u32),
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.paxos.submit_work(now, entry, commands, work, &mut self.ordered) {
             Ok(()) => self.queued.push_back(origin),
             Err(SubmitError::NotLeader { hint }) => refuse(effects, origin, Refusal::NotLeader { hint }),
             Err(SubmitError::Busy) => refuse(effects, origin, Refusal::Busy),

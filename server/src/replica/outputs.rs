@@ -53,6 +53,7 @@ impl Replica {
                 Outcome::Directory(reply) => Reply::Directory(reply),
                 Outcome::Nothing => continue,
             };
+            self.gate_bytes += pack_bytes(&reply);
             self.gate.hold(instance, answer.last_ticket, (origin, reply, self.now));
         }
     }
@@ -66,12 +67,17 @@ impl Replica {
 
     pub(super) fn let_out(&mut self, effects: &mut Vec<Effect>) {
         while let Some((origin, reply, since)) = self.gate.pop() {
+            self.gate_bytes = self.gate_bytes.saturating_sub(pack_bytes(&reply));
             if self.now > since && self.samples.gate_waits.len() < SAMPLES_MAX {
                 self.samples.gate_waits.push(self.now.since(since));
             }
             effects.push(Effect::Reply { origin, reply });
         }
     }
+}
+
+fn pack_bytes(reply: &Reply) -> usize {
+    if let Reply::Pack(answer) = reply { answer.len() } else { 0 }
 }
 
 pub(super) fn refuse(effects: &mut Vec<Effect>, origin: Origin, refusal: Refusal) {

@@ -2,12 +2,14 @@
 //! (ordering.md 7). A replica that follows asks the leader how far it must have decided. A range that will be validated
 //! is not confirmed: its validation is (the client's `session/collects.rs`).
 
+use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{ValidateRequest, Version};
 use coppice_ordering::{Instance, ReadToken, Ticket};
 
 use super::{Effect, READS_MAX, Replica, refuse};
+use crate::cost::Account;
 use crate::machine::Machine;
-use crate::machine::shard::{CHANGES_KEPT, Shard};
+use crate::machine::shard::{CHANGES_KEPT, Shard, Values};
 use crate::request::{Bounds, Origin, Refusal, Reply, Request};
 
 /// Changes that are looked at for one request, a quarter of a millisecond's work: those of sixty-four ranges that
@@ -65,9 +67,15 @@ impl Replica {
 
     pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
-        let reply = match self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
-            true => read_from(self.executor.machine(), decided, None, request),
-            false => read_from(&self.executor.decided_view(), decided, None, request),
+        let reply = if self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
+            read_from(self.executor.machine(), decided, None, request)
+        } else if let Request::Read(read, account) = request
+            && let Some(found) = self.executor.get_all_decided(|| read.keys(), bytes_max(account))
+        {
+            values(decided, found, account)
+        } else {
+            let (state, instance) = self.executor.recent_view();
+            read_from(state, instance, None, request)
         };
         effects.push(Effect::Reply { origin, reply });
     }
@@ -169,10 +177,8 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
     let Some(shard) = machine.shard() else { return wrong };
     let version = counted.map(|version| Version { changes: shard.changes().count(), ..version });
     match request {
-        Request::Read(read) => match shard.get_all(read.keys()) {
-            Some((values, left_out)) => Reply::Read { instance, values, left_out },
-            None => wrong,
-        },
+        Request::Read(_, account) if account.room() == 0 => Reply::Refused(Refusal::Busy),
+        Request::Read(read, account) => values(instance, shard.get_all(read.keys(), bytes_max(account)), account),
         Request::Range(range) => match shard.cursor(&range.low, range.high.as_deref(), range.reverse) {
             Some(cursor) => {
                 let version = version.filter(|_| range.versioned);
@@ -189,6 +195,23 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
             None => wrong,
         },
         Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => unreachable!("not a read"),
+    }
+}
+
+/// Bytes of values that a read may answer with now.
+fn bytes_max(account: &Account) -> usize {
+    account.room().min(REPLY_BYTES_MAX as u64) as usize
+}
+
+/// The answer to a read that found `values` at `instance`.
+fn values(instance: Instance, found: Option<Values>, account: &Account) -> Reply {
+    match found {
+        // Nothing of it was executed: there is no room for any answer.
+        Some(Values { values, .. }) if values.is_empty() => Reply::Refused(Refusal::Busy),
+        Some(Values { values, left_out, bytes }) => {
+            Reply::Read { instance, values, left_out, charge: account.charge(bytes) }
+        }
+        None => Reply::Refused(Refusal::WrongPartition),
     }
 }
 

@@ -187,6 +187,30 @@ fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
     assert_eq!((without.replica.executor().tip(), without.replica.executor().has_ahead()), (BEGIN, false));
 }
 
+/// Everything that was decided while a replica was behind ran in one step, however long that took.
+#[test]
+fn what_is_decided_runs_in_steps_between_which_others_have_their_turn() {
+    let how = Executing { deferred: true, step_work_max: 2, ..Executing::speculating(true) };
+    let mut follower = Follower::executing(how);
+    for instance in 2..12 {
+        let put = follower.put(instance);
+        follower.hears(1, instance, put, 1);
+    }
+    follower.hears(1, 12, Batch::NoOp, 11);
+    let mut steps = 1;
+    while follower.replica.executor().decided() < Instance(11) {
+        assert!(follower.replica.has_ahead(), "it goes on in the next step");
+        let before = follower.replica.executor().decided().0;
+        follower.step(Input::RunAhead);
+        let ran = follower.replica.executor().decided().0 - before;
+        assert!((1..=2).contains(&ran), "{ran} batches of one operation in a step of two");
+        steps += 1;
+    }
+    assert!(steps >= 5, "{steps} steps");
+    follower.step(Input::RunAhead);
+    assert!(!follower.replica.has_ahead());
+}
+
 #[test]
 fn sp7_a_part_leaves_when_its_place_is_decided() {
     let mut follower = Follower::new();
@@ -359,7 +383,7 @@ fn se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed() {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Leading { .. })), "elected");
     let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
     let entry = commands.parts()[0].clone();
-    let request = Request::Pack { entry, commands: 1, grows: true };
+    let request = Request::Pack { entry, commands: 1, work: 4, grows: true };
     led_by_itself(&mut leader, Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
     led_by_itself(&mut leader, Input::TurnEnd);
     let effects = leader.hears(9, 2, Batch::NoOp, 1);

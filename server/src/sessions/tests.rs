@@ -22,7 +22,7 @@ fn answers_that_nobody_acknowledges_are_bounded_by_the_sessions_that_left_them()
         let id = session(client * 1_000);
         sessions.open(id, client, &LIMITS, &mut records);
         sessions.acknowledge(id, 0, id.instance, &LIMITS, &mut records);
-        sessions.store(id, answers(id.instance, 3_000), &LIMITS);
+        sessions.store(id, answers(id.instance, 3_000), &LIMITS, &mut records);
     }
     assert!(sessions.len() <= 5, "{} sessions keep their answers", sessions.len());
     assert!(sessions.contains(session(50_000)) && !sessions.contains(session(1_000)));
@@ -40,7 +40,7 @@ fn an_acknowledgement_makes_room_for_others() {
         let id = session(client * 1_000);
         sessions.open(id, client, &LIMITS, &mut records);
         sessions.acknowledge(id, 0, id.instance, &LIMITS, &mut records);
-        sessions.store(id, answers(id.instance, 3_000), &LIMITS);
+        sessions.store(id, answers(id.instance, 3_000), &LIMITS, &mut records);
         sessions.acknowledge(id, 2, id.instance, &LIMITS, &mut records);
     }
     assert_eq!(sessions.len(), 50);
@@ -99,4 +99,100 @@ fn planted_bugs_of_the_order_of_use_are_caught() {
     ] {
         crate::mutants::assert_caught("used_in_steps", &format!("sessions::tests::{test}"));
     }
+}
+
+fn one_answer(number: u64, instance: u64, bytes: usize) -> Answers {
+    let numbers = Numbers::Run { first: number, count: 1 };
+    Answers { numbers, ..answers(instance, bytes) }
+}
+
+/// Bytes of all results in memory, kept or held for undo only.
+fn held_bytes(sessions: &Sessions) -> usize {
+    sessions.rows.values().flat_map(|row| &row.answers).map(|answers| answers.results.len()).sum()
+}
+
+/// A client opened 256 sessions first and then had each answer one pack of large gets: the bound held only where
+/// sessions are opened, and every replica kept 1 GiB.
+#[test]
+fn sessions_that_are_open_already_keep_no_more_than_the_table_may() {
+    let (mut sessions, mut records) = (Sessions::default(), Vec::new());
+    let opened: Vec<SessionId> = (1..=50).map(|client| session(client * 1_000)).collect();
+    opened.iter().for_each(|&id| sessions.open(id, id.instance, &LIMITS, &mut records));
+    // One that keeps little keeps it.
+    sessions.acknowledge(opened[0], 0, 60_000, &LIMITS, &mut records);
+    sessions.store(opened[0], answers(60_000, 500), &LIMITS, &mut records);
+    let (before, first) = (sessions.clone(), records.len());
+    for (at, &id) in (60_001..).zip(&opened[1..]) {
+        sessions.acknowledge(id, 0, at, &LIMITS, &mut records);
+        sessions.store(id, answers(at, 5_000), &LIMITS, &mut records);
+        assert!(sessions.bytes() <= LIMITS.table_bytes_max, "{} bytes are kept", sessions.bytes());
+    }
+    assert_eq!(sessions.len(), 50, "answers go, not sessions");
+    assert!(matches!(sessions.find(opened[0], 1), Known::Answered { .. }));
+    assert!(matches!(sessions.find(opened[49], 1), Known::Answered { .. }), "there is room for it");
+    assert_eq!(sessions.find(opened[1], 1), Known::Forgotten);
+    assert_eq!(Sessions::import(sessions.export()).digest(), sessions.digest(), "a snapshot counts alike");
+    for record in records[first..].iter().rev() {
+        sessions.undo(record);
+    }
+    assert_eq!((sessions.digest(), sessions), (before.digest(), before));
+}
+
+/// What a decided pack dropped stayed in memory until the session was used again, which may be never.
+#[test]
+fn what_a_decided_pack_drops_is_freed() {
+    let (mut sessions, mut records) = (Sessions::default(), Vec::new());
+    for client in 1..=20 {
+        let id = session(client * 1_000);
+        sessions.open(id, client, &LIMITS, &mut records);
+        for (number, bytes) in [(1, 8_000), (2, 10)] {
+            sessions.acknowledge(id, number, id.instance + number, &LIMITS, &mut records);
+            sessions.store(id, one_answer(number, id.instance + number, bytes), &LIMITS, &mut records);
+        }
+    }
+    // Nothing is decided: all of it may be taken back.
+    assert_eq!(held_bytes(&sessions), 20 * 8_010);
+    records.iter().for_each(|record| sessions.confirm(record));
+    assert_eq!(held_bytes(&sessions), 20 * 10);
+}
+
+/// A pack of 209,000 commands took 190 s when it was repeated: each was looked for from the beginning.
+#[test]
+fn a_repeated_pack_is_answered_in_one_walk() {
+    const COUNT: u64 = 16_384;
+    let limits = SessionLimits { bytes_max: 1 << 30, table_bytes_max: 1 << 30, ..LIMITS };
+    let (mut sessions, mut records) = (Sessions::default(), Vec::new());
+    let id = session(1);
+    sessions.open(id, 1, &limits, &mut records);
+    let mut results = Vec::new();
+    let numbers = |first| Numbers::Run { first, count: COUNT as u32 };
+    let mut reply = bytes::BytesMut::new();
+    let mut out = coppice_client::wire::reply::PackReply::new(&mut reply, PartitionId(1), 1, 0);
+    out.loaded(7);
+    (0..COUNT).for_each(|_| results.extend_from_slice(out.last_result()));
+    for pack in 0..3 {
+        let kept = Answers {
+            numbers: numbers(1 + pack * COUNT),
+            indexes: numbers(0),
+            results: results.clone().into(),
+            ..answers(2 + pack, 0)
+        };
+        sessions.acknowledge(id, 1, 2 + pack, &limits, &mut records);
+        sessions.store(id, kept, &limits, &mut records);
+    }
+    let mut repeats = sessions.repeats(id);
+    for number in 1..=3 * COUNT {
+        let Known::Answered { instance, index, .. } = repeats.find(number) else { panic!("{number} is not known") };
+        assert_eq!((instance, u64::from(index)), (2 + (number - 1) / COUNT, (number - 1) % COUNT));
+    }
+    assert!(repeats.work() < COUNT, "{} units of work", repeats.work());
+    assert!(matches!(repeats.find(5), Known::Answered { instance: 2, index: 4, .. }), "backwards too");
+    assert_eq!(repeats.find(3 * COUNT + 1), Known::New);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_table_that_keeps_all_answers_is_caught() {
+    let test = "sessions::tests::sessions_that_are_open_already_keep_no_more_than_the_table_may";
+    crate::mutants::assert_caught("sessions_unbounded", test);
 }

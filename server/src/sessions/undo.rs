@@ -15,7 +15,7 @@ impl SessionUndo {
         let beside = match &self.0 {
             Taken::Ended { row, .. } => size_of::<Row>() + row.bytes,
             Taken::Shared { sessions, .. } => sessions.len() * size_of::<SessionId>(),
-            Taken::Opened { .. } | Taken::Used { .. } => 0,
+            Taken::Opened { .. } | Taken::Used { .. } | Taken::Forgotten { .. } => 0,
         };
         (inside + beside) as u64
     }
@@ -38,7 +38,20 @@ pub(super) enum Taken {
         last_used: u64,
         bytes: usize,
         dropped: u64,
+        /// With what the pack itself dropped: freed when it is decided.
+        dropped_after: u64,
         stored: u64,
         digest: u64,
     },
+    /// Its oldest answers were forgotten to make room for those of another session, or of its own.
+    Forgotten { session: SessionId, forgotten_upto: u64, bytes: usize, dropped: u64, dropped_after: u64, digest: u64 },
+}
+
+/// The newest record, which is of a pack of `session`, has dropped answers up to here.
+pub(super) fn note_dropped(undo: &mut [SessionUndo], session: SessionId, upto: u64) {
+    if let Some(SessionUndo(Taken::Used { session: of, dropped_after, .. })) = undo.last_mut()
+        && *of == session
+    {
+        *dropped_after = upto;
+    }
 }

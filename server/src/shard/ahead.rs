@@ -36,7 +36,9 @@ impl Shard {
         self.ahead.last = Some(id);
         let begun = Clock::now();
         self.step(id, Input::RunAhead);
-        self.look.ran(begun.elapsed());
+        let took = begun.elapsed();
+        self.metrics.worker_step(took);
+        self.look.ran(took);
     }
 }
 
@@ -49,8 +51,9 @@ pub(super) async fn run_ahead(shard: Rc<RefCell<Shard>>) {
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
         let mut shard = shard.borrow_mut();
-        // If a turn is wanted, its end rings again; so does that of the turn which a run wants.
-        if !shard.turn.is_wanted() {
+        // If a turn is wanted, its end rings again; so does that of the turn which a run wants. What is decided does not
+        // wait for a worker that has nothing else to do.
+        if !shard.turn.is_wanted() || shard.groups.values().any(|group| group.replica.is_behind()) {
             shard.run_one_ahead();
         }
     }

@@ -34,7 +34,7 @@ impl Shard {
         metrics.set_queue_depth(Queue::Connections, self.connections.len() as u64);
         if self.index == 0 {
             // Of the whole node: shown once.
-            metrics.set_queue_depth(Queue::NodeBytes, self.shared.request_bytes());
+            metrics.set_queue_depth(Queue::NodeBytes, self.shared.budget().bytes());
         }
     }
 

@@ -63,6 +63,9 @@ use crate::vigil::Vigil;
 /// within a fraction of a millisecond.
 const TURN_INPUTS_MAX: usize = 256;
 
+/// Or inputs that take so long: each may be a step of a few milliseconds.
+const TURN_TIME_MAX: Duration = Duration::from_millis(2);
+
 /// What other threads send to a shard.
 pub enum ToShard {
     /// Messages for groups of this shard that arrived at another one.
@@ -273,7 +276,7 @@ impl Shard {
         if !group.replica.is_leading()
             || matches!(
                 &input,
-                Input::Request { request: Request::Read(_) | Request::Range(_) | Request::Readings(_), .. }
+                Input::Request { request: Request::Read(..) | Request::Range(_) | Request::Readings(_), .. }
             )
         {
             self.pilot.other();
@@ -361,7 +364,7 @@ impl Shard {
     fn add_peer(&mut self, node: NodeId, stream: StdTcpStream, received: BytesMut) {
         let Some(stream) = adopt(stream) else { return };
         self.shared.heard(node, self.now(), true);
-        self.shared.set_disk_full(node, false);
+        self.shared.set_node_full(node, false);
         tokio::task::spawn_local(crate::net::peer_in::serve(self.this(), node, stream, received));
     }
 
@@ -421,8 +424,9 @@ impl Shard {
 
     /// A socket was read and its frames handed on since `begun`, when `stepped` had been spent in steps.
     pub(crate) fn received(&self, begun: Clock, stepped: Duration) {
-        let steps = self.stepped.saturating_sub(stepped);
-        self.metrics.stage_busy(Stage::Receive, begun.elapsed().saturating_sub(steps));
+        let (steps, took) = (self.stepped.saturating_sub(stepped), begun.elapsed());
+        self.metrics.worker_step(took);
+        self.metrics.stage_busy(Stage::Receive, took.saturating_sub(steps));
     }
 
     /// The time spent in steps so far.
@@ -431,6 +435,7 @@ impl Shard {
     }
 
     fn end_turn(&mut self) {
+        let begun = Clock::now();
         self.turn.ends();
         self.deliver_letters();
         self.ask_for_gathers();
@@ -458,7 +463,7 @@ impl Shard {
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        let full = self.log.as_ref().is_some_and(|log| log.space().full);
+        let full = self.log.as_ref().is_some_and(|log| log.space().full) || self.shared.memory_is_full();
         self.links.values().for_each(|link| link.flush(durable, full, respond));
         if !self.dirty.is_empty() {
             self.look.answered();
@@ -474,12 +479,13 @@ impl Shard {
         self.look_at_lags();
         self.look_for_room(self.now());
         self.metrics.turn();
+        self.metrics.worker_step(begun.elapsed());
         self.look.end_turn();
         self.timer.notify_one();
     }
 
     fn tick(&mut self) {
-        let now = self.now();
+        let (now, begun) = (self.now(), Clock::now());
         let due = |group: &Group| group.replica.deadline().is_some_and(|deadline| deadline <= now);
         let ids: Vec<PartitionId> = self.groups.iter().filter(|(_, group)| due(group)).map(|(&id, _)| id).collect();
         for id in ids {
@@ -489,6 +495,7 @@ impl Shard {
         self.tick_gathers(now);
         self.watch(now);
         self.settle(now);
+        self.metrics.worker_step(begun.elapsed());
         self.turn.want();
     }
 
@@ -563,16 +570,20 @@ async fn timers(shard: Rc<RefCell<Shard>>) {
 
 async fn inputs(shard: Rc<RefCell<Shard>>, receiver: Receiver<ToShard>) {
     loop {
-        let mut taken = 0;
+        let (mut taken, mut begun) = (0, Clock::now());
         loop {
             shard.borrow_mut().take_durable();
             let Some(input) = receiver.pop() else { break };
             shard.borrow_mut().take(input);
             taken += 1;
-            if taken == TURN_INPUTS_MAX {
+            if taken == TURN_INPUTS_MAX || begun.elapsed() > TURN_TIME_MAX {
+                shard.borrow().metrics.worker_step(begun.elapsed());
                 tokio::task::yield_now().await;
-                taken = 0;
+                (taken, begun) = (0, Clock::now());
             }
+        }
+        if taken > 0 {
+            shard.borrow().metrics.worker_step(begun.elapsed());
         }
         receiver.wait().await;
     }

@@ -21,6 +21,7 @@ use super::ranges::RangeJob;
 use super::{Shard, ToShard};
 use crate::config::ClusterSettings;
 use crate::control::ToControl;
+use crate::cost::ClientBytes;
 use crate::machine::directory::borders;
 use crate::mailbox::Lane;
 use crate::metrics::TicketResult;
@@ -435,14 +436,15 @@ impl Shard {
         found.into_iter().for_each(|(_, part)| self.give_part(part));
     }
 
-    /// A client said hello on this shard.
-    pub(crate) fn on_greeted(&mut self, client: ClientId, connection: u64) {
-        self.shared.clients().opened(client, connection);
+    /// A client said hello on this shard; what it holds on all its connections.
+    pub(crate) fn on_greeted(&mut self, client: ClientId, connection: u64) -> ClientBytes {
+        let bytes = self.shared.clients().opened(client, connection);
         self.unpark(client);
         for shard in (0..self.shared.shards()).filter(|&shard| shard != self.index) {
             let call = ToShard::Call(Box::new(move |shard| shard.unpark(client)));
             _ = self.shared.sender(shard).push(Lane::Client, call);
         }
+        bytes
     }
 
     /// What time alone changes about queries.

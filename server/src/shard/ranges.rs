@@ -11,8 +11,8 @@ use coppice_ordering::Instance;
 
 use crate::multicast::Share;
 
-/// Pairs counted without sending, per turn: about a millisecond of walking.
-const COUNT_PAIRS: u64 = 65_536;
+/// Pairs counted without sending before others have their turn: a fraction of a millisecond.
+const COUNT_PAIRS: u64 = 4_096;
 
 /// What is sent of a range, and how much of it unasked.
 #[derive(Clone, Copy)]
@@ -103,6 +103,8 @@ pub struct RangeJob {
     eight: bool,
     limited: bool,
     since: Clock,
+    /// Bytes of nodes that had been copied when it began: what was copied since may live on for this snapshot.
+    copied: u64,
 }
 
 impl RangeJob {
@@ -138,6 +140,7 @@ impl RangeJob {
             eight: true,
             limited: false,
             since: Clock::now(),
+            copied: coppice_btree::copied_bytes(),
         }
     }
 
@@ -155,6 +158,16 @@ impl RangeJob {
     /// How long the snapshot has been pinned.
     pub fn age(&self) -> Duration {
         self.since.elapsed()
+    }
+
+    /// Memory that its snapshot keeps alive, at most.
+    pub fn kept_bytes(&self) -> u64 {
+        coppice_btree::copied_bytes() - self.copied
+    }
+
+    /// Pairs that it has walked over.
+    pub fn pairs(&self) -> u64 {
+        self.sum.pairs
     }
 
     /// Whether the next chunk may be sent.

@@ -1,4 +1,9 @@
-//! What a shard does while disks are full: here, or on the other nodes of a partition (reliability.md ST10).
+//! What a shard does while disks or memory are full: here, or on the other nodes of a partition (reliability.md ST10).
+//!
+//! Memory at its limit counts as a disk at its reserve. A leader whose own memory is there refuses writes that grow,
+//! and hands over to a replica that has room. A replica that follows has nobody to refuse: where the others have room
+//! it goes on growing with them, up to nine eighths of its limit; then it takes nothing more from them, and falls
+//! behind instead of being killed.
 //!
 //! A node below its reserve still votes, so that its partitions go on where the others have room; when fewer than a
 //! majority have, writes that grow are refused, and what is left of the reserves is for deletes, elections and tickets.
@@ -49,31 +54,35 @@ impl Shard {
 
     /// Whether fewer than a majority of the partition's voters have room.
     fn lacks_room(&self, id: PartitionId) -> bool {
-        let full = self.log.as_ref().is_some_and(|log| log.space().full);
-        if !full && !self.shared.any_disk_is_full() {
+        if self.has_room_here() && !self.shared.any_node_is_full() {
             return false;
         }
         self.groups.get(&id).is_some_and(|group| !has_majority(group, |node| self.has_room(node)))
     }
 
-    /// Whether a node's disk is not filled to its reserve, as far as is known here.
+    /// Whether neither this node's disk is filled to its reserve nor its memory to its limit.
+    fn has_room_here(&self) -> bool {
+        self.log.as_ref().is_none_or(|log| !log.space().full) && !self.shared.memory_is_full()
+    }
+
+    /// Whether a node has room, as far as is known here.
     fn has_room(&self, node: NodeId) -> bool {
         match self.shared.identity().is_some_and(|identity| identity.node == node) {
-            true => self.log.as_ref().is_none_or(|log| !log.space().full),
-            false => !self.shared.disk_is_full(node),
+            true => self.has_room_here(),
+            false => !self.shared.node_is_full(node),
         }
     }
 
-    /// Whether a message of a peer is lost because the log has no room for what it asks to hold.
+    /// Whether a message of a peer is lost because there is no room for what it asks to hold.
     pub(super) fn loses(&self, message: &Message) -> bool {
         matches!(message, Message::Phase1a(_) | Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_))
-            && self.log_is_stuck()
+            && (self.log_is_stuck() || self.shared.memory_is_spent() && !matches!(message, Message::Phase1a(_)))
     }
 
-    /// Hands over what is led here while nothing can be written, to replicas that can. Where no majority could, nobody
-    /// would be elected either: who leads goes on, for reads.
+    /// Hands over what is led here while nothing can be written, or nothing that grows, to replicas that can. Where no
+    /// majority could, nobody would be elected either: who leads goes on, for reads.
     pub(super) fn look_for_room(&mut self, now: Time) {
-        if now < self.room.hands_over_at || !self.log_is_stuck() {
+        if now < self.room.hands_over_at || !(self.log_is_stuck() || self.shared.memory_is_full()) {
             return;
         }
         self.room.hands_over_at = now + HANDOVER_INTERVAL;
@@ -81,7 +90,7 @@ impl Shard {
         let heirs = leading.filter_map(|(&id, group)| Some((id, heir(group, |node| self.has_room(node))?)));
         let heirs: Vec<(PartitionId, ReplicaId)> = heirs.collect();
         for (partition, to) in heirs {
-            tracing::info!(%partition, %to, "the disk is full: leadership is to be handed over");
+            tracing::info!(%partition, %to, "disk or memory is full: leadership is to be handed over");
             self.step(partition, Input::Transfer { to, deadline: now + HANDOVER_INTERVAL });
         }
     }

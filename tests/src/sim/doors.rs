@@ -12,6 +12,7 @@ use coppice_client::wire::{
     Limits, MapReply, NodeId, NodeIdentity, PROTOCOL, PackReply, PartitionId, QueryRequest, Refusal as Refused,
     RepliesWriter, Request as Asked, encode_frame,
 };
+use coppice_server::cost::Account;
 use coppice_server::net::translate;
 use coppice_server::replica::{Input, QueryPart};
 use coppice_server::request::{Origin, Refusal, Reply, Request};
@@ -145,11 +146,12 @@ impl World {
             }
             Asked::Commands(commands) => {
                 let grows = commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| grows(&command)));
-                let request = Request::Pack { entry: commands.entry, commands: commands.count, grows };
+                let request =
+                    Request::Pack { entry: commands.entry, commands: commands.count, work: commands.work, grows };
                 (commands.partition, request)
             }
             Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),
-            Asked::Read(read) => (read.partition, Request::Read(read)),
+            Asked::Read(read) => (read.partition, Request::Read(read, Account::unbounded())),
             Asked::Range(range) => (range.partition, Request::Range(Box::new(range))),
             Asked::Validate(asked) => (asked.partition, Request::Validate(asked)),
             Asked::Gather(range) => {
@@ -289,7 +291,7 @@ impl World {
                 let answer = opened.finish_split();
                 put_answer(&mut out, stream, &answer);
             }
-            Reply::Read { instance, values, left_out } => {
+            Reply::Read { instance, values, left_out, .. } => {
                 let mut answer = BytesMut::new();
                 let mut read = PackReply::read(&mut answer, group, instance.0, 0);
                 values.iter().for_each(|value| read.value(value.as_deref()));

@@ -201,6 +201,8 @@ impl World {
             speculation: self.plan.speculates(node),
             deferred: self.plan.defers(node),
             ahead_max: self.plan.ahead_max,
+            // So few that batches wait for further steps all the time.
+            step_work_max: if self.plan.defers(node) { 3 } else { u64::MAX },
         };
         let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         replica.executor_mut().set_digest_interval(1);

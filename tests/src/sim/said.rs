@@ -63,7 +63,7 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
     match reply {
         Reply::Pack(bytes) => hash.write(bytes),
         Reply::Opened(session) => words(session, hash),
-        Reply::Read { instance, values, left_out } => words(&(instance, values, left_out), hash),
+        Reply::Read { instance, values, left_out, .. } => words(&(instance, values, left_out), hash),
         Reply::Range { instance, range, version, .. } => words(&(instance, range, version), hash),
         Reply::Readings { instance, version, cursors } => words(&(instance, version, cursors.len()), hash),
         Reply::Gathered { parts, range } => {

@@ -60,12 +60,19 @@ pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("schedules")
 }
 
+/// What schedules of before it was a setting run with.
+fn batch_work_max() -> u64 {
+    Settings::default().batch_work_max
+}
+
 /// [`Settings`] in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Settings")]
 pub(super) struct SettingsInFile {
     batch_bytes_max: usize,
     batch_delay_max: Duration,
+    #[serde(default = "batch_work_max")]
+    batch_work_max: u64,
     eager_window: u32,
     window: u32,
     window_bytes_max: usize,

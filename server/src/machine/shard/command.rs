@@ -3,21 +3,15 @@
 use std::slice;
 
 use coppice_btree::{LoadError, OpResult, Tree, Undo};
-use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX};
-use coppice_client::wire::{Command, CommandRefusal, Position, SessionId};
+use coppice_client::wire::reply::PackReply;
+use coppice_client::wire::{Command, CommandRefusal, Position};
 use coppice_ordering::Instance;
 
-use crate::sessions::{Known, Sessions};
+use crate::sessions::{Known, Repeats};
 
 /// Answers a number that is not above all that were executed before; `false` if it is new all the same.
-pub(super) fn repeat(
-    sessions: &Sessions,
-    session: SessionId,
-    number: u64,
-    now: Instance,
-    reply: &mut PackReply<'_>,
-) -> bool {
-    match sessions.find(session, number) {
+pub(super) fn repeat(repeats: &mut Repeats<'_>, number: u64, now: Instance, reply: &mut PackReply<'_>) -> bool {
+    match repeats.find(number) {
         Known::New => return false,
         // Two copies in the pipe at once: when the second was proposed, the first was not in the table (SE1).
         Known::Answered { instance, .. } if crate::mutant!(dedupe_at_propose) && now.0 - instance < 16 => return false,
@@ -31,21 +25,15 @@ pub(super) fn repeat(
     true
 }
 
-/// Whether the values in these results may be more than an answer can hold.
-pub(super) fn are_many_bytes(results: &[OpResult]) -> bool {
-    let bytes = |result: &OpResult| match result {
+/// Bytes of the value in a result.
+pub(super) fn value_bytes(result: &OpResult) -> usize {
+    match result {
         OpResult::Put { previous: value }
         | OpResult::Insert { present: value }
         | OpResult::Delete { previous: value }
         | OpResult::Cas { current: value, .. }
         | OpResult::Get { value } => value.as_deref().map_or(0, <[u8]>::len),
-    };
-    let mut all = 0;
-    let full = results.iter().any(|result| {
-        all += bytes(result);
-        all >= REPLY_BYTES_MAX / 2
-    });
-    full && !crate::mutant!(answer_unbounded)
+    }
 }
 
 /// Answers one command whose operations have run.

@@ -30,12 +30,19 @@ pub struct ShardMark {
     pub(super) joins: Vec<MapVersion>,
     /// What the batch needs and is not here: it must be taken back, and executed again later.
     pub(super) awaits: Option<Awaited>,
+    /// Operations on the tree, and what costs as much.
+    pub(super) work: u64,
 }
 
 impl ShardMark {
     /// Memory that it keeps, beside the tree's records.
     pub fn bytes(&self) -> u64 {
         size_of::<ShardMark>() as u64 + self.sessions.iter().map(SessionUndo::bytes).sum::<u64>()
+    }
+
+    /// What executing the batch cost: operations on the tree, and what takes as long.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     /// Children that begin when the batch is decided.

@@ -1,15 +1,25 @@
 //! Reading a partition's state: keys, ranges, and parts of queries.
 
 use coppice_btree::{Cursor, Direction, KeyRange, Value};
-use coppice_client::wire::reply::REPLY_BYTES_MAX;
 
 use super::Shard;
 
+/// What a read of keys finds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Values {
+    /// One per key, of the first ones.
+    pub values: Vec<Option<Value>>,
+    /// Keys behind them, to be asked for again.
+    pub left_out: usize,
+    /// Of all the values.
+    pub bytes: usize,
+}
+
 impl Shard {
-    /// The values of the first of `keys`, as many as one answer may hold, and of how many keys that leaves out; `None`
+    /// The values of the first of `keys`, as many as `bytes_max` allows, and of how many keys that leaves out; `None`
     /// if a key lies outside the partition, or it is sealed: checked in the state that is read, whenever the read was
     /// positioned (reliability.md MV3).
-    pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<(Vec<Option<Value>>, usize)> {
+    pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, bytes_max: usize) -> Option<Values> {
         let keys: Vec<&[u8]> = keys.collect();
         let own = !self.is_closed() && keys.iter().all(|key| self.range.contains(key));
         if !own && !crate::mutant!(read_ignores_split) {
@@ -18,13 +28,40 @@ impl Shard {
         let mut values = Vec::with_capacity(keys.len());
         let mut bytes = 0;
         self.tree.get_batch(&keys, |_, value| {
-            if bytes < REPLY_BYTES_MAX {
+            if bytes < bytes_max {
                 bytes += value.map_or(0, <[u8]>::len);
                 values.push(value.map(Value::from));
             }
         });
         let left_out = keys.len() - values.len();
-        Some((values, left_out))
+        Some(Values { values, left_out, bytes })
+    }
+
+    /// The same in the state before everything that can be taken back, as long as no border has moved since. Costs what
+    /// was executed since the last call, and the keys.
+    pub fn get_all_before<'k, K: Iterator<Item = &'k [u8]>>(
+        &mut self,
+        keys: impl Fn() -> K,
+        bytes_max: usize,
+    ) -> Option<Values> {
+        if self.is_closed() || !keys().all(|key| self.range.contains(key)) {
+            return None;
+        }
+        self.overlay.update(&self.undo);
+        let mut read = Values { values: Vec::new(), left_out: 0, bytes: 0 };
+        for key in keys() {
+            if read.bytes >= bytes_max {
+                read.left_out += 1;
+                continue;
+            }
+            let value = match self.overlay.before(&self.undo, key) {
+                Some(before) => before.cloned(),
+                None => self.tree.get_value(key),
+            };
+            read.bytes += value.as_deref().map_or(0, <[u8]>::len);
+            read.values.push(value);
+        }
+        Some(read)
     }
 
     /// A walk over `[low, high)` as it is now, O(1) to make; `None` if a part of it lies outside the partition, or it

@@ -1,5 +1,6 @@
 //! Splits of a partition's state: what is where afterwards, what is taken back, what is applied once.
 
+mod costs;
 mod merges;
 
 use bytes::Bytes;

@@ -13,7 +13,7 @@ use coppice_ordering::{
     Settings, Ticket, Time,
 };
 
-use super::super::{Border, BorderChange, Shard};
+use super::super::{Border, BorderChange, Shard, Values};
 use super::{Log, batch, put, put_of};
 use crate::entry;
 use crate::executor::{Executing, Executor};
@@ -76,7 +76,7 @@ fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
     let (_, answers) = upper.run(entry::open(coppice_client::wire::ClientId(3), 7));
     assert_eq!(answers[0].outcome, Outcome::Closed);
     assert_eq!(upper.shard.digest(), before, "a sealed partition has changed");
-    assert_eq!(upper.shard.get_all([&b"m"[..]].into_iter()), None, "another partition may have it already");
+    assert_eq!(upper.shard.get_all([&b"m"[..]].into_iter(), usize::MAX), None, "another partition may have it already");
     let range = range("k", None);
     assert!(upper.shard.cursor(&range.low, None, false).is_none());
     assert!(
@@ -91,7 +91,8 @@ fn the_heir_takes_in_keys_and_bounds() {
     let (mark, _) = lower.run(join(1));
     assert_eq!((mark.joins(), mark.awaits()), (&[JOIN][..], None));
     assert_eq!((lower.shard.range(), lower.keys()), (&KeyRange::all(), 5));
-    let (values, _) = lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter()).expect("its own now");
+    let Values { values, .. } =
+        lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter(), usize::MAX).expect("its own now");
     assert!(values.iter().all(Option::is_some));
     lower.put(7, "n");
     assert_eq!(lower.keys(), 6);
@@ -362,9 +363,9 @@ fn mv12_what_a_partition_leaves_is_decided() {
 #[test]
 fn mv3_a_read_is_checked_in_the_state_that_it_reads() {
     let (lower, _) = cut();
-    assert_eq!(lower.shard.get_all([&b"t"[..]].into_iter()), None);
+    assert_eq!(lower.shard.get_all([&b"t"[..]].into_iter(), usize::MAX), None);
     assert!(lower.shard.cursor(b"a", Some(b"z"), false).is_none());
-    assert!(lower.shard.get_all([&b"a"[..]].into_iter()).is_some());
+    assert!(lower.shard.get_all([&b"a"[..]].into_iter(), usize::MAX).is_some());
 }
 
 /// Story: a client reads a range, a part of it is split off, written to, and merged back, and the client asks whether
