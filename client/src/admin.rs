@@ -1,6 +1,9 @@
 //! Operators' verbs and the status: rare questions, each on a connection of its own, so that they work on a node that
 //! belongs to no cluster yet and beside a client that is stuck.
 
+mod round;
+
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -11,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use self::round::{Round, Standing};
 use crate::config::Config;
 use crate::connection::describe;
 use crate::error::{NodeTrouble, Place};
@@ -24,11 +28,27 @@ use crate::wire::{
 /// An endpoint that has not answered a question by then gets company: the next one is asked too.
 const HEDGE: Duration = Duration::from_millis(100);
 
+/// Between two rounds of questions to nodes that were busy, or did not answer in time.
+const ROUND_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is said of a node that did not answer in time.
+const TIMED_OUT: &str = "timed out";
+
 /// Asks any of several nodes; see the module.
 #[derive(Clone, Debug)]
 pub struct Admin {
     endpoints: Vec<String>,
     config: Config,
+    answered: Arc<Mutex<Answered>>,
+}
+
+/// Who gave an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// The node; none: it belongs to no cluster, or nobody answered.
+    pub by: Option<NodeId>,
+    /// Nodes that answered before it, and hear no majority of the directory.
+    pub passed_over: Vec<NodeTrouble>,
 }
 
 /// Why there is no answer to an operator's question.
@@ -40,6 +60,9 @@ pub enum Error {
     /// A node was asked for a change and did not answer: it may have been carried out. What became of each node.
     #[error("sent, and no node answered{}", in_brackets(.0))]
     Unanswered(Vec<NodeTrouble>),
+    /// Every node that answered is cut off from the directory's majority: nothing was done. What each said.
+    #[error("no node that answers hears a majority of the directory{}", in_brackets(.0))]
+    NoMajority(Vec<NodeTrouble>),
     /// A node answered, and refused.
     #[error("refused: {0:?}")]
     Refused(Refusal),
@@ -57,7 +80,7 @@ fn in_brackets(troubles: &[NodeTrouble]) -> Place {
 
 /// What a question to one node came to.
 enum Attempt<T> {
-    Answered(T),
+    Answered(T, Option<NodeId>),
     Refused(Refusal),
     /// Not asked, and why.
     Silent(String),
@@ -77,20 +100,19 @@ struct Until {
 }
 
 impl Until {
-    /// All the time that there is, and the connect timeout for the greeting: others are asked meanwhile.
-    fn last(deadline: Instant, config: &Config) -> Until {
-        Until { greeted: deadline.min(Instant::now() + config.connect_timeout), answered: deadline }
+    /// All the time that there is.
+    fn last(deadline: Instant) -> Until {
+        Until { greeted: deadline, answered: deadline }
     }
 
     /// Of the time that is left for `left` endpoints, asked one after the other, the share of the first: one that hangs
     /// leaves time for the others. `least` is what the answer itself may take.
     fn share(deadline: Instant, left: usize, config: &Config, least: Duration) -> Until {
-        let last = Until::last(deadline, config);
-        let Ok(others @ 1..) = u32::try_from(left.saturating_sub(1)) else { return last };
+        let Ok(others @ 1..) = u32::try_from(left.saturating_sub(1)) else { return Until::last(deadline) };
         let now = Instant::now();
         let time = deadline.saturating_duration_since(now);
         let answered = deadline.min(now + least.max(time / 2));
-        Until { greeted: last.greeted.min(now + time / (others + 1)), answered }
+        Until { greeted: deadline.min(now + config.connect_timeout.min(time / (others + 1))), answered }
     }
 }
 
@@ -108,7 +130,7 @@ fn least_patience(request: &AdminRequest) -> Duration {
 /// Whether the verb changes anything, if it is carried out.
 fn changes(request: &AdminRequest) -> bool {
     match request {
-        AdminRequest::ConfigGet | AdminRequest::Verify | AdminRequest::Tuning { .. } => false,
+        AdminRequest::ConfigGet | AdminRequest::Verify | AdminRequest::Tuning { .. } | AdminRequest::Map => false,
         AdminRequest::Reshape(request) => !request.dry_run,
         AdminRequest::Init(_)
         | AdminRequest::ConfigSet { .. }
@@ -131,17 +153,40 @@ impl Admin {
     /// Asks the nodes at `endpoints` (`host:port`), the first one first. Of `config` the timeouts, the cluster and the
     /// token count.
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> Admin {
-        Admin { endpoints: endpoints.into_iter().map(Into::into).collect(), config }
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        Admin { endpoints, config, answered: Arc::default() }
     }
 
-    /// The cluster's status as the first node that answers sees it; `local`: what it knows itself. Endpoints that do
-    /// not answer cost 100 ms each.
+    /// Who gave the last answer.
+    pub fn answered(&self) -> Answered {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, by: Option<NodeId>, passed_over: &[NodeTrouble]) {
+        let answered = Answered { by, passed_over: passed_over.to_vec() };
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = answered;
+    }
+
+    /// The cluster's status as the first node sees it that hears a majority of the directory; if none does, what one of
+    /// the others sees ([`Status::majority`] tells). `local`: what the first node that answers knows itself. Endpoints
+    /// that do not answer cost 100 ms each.
     ///
     /// # Errors
     /// If no node answers within the timeout.
     pub async fn status(&self, local: bool) -> Result<Status, Error> {
         let whom = if local { Whom::Anybody } else { Whom::Members };
         self.any(whom, Kind::Status, &StatusGet { local }, Kind::StatusReply, "status").await
+    }
+
+    /// The map of a node that hears a majority of the directory, and who leads.
+    ///
+    /// # Errors
+    /// [`Error::NoMajority`]: no node that answers does.
+    pub async fn cluster_map(&self) -> Result<MapReply, Error> {
+        match self.verb(AdminRequest::Map).await? {
+            AdminReply::Map(reply) => Ok(reply),
+            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
+        }
     }
 
     /// The map of the first node that answers, and who leads.
@@ -167,7 +212,7 @@ impl Admin {
                 Err(Attempt::Silent(trouble) | Attempt::Unanswered(trouble)) => {
                     troubles.push(trouble_of(address, trouble));
                 }
-                Err(Attempt::Answered(()) | Attempt::Blank) => {}
+                Err(Attempt::Answered(..) | Attempt::Blank) => {}
             }
         }
         Err(Error::Unreachable(troubles))
@@ -251,46 +296,62 @@ impl Admin {
 
     /// Any verb. Verbs are idempotent, so one that was sent without an answer is sent to the next node too; but never
     /// to two at a time. An endpoint that hangs costs half of the time that is left, and less if it does not even
-    /// greet.
+    /// greet. A node that hears no majority of the directory carries nothing out: the next one is asked, and at last
+    /// those of which it was told. Nodes that were busy, or did not answer in time, are asked again until the timeout.
     ///
     /// # Errors
     /// See [`Error`]; [`Error::Unanswered`] only if the verb changes something.
     pub async fn verb(&self, request: AdminRequest) -> Result<AdminReply, Error> {
         let deadline = Instant::now() + self.config.timeout;
-        let (mut troubles, mut refused, mut unanswered) = (Vec::new(), None, false);
-        let (mut addresses, mut blank) = (self.endpoints.clone(), Vec::new());
+        let (mut addresses, mut unanswered) = (self.endpoints.clone(), false);
         // Only a node without a cluster can form one.
         let mut whom = if matches!(request, AdminRequest::Init(_)) { Whom::Anybody } else { Whom::Members };
         loop {
-            for (at, address) in addresses.iter().enumerate() {
+            let mut round = Round::default();
+            let mut at = 0;
+            while let Some(address) = addresses.get(at).cloned() {
                 let question = (Kind::Admin, &request);
                 let until = Until::share(deadline, addresses.len() - at, &self.config, least_patience(&request));
-                let asked = ask(address, &self.config, until, whom, question, Kind::AdminReply, "admin reply");
-                match asked.await {
-                    Attempt::Answered(AdminReply::Failed(error)) => return Err(Error::Failed(error)),
-                    Attempt::Answered(reply) => return Ok(reply),
+                let asked: Attempt<AdminReply> =
+                    ask(&address, &self.config, until, whom, question, Kind::AdminReply, "admin reply").await;
+                at += 1;
+                match asked {
+                    Attempt::Answered(reply, by) => match reply.alone() {
+                        Some(alone) => round.is_alone(&mut addresses, (by, &address), alone),
+                        None => {
+                            self.note(by, &round.alone);
+                            return match reply {
+                                AdminReply::Failed(error) => Err(Error::Failed(error)),
+                                reply => Ok(reply),
+                            };
+                        }
+                    },
                     // Another node may know better, or lead.
-                    Attempt::Refused(refusal) => refused = Some(refusal),
-                    Attempt::Silent(trouble) => troubles.push(trouble_of(address, trouble)),
+                    Attempt::Refused(refusal) => round.refused = Some(refusal),
+                    Attempt::Silent(trouble) => round.troubles.push(trouble_of(&address, trouble)),
                     Attempt::Unanswered(trouble) => {
                         unanswered |= changes(&request);
-                        troubles.push(trouble_of(address, trouble));
+                        round.troubles.push(trouble_of(&address, trouble));
                     }
-                    Attempt::Blank => blank.push(address.clone()),
+                    Attempt::Blank => round.blank.push(address),
                 }
             }
-            if unanswered {
-                return Err(Error::Unanswered(troubles));
+            let over = Instant::now() + ROUND_PAUSE >= deadline;
+            if round.may_change() && !over {
+                tokio::time::sleep(ROUND_PAUSE).await;
+            } else if unanswered {
+                return Err(Error::Unanswered(round.troubles));
+            } else if round.blank.is_empty() || round.refused.is_some() || !round.alone.is_empty() || over {
+                return Err(round.failed());
+            } else {
+                (addresses, whom) = (round.blank, Whom::Anybody);
             }
-            if blank.is_empty() || refused.is_some() {
-                return Err(refused.map_or(Error::Unreachable(troubles), Error::Refused));
-            }
-            (addresses, whom) = (std::mem::take(&mut blank), Whom::Anybody);
         }
     }
 
-    /// Asks one node after the other, each a little later than the one before, and takes the first answer; those
-    /// without a cluster only if nobody else answers: they know nothing of the others'.
+    /// Asks one node after the other, each a little later than the one before, and takes the first answer of a node
+    /// that hears a majority; if none does, that of another one. Those without a cluster only if nobody else answers:
+    /// they know nothing of the others'.
     async fn any<Q, A>(
         &self,
         whom: Whom,
@@ -301,40 +362,65 @@ impl Admin {
     ) -> Result<A, Error>
     where
         Q: Serialize + Clone + Send + Sync + 'static,
-        A: DeserializeOwned + Send + 'static,
+        A: DeserializeOwned + Standing + Send + 'static,
     {
         let deadline = Instant::now() + self.config.timeout;
         let mut asked = JoinSet::new();
-        let spawn = |asked: &mut JoinSet<_>, address: String, whom: Whom| {
+        let spawn = |asked: &mut JoinSet<_>, address: String, whom: Whom, pause: Duration| {
             let (config, question) = (self.config.clone(), question.clone());
             asked.spawn(async move {
-                let until = Until::last(deadline, &config);
-                let attempt = ask(&address, &config, until, whom, (kind, &question), answer, what).await;
+                tokio::time::sleep(pause).await;
+                let attempt: Attempt<A> =
+                    ask(&address, &config, Until::last(deadline), whom, (kind, &question), answer, what).await;
                 (address, attempt)
             });
         };
-        let mut left = self.endpoints.iter();
-        let (mut troubles, mut refused, mut blank) = (Vec::new(), None, Vec::new());
+        let mut addresses = self.endpoints.clone();
+        let (mut next, mut round, mut best) = (0, Round::default(), None);
+        // Beside an answer that is no cluster's, nodes that do not even greet are not waited for any longer.
+        let mut settled = deadline + HEDGE;
         loop {
-            if let Some(address) = left.next() {
-                spawn(&mut asked, address.clone(), whom);
+            if let Some(address) = addresses.get(next) {
+                spawn(&mut asked, address.clone(), whom, Duration::ZERO);
+                next += 1;
             }
-            let patience = if left.len() > 0 { Instant::now() + HEDGE } else { deadline + HEDGE };
+            let patience = if next < addresses.len() { Instant::now() + HEDGE } else { settled };
             match timeout_at(patience, asked.join_next()).await {
-                Ok(Some(Ok((_, Attempt::Answered(answer))))) => return Ok(answer),
-                Ok(Some(Ok((_, Attempt::Refused(refusal))))) => refused = Some(refusal),
+                Ok(Some(Ok((address, Attempt::Answered(answer, by))))) => match answer.alone() {
+                    Some(alone) if whom == Whom::Members => {
+                        round.is_alone(&mut addresses, (by, &address), alone);
+                        best.get_or_insert((answer, by));
+                        settled = settled.min(Instant::now() + self.config.connect_timeout);
+                    }
+                    _ => {
+                        self.note(by, &round.alone);
+                        return Ok(answer);
+                    }
+                },
+                // It is asked again shortly.
+                Ok(Some(Ok((address, Attempt::Refused(Refusal::Busy { .. })))))
+                    if Instant::now() + ROUND_PAUSE < deadline =>
+                {
+                    spawn(&mut asked, address, whom, ROUND_PAUSE);
+                }
+                Ok(Some(Ok((_, Attempt::Refused(refusal))))) => round.refused = Some(refusal),
                 Ok(Some(Ok((address, Attempt::Silent(trouble) | Attempt::Unanswered(trouble))))) => {
-                    troubles.push(trouble_of(&address, trouble));
+                    round.troubles.push(trouble_of(&address, trouble));
                 }
-                Ok(Some(Ok((address, Attempt::Blank)))) => blank.push(address),
+                Ok(Some(Ok((address, Attempt::Blank)))) => round.blank.push(address),
+                Err(_) if next == addresses.len() && best.is_some() => break,
                 Ok(Some(Err(_))) | Err(_) => {}
-                Ok(None) if left.len() > 0 => {}
-                Ok(None) if refused.is_none() && !blank.is_empty() => {
-                    spawn(&mut asked, blank.remove(0), Whom::Anybody);
+                Ok(None) if next < addresses.len() => {}
+                Ok(None) if best.is_some() => break,
+                Ok(None) if round.refused.is_none() && !round.blank.is_empty() => {
+                    spawn(&mut asked, round.blank.remove(0), Whom::Anybody, Duration::ZERO);
                 }
-                Ok(None) => return Err(refused.map_or(Error::Unreachable(troubles), Error::Refused)),
+                Ok(None) => break,
             }
         }
+        let Some((answer, by)) = best else { return Err(round.failed()) };
+        self.note(by, &round.alone);
+        Ok(answer)
     }
 }
 
@@ -352,21 +438,21 @@ async fn ask<Q: Serialize, A: DeserializeOwned>(
     answer: Kind,
     what: &'static str,
 ) -> Attempt<A> {
-    let mut line = match connect(address, config, until.greeted).await {
+    let (mut line, hello) = match connect(address, config, until.greeted).await {
         Ok((_, hello)) if whom == Whom::Members && hello.cluster.is_none() => return Attempt::Blank,
-        Ok((line, _)) => line,
+        Ok(greeted) => greeted,
         Err(Attempt::Refused(refusal)) => return Attempt::Refused(refusal),
         Err(Attempt::Silent(trouble) | Attempt::Unanswered(trouble)) => return Attempt::Silent(trouble),
-        Err(Attempt::Answered(()) | Attempt::Blank) => return silent("did not greet"),
+        Err(Attempt::Answered(..) | Attempt::Blank) => return silent("did not greet"),
     };
     let mut out = BytesMut::new();
     encode_control(&mut out, kind, 1, question);
     match timeout_at(until.answered, line.exchange(out)).await {
-        Err(_) => Attempt::Unanswered("timed out".into()),
+        Err(_) => Attempt::Unanswered(TIMED_OUT.into()),
         Ok(Err(trouble)) => Attempt::Unanswered(trouble),
         Ok(Ok(frame)) => match Kind::from_u8(frame.kind) {
             Some(kind) if kind == answer => match decode_control(&frame.body, what) {
-                Ok(answer) => Attempt::Answered(answer),
+                Ok(answer) => Attempt::Answered(answer, hello.node.map(|identity| identity.node)),
                 Err(error) => Attempt::Unanswered(error.to_string()),
             },
             Some(Kind::Refused) => match Refusal::decode(&frame.body) {
@@ -425,7 +511,7 @@ async fn connect(address: &str, config: &Config, until: Instant) -> Result<(Line
         Ok::<_, String>((line, frame))
     };
     match timeout_at(until, greeting).await {
-        Err(_) => Err(silent("timed out")),
+        Err(_) => Err(silent(TIMED_OUT)),
         Ok(Err(trouble)) => Err(Attempt::Silent(trouble)),
         Ok(Ok((line, frame))) => match Kind::from_u8(frame.kind) {
             Some(Kind::HelloOk) => match decode_control(&frame.body, "hello") {

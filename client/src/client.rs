@@ -330,6 +330,8 @@ fn impossible() -> Error {
 fn one(outcome: Outcome) -> Result<Answer<OpResult>> {
     let answer = outcome?;
     match answer.output {
+        // Nodes name the first place of the instance that a read saw all of: they do not keep how much it held.
+        Output::One(result @ OpResult::Get { .. }) => Ok(Answer { output: result, position: answer.position.whole() }),
         Output::One(result) => Ok(Answer { output: result, position: answer.position }),
         _ => Err(impossible()),
     }

@@ -210,7 +210,8 @@ pub enum Output {
     Omitted,
 }
 
-/// An output and where in the order of its partition it belongs (ordering.md 3). A read: the last position it observed.
+/// An output and where in the order of its partition it belongs (ordering.md 3). A read: behind the whole instance that
+/// it observed last. Of the answers of one client, each asked for after the one before it, positions never go back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer<T> {
     /// The result.

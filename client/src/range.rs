@@ -337,7 +337,9 @@ impl RangeStream {
         let part = Part::decode(&body).map_err(nonsense)?;
         let same = |last: &Position| last.partition == part.position.partition;
         if part.number == 0 || !self.positions.last().is_some_and(same) {
-            self.positions.push(as_of.unwrap_or(part.position));
+            let position = as_of.unwrap_or(part.position);
+            // A part of a query stands exactly at its ticket.
+            self.positions.push(if part.ticket.is_some() { position } else { position.whole() });
         }
         if part.end == Some(PartEnd::Limited) {
             self.limited = true;

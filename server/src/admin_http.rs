@@ -10,8 +10,11 @@
 //! | `/status` | the json of `coppice status` |
 //! | `/config` | effective values as json; the closure leaves secrets out |
 //! | `/` | an index of these |
+//!
+//! It answers only under names of its own (`hosts`).
 
 mod connections;
+mod hosts;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +48,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// A question to the node, answered in its own time.
 pub type Ask<T> = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
 
+pub use hosts::Hosts;
+
 /// Everything that the endpoint may see of its node.
 #[derive(Clone)]
 pub struct Admin {
@@ -56,6 +61,8 @@ pub struct Admin {
     pub readiness: Ask<Vec<String>>,
     /// Effective configuration, with secrets only as `set`.
     pub config: Ask<Value>,
+    /// Names that it is served under; requests for others are turned away.
+    pub hosts: Hosts,
 }
 
 /// Makes an [`Ask`] of a closure that answers at once from shared state.
@@ -122,6 +129,7 @@ struct Shared {
 
 fn router(admin: Admin) -> Router {
     let turns = Mutex::new(Turns::new(admin.metrics.turns(), Instant::now()));
+    let hosts = admin.hosts.clone();
     Router::new()
         .route("/", get(index))
         .route("/livez", get(livez))
@@ -131,6 +139,7 @@ fn router(admin: Admin) -> Router {
         .route("/config", get(config))
         .fallback(not_found)
         .with_state(Arc::new(Shared { admin, turns }))
+        .layer(axum::middleware::from_fn_with_state(hosts, hosts::check))
 }
 
 const INDEX: &str = concat!(

@@ -24,6 +24,28 @@ use crate::net::handshake::{self, PEER_PROTOCOL, PeerHello, Presence, Purpose};
 use crate::shard::ToShard;
 use crate::vigil::Heard;
 
+/// Statuses that may be asked for at a time on the node: one answer serves all, so each costs little.
+const STATUSES_MAX: usize = 4_096;
+
+/// Verbs that may be under way on the node: most ask other nodes, over a connection each.
+const VERBS_MAX: usize = 64;
+
+/// A place among the control requests of the node, free again when dropped.
+pub struct ControlPlace(Arc<AtomicUsize>);
+
+impl ControlPlace {
+    fn take(places: &Arc<AtomicUsize>, most: usize) -> Option<ControlPlace> {
+        let place = ControlPlace(Arc::clone(places));
+        (places.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
+    }
+}
+
+impl Drop for ControlPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Shared by all threads of a node.
 pub struct Shared {
     /// This node's settings.
@@ -51,6 +73,9 @@ pub struct Shared {
     peers: Mutex<BTreeMap<NodeId, String>>,
     clients: ClientConnections,
     connections: AtomicUsize,
+    /// Control requests of clients under way.
+    statuses: Arc<AtomicUsize>,
+    verbs: Arc<AtomicUsize>,
     /// Bytes of requests and answers on the node.
     budget: Arc<Budget>,
     /// Bytes of clients' frames that are not whole yet.
@@ -96,6 +121,8 @@ impl Shared {
             peers: Mutex::default(),
             clients: ClientConnections::default(),
             connections: AtomicUsize::new(0),
+            statuses: Arc::default(),
+            verbs: Arc::default(),
             arriving_bytes: AtomicI64::new(0),
             scan_bytes: AtomicI64::new(0),
             recovered_lsn: AtomicU64::new(0),
@@ -371,6 +398,16 @@ impl Shared {
     /// Whether they are more than the node takes (`limits.node_bytes`).
     pub fn arrives_too_much(&self) -> bool {
         self.arriving_bytes.load(Ordering::Relaxed) > self.config.limits.node_bytes as i64
+    }
+
+    /// A place for a client's question for the status; none: as many are under way as the node takes.
+    pub fn place_for_status(self: &Arc<Shared>) -> Option<ControlPlace> {
+        ControlPlace::take(&self.statuses, STATUSES_MAX)
+    }
+
+    /// The same for an operator's verb.
+    pub fn place_for_verb(self: &Arc<Shared>) -> Option<ControlPlace> {
+        ControlPlace::take(&self.verbs, VERBS_MAX)
     }
 
     /// Client connections now.

@@ -1,6 +1,8 @@
 //! Control messages: rare, so serde and postcard. A struct here changes only with the protocol version; enum variants
 //! are only added at the end (postcard numbers them in order).
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -127,6 +129,9 @@ pub struct InitRequest {
     pub if_needed: bool,
 }
 
+/// The longest deadline of a leader transfer: far beyond what an election takes, and nobody is kept waiting for days.
+pub const TRANSFER_DEADLINE_MAX: Duration = Duration::from_secs(60);
+
 /// An operator's verbs (experience.md 3). Every one is idempotent; what was begun and interrupted goes on when
 /// repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +173,8 @@ pub enum AdminRequest {
         /// Only the groups that the node leads which is asked: it asks no other one.
         local: bool,
     },
+    /// The map, of a node that hears a majority of the directory.
+    Map,
 }
 
 /// A fault of the way from one node to another.
@@ -217,6 +224,8 @@ pub enum AdminReply {
     Reshaped(Reshaped),
     /// How groups are tuned.
     Tuning(TuningReport),
+    /// The map, and who leads.
+    Map(MapReply),
 }
 
 /// Why a verb was not carried out.
@@ -243,6 +252,14 @@ pub enum AdminError {
     /// A quorum or a node that it needs does not answer; nothing was done.
     #[error("{0}")]
     Unavailable(String),
+    /// The node that was asked hears no majority of the directory: it cannot speak for the cluster; nothing was done.
+    #[error("{text}")]
+    NoMajority {
+        /// What it says of itself.
+        text: String,
+        /// Where clients reach the other nodes that it knows.
+        others: Vec<String>,
+    },
 }
 
 /// One setting.

@@ -72,19 +72,32 @@ impl std::str::FromStr for ClusterId {
     }
 }
 
-/// A place in a partition's log; prints `p2#1841.0`.
+/// A place in a partition's log; prints `p2#1841.0`, and `p2#1841` behind all commands of the instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
     /// Whose log.
     pub partition: PartitionId,
     /// Instance, from 1; 0 is before the first.
     pub instance: u64,
-    /// Index of the command in the instance's batch.
+    /// Index of the command in the instance's batch; [`Position::WHOLE`]: behind all of them.
     pub index: u32,
+}
+
+impl Position {
+    /// The index of a read that saw every command of its instance.
+    pub const WHOLE: u32 = u32::MAX;
+
+    /// The place behind every command of the instance: where a read stands that saw all of it.
+    pub fn whole(self) -> Position {
+        Position { index: Position::WHOLE, ..self }
+    }
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.index == Position::WHOLE {
+            return write!(f, "{}#{}", self.partition, self.instance);
+        }
         write!(f, "{}#{}.{}", self.partition, self.instance, self.index)
     }
 }
@@ -153,6 +166,8 @@ mod tests {
     fn ids_print_as_the_experience_page_says() {
         let position = Position { partition: PartitionId(2), instance: 1841, index: 0 };
         assert_eq!(position.to_string(), "p2#1841.0");
+        assert_eq!(position.whole().to_string(), "p2#1841");
+        assert!(position.whole() > Position { index: 9, ..position });
         assert_eq!(SessionId::at(position).to_string(), "p2#1841.0");
         assert_eq!(NodeId(1).to_string(), "n1");
         assert_eq!(Ticket { round: 3, replica: ReplicaId(1), n: 57 }.to_string(), "~3.57");

@@ -48,7 +48,7 @@ use std::time::Duration;
 
 pub use control::{
     AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
-    NodeIdentity, StatusGet,
+    NodeIdentity, StatusGet, TRANSFER_DEADLINE_MAX,
 };
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
 pub use gather::GatherRequest;
@@ -66,7 +66,7 @@ pub use validate::ValidateRequest;
 pub use varint::{Reader, WireError, put_varint, varint_bytes};
 
 /// The newest protocol version that this library speaks, and the oldest.
-pub const PROTOCOL: std::ops::RangeInclusive<u16> = 2..=2;
+pub const PROTOCOL: std::ops::RangeInclusive<u16> = 3..=3;
 
 /// In [`HelloOk::features`]: the node names versions of ranges, and validates them.
 pub const FEATURE_VALIDATE: u64 = 1;

@@ -27,6 +27,8 @@ pub struct Status {
     pub partitions: Vec<PartitionStatus>,
     /// Sentences, most urgent first.
     pub warnings: Vec<String>,
+    /// A majority of the directory's voters answered the node: without one it knows only what it sees itself.
+    pub majority: bool,
 }
 
 /// One node.

@@ -297,7 +297,7 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out
             encode_control(out, Kind::Map, stream, &MapReply { map: Some(cluster.map.clone()), leaders });
         }
         Request::Status(_) => {
-            let status = Status { cluster: Some(CLUSTER), node: NodeId(1), ..Status::default() };
+            let status = Status { cluster: Some(CLUSTER), node: NodeId(1), majority: true, ..Status::default() };
             encode_control(out, Kind::StatusReply, stream, &status);
         }
         Request::Admin(admin) => {

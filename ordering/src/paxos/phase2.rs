@@ -223,7 +223,7 @@ impl Paxos {
                 if slot.ballot > m.ballot && slot.batch != m.batch && !mutant!(overwritten_is_heard) {
                     return;
                 }
-                assert_eq!(slot.batch, m.batch, "{} decided one batch, {} brings another", m.instance, m.ballot);
+                assert!(slot.batch == m.batch, "{} decided one batch, {} brings another", m.instance, m.ballot);
                 if !self.acceptor.is_durable(slot.lsn) {
                     return;
                 }
@@ -232,7 +232,7 @@ impl Paxos {
             return;
         }
         if let Some(slot) = slot.filter(|slot| slot.ballot == m.ballot) {
-            assert_eq!(slot.batch, m.batch, "{} proposes two batches at {}", m.ballot, m.instance);
+            assert!(slot.batch == m.batch, "{} proposes two batches at {}", m.ballot, m.instance);
             if let Some(run) = self.acceptor.repeat_vote(m.ballot, m.instance, slot.lsn) {
                 self.send_votes(run, effects);
             }

@@ -10,6 +10,7 @@ fn admin(reasons: &'static [&'static str]) -> Admin {
         status: ask(|| json!({ "v": 1, "healthy": true })),
         readiness: ask(move || reasons.iter().map(|reason| (*reason).to_owned()).collect()),
         config: ask(|| json!({ "v": 1, "tls.key": "set" })),
+        hosts: Hosts::new(["test"]),
     }
 }
 
@@ -95,6 +96,19 @@ fn an_unknown_path_names_the_known_ones_and_nothing_can_be_posted() {
     let posted =
         exchange(&server, "POST /config HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}");
     assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
+}
+
+/// A page whose name was made to resolve to this machine read status, addresses and configuration.
+#[test]
+fn a_request_under_a_name_that_is_not_the_nodes_is_turned_away() {
+    let server = serve(admin(&[]));
+    for path in ["/", "/status", "/config", "/metrics", "/livez", "/nope"] {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: page.example.com\r\nconnection: close\r\n\r\n");
+        let answer = exchange(&server, &request);
+        assert!(answer.starts_with("HTTP/1.1 421 ") && answer.contains("advertise.admin"), "{answer}");
+    }
+    let answer = exchange(&server, "GET /livez HTTP/1.1\r\nhost: 127.0.0.1:7402\r\nconnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 #[test]

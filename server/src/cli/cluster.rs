@@ -9,7 +9,7 @@ use coppice_client::wire::{AdminReply, InitRequest};
 use serde_json::json;
 
 use super::args::{Cli, Format, InitArgs, StatusArgs};
-use super::connect::admin;
+use super::connect::{admin, note_passed_over};
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
@@ -57,6 +57,9 @@ async fn look(
         Ok(status) => status,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
+    if status.majority {
+        note_passed_over(admin, output)?;
+    }
     match output.style.admin() {
         Format::Json | Format::Jsonl => writeln!(output.data, "{}", to_json(&status))?,
         Format::Table | Format::Raw => {

@@ -1,9 +1,12 @@
 //! The client of one command.
 
+use std::io;
+
 use coppice_client::{Admin, Client, Config};
 
 use super::args::{Cli, DEFAULT_ENDPOINTS};
 use super::errors::Context;
+use super::output::Output;
 
 /// A client for the endpoints of a command line. It connects when it is first used.
 pub fn connect(cli: &Cli) -> Client {
@@ -15,6 +18,20 @@ pub fn connect(cli: &Cli) -> Client {
 pub fn admin(cli: &Cli) -> Admin {
     let config = Config { timeout: cli.global.timeout, ..Config::default() };
     Admin::new(endpoints_of(cli), config)
+}
+
+/// Tells of nodes that were asked first and hear no majority of the directory, and who answered instead.
+///
+/// # Errors
+/// That of stderr.
+pub fn note_passed_over(admin: &Admin, output: &mut Output<'_>) -> io::Result<()> {
+    let answered = admin.answered();
+    for node in &answered.passed_over {
+        let name = node.node.map_or_else(|| node.address.clone(), |id| format!("{id} at {}", node.address));
+        let by = answered.by.map_or_else(|| "another node".to_owned(), |id| id.to_string());
+        output.note(&format!("{name} hears no majority of the directory; {by} answers instead"))?;
+    }
+    Ok(())
 }
 
 /// What messages need to know of a command line.

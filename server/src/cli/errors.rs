@@ -123,6 +123,20 @@ pub fn admin_failure(error: &admin::Error, context: &Context) -> Failure {
             let what = format!("sent, and no answer {}", context.within());
             Failure { place: nodes_of(&place, context), ..unknown(&what, context) }
         }
+        admin::Error::NoMajority(troubles) => {
+            let place = Place { nodes: troubles.clone(), ..Place::default() };
+            Failure {
+                exit: Exit::Unavailable,
+                code: "no_majority",
+                what: format!(
+                    "{}: no node that answers hears a majority of the directory; nothing was done",
+                    context.verb
+                ),
+                place: nodes_of(&place, context),
+                cause: "they are cut off from the others, or too many nodes are down".to_owned(),
+                next: context.look(),
+            }
+        }
         admin::Error::Refused(refusal) => refused(refusal, context),
         admin::Error::Failed(error) => not_done(error, context),
         admin::Error::Incompatible(why) => sure(&Reason::Incompatible(why.clone()), &Place::default(), context),
@@ -149,6 +163,9 @@ fn not_done(error: &AdminError, context: &Context) -> Failure {
         AdminError::NotFound(_) => (Exit::NotFound, "not_found", "nothing has this name"),
         AdminError::Invalid(_) => (Exit::Usage, "invalid", "an argument makes no sense"),
         AdminError::Refused(_) => (Exit::Condition, "refused", "the cluster is not in the state that this needs"),
+        AdminError::NoMajority { .. } => {
+            (Exit::Unavailable, "no_majority", "it is cut off from the others, or too many nodes are down")
+        }
         AdminError::Unavailable(_) => (Exit::Unavailable, "unavailable", "a node that is needed does not answer"),
         AdminError::TimedOut(_) => (Exit::Unavailable, "timed_out", "a node that is needed does not answer"),
         AdminError::Mismatch(_) => {

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use coppice_client::admin::Error;
 use coppice_client::map::NodeState;
-use coppice_client::wire::{AdminError, AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId};
+use coppice_client::wire::{
+    AdminError, AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId, TRANSFER_DEADLINE_MAX,
+};
 use coppice_client::{Admin, Config};
 use serde_json::{Value, json};
 
 use super::args::{Cli, Format};
-use super::connect::admin;
+use super::connect::{admin, note_passed_over};
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::output::Output;
@@ -42,11 +44,19 @@ pub struct TransferArgs {
     #[arg(value_parser = node)]
     pub node: NodeId,
     /// How long it is waited for; past it the old leader goes on, or hands over a moment later
-    #[arg(long, value_parser = units::parse_time, default_value = "2s", value_name = "TIME")]
+    #[arg(long, value_parser = transfer_deadline, default_value = "2s", value_name = "TIME")]
     pub deadline: Duration,
     /// Only say who leads now
     #[arg(long)]
     pub dry_run: bool,
+}
+
+fn transfer_deadline(text: &str) -> Result<Duration, String> {
+    let deadline = units::parse_time(text)?;
+    if deadline < Duration::from_millis(1) || deadline > TRANSFER_DEADLINE_MAX {
+        return Err(format!("between 1ms and {}", units::show_time(TRANSFER_DEADLINE_MAX)));
+    }
+    Ok(deadline)
 }
 
 /// `config get`: one cluster setting, or all, and where each value comes from.
@@ -54,10 +64,12 @@ pub struct TransferArgs {
 /// # Errors
 /// That of stdout; a failure is returned with its four lines.
 pub async fn config_get(cli: &Cli, context: &Context, key: Option<&str>, output: &mut Output<'_>) -> Outcome {
-    let rows = match admin(cli).config().await {
+    let admin = admin(cli);
+    let rows = match admin.config().await {
         Ok(rows) => rows,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
+    note_passed_over(&admin, output)?;
     let shown: Vec<&ConfigRow> = rows.iter().filter(|row| key.is_none_or(|key| row.key == key)).collect();
     if let (Some(key), true) = (key, shown.is_empty()) {
         return Ok(Err(unknown_setting(context, key, &rows)));
@@ -128,10 +140,11 @@ pub async fn transfer(cli: &Cli, context: &Context, args: &TransferArgs, output:
     let timeout = cli.global.timeout.max(deadline + Duration::from_secs(2));
     let endpoints = cli.global.endpoints.iter().map(ToString::to_string);
     let admin = Admin::new(endpoints, Config { timeout, ..Config::default() });
-    let before = match admin.map().await {
+    let before = match admin.cluster_map().await {
         Ok(reply) => reply.leaders.into_iter().find(|(id, _)| *id == partition).map(|(_, leader)| leader),
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
+    note_passed_over(&admin, output)?;
     let name = |leader: Option<NodeId>| leader.map_or_else(|| "nobody".to_owned(), |leader| leader.to_string());
     if dry_run {
         let plan =
@@ -211,7 +224,7 @@ pub async fn log_level(cli: &Cli, context: &Context, node: NodeId, spec: &str, o
 async fn led_late(admin: &Admin, partition: PartitionId, node: NodeId) -> Result<(), Option<NodeId>> {
     let until = Instant::now() + LATE_MAX;
     loop {
-        let leaders = admin.map().await.map(|reply| reply.leaders).unwrap_or_default();
+        let leaders = admin.cluster_map().await.map(|reply| reply.leaders).unwrap_or_default();
         match leaders.into_iter().find(|(id, _)| *id == partition).map(|(_, leader)| leader) {
             Some(leader) if leader == node => return Ok(()),
             leader if Instant::now() >= until => return Err(leader),
@@ -226,10 +239,13 @@ async fn led_late(admin: &Admin, partition: PartitionId, node: NodeId) -> Result
 /// # Errors
 /// That of stdout; a failure is returned with its four lines.
 pub async fn verify(cli: &Cli, context: &Context, output: &mut Output<'_>) -> Outcome {
-    let reply = match admin(cli).verb(AdminRequest::Verify).await {
+    let admin = admin(cli);
+    let reply = match admin.verb(AdminRequest::Verify).await {
         Ok(reply) => reply,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
+    note_passed_over(&admin, output)?;
+    let by = admin.answered().by.map(|node| node.to_string());
     let AdminReply::Verified { partitions, missing } = reply else {
         return Ok(Err(context.failure("incompatible", "verify: the node answered something else".to_owned())));
     };
@@ -246,7 +262,7 @@ pub async fn verify(cli: &Cli, context: &Context, output: &mut Output<'_>) -> Ou
                 .iter()
                 .map(|(partition, node)| json!({ "partition": partition.to_string(), "node": node.to_string() }))
                 .collect();
-            writeln!(output.data, "{}", json!({ "v": 1, "agreed": agreed, "missing": missing }))?;
+            writeln!(output.data, "{}", json!({ "v": 1, "answered_by": by, "agreed": agreed, "missing": missing }))?;
         }
         Format::Table | Format::Raw => {
             for (partition, instance, digest) in &partitions {

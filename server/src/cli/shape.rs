@@ -126,7 +126,7 @@ async fn can_add(admin: &Admin, name: ChangeId, words: &[String], plan: &PlanArg
         return Ok(true);
     }
     let Some(partition) = cut.partition else { return Ok(begun) };
-    let map = admin.map().await?.map.unwrap_or_default();
+    let map = admin.cluster_map().await?.map.unwrap_or_default();
     // Who is still to join is counted, as one of those that are there: more is known only then.
     let now = map.entry(partition).map_or(&[][..], |entry| &entry.replicas);
     let joining = now.iter().map(|info| info.node).filter(|node| !to.contains(node)).take(words.len() - to.len());
@@ -232,7 +232,7 @@ async fn change(
     if planned.done {
         return report(&planned, name, output).map(|()| Ok(Exit::Done));
     }
-    note_plan(&planned, context, output)?;
+    note_plan(admin, &planned, context, output)?;
     if plan.dry_run {
         return report(&planned, name, output).map(|()| Ok(Exit::Done));
     }
@@ -289,7 +289,7 @@ async fn merge(
     let joining = dry(name, Shape::Merge { partition, into }, plan);
     let looked = async {
         let looked = planned(admin, joining.clone()).await?;
-        let map = admin.map().await?.map.unwrap_or_default();
+        let map = admin.cluster_map().await?.map.unwrap_or_default();
         let nodes = |id: PartitionId| map.entry(id).map(|entry| entry.replicas.iter().map(|info| info.node).collect());
         let beside: Option<BTreeSet<NodeId>> = looked.partition.and_then(nodes);
         let together = beside.is_none() || beside == nodes(partition);
@@ -307,7 +307,7 @@ async fn merge(
         Ok(None) => return change(admin, context, joining.shape, plan, None, output).await,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
-    note_plan(&looked, context, output)?;
+    note_plan(admin, &looked, context, output)?;
     if plan.dry_run {
         return report(&looked, name, output).map(|()| Ok(Exit::Done));
     }
@@ -335,7 +335,8 @@ enum Then {
     More,
 }
 
-fn note_plan(planned: &Reshaped, context: &Context, output: &mut Output<'_>) -> io::Result<()> {
+fn note_plan(admin: &Admin, planned: &Reshaped, context: &Context, output: &mut Output<'_>) -> io::Result<()> {
+    connect::note_passed_over(admin, output)?;
     for step in &planned.steps {
         output.note(&format!("plan: {step}"))?;
     }
@@ -396,8 +397,8 @@ async fn watch(
 
 /// Nobody answered, or nobody who decides.
 fn is_silence(error: &admin::Error) -> bool {
-    use admin::Error::{Failed, Unanswered, Unreachable};
-    matches!(error, Failed(AdminError::TimedOut(_)) | Unreachable(_) | Unanswered(_))
+    use admin::Error::{Failed, NoMajority, Unanswered, Unreachable};
+    matches!(error, Failed(AdminError::TimedOut(_)) | NoMajority(_) | Unreachable(_) | Unanswered(_))
 }
 
 /// Asks on a terminal; without one the answer is no.

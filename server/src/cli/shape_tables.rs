@@ -24,7 +24,7 @@ struct Facts {
 }
 
 async fn facts(admin: &Admin) -> Result<Facts, admin::Error> {
-    let map = admin.map().await?.map.unwrap_or_default();
+    let map = admin.cluster_map().await?.map.unwrap_or_default();
     Ok(Facts { map, status: admin.status(false).await? })
 }
 

@@ -32,7 +32,7 @@ impl Health {
     pub fn of(status: &Status) -> Self {
         if status.cluster.is_none() {
             Self::Unformed
-        } else if status.tolerated_failures < 0 {
+        } else if status.tolerated_failures < 0 || !status.majority {
             Self::Unavailable
         } else if status.nodes.iter().all(|node| node.up) && status.partitions.iter().all(is_whole) {
             Self::Healthy
@@ -86,7 +86,12 @@ pub fn sentence(status: &Status) -> String {
             let nodes = if n == 1 { "node" } else { "nodes" };
             format!("{word}: survives the loss of {n} more {nodes}{}", missing(status))
         }
-        (Health::Unavailable, _) => format!("{word}: no quorum for {}", without_quorum(status)),
+        (Health::Unavailable, _) if status.majority => format!("{word}: no quorum for {}", without_quorum(status)),
+        (Health::Unavailable, _) => format!(
+            "{word}: no quorum for {}, as {} sees it, which hears no majority of the directory: others may know better",
+            without_quorum(status),
+            status.node
+        ),
         (Health::Unformed, _) => format!(
             "{word}: these nodes belong to no cluster (form one: coppice init; add to one: coppice node add; \
              in place of a lost node: coppice node replace)"
@@ -157,7 +162,8 @@ pub fn table(status: &Status, coding: Coding, to: &mut dyn Write) -> io::Result<
     let nodes: Vec<String> =
         status.nodes.iter().map(|n| format!("{} {}", n.id, if n.up { "up" } else { "down" })).collect();
     let flush_us = status.nodes.iter().map(|node| node.flush_us_p99).max().unwrap_or(0);
-    writeln!(to, "nodes       {}    flush p99 {}", nodes.join("  "), milliseconds(flush_us))?;
+    let answered = format!("answered by {}", status.node);
+    writeln!(to, "nodes       {}    flush p99 {}    {answered}", nodes.join("  "), milliseconds(flush_us))?;
     let header =
         ["partitions", "range", "leader", "replicas", "keys", "bytes", "op/s", "lag", "window", "batch", "held"];
     let mut rows = vec![header.map(str::to_owned)];
@@ -252,6 +258,7 @@ pub fn to_json(status: &Status) -> Value {
         "tolerated_failures": status.tolerated_failures,
         "cluster": status.cluster.map(|cluster| cluster.to_string()),
         "answered_by": status.node.to_string(),
+        "majority": status.majority,
         "map_version": status.map_version.0,
         "feature_level": status.feature_level,
         "tickets_in_flight": status.tickets_in_flight,

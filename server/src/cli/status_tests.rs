@@ -58,6 +58,7 @@ fn cluster(down: &[u32]) -> Status {
     Status {
         cluster: Some(ClusterId(0xc0ffee)),
         node: NodeId(1),
+        majority: down.len() < 2,
         map_version: MapVersion(5),
         feature_level: 1,
         tolerated_failures: 1 - i32::try_from(down.len()).expect("few"),

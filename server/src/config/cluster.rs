@@ -12,6 +12,11 @@ use super::values::{DAY, HOUR, MILLISECOND, count, name_of, size, time, word};
 /// What nodes of this version write. A cluster's level is raised by hand, once all its nodes can.
 pub const FEATURE_LEVEL: u32 = 1;
 
+/// The fewest sessions that a partition may be bounded to: a program, an operator beside it, and each of them twice
+/// where a merge has brought two of its sessions together. With one, every command of another client, and every
+/// `coppice put`, ends the session of whoever waits for an answer.
+const SESSIONS_LEAST: u64 = 4;
+
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const READS: [(&str, Reads); 1] = [("quorum", Reads::Quorum)];
 
@@ -268,8 +273,8 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
     ClusterSetting {
         key: "sessions_max",
         default: "100000",
-        meaning: "sessions per partition",
-        read: |s, t| count(t, 1..=10_000_000).map(|v| s.sessions_max = v),
+        meaning: "sessions per partition; clients beyond it end each other's",
+        read: |s, t| count(t, SESSIONS_LEAST..=10_000_000).map(|v| s.sessions_max = v),
         show: |s| s.sessions_max.to_string(),
     },
     ClusterSetting {
@@ -423,6 +428,7 @@ mod tests {
         assert_eq!(refused("reads", "lease"), "`reads` must be `quorum`: leases are not in this version");
         assert_eq!(refused("query_deadline", "61s"), "`query_deadline` must be from 100ms to 1min, not 61s");
         assert_eq!(refused("query_deadline", "0"), "`query_deadline` must be from 100ms to 1min, not 0s");
+        assert_eq!(refused("sessions_max", "1"), "`sessions_max` must be a number from 4 to 10000000, not `1`");
         let whole = "`query_deadline` must be a whole number of milliseconds, not 150500us";
         assert_eq!(refused("query_deadline", "150.5ms"), whole);
         assert_eq!(refused("batch_bytes_max", "3 MiB"), "`batch_bytes_max` must be from 1 B to 2 MiB, not 3 MiB");

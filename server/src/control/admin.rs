@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::{Entry, NodeState, Role};
+use coppice_client::map::Role;
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, NodeId, PartitionId};
-use coppice_ordering::Time;
+use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
 use tokio::sync::oneshot;
 
-use super::{Control, ask_shard, forming};
+use super::transfer::{hand_over, reached_nodes};
+use super::{Control, ask_shard, bounds, forming};
 use crate::config::ClusterSettings;
-use crate::failpoints::failpoint;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
-use crate::net::rpc::{Answer, AskError, Asker, Question, ask};
+use crate::net::rpc::{Answer, Asker, Question, ask};
 use crate::net::translate;
 use crate::request::{Refusal, Reply, Request};
 use crate::shared::Shared;
@@ -22,10 +21,15 @@ use crate::shared::Shared;
 const MAP_TIMEOUT: Duration = Duration::from_millis(450);
 
 /// How long the directory's leader may take to decide a change.
-const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Control {
+    /// Carries a verb out that a client or another node asks for.
     pub(super) fn answer_admin(&mut self, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
+        if let Err(text) = bounds::check(&request) {
+            _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
+            return;
+        }
         match request {
             AdminRequest::Init(request) => self.init(request, reply),
             AdminRequest::ConfigGet => _ = reply.send(AdminReply::Config(self.config_rows())),
@@ -44,6 +48,10 @@ impl Control {
             AdminRequest::Reshape(request) => self.reshape(request, reply),
             AdminRequest::Tuning { local } => self.answer_tuning(local, reply),
             AdminRequest::Faults(faults) => _ = reply.send(self.set_faults(faults)),
+            AdminRequest::Map => {
+                let reply_of = translate::map_reply(&self.shared, MapGet::default());
+                _ = reply.send(AdminReply::Map(reply_of));
+            }
         }
     }
 
@@ -95,75 +103,6 @@ impl Control {
         });
     }
 
-    /// Hands a leadership over: asked of the leader, passed on if that is another node.
-    fn transfer(&mut self, partition: PartitionId, to: NodeId, deadline: Duration, reply: oneshot::Sender<AdminReply>) {
-        let map = self.shared.map();
-        let Some(entry) = map.entry(partition) else {
-            let text = format!("there is no partition {partition}");
-            _ = reply.send(AdminReply::Failed(AdminError::NotFound(text)));
-            return;
-        };
-        if map.node(to).is_none_or(|info| info.state == NodeState::Removed) {
-            let text = format!("there is no node {to}");
-            _ = reply.send(AdminReply::Failed(AdminError::NotFound(text)));
-            return;
-        }
-        let Some(target) = entry.replica_on(to) else {
-            let text = format!("{to} has no replica of {partition}");
-            _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
-            return;
-        };
-        let replica = translate::replica(target.replica);
-        let leader = self.shared.leader(partition);
-        if leader == Some(to) {
-            _ = reply.send(AdminReply::Transferred { pause_us: 0 });
-            return;
-        }
-        let own = self.shared.identity().map(|identity| identity.node);
-        let shared = Arc::clone(&self.shared);
-        if leader.is_some() && leader != own {
-            let address = leader.and_then(|leader| map.node(leader).map(|node| node.addresses.peer.clone()));
-            tokio::task::spawn_local(async move {
-                let request = AdminRequest::TransferLeader { partition, to, deadline_ms: deadline.as_millis() as u32 };
-                let address = address.unwrap_or_default();
-                let longest = deadline.saturating_add(Duration::from_secs(1));
-                let answer = ask(&shared, leader, &address, &Question::Admin(request), longest).await;
-                _ = reply.send(match answer {
-                    Ok(Answer::Admin(answer)) => answer,
-                    Ok(_) => AdminReply::Failed(AdminError::Refused("an answer of another kind".into())),
-                    Err(error @ AskError::Unreachable { .. }) => {
-                        let leader = leader.map_or_else(String::new, |leader| leader.to_string());
-                        let text =
-                            format!("{leader}, the last known leader of {partition}, cannot be reached: {error}");
-                        AdminReply::Failed(AdminError::Unavailable(text))
-                    }
-                    Err(error) => AdminReply::Failed(AdminError::TimedOut(error.to_string())),
-                });
-            });
-            return;
-        }
-        let group = entry.clone();
-        tokio::task::spawn_local(async move {
-            let begun = tokio::time::Instant::now();
-            let reached = reached_nodes(&shared, partition).await;
-            if let Some(text) = in_the_way(&group, to, own, &reached) {
-                _ = reply.send(AdminReply::Failed(AdminError::Unavailable(text)));
-                return;
-            }
-            hand_over(&shared, partition, replica, deadline).await;
-            while begun.elapsed() < deadline {
-                if shared.leader(partition) == Some(to) {
-                    let pause_us = begun.elapsed().as_micros() as u64;
-                    _ = reply.send(AdminReply::Transferred { pause_us });
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            let text = format!("{to} did not take {partition} over in time");
-            _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
-        });
-    }
-
     pub(super) fn answer_question(&mut self, asker: Asker, question: Question, reply: oneshot::Sender<Answer>) {
         if let Err(text) = asker.may_ask(&question, self.shared.presence().as_ref(), &self.shared.map()) {
             let node = asker.from.map(|from| from.node).unwrap_or_default();
@@ -202,6 +141,9 @@ impl Control {
                         _ = reply.send(Answer::Admin(answer));
                     }
                 });
+            }
+            Question::Transfer { partition, to, deadline_ms } => {
+                self.answer_transfer(partition, to, Duration::from_millis(u64::from(deadline_ms)), reply);
             }
             Question::Directory(command) => {
                 let shared = Arc::clone(&self.shared);
@@ -294,37 +236,6 @@ impl Control {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-}
-
-/// Why node `own` cannot hand `group` over to node `to`, if it reaches only these.
-fn in_the_way(group: &Entry, to: NodeId, own: Option<NodeId>, reached: &[NodeId]) -> Option<String> {
-    let partition = group.partition;
-    let voters = group.replicas.iter().filter(|info| info.role == Role::Voter);
-    let answers = |node: NodeId| Some(node) == own || reached.contains(&node);
-    let (up, all) = voters.fold((0, 0), |(up, all), info| (up + usize::from(answers(info.node)), all + 1));
-    if up <= all / 2 {
-        return Some(format!("{partition} has no quorum: {up} of its {all} voters answer"));
-    }
-    (!answers(to)).then(|| format!("{to} does not answer, so {partition} stays where it is"))
-}
-
-/// The nodes to which the shard of `group` has a connection now.
-async fn reached_nodes(shared: &Arc<Shared>, group: PartitionId) -> Vec<NodeId> {
-    let owner = group.0 as usize % shared.shards();
-    let up = ask_shard(shared, owner, DIRECTORY_TIMEOUT, |shard| {
-        shard.links.values().filter(|link| link.is_up()).map(|link| link.node()).collect::<Vec<_>>()
-    });
-    up.await.unwrap_or_default()
-}
-
-async fn hand_over(shared: &Arc<Shared>, group: PartitionId, to: coppice_ordering::ReplicaId, deadline: Duration) {
-    let owner = group.0 as usize % shared.shards();
-    _ = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
-        let until: Time = shard.now() + deadline;
-        shard.step(group, crate::replica::Input::Transfer { to, deadline: until });
-        failpoint!("control.hands_over");
-    })
-    .await;
 }
 
 /// Has the directory's leader decide `command`: here, or on the node that is known to lead it.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::control::AdminError;
@@ -115,6 +115,13 @@ impl Digests {
 impl Control {
     /// Compares the digests of all replicas at instances that they have in common; under load that takes a few looks.
     pub(super) fn verify(&mut self, reply: oneshot::Sender<AdminReply>) {
+        if let Some(pause) = self.verdicts.ask(Instant::now(), reply) {
+            self.later(pause, Control::begin_verify);
+        }
+    }
+
+    fn begin_verify(&mut self) {
+        self.verdicts.begins();
         let shared = Arc::clone(&self.shared);
         let first = self.gather(false);
         tokio::task::spawn_local(async move {
@@ -135,7 +142,11 @@ impl Control {
                 digests.note(&known);
                 verdict = digests.compare(&shared.map());
             }
-            _ = reply.send(verdict);
+            shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
+                if let Some(pause) = control.verdicts.answered(Instant::now(), &verdict) {
+                    control.later(pause, Control::begin_verify);
+                }
+            })));
         });
     }
 }

@@ -232,17 +232,17 @@ impl Control {
                 self.driver.asked.insert(partition, now);
                 let longest = self.settings.handover_timeout;
                 let deadline_ms = longest.as_millis() as u32;
-                let request = AdminRequest::TransferLeader { partition, to, deadline_ms };
                 let address = address(leader);
                 tracing::info!(%partition, from = %leader, %to, "leadership is to be handed over");
                 if Some(leader) == own {
                     let (sender, receiver) = oneshot::channel();
-                    self.answer_admin(request, sender);
+                    self.answer_transfer(partition, to, longest, sender);
                     tokio::task::spawn_local(async move { _ = receiver.await });
                     return;
                 }
                 tokio::task::spawn_local(async move {
-                    _ = ask(&shared, Some(leader), &address, &Question::Admin(request), longest + ASK_TIMEOUT).await;
+                    let question = Question::Transfer { partition, to, deadline_ms };
+                    _ = ask(&shared, Some(leader), &address, &question, longest + ASK_TIMEOUT).await;
                 });
             }
             Step::Assign { node } => self.assign_number(node, address(node), state),

@@ -22,6 +22,9 @@ use crate::net::rpc::{Answer, Asker, Question, refusal_text};
 use crate::shard::ToShard;
 use crate::shared::Shared;
 
+/// Client connections beyond the limit for as long as others that give way to them are being closed.
+const CLOSING_MAX: usize = 64;
+
 /// Sockets that were bound before anything else was done, so that a port in use is said at once.
 pub struct Listeners {
     /// Clients.
@@ -46,7 +49,8 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
     let mut next = 0;
     loop {
         let Some(stream) = accept(&listener, shared.config.keepalive).await else { continue };
-        if shared.connections() >= shared.config.limits.connections {
+        // A full shard makes way by closing others, which takes a moment.
+        if shared.connections() >= shared.config.limits.connections + CLOSING_MAX {
             shared.metrics.shard(0).busy(Queue::Connections);
             continue;
         }

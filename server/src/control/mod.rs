@@ -4,6 +4,8 @@
 //! thread between inputs. It never touches a replica itself.
 
 mod admin;
+mod bounds;
+mod coalesced;
 mod digests;
 mod forks;
 mod forming;
@@ -12,8 +14,11 @@ mod growth;
 mod healing;
 mod joining;
 mod listeners;
+mod majority;
+mod rates;
 mod snapshots;
 mod status;
+mod transfer;
 mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,10 +32,12 @@ use coppice_ordering::Instance;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 
+use self::coalesced::Coalesced;
+use self::rates::Rates;
 use crate::admin_http;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::background::Checkpointer;
-use crate::config::{ClusterSettings, NODE_SETTINGS};
+use crate::config::{Address, ClusterSettings, NODE_SETTINGS, NodeConfig};
 use crate::datadir::DataDir;
 use crate::log::{LogWriter, Space};
 use crate::machine::directory::DirectoryState;
@@ -84,7 +91,7 @@ pub enum ToControl {
         /// How.
         get: StatusGet,
         /// Where to.
-        reply: oneshot::Sender<Status>,
+        reply: oneshot::Sender<Arc<Status>>,
     },
     /// An operator's verb.
     Admin {
@@ -129,7 +136,7 @@ pub struct Control {
     pub(super) addresses: Addresses,
     pub(super) started: Instant,
     /// Commands and instances decided when last looked at, for rates.
-    pub(super) rates: BTreeMap<PartitionId, status::Rate>,
+    rates: Rates,
     pub(super) flush: Arc<status::FlushTimes>,
     pub(super) failed: Arc<dyn Fn(String) + Send + Sync>,
     /// Whether the disk was filled to the reserve at the last look around.
@@ -138,6 +145,11 @@ pub struct Control {
     decided: u64,
     /// When the other nodes were asked last.
     surveyed: Option<Instant>,
+    /// Questions that every node is asked, and who waits for their answers.
+    statuses: Coalesced<Arc<Status>>,
+    verdicts: Coalesced<AdminReply>,
+    tunings: Coalesced<AdminReply>,
+    majority: Coalesced<bool>,
 }
 
 impl Control {
@@ -162,12 +174,16 @@ impl Control {
             pairs: BTreeMap::new(),
             addresses,
             started: Instant::now(),
-            rates: BTreeMap::new(),
+            rates: Rates::default(),
             flush: Arc::default(),
             disk_was_full: false,
             failed,
             decided: 0,
             surveyed: None,
+            statuses: Coalesced::default(),
+            verdicts: Coalesced::default(),
+            tunings: Coalesced::default(),
+            majority: Coalesced::default(),
         }
     }
 }
@@ -212,9 +228,9 @@ pub fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
         status: Arc::new(move || {
             let (sender, receiver) = oneshot::channel();
             for_status.tell_control(ToControl::Status { get: StatusGet { local: false }, reply: sender });
-            Box::pin(async move {
-                receiver.await.ok().map(|status| crate::cli::status::to_json(&status)).unwrap_or_default()
-            })
+            Box::pin(
+                async move { receiver.await.map(|status| crate::cli::status::to_json(&status)).unwrap_or_default() },
+            )
         }),
         readiness: admin_http::ask(move || readiness(&for_readiness)),
         config: admin_http::ask(move || {
@@ -222,7 +238,16 @@ pub fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
                 NODE_SETTINGS.iter().map(|setting| (setting.key.to_owned(), setting.show(&for_config.config).into()));
             serde_json::Value::Object(rows.collect())
         }),
+        hosts: hosts(&shared.config),
     }
+}
+
+/// The names by which this node is listened to, or others are told to dial it.
+fn hosts(config: &NodeConfig) -> admin_http::Hosts {
+    let (listen, advertise) = (&config.listen, &config.advertise);
+    let listens = [Some(&listen.native), Some(&listen.peer), listen.admin.as_ref()];
+    let advertised = [advertise.native.as_ref(), advertise.peer.as_ref(), advertise.admin.as_ref()];
+    admin_http::Hosts::new(listens.into_iter().chain(advertised).flatten().map(Address::host))
 }
 
 /// Why the node is not ready; empty if it is.
@@ -282,7 +307,7 @@ impl Control {
             ToControl::Forked { group, led, mark } => self.on_forked(group, led, &mark),
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
-            ToControl::Admin { request, reply } => self.answer_admin(request, reply),
+            ToControl::Admin { request, reply } => self.answer_operator(request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(asker, question, reply),
             ToControl::Call(call) => call(self),
             ToControl::Stop => {}
@@ -291,6 +316,7 @@ impl Control {
 
     /// Returns how long until the next look.
     fn look_around(&mut self) -> Duration {
+        self.rates.retain(|group| self.residents.running().contains_key(&group));
         self.sample_rates();
         self.publish_node();
         self.check_memory();
@@ -299,7 +325,7 @@ impl Control {
         self.save_children();
         self.start_missing();
         self.shared.show_held_back();
-        let decided = self.rates.values().map(|rate| rate.instances()).sum();
+        let decided = self.rates.instances();
         let rests = std::mem::replace(&mut self.decided, decided) == decided;
         self.survey_if_due(rests);
         // A replica of the directory that knows no leader may not know either where those are that took others' places:
@@ -367,6 +393,15 @@ impl Control {
     /// Runs `call` on the thread of this shard.
     pub(super) fn on_shard_index(&self, shard: usize, call: impl FnOnce(&mut Shard) + Send + 'static) {
         push_call(&self.shared, shard, Box::new(call));
+    }
+
+    /// Runs `call` here after this pause.
+    fn later(&self, pause: Duration, call: impl FnOnce(&mut Control) + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(pause).await;
+            shared.tell_control(ToControl::Call(Box::new(call)));
+        });
     }
 
     async fn stop(&mut self) {

@@ -13,6 +13,7 @@ use coppice_client::wire::{
 use tokio::sync::oneshot;
 
 use super::digests::Digests;
+use super::rates::{Rate, Sample};
 use super::{Control, ask_shard};
 use crate::log::{Flushed, GroupId};
 use crate::net::rpc::{Answer, LocalReplica, LocalStatus, Question, ask};
@@ -22,27 +23,6 @@ use crate::shared::Shared;
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
 const ASK_TIMEOUT: Duration = Duration::from_millis(450);
-
-/// How fast a group decides, lately.
-#[derive(Clone, Copy, Debug)]
-pub struct Rate {
-    at: Instant,
-    commands: u64,
-    instances: u64,
-    /// Commands per second.
-    per_second: f64,
-    /// Commands per batch.
-    batch: f64,
-    /// Bytes of the log that it needs.
-    log_needed: u64,
-}
-
-impl Rate {
-    /// Instances decided so far.
-    pub(super) fn instances(&self) -> u64 {
-        self.instances
-    }
-}
 
 /// The newest flushes of the log, for a p99 without a histogram's memory.
 #[derive(Debug, Default)]
@@ -131,9 +111,10 @@ impl Control {
                     group.publish(&metrics);
                     let status = group.status();
                     let log_needed = group.logged_bytes + group.older_bytes;
-                    samples.push((id, status.commands_decided, status.instances_decided, log_needed));
+                    let (commands, instances) = (status.commands_decided, status.instances_decided);
+                    samples.push(Sample { group: id, commands, instances, log_needed });
                 }
-                let call = move |control: &mut Control| control.note_rates(&samples);
+                let call = move |control: &mut Control| control.rates.note(Instant::now(), &samples);
                 shared.tell_control(super::ToControl::Call(Box::new(call)));
             });
         }
@@ -141,24 +122,7 @@ impl Control {
 
     /// What the groups that run here need of the log, as of the last sample.
     pub(super) fn log_needed(&self) -> u64 {
-        let running = self.rates.iter().filter(|(group, _)| self.residents.running().contains_key(group));
-        running.map(|(_, rate)| rate.log_needed).sum()
-    }
-
-    fn note_rates(&mut self, samples: &[(PartitionId, u64, u64, u64)]) {
-        for &(id, commands, instances, log_needed) in samples {
-            let now = Instant::now();
-            let old = self.rates.get(&id).copied();
-            let mut rate = Rate { at: now, commands, instances, per_second: 0.0, batch: 0.0, log_needed };
-            if let Some(old) = old {
-                let seconds = now.duration_since(old.at).as_secs_f64().max(1e-3);
-                let (commands, instances) =
-                    (commands.saturating_sub(old.commands) as f64, instances.saturating_sub(old.instances) as f64);
-                rate.per_second = commands / seconds;
-                rate.batch = if instances > 0.0 { commands / instances } else { 0.0 };
-            }
-            self.rates.insert(id, rate);
-        }
+        self.rates.log_needed()
     }
 
     pub(super) fn answer_local_status(&mut self, reply: oneshot::Sender<Answer>) {
@@ -168,15 +132,35 @@ impl Control {
         });
     }
 
-    pub(super) fn answer_status(&mut self, get: StatusGet, reply: oneshot::Sender<Status>) {
-        let shared = Arc::clone(&self.shared);
-        let gathered = self.gather(get.local);
-        let warnings = self.warnings();
+    pub(super) fn answer_status(&mut self, get: StatusGet, reply: oneshot::Sender<Arc<Status>>) {
+        if get.local {
+            let status = self.status(true);
+            tokio::task::spawn_local(async move { _ = reply.send(Arc::new(status.await)) });
+        } else if let Some(pause) = self.statuses.ask(Instant::now(), reply) {
+            self.later(pause, Control::begin_status);
+        }
+    }
+
+    fn begin_status(&mut self) {
+        self.statuses.begins();
+        let (shared, status) = (Arc::clone(&self.shared), self.status(false));
         tokio::task::spawn_local(async move {
+            let status = Arc::new(status.await);
+            shared.tell_control(super::ToControl::Call(Box::new(move |control: &mut Control| {
+                if let Some(pause) = control.statuses.answered(Instant::now(), &status) {
+                    control.later(pause, Control::begin_status);
+                }
+            })));
+        });
+    }
+
+    fn status(&self, local: bool) -> impl Future<Output = Status> + use<> {
+        let (shared, gathered, warnings) = (Arc::clone(&self.shared), self.gather(local), self.warnings());
+        async move {
             let known = gathered.await;
             let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
-            _ = reply.send(assemble(&shared, &shared.map(), own, &known, warnings));
-        });
+            assemble(&shared, &shared.map(), own, &known, warnings)
+        }
     }
 
     /// What every node that answers knows of itself, this one included. `local`: only this one.
@@ -298,7 +282,7 @@ impl Control {
                     shard.groups.iter().map(|(&id, group)| (id, group.status())).collect::<Vec<_>>()
                 });
                 for (id, group) in groups.await.unwrap_or_default() {
-                    replicas.insert(id, local_replica(&group, rates.get(&id)));
+                    replicas.insert(id, local_replica(&group, rates.get(id)));
                 }
             }
             LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full }
@@ -381,6 +365,7 @@ fn assemble(
         nodes,
         partitions,
         warnings,
+        majority: super::majority::is_majority(map, |node| known.contains_key(&node)),
     }
 }
 

@@ -1,13 +1,14 @@
 //! `coppice autopilot`: how the groups of the cluster are tuned, gathered from their leaders (ordering.md 9).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use coppice_client::map::NodeState;
 use coppice_client::wire::{AdminReply, AdminRequest, TuningReport};
 use tokio::sync::oneshot;
 
-use super::{Control, ask_shard};
+use super::{Control, ToControl, ask_shard};
 use crate::net::rpc::{Answer, Question, ask};
 
 /// How long another node may take to answer; dead and paused ones are known by then.
@@ -15,10 +16,32 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(450);
 
 impl Control {
     /// `local`: only of the groups that this node leads, as nodes ask one another.
-    pub(super) fn answer_tuning(&self, local: bool, reply: oneshot::Sender<AdminReply>) {
-        let shared = std::sync::Arc::clone(&self.shared);
-        let on = self.settings.autopilot;
+    pub(super) fn answer_tuning(&mut self, local: bool, reply: oneshot::Sender<AdminReply>) {
+        if local {
+            let report = self.tuning(true);
+            tokio::task::spawn_local(async move { _ = reply.send(report.await) });
+        } else if let Some(pause) = self.tunings.ask(Instant::now(), reply) {
+            self.later(pause, Control::begin_tuning);
+        }
+    }
+
+    fn begin_tuning(&mut self) {
+        self.tunings.begins();
+        let (shared, report) = (Arc::clone(&self.shared), self.tuning(false));
         tokio::task::spawn_local(async move {
+            let report = report.await;
+            shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
+                if let Some(pause) = control.tunings.answered(Instant::now(), &report) {
+                    control.later(pause, Control::begin_tuning);
+                }
+            })));
+        });
+    }
+
+    fn tuning(&self, local: bool) -> impl Future<Output = AdminReply> + use<> {
+        let shared = Arc::clone(&self.shared);
+        let on = self.settings.autopilot;
+        async move {
             let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
             let mut asked = Vec::new();
             if !local {
@@ -53,8 +76,7 @@ impl Control {
                     Err(_) => {}
                 }
             }
-            let report = TuningReport { on, groups: groups.into_values().collect(), silent };
-            _ = reply.send(AdminReply::Tuning(report));
-        });
+            AdminReply::Tuning(TuningReport { on, groups: groups.into_values().collect(), silent })
+        }
     }
 }

@@ -383,6 +383,8 @@ label_values! {
         Scans = "scans",
         /// Client connections.
         Connections = "connections",
+        /// Statuses and operators' verbs that clients have under way.
+        Control = "control",
         /// Requests in flight on a connection (`limits.inflight`, `limits.inflight_bytes`).
         Inflight = "inflight",
         /// Bytes of all requests in flight on the node (`limits.node_bytes`).

@@ -4,6 +4,7 @@ pub mod arriving;
 pub mod clients;
 pub mod codec;
 pub mod dial;
+pub mod eviction;
 pub mod fault;
 pub mod handshake;
 pub mod incoming;

@@ -24,6 +24,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::arriving::Arriving;
+use super::eviction::Candidate;
 use super::incoming;
 use super::outbox::Outbox;
 use super::progress::Progress;
@@ -85,6 +86,10 @@ pub struct Connection {
     state: RefCell<State>,
     /// Something to write at the end of the turn.
     dirty: Cell<bool>,
+    /// Control requests under way.
+    pub control: Cell<usize>,
+    /// When something came last.
+    heard: Cell<Clock>,
     /// Rung when the task must look again: a full socket, room for requests, the end.
     bell: Notify,
 }
@@ -134,7 +139,8 @@ impl Connection {
             closing: false,
             shared,
         });
-        Rc::new(Connection { id, stream, state, dirty: Cell::new(false), bell: Notify::new() })
+        let (dirty, control, heard) = (Cell::new(false), Cell::new(0), Cell::new(Clock::now()));
+        Rc::new(Connection { id, stream, state, dirty, control, heard, bell: Notify::new() })
     }
 
     /// Its number.
@@ -151,6 +157,15 @@ impl Connection {
     pub fn close(&self) {
         self.state.borrow_mut().closing = true;
         self.bell.notify_one();
+    }
+
+    /// What it is to a newcomer that finds no place, if it has nothing in flight.
+    pub fn candidate(&self) -> Option<Candidate> {
+        let state = self.state.borrow();
+        let replies = state.outbox.is_empty() && state.answers.is_empty();
+        let idle = state.waiting.is_empty() && state.ranges.is_empty() && state.parts.is_empty() && !state.closing;
+        let idle = idle && replies && self.control.get() == 0;
+        idle.then(|| Candidate { id: self.id, greeted: state.client.is_some(), heard: self.heard.get() })
     }
 
     /// Queues the answer to a request of this connection.
@@ -395,6 +410,7 @@ fn receive(
         Ok(_) => {}
         Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
     }
+    connection.heard.set(begun);
     take_frames(shard, connection, decoder, limits);
     shard.borrow().received(begun, stepped);
     true
@@ -421,6 +437,14 @@ fn take_frames(
             }
         }
     }
+}
+
+/// Says to whoever finds no place that there is none.
+pub fn turn_away(mut stream: &std::net::TcpStream) {
+    let mut out = BytesMut::new();
+    translate::busy().encode(&mut out, 0);
+    // A fresh socket takes so little at once, or the client learns it from the end.
+    _ = stream.set_nonblocking(true).and_then(|()| std::io::Write::write(&mut stream, &out));
 }
 
 fn refuse_and_close(shard: &RefCell<Shard>, connection: &Connection, stream: u32, refusal: Refused) {
@@ -471,8 +495,8 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             let reply = translate::map_reply(&shard.borrow().shared, get);
             return put(shard, connection, |out| encode_control(out, Kind::Map, frame.stream, &reply));
         }
-        Asked::Status(get) => return shard.borrow().ask_status(connection, frame.stream, get),
-        Asked::Admin(admin) => return shard.borrow().ask_admin(connection, frame.stream, *admin),
+        Asked::Status(get) => return shard.borrow_mut().ask_status(connection, frame.stream, get),
+        Asked::Admin(admin) => return shard.borrow_mut().ask_admin(connection, frame.stream, *admin),
         Asked::Commands(commands) => {
             let (op, grows) = translate::pack_op(&commands);
             let CommandsRequest { entry, count, work, .. } = commands;
@@ -549,6 +573,11 @@ impl Connection {
 }
 
 fn greet(shard: &RefCell<Shard>, connection: &Connection, stream: u32, hello: &coppice_client::wire::Hello) {
+    // Whoever is someone else from here on would be reached, and forgotten, as the first one.
+    if connection.state.borrow().client.is_some() {
+        let text = "Hello comes once, first on a connection: open another one".into();
+        return refuse_and_close(shard, connection, stream, Refused::BadRequest { text });
+    }
     let shared = std::sync::Arc::clone(&shard.borrow().shared);
     let reply: Result<HelloOk, Refused> = translate::greet(&shared, hello);
     match reply {

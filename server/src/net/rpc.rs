@@ -33,6 +33,15 @@ pub enum Question {
     Status,
     /// A verb that this node cannot carry out itself.
     Admin(AdminRequest),
+    /// Hand over what you lead.
+    Transfer {
+        /// Which group.
+        partition: PartitionId,
+        /// To which node.
+        to: NodeId,
+        /// Past it the old leader goes on.
+        deadline_ms: u32,
+    },
     /// A change for the directory, which you lead.
     Directory(DirectoryCommand),
     /// A newer map, and the cluster's settings.
@@ -95,11 +104,8 @@ impl Asker {
                 Question::Directory(_)
                 | Question::Median(_)
                 | Question::Configure { .. }
-                | Question::Admin(
-                    AdminRequest::TransferLeader { .. }
-                    | AdminRequest::Reshape(_)
-                    | AdminRequest::Tuning { local: true },
-                ),
+                | Question::Transfer { .. }
+                | Question::Admin(AdminRequest::Reshape(_) | AdminRequest::Tuning { local: true }),
             ) => match self.from {
                 Some(from) => handshake::standing(from.node, map),
                 None => no("you belong to no cluster"),
@@ -258,6 +264,8 @@ pub enum Answer {
     Done,
     /// To `Median`; none if there are fewer than two keys.
     Median(Option<Vec<u8>>),
+    /// To `Transfer`: another node leads, or none.
+    NotLeader,
 }
 
 /// Why there is no answer.

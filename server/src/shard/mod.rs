@@ -9,6 +9,7 @@
 //! write per link, one write per connection.
 
 mod ahead;
+mod control;
 mod effects;
 mod gathers;
 mod gauges;
@@ -32,25 +33,21 @@ use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{
-    AdminRequest, ClientId, Kind, NodeId, PartitionId, QueryRequest, Refusal as Refused, StatusGet,
-};
+use coppice_client::wire::{ClientId, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::Time;
-use serde::Serialize;
 use tokio::runtime::LocalOptions;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 pub use group::{Group, GroupStatus};
 pub use pilot::{Flushes, Tuned};
 
-use crate::control::ToControl;
 use crate::failpoints::failpoint;
 use crate::gather::Gathers;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
 use crate::metrics::{self, Stage};
 use crate::multicast::Letter;
+use crate::net::eviction;
 use crate::net::link::Link;
 use crate::net::peer::Envelope;
 use crate::net::public::Connection;
@@ -353,12 +350,27 @@ impl Shard {
     }
 
     fn add_client(&mut self, stream: StdTcpStream) {
+        if self.shared.connections() > self.shared.config.limits.connections && !self.make_way() {
+            self.shared.connection_closed();
+            return crate::net::public::turn_away(&stream);
+        }
         let Some(stream) = adopt(stream) else { return self.shared.connection_closed() };
         self.next_connection += 1;
         let id = Origin::connection(self.index, self.next_connection);
         let connection = Connection::new(id, stream, Arc::clone(&self.shared));
         self.connections.insert(id, Rc::clone(&connection));
         tokio::task::spawn_local(crate::net::public::serve(self.this(), connection));
+    }
+
+    /// The port is full: connections that have nothing in flight give way, if there are any.
+    fn make_way(&self) -> bool {
+        let idle = self.connections.values().filter_map(|connection| connection.candidate()).collect();
+        let give_way = eviction::give_way(self.connections.len(), idle);
+        for connection in give_way.iter().filter_map(|id| self.connections.get(id)) {
+            self.metrics.busy(metrics::Queue::Connections);
+            connection.close();
+        }
+        !give_way.is_empty()
     }
 
     fn add_peer(&mut self, node: NodeId, stream: StdTcpStream, received: BytesMut) {
@@ -389,37 +401,6 @@ impl Shard {
                 self.reply(id, origin, reply);
             }
         }
-    }
-
-    /// Has the control task answer a client's question about the cluster.
-    pub(crate) fn ask_status(&self, connection: &Rc<Connection>, stream: u32, get: StatusGet) {
-        let (sender, receiver) = oneshot::channel();
-        self.shared.tell_control(ToControl::Status { get, reply: sender });
-        self.answer_later(connection, stream, Kind::StatusReply, receiver);
-    }
-
-    /// Has the control task carry out an operator's verb.
-    pub(crate) fn ask_admin(&self, connection: &Rc<Connection>, stream: u32, request: AdminRequest) {
-        let (sender, receiver) = oneshot::channel();
-        self.shared.tell_control(ToControl::Admin { request, reply: sender });
-        self.answer_later(connection, stream, Kind::AdminReply, receiver);
-    }
-
-    fn answer_later<T: Serialize + 'static>(
-        &self,
-        connection: &Rc<Connection>,
-        stream: u32,
-        kind: Kind,
-        answer: oneshot::Receiver<T>,
-    ) {
-        let (shard, connection) = (self.this(), Rc::clone(connection));
-        tokio::task::spawn_local(async move {
-            match answer.await {
-                Ok(answer) => connection.append(|out| encode_control(out, kind, stream, &answer)),
-                Err(_) => connection.append(|out| Refused::ShuttingDown.encode(out, stream)),
-            }
-            shard.borrow_mut().touch_connection(&connection);
-        });
     }
 
     /// A socket was read and its frames handed on since `begun`, when `stepped` had been spent in steps.

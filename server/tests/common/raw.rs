@@ -55,6 +55,19 @@ impl Raw {
         }
     }
 
+    /// Whether the node closes the connection within this time; what it says meanwhile is lost.
+    pub fn is_closed_within(&mut self, bound: Duration) -> bool {
+        self.stream.set_read_timeout(Some(bound)).expect("a socket");
+        let mut buffer = [0; 4_096];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            }
+        }
+    }
+
     #[track_caller]
     pub fn frame(&mut self) -> Frame {
         self.frame_within(patience()).expect("it answers")

@@ -93,8 +93,14 @@ pub fn answers() -> Vec<Vec<u8>> {
         idle_ms: 0,
     };
     let node = Some(NodeIdentity { node: NodeId(2), incarnation: 3 });
-    let greeting =
-        HelloOk { protocol: 1, features: 0, cluster: Some(ClusterId(5)), node, map_version: MapVersion(8), limits };
+    let greeting = HelloOk {
+        protocol: *coppice_client::wire::PROTOCOL.end(),
+        features: 0,
+        cluster: Some(ClusterId(5)),
+        node,
+        map_version: MapVersion(8),
+        limits,
+    };
     encode_control(&mut out, Kind::HelloOk, 1, &greeting);
     keep(&mut out);
     encode_control(&mut out, Kind::Map, 1, &MapReply::default());

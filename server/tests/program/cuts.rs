@@ -64,7 +64,25 @@ fn a_leader_that_is_cut_off_steps_down_and_its_clients_move_on() {
         assert_eq!((said.code, &said.out), (0, &newest), "{said:?}");
         eventually("the one that is cut off leads nothing", || leads(&cluster, victim) == 0);
         eventually("it says that it has no leader", || cluster.page(victim, "/readyz").starts_with("HTTP/1.1 503"));
-        eventually("from there no quorum is seen", || cluster.run_at(victim, &["status"]).code == 3);
+        let page = || cluster.page(victim, "/status");
+        eventually("there no quorum is seen", || {
+            page().contains(r#""majority":false"#) && page().contains("no quorum")
+        });
+        // Asked first, or alone, it does not speak for the cluster.
+        for words in [&["status", "-o", "json"][..], &["verify", "-o", "json"]] {
+            eventually("another one answers", || {
+                let said = cluster.run_at(victim, words);
+                let other = !said.out.contains(&format!(r#""answered_by":"{name}""#));
+                [0, 1].contains(&said.code)
+                    && said.out.contains("answered_by")
+                    && other
+                    && said.err.contains("hears no")
+            });
+        }
+        let said = cluster.run_at(victim, &["partition", "split", "p1", "--at", "b", "--dry-run"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let leader = format!("n{}", (victim + 1) % 3 + 1);
+        eventually("a leadership moves", || cluster.run_at(victim, &["leader", "transfer", "p1", &leader]).code == 0);
         cut(&cluster, None);
         cluster.healthy();
         put_next("healed");

@@ -193,7 +193,7 @@ fn the_admin_port_tells_health_and_the_same_status() {
     let cluster = Cluster::formed(1, "");
     let get = |path: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", cluster.admin_port(0))).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
         answer

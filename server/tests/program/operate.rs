@@ -157,7 +157,9 @@ fn a_cluster_setting_is_changed_on_all_nodes_and_wrong_ones_are_refused() {
         let page = cluster.page(0, "/metrics");
         series(&page, "coppice_window_limit{partition=\"p1\"}") == Some(7.0)
     });
-    for (key, value, code) in [("windoww", "7", 4), ("window", "many", 2), ("election_timeout", "1ms", 2)] {
+    for (key, value, code) in
+        [("windoww", "7", 4), ("window", "many", 2), ("election_timeout", "1ms", 2), ("sessions_max", "1", 2)]
+    {
         let said = cluster.run(&["config", "set", key, value]);
         assert_eq!(said.code, code, "{said:?}");
         assert_eq!(said.err.lines().count(), 4, "{}", said.err);
@@ -170,7 +172,7 @@ fn a_cluster_setting_is_changed_on_all_nodes_and_wrong_ones_are_refused() {
 #[test]
 fn fewer_sessions_are_the_same_ones_on_a_node_that_restarts() {
     let mut cluster = Cluster::formed(3, "");
-    assert_eq!(cluster.run(&["config", "set", "sessions_max", "3"]).code, 0);
+    assert_eq!(cluster.run(&["config", "set", "sessions_max", "4"]).code, 0);
     // Each program is a session.
     let writes = |cluster: &Cluster| (0..8).for_each(|_| assert_eq!(cluster.run(&["put", "a", "1"]).code, 0));
     writes(&cluster);

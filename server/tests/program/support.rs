@@ -323,7 +323,7 @@ impl Cluster {
     #[track_caller]
     pub fn page(&self, index: usize, path: &str) -> String {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.admin_port(index))).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
         answer

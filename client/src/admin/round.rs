@@ -1,0 +1,82 @@
+//! One round of questions: which answers speak for the cluster, and what became of the nodes that gave none.
+
+use std::collections::BTreeSet;
+
+use super::{Error, TIMED_OUT};
+use crate::error::NodeTrouble;
+use crate::wire::{AdminError, AdminReply, MapReply, NodeId, Refusal, Status};
+
+/// Whether an answer is that of a node which hears no majority of the directory: what it says, and where it was told
+/// that other nodes are.
+pub(super) trait Standing {
+    fn alone(&self) -> Option<(String, Vec<String>)>;
+}
+
+impl Standing for MapReply {
+    fn alone(&self) -> Option<(String, Vec<String>)> {
+        None
+    }
+}
+
+impl Standing for Status {
+    fn alone(&self) -> Option<(String, Vec<String>)> {
+        let addresses = || self.nodes.iter().map(|node| node.address.clone()).filter(|address| !address.is_empty());
+        (!self.majority).then(|| ("hears no majority of the directory".into(), addresses().collect()))
+    }
+}
+
+impl Standing for AdminReply {
+    fn alone(&self) -> Option<(String, Vec<String>)> {
+        let AdminReply::Failed(AdminError::NoMajority { text, others }) = self else { return None };
+        Some((text.clone(), others.clone()))
+    }
+}
+
+/// What became of asking each node once.
+#[derive(Default)]
+pub(super) struct Round {
+    /// Nodes that gave no answer.
+    pub troubles: Vec<NodeTrouble>,
+    /// The last refusal.
+    pub refused: Option<Refusal>,
+    /// Nodes without a cluster.
+    pub blank: Vec<String>,
+    /// Those that hear no majority of the directory.
+    pub alone: Vec<NodeTrouble>,
+    /// Addresses that were given by those.
+    told: BTreeSet<String>,
+}
+
+impl Round {
+    /// A node answered that hears no majority; the nodes that it knows of are asked too.
+    pub fn is_alone(
+        &mut self,
+        addresses: &mut Vec<String>,
+        (node, address): (Option<NodeId>, &str),
+        (trouble, others): (String, Vec<String>),
+    ) {
+        self.alone.push(NodeTrouble { node, address: address.into(), trouble });
+        // Only those that the first one knows: what it is told by a node is bounded by one map.
+        if self.told.is_empty() {
+            self.told.extend(others);
+            addresses.extend(self.told.iter().filter(|other| !addresses.contains(other)).cloned().collect::<Vec<_>>());
+        }
+    }
+
+    /// Whether another round may end otherwise.
+    pub fn may_change(&self) -> bool {
+        let busy = matches!(self.refused, Some(Refusal::Busy { .. }));
+        busy || self.troubles.iter().any(|node| node.trouble == TIMED_OUT)
+    }
+
+    pub fn failed(mut self) -> Error {
+        match self.refused {
+            Some(refusal) => Error::Refused(refusal),
+            None if self.alone.is_empty() => Error::Unreachable(self.troubles),
+            None => {
+                self.alone.append(&mut self.troubles);
+                Error::NoMajority(self.alone)
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Bounds of what a verb may ask for: counts, sizes and times, before anything is done with them.
+//!
+//! Sizes of partitions and keys of `init` and of a split are checked where they are used, with what the cluster has.
+
+use std::time::Duration;
+
+use coppice_client::wire::{
+    AdminRequest, InitRequest, KEY_BYTES_MAX, LinkFault, ReshapeRequest, Shape, TRANSFER_DEADLINE_MAX,
+};
+
+use crate::config::units::show_time;
+
+/// Bytes of a setting's name, or of its value: all that there are need fewer than fifty.
+const SETTING_BYTES_MAX: usize = 256;
+
+/// Settings of one `init`: more than there are.
+const SETTINGS_MAX: usize = 256;
+
+/// Split keys of one `init`: one fewer than partitions.
+const SPLIT_KEYS_MAX: usize = 255;
+
+/// Bytes of a log filter.
+const LOG_FILTER_BYTES_MAX: usize = 1_024;
+
+/// Bytes of `host:port`: the longest name that DNS knows, and a port.
+const ADDRESS_BYTES_MAX: usize = 253 + 6;
+
+/// Nodes in one verb: more than a cluster has.
+const NODES_MAX: usize = 1_024;
+
+/// A fault makes a link so much slower at most.
+const FAULT_DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// Whether the request stays within the bounds; if not, which one it breaks.
+pub(super) fn check(request: &AdminRequest) -> Result<(), String> {
+    match request {
+        AdminRequest::Init(request) => init(request),
+        AdminRequest::ConfigSet { key, value } => setting(key, value),
+        AdminRequest::LogLevel { spec } => at_most("a log filter", spec.len(), LOG_FILTER_BYTES_MAX, "bytes"),
+        AdminRequest::TransferLeader { deadline_ms, .. } => {
+            let deadline = Duration::from_millis(u64::from(*deadline_ms));
+            if deadline.is_zero() || deadline > TRANSFER_DEADLINE_MAX {
+                let (is, most) = (show_time(deadline), show_time(TRANSFER_DEADLINE_MAX));
+                return Err(format!("the deadline of a transfer is between 1ms and {most}, not {is}"));
+            }
+            Ok(())
+        }
+        AdminRequest::Reshape(request) => reshape(request),
+        AdminRequest::Faults(faults) => {
+            at_most("a list of faults", faults.len(), NODES_MAX, "nodes")?;
+            let delay = |fault: &LinkFault| Duration::from_millis(u64::from(fault.delay_ms));
+            match faults.iter().map(delay).find(|delay| *delay > FAULT_DELAY_MAX) {
+                Some(delay) => {
+                    Err(format!("a link is slowed by at most {}, not {}", show_time(FAULT_DELAY_MAX), show_time(delay)))
+                }
+                None => Ok(()),
+            }
+        }
+        AdminRequest::ConfigGet | AdminRequest::Verify | AdminRequest::Tuning { .. } | AdminRequest::Map => Ok(()),
+    }
+}
+
+fn at_most(what: &str, is: usize, most: usize, unit: &str) -> Result<(), String> {
+    if is > most { Err(format!("{what} has at most {most} {unit}, not {is}")) } else { Ok(()) }
+}
+
+fn setting(key: &str, value: &str) -> Result<(), String> {
+    at_most("the name of a setting", key.len(), SETTING_BYTES_MAX, "bytes")?;
+    at_most("the value of a setting", value.len(), SETTING_BYTES_MAX, "bytes")
+}
+
+fn init(request: &InitRequest) -> Result<(), String> {
+    at_most("init", request.split_keys.len(), SPLIT_KEYS_MAX, "split keys")?;
+    at_most("init", request.settings.len(), SETTINGS_MAX, "settings")?;
+    request.settings.iter().try_for_each(|(key, value)| setting(key, value))
+}
+
+fn reshape(request: &ReshapeRequest) -> Result<(), String> {
+    match &request.shape {
+        Shape::AddNode { address } | Shape::ReplaceNode { address, .. } => {
+            at_most("an address", address.len(), ADDRESS_BYTES_MAX, "bytes")?;
+        }
+        Shape::Move { from, to, .. } => {
+            at_most("a move", from.len(), NODES_MAX, "nodes that give")?;
+            at_most("a move", to.len(), NODES_MAX, "nodes that get")?;
+        }
+        Shape::Split { at: Some(at), .. } => at_most("a key", at.len(), KEY_BYTES_MAX, "bytes")?,
+        Shape::Split { at: None, .. }
+        | Shape::DrainNode { .. }
+        | Shape::UndrainNode { .. }
+        | Shape::RemoveNode { .. }
+        | Shape::Merge { .. } => {}
+    }
+    let Some(within) = &request.within else { return Ok(()) };
+    let longest = within.low.len().max(within.high.as_ref().map_or(0, |high| high.len()));
+    at_most("a border", longest, KEY_BYTES_MAX, "bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::wire::{Borders, ChangeId, NodeId, PartitionId};
+
+    use super::*;
+
+    fn transfer(deadline_ms: u32) -> Result<(), String> {
+        check(&AdminRequest::TransferLeader { partition: PartitionId(1), to: NodeId(2), deadline_ms })
+    }
+
+    /// A deadline of 49 days was taken, and whatever it held was held for so long.
+    #[test]
+    fn a_transfer_takes_no_deadline_of_days() {
+        assert_eq!(transfer(1).and_then(|()| transfer(60_000)), Ok(()));
+        let words = |outcome: Result<(), String>| outcome.expect_err("it is refused");
+        assert_eq!(words(transfer(60_001)), "the deadline of a transfer is between 1ms and 1min, not 60001ms");
+        assert!(words(transfer(u32::MAX)).contains("1min") && words(transfer(0)).contains("1ms"));
+    }
+
+    #[test]
+    fn no_count_no_size_and_no_time_of_a_verb_is_without_bound() {
+        let long = || "x".repeat(5_000);
+        let shape = |shape| {
+            AdminRequest::Reshape(ReshapeRequest {
+                change: ChangeId(1),
+                shape,
+                dry_run: true,
+                force: false,
+                within: None,
+            })
+        };
+        let pair = |key: &str, value: &str| InitRequest {
+            partitions: 1,
+            settings: vec![(key.into(), value.into())],
+            ..InitRequest::default()
+        };
+        let keys = vec![bytes::Bytes::new(); 256];
+        let fault = LinkFault { to: NodeId(1), cut: false, delay_ms: 60_000 };
+        let to = vec![NodeId(1); 1_025];
+        let within = Borders { low: long().into(), high: None };
+        let cut = Shape::Split { partition: None, at: None };
+        let split = ReshapeRequest {
+            change: ChangeId(1),
+            shape: cut.clone(),
+            dry_run: true,
+            force: false,
+            within: Some(within),
+        };
+        let absurd = [
+            AdminRequest::Init(pair(&long(), "1")),
+            AdminRequest::Init(pair("replicas", &long())),
+            AdminRequest::Init(InitRequest { settings: vec![Default::default(); 257], ..pair("", "") }),
+            AdminRequest::Init(InitRequest { split_keys: keys, ..pair("", "") }),
+            AdminRequest::ConfigSet { key: long(), value: String::new() },
+            AdminRequest::ConfigSet { key: String::new(), value: long() },
+            AdminRequest::LogLevel { spec: long() },
+            AdminRequest::Faults(vec![fault; 1_025]),
+            AdminRequest::Faults(vec![LinkFault { delay_ms: 60_001, ..fault }]),
+            shape(Shape::AddNode { address: long() }),
+            shape(Shape::ReplaceNode { old: NodeId(1), address: long() }),
+            shape(Shape::Move { partition: PartitionId(1), from: Vec::new(), to: to.clone() }),
+            shape(Shape::Move { partition: PartitionId(1), from: to, to: Vec::new() }),
+            shape(Shape::Split { partition: None, at: Some(long().into()) }),
+            AdminRequest::Reshape(split),
+        ];
+        for request in absurd {
+            let said = check(&request).expect_err("it is refused");
+            assert!(said.contains("at most") && said.len() < 120, "{said}");
+        }
+        let usual = [AdminRequest::Init(pair("replicas", "3")), AdminRequest::Faults(vec![fault; 3]), shape(cut)];
+        assert!(usual.iter().all(|request| check(request).is_ok()));
+    }
+}

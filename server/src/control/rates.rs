@@ -1,0 +1,101 @@
+//! How fast the groups that run here decide, from samples of their counters. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use coppice_client::wire::PartitionId;
+
+/// The counters of one group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub group: PartitionId,
+    /// Commands decided so far.
+    pub commands: u64,
+    /// Instances decided so far.
+    pub instances: u64,
+    /// Bytes of the log that it needs.
+    pub log_needed: u64,
+}
+
+/// How fast a group decides, lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    at: Instant,
+    commands: u64,
+    instances: u64,
+    /// Commands per second.
+    pub per_second: f64,
+    /// Commands per batch.
+    pub batch: f64,
+    /// Bytes of the log that it needs.
+    log_needed: u64,
+}
+
+/// The newest rates of the groups that run here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rates(BTreeMap<PartitionId, Rate>);
+
+impl Rates {
+    /// Takes in samples of some groups.
+    pub fn note(&mut self, now: Instant, samples: &[Sample]) {
+        for &Sample { group, commands, instances, log_needed } in samples {
+            let mut rate = Rate { at: now, commands, instances, per_second: 0.0, batch: 0.0, log_needed };
+            if let Some(old) = self.0.get(&group) {
+                let seconds = now.duration_since(old.at).as_secs_f64().max(1e-3);
+                let (commands, instances) =
+                    (commands.saturating_sub(old.commands) as f64, instances.saturating_sub(old.instances) as f64);
+                rate.per_second = commands / seconds;
+                rate.batch = if instances > 0.0 { commands / instances } else { 0.0 };
+            }
+            self.0.insert(group, rate);
+        }
+    }
+
+    /// Forgets groups that run here no more; a sample of one may have been on its way when it ended.
+    pub fn retain(&mut self, runs: impl Fn(PartitionId) -> bool) {
+        self.0.retain(|&group, _| runs(group));
+    }
+
+    /// That of one group.
+    pub fn get(&self, group: PartitionId) -> Option<&Rate> {
+        self.0.get(&group)
+    }
+
+    /// Instances that all of them have decided.
+    pub fn instances(&self) -> u64 {
+        self.0.values().map(|rate| rate.instances).sum()
+    }
+
+    /// Bytes of the log that all of them need.
+    pub fn log_needed(&self) -> u64 {
+        self.0.values().map(|rate| rate.log_needed).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Groups that a node gave up, by moves and merges, stayed for as long as it ran.
+    #[test]
+    fn groups_that_end_are_forgotten_and_the_others_keep_their_rates() {
+        let (mut rates, start) = (Rates::default(), Instant::now());
+        let sample = |group: u32, commands: u64| Sample {
+            group: PartitionId(group),
+            commands,
+            instances: commands / 10,
+            log_needed: 100,
+        };
+        for group in 1..=1_000 {
+            rates.note(start, &[sample(group, 100)]);
+        }
+        rates.retain(|group| group.0 <= 2);
+        rates.note(start + Duration::from_secs(2), &[sample(1, 300), sample(2, 100)]);
+        assert_eq!((rates.0.len(), rates.log_needed(), rates.instances()), (2, 200, 40));
+        let one = rates.get(PartitionId(1)).expect("it runs");
+        assert_eq!((one.per_second, one.batch), (100.0, 10.0));
+        assert!(rates.get(PartitionId(3)).is_none());
+    }
+}
