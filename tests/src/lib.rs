@@ -21,6 +21,7 @@ macro_rules! say {
 
 pub mod check;
 pub mod cluster;
+pub mod fairness;
 pub mod hazards;
 pub mod lab;
 pub mod model;

@@ -38,6 +38,8 @@ enum Command {
     Generate(super::generate::Arguments),
     /// Is a real cluster linearizable, under load and faults? Exit 0: yes, 1: no, 6: not known.
     Cluster(Box<crate::cluster::Arguments>),
+    /// What does one hostile client of each kind cost the others?
+    Fairness(crate::fairness::Arguments),
     /// Are the expectations of security held? Needs this repository and cargo.
     Security {
         /// What is skipped is a failure.
@@ -122,6 +124,9 @@ pub fn main() -> ExitCode {
             .map(|()| 0)
             .map_err(|failed| failed.to_string()),
         Command::Cluster(arguments) => crate::cluster::run(&arguments),
+        Command::Fairness(arguments) => {
+            crate::fairness::run(&arguments).map(|failed| if failed == 0 { 0 } else { FAILED })
+        }
         Command::Security { strict } => super::security::run().map(|(failed, skipped)| match (failed, skipped) {
             (0, 0) => 0,
             (0, _) if !strict => 0,

@@ -115,7 +115,15 @@ pub fn run() -> Result<(usize, usize), String> {
     for ((package, target), names) in wanted {
         passed.insert((package, target), tests(package, target, &names)?);
     }
+    let unfair = crate::fairness::run(&crate::fairness::Arguments::short())?;
     let (mut failed, mut skipped) = (0, 0);
+    match unfair {
+        0 => println!("ok       no hostile client takes a node, its memory, or the others' answers"),
+        kinds => {
+            failed += 1;
+            println!("FAILED   no hostile client takes a node, its memory, or the others' answers: {kinds} kinds");
+        }
+    }
     for (what, by) in ROWS {
         if let By::Missing(why) = by {
             skipped += 1;
