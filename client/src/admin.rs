@@ -22,7 +22,7 @@ use crate::wire::control::{decode_control, encode_control};
 use crate::wire::{
     AdminError, AdminReply, AdminRequest, ClientId, ConfigRow, Frame, FrameDecoder, Hello, HelloOk, InitRequest, Kind,
     MapGet, MapReply, NodeId, PROTOCOL, PartitionId, Refusal, ReshapeRequest, Reshaped, Status, StatusGet,
-    TuningReport,
+    TuningReport, UserChange, UserChanged, UserRow,
 };
 
 /// An endpoint that has not answered a question by then gets company: the next one is asked too.
@@ -130,12 +130,17 @@ fn least_patience(request: &AdminRequest) -> Duration {
 /// Whether the verb changes anything, if it is carried out.
 fn changes(request: &AdminRequest) -> bool {
     match request {
-        AdminRequest::ConfigGet | AdminRequest::Verify | AdminRequest::Tuning { .. } | AdminRequest::Map => false,
+        AdminRequest::ConfigGet
+        | AdminRequest::Verify
+        | AdminRequest::Tuning { .. }
+        | AdminRequest::Map
+        | AdminRequest::Users => false,
         AdminRequest::Reshape(request) => !request.dry_run,
         AdminRequest::Init(_)
         | AdminRequest::ConfigSet { .. }
         | AdminRequest::LogLevel { .. }
         | AdminRequest::TransferLeader { .. }
+        | AdminRequest::ChangeUsers(_)
         | AdminRequest::Faults(_) => true,
     }
 }
@@ -278,6 +283,28 @@ impl Admin {
     pub async fn tuning(&self) -> Result<TuningReport, Error> {
         match self.verb(AdminRequest::Tuning { local: false }).await? {
             AdminReply::Tuning(report) => Ok(report),
+            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
+        }
+    }
+
+    /// The users, by name.
+    ///
+    /// # Errors
+    /// If no node answers, or this client's user is no admin.
+    pub async fn users(&self) -> Result<Vec<UserRow>, Error> {
+        match self.verb(AdminRequest::Users).await? {
+            AdminReply::Users(rows) => Ok(rows),
+            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
+        }
+    }
+
+    /// Changes the users. Once it is answered, every node that the answer does not name goes by the change.
+    ///
+    /// # Errors
+    /// Any [`AdminError`]: why it is not taken.
+    pub async fn change_users(&self, change: UserChange) -> Result<UserChanged, Error> {
+        match self.verb(AdminRequest::ChangeUsers(change)).await? {
+            AdminReply::UsersChanged(changed) => Ok(changed),
             other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
         }
     }

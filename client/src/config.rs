@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::command::ReadMode;
+use crate::token::Token;
 use crate::wire::{ClusterId, NodeId};
 
 /// Settings of a client.
@@ -47,8 +48,8 @@ pub struct Config {
     pub resume_keep: Duration,
     /// The cluster that is wanted; none: the first that answers.
     pub cluster: Option<ClusterId>,
-    /// Token of the access file.
-    pub token: Option<String>,
+    /// Shows which user this client acts for; none: by its certificate, or nobody ([`Token::from_file`]).
+    pub token: Option<Token>,
     /// Dial these addresses instead of the map's: for proxies in tests.
     pub dial_override: Vec<(NodeId, String)>,
 }

@@ -37,6 +37,7 @@ pub mod resume;
 pub mod session;
 mod shared;
 pub mod time;
+pub mod token;
 pub mod wire;
 
 pub use admin::Admin;
@@ -47,3 +48,4 @@ pub use error::Error;
 pub use range::{Range, RangeStream};
 pub use resume::ResumeToken;
 pub use shared::{Callback, Outcome};
+pub use token::Token;

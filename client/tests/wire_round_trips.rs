@@ -313,7 +313,7 @@ proptest! {
     }
 
     #[test]
-    fn refusals_come_back(code in 0u8..14, partition: u32, hint: Option<u32>, number: u64, text in "\\PC{0,60}") {
+    fn refusals_come_back(code in 0u8..15, partition: u32, hint: Option<u32>, number: u64, text in "\\PC{0,60}") {
         let (partition, hint) = (PartitionId(partition), hint.map(|hint| NodeId(hint.min(u32::MAX - 1))));
         let refusal = match code {
             0 => Refusal::NotLeader { partition, hint },
@@ -329,6 +329,7 @@ proptest! {
             10 => Refusal::NotInitialized,
             11 => Refusal::SnapshotExpired,
             12 => Refusal::Aborted { text, unplaced: hint.map(|node| PartitionId(node.0)) },
+            13 => Refusal::Unauthenticated { text },
             _ => Refusal::Unavailable { text },
         };
         let mut out = BytesMut::new();
@@ -537,7 +538,7 @@ fn control_messages_come_back_and_a_longer_one_of_the_future_is_understood() {
         client: ClientId(77),
         cluster: Some(ClusterId(1 << 100)),
         node: Some(NodeIdentity { node: NodeId(3), incarnation: 9 }),
-        token: Some("secret".to_string()),
+        token: coppice_client::Token::parse(&format!("coppice-{}", "0f".repeat(32))),
     };
     let mut out = BytesMut::new();
     encode_control(&mut out, Kind::Hello, 0, &hello);

@@ -27,6 +27,7 @@ fn options(mini: &Mini) -> Options {
         timeout: PATIENCE,
         reads: ReadMode::Leader,
         collects: true,
+        token: None,
         slots: 64,
     }
 }

@@ -11,13 +11,17 @@
 //! | `/config` | effective values as json; the closure leaves secrets out |
 //! | `/` | an index of these |
 //!
-//! It answers only under names of its own (`hosts`).
+//! It answers only under names of its own (`hosts`). While access control is on, whoever asks from beyond this machine
+//! shows a token (`Authorization: Bearer`): that of any user for metrics and status, that of an admin for the
+//! configuration. Health is for everybody.
 
 mod connections;
+mod door;
 mod hosts;
 #[cfg(test)]
 mod tests;
 
+use crate::access::Access;
 use crate::metrics;
 use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
@@ -63,6 +67,8 @@ pub struct Admin {
     pub config: Ask<Value>,
     /// Names that it is served under; requests for others are turned away.
     pub hosts: Hosts,
+    /// The users.
+    pub access: Arc<dyn Fn() -> Arc<Access> + Send + Sync>,
 }
 
 /// Makes an [`Ask`] of a closure that answers at once from shared state.
@@ -93,7 +99,7 @@ impl Server {
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name("admin-http".into()).spawn(move || {
-            let serve = axum::serve(connections::Bounded::new(listener), router(admin)).into_future();
+            let serve = axum::serve(connections::Bounded::new(listener), door::with_peers(router(admin))).into_future();
             runtime.block_on(async {
                 tokio::select! {
                     _ = serve => {}
@@ -130,6 +136,7 @@ struct Shared {
 fn router(admin: Admin) -> Router {
     let turns = Mutex::new(Turns::new(admin.metrics.turns(), Instant::now()));
     let hosts = admin.hosts.clone();
+    let access = Arc::clone(&admin.access);
     Router::new()
         .route("/", get(index))
         .route("/livez", get(livez))
@@ -138,6 +145,7 @@ fn router(admin: Admin) -> Router {
         .route("/status", get(status))
         .route("/config", get(config))
         .fallback(not_found)
+        .layer(axum::middleware::from_fn_with_state(access, door::check))
         .with_state(Arc::new(Shared { admin, turns }))
         .layer(axum::middleware::from_fn_with_state(hosts, hosts::check))
 }

@@ -1,5 +1,6 @@
 //! The Coppice server, its operator tool and the demo.
 
+pub mod access;
 pub mod admin_http;
 pub mod autopilot;
 pub mod checkpoint;

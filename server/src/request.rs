@@ -99,6 +99,8 @@ pub enum Request {
         work: u32,
         /// Whether any of them may make the partition larger.
         grows: bool,
+        /// The session must bear this mark; none: access control is off.
+        owner: Option<u64>,
     },
     /// Opens a session: the entry as the client made it.
     Open {

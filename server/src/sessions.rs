@@ -213,6 +213,11 @@ impl Sessions {
         self.rows.contains_key(&session)
     }
 
+    /// Who opened the session, as its opening says. `None` if it is not open.
+    pub fn client(&self, session: SessionId) -> Option<u64> {
+        self.rows.get(&session).map(|row| row.client)
+    }
+
     /// Opens `session`, named after the log position of the command that opens it. Ends what `limits` no longer allow.
     pub fn open(&mut self, session: SessionId, client: u64, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
         let now = session.instance;

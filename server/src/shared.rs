@@ -10,6 +10,7 @@ use coppice_client::wire::{LinkFault, NodeId, PartitionId};
 use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::access::Access;
 use crate::config::NodeConfig;
 use crate::control::ToControl;
 use crate::cost::Budget;
@@ -59,6 +60,8 @@ pub struct Shared {
     /// Drawn for this process: tells two processes of one node apart.
     life: u64,
     map: RwLock<Arc<PartitionMap>>,
+    /// The users as this node knows them: read when a connection greets and when they change.
+    access: RwLock<Arc<Access>>,
     /// Leaders as this node knows them.
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
     /// What is remembered of each node that was met, to tell an old copy of its directory (reliability.md PX12).
@@ -76,6 +79,8 @@ pub struct Shared {
     /// Control requests of clients under way.
     statuses: Arc<AtomicUsize>,
     verbs: Arc<AtomicUsize>,
+    /// Connections of strangers that wait for their answer.
+    strangers: AtomicUsize,
     /// Bytes of requests and answers on the node.
     budget: Arc<Budget>,
     /// Bytes of clients' frames that are not whole yet.
@@ -113,6 +118,7 @@ impl Shared {
             identity: RwLock::default(),
             life: crate::random::draw(),
             map: RwLock::default(),
+            access: RwLock::default(),
             leaders: Mutex::default(),
             witnesses: Mutex::default(),
             heard: Mutex::default(),
@@ -123,6 +129,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             statuses: Arc::default(),
             verbs: Arc::default(),
+            strangers: AtomicUsize::new(0),
             arriving_bytes: AtomicI64::new(0),
             scan_bytes: AtomicI64::new(0),
             recovered_lsn: AtomicU64::new(0),
@@ -195,6 +202,18 @@ impl Shared {
             *current = map;
         }
         newer
+    }
+
+    /// The users as this node knows them.
+    pub fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes by `access` from now on: whoever connects at once, and each connection that stands when its shard is told.
+    pub fn set_access(&self, access: Access) -> Arc<Access> {
+        let access = Arc::new(access);
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&access);
+        access
     }
 
     /// The leader of `group`, as this node knows it.
@@ -398,6 +417,17 @@ impl Shared {
     /// Whether they are more than the node takes (`limits.node_bytes`).
     pub fn arrives_too_much(&self) -> bool {
         self.arriving_bytes.load(Ordering::Relaxed) > self.config.limits.node_bytes as i64
+    }
+
+    /// A stranger is to wait for an answer; `false`: as many as may wait do.
+    pub fn stranger_waits(&self, most: usize) -> bool {
+        let more = |waiting: usize| (waiting < most).then_some(waiting + 1);
+        self.strangers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// A stranger has waited.
+    pub fn stranger_goes(&self) {
+        self.strangers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A place for a client's question for the status; none: as many are under way as the node takes.

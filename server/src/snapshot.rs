@@ -65,7 +65,7 @@ pub fn take(replica: &Replica) -> Taken {
     let mut head = Head { partition: replica.group(), instance: executor.decided(), ..Head::default() };
     let tree = match state {
         Machine::Directory(directory) => {
-            blobs.directory = postcard::to_stdvec(&**directory.state()).expect(plain).into();
+            blobs.directory = directory_bytes(&directory);
             Tree::new()
         }
         Machine::Shard(data) => {
@@ -80,6 +80,19 @@ pub fn take(replica: &Replica) -> Taken {
         }
     };
     Taken { head, blobs, tree }
+}
+
+/// All that the directory holds.
+fn directory_bytes(directory: &Directory) -> Bytes {
+    let mut state = (**directory.state()).clone();
+    if crate::mutant!(users_not_in_snapshot) {
+        state.users = Default::default();
+    }
+    postcard::to_stdvec(&state).expect("replicated state is plain data").into()
+}
+
+fn directory_of(bytes: &[u8]) -> Result<Directory, NoState> {
+    postcard::from_bytes(bytes).map(Directory::new).map_err(|_| NoState)
 }
 
 /// The state that [`take`] took. The pairs must ascend.
@@ -104,7 +117,7 @@ pub fn restore_with_capacity(
     let Head { partition, instance, low, high, map_version, last_ticket } = head.clone();
     let (configuration, configured_at, promised) = postcard::from_bytes(&blobs.configuration).map_err(|_| NoState)?;
     let machine = if partition == PartitionId::DIRECTORY {
-        Machine::Directory(Directory::new(postcard::from_bytes(&blobs.directory).map_err(|_| NoState)?))
+        Machine::Directory(directory_of(&blobs.directory)?)
     } else {
         let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
         let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?);
@@ -158,7 +171,11 @@ impl SavedBorders {
 
 #[cfg(test)]
 mod tests {
+    use coppice_client::Token;
+    use coppice_client::wire::{Grant, Role, UserChange};
+
     use super::*;
+    use crate::machine::directory::DirectoryState;
 
     #[test]
     fn a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back() {
@@ -172,6 +189,28 @@ mod tests {
         assert_eq!((borders.version(), borders.is_owed()), (MapVersion(7), false));
         borders.saved(MapVersion(8));
         assert_eq!(borders.version(), MapVersion(8));
+    }
+
+    /// A replica of the directory that begins from a snapshot must not let everybody in.
+    #[test]
+    fn a_snapshot_of_the_directory_holds_the_users() {
+        let mut state = DirectoryState::default();
+        let add = UserChange::Add {
+            name: "root".into(),
+            grant: Grant { role: Role::Admin, prefix: Bytes::new() },
+            token: Some(Token::generate().expect("random bits").hash()),
+            certificate: None,
+        };
+        assert_eq!(state.users.apply(None, &add), Ok(true));
+        let taken = directory_bytes(&Directory::new(state.clone()));
+        assert_eq!(directory_of(&taken).expect("a state").state().users, state.users);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_snapshot_without_users_is_caught() {
+        let test = "snapshot::tests::a_snapshot_of_the_directory_holds_the_users";
+        crate::mutants::assert_caught("users_not_in_snapshot", test);
     }
 
     #[cfg(feature = "mutants")]

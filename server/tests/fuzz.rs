@@ -189,7 +189,8 @@ fn run_frames(bytes: &[u8]) -> bool {
 
 fn requests() -> Vec<Vec<u8>> {
     let body = |bytes: &[u8]| [&[Kind::Commands as u8], &decoded_frame(bytes).body[..]].concat();
-    let hello = postcard::to_stdvec(&Hello { token: Some("t".into()), ..Hello::default() }).expect("plain data");
+    let hello = postcard::to_stdvec(&Hello { token: coppice_client::Token::generate().ok(), ..Hello::default() })
+        .expect("plain data");
     let admin = postcard::to_stdvec(&AdminRequest::ConfigSet { key: "window".into(), value: "7".into() });
     vec![
         body(&pack()),
@@ -295,6 +296,7 @@ fn questions() -> Vec<Vec<u8>> {
             map: PartitionMap::default(),
             leaders: Vec::new(),
             settings: Default::default(),
+            users: Default::default(),
         })
         .expect(plain),
         postcard::to_stdvec(&Answer::Status(Box::default())).expect(plain),

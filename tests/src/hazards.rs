@@ -259,6 +259,13 @@ pub const HAZARDS: &[Hazard] = &[
 /// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves
 /// (reliability.md 3.7).
 pub const OTHERS: &[&str] = &[
+    // Access control: a replica that begins from a snapshot lets everybody in; a range that begins inside a granted
+    // prefix reads on beyond it; a removed user goes on over a connection that stands; a user repeats another's
+    // commands and hears the answers (reliability.md 8).
+    "users_not_in_snapshot",
+    "prefix_not_checked_in_ranges",
+    "rights_checked_at_hello_only",
+    "sessions_are_anybodys",
     // A replica in a removed one's place takes the flushes that the log still owes that one for its own (PX1).
     "lsns_begin_anew",
     // A snapshot of an executor that waits holds a configuration decided above it (ordering.md 1.6).

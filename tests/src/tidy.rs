@@ -166,6 +166,7 @@ const PURE: &[&str] = &[
     "client/src/wire",
     "client/src/map",
     "client/src/session",
+    "server/src/access",
     "server/src/replica",
     "server/src/executor",
     "server/src/sessions",

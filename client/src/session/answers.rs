@@ -244,7 +244,7 @@ impl Session {
     fn on_refused(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
         let refusal = Refusal::decode(&frame.body).map_err(|_| Nonsense("a refusal that is none"))?;
         if frame.stream == 0 {
-            self.hang_up(now, at, format!("refused the connection: {refusal:?}"), effects);
+            self.hang_up(now, at, format!("ended the connection: {}", refusal.words()), effects);
             return Ok(());
         }
         let Some(sent) = self.peers[at].take(frame.stream) else { return Ok(()) };
@@ -321,7 +321,10 @@ impl Session {
             Refusal::SessionExpired => self.on_session_expired(now, sent, effects),
             Refusal::SnapshotExpired => self.give_up(now, sent, Reason::Interrupted { last: None }, effects),
             Refusal::TooLarge => self.give_up(now, sent, Reason::TooLarge, effects),
-            Refusal::Denied { text } => self.give_up(now, sent, Reason::Denied(text), effects),
+            Refusal::Denied { .. } if sent.has_several() => self.send_apart(now, sent, effects),
+            Refusal::Denied { text } | Refusal::Unauthenticated { text } => {
+                self.give_up(now, sent, Reason::Denied(text), effects);
+            }
             Refusal::Aborted { unplaced, .. } if matches!(sent.flight, Flight::Query { .. }) => {
                 if let Flight::Query { call, .. } = sent.flight
                     && let Some(call) = self.calls.get_mut(call)
@@ -391,6 +394,16 @@ impl Session {
         self.list(sent.lane);
     }
 
+    /// One of the calls of a sending is denied, and so were the others: each is sent alone.
+    fn send_apart(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
+        for &key in sent.calls() {
+            if let Some(call) = self.calls.get_mut(key) {
+                call.alone = true;
+            }
+        }
+        self.send_again(now, sent, effects);
+    }
+
     /// A sending was refused for sure, and would be again.
     fn give_up(&mut self, now: Time, sent: Sent, reason: Reason, effects: &mut Vec<Effect>) {
         if let Flight::Open = sent.flight {
@@ -412,13 +425,13 @@ impl Session {
     fn landed(&mut self, sent: &Sent) -> Vec<CallKey> {
         let lane = &mut self.lanes[sent.lane];
         match &sent.flight {
-            Flight::Pack { calls, left, .. } => {
+            Flight::Pack { .. } => {
                 lane.packs_out -= 1;
-                calls[calls.len() - *left as usize..].to_vec()
+                sent.calls().to_vec()
             }
-            Flight::Read { calls, left } => {
+            Flight::Read { .. } => {
                 lane.reads_out -= 1;
-                calls[calls.len() - *left as usize..].to_vec()
+                sent.calls().to_vec()
             }
             Flight::Range(range) => vec![range.call],
             Flight::Query { call, .. } => vec![*call],

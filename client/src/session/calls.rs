@@ -77,6 +77,8 @@ pub(super) struct Call {
     pub row: Option<RowKey>,
     /// Whether every key and value is 8 bytes long.
     pub eight: bool,
+    /// It shares no frame with others: one of those that it shared one with was denied.
+    pub alone: bool,
     /// Whether a sending of it is waiting for its answer.
     pub in_flight: bool,
     /// Whether an earlier sending ended without an answer: it may have been executed.
@@ -140,6 +142,7 @@ impl Calls {
             number: None,
             row: None,
             eight,
+            alone: false,
             in_flight: false,
             maybe: false,
             attempts: 0,

@@ -240,14 +240,31 @@ impl Session {
                 Err(error) => self.hang_up(now, at, error.to_string(), effects),
             },
             Some(Kind::Refused) => {
-                let trouble = match Refusal::decode(&frame.body) {
-                    Ok(Refusal::BadRequest { text } | Refusal::Denied { text } | Refusal::Unavailable { text }) => text,
-                    Ok(refusal) => format!("refused: {refusal:?}"),
-                    Err(error) => error.to_string(),
-                };
+                let refusal = Refusal::decode(&frame.body);
+                let is_stranger = matches!(refusal, Ok(Refusal::Unauthenticated { .. }));
+                let trouble = refusal.map_or_else(|error| error.to_string(), Refusal::words);
                 self.hang_up(now, at, trouble, effects);
+                if is_stranger {
+                    self.turned_away(now, at, effects);
+                }
             }
             _ => self.hang_up(now, at, "did not greet".into(), effects),
+        }
+    }
+
+    /// A node does not know whom this client acts for. If no other node may, waiting changes nothing.
+    fn turned_away(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
+        let may_be_known = |peer: &Peer| match peer.state {
+            PeerState::Idle => self.map.is_none(),
+            PeerState::Ready | PeerState::Opening { .. } => true,
+            PeerState::Down { .. } => false,
+        };
+        if self.peers.iter().any(may_be_known) {
+            return;
+        }
+        let reason = Reason::Denied(self.peers[at].trouble.clone());
+        for key in self.calls.keys() {
+            self.end(now, key, reason.clone(), Cause::NoAnswer, effects);
         }
     }
 

@@ -155,6 +155,19 @@ impl Sent {
     pub fn asked(&self) -> Asked {
         Asked { lane: self.lane, at: self.at }
     }
+
+    /// The calls of commands or gets that still wait for its answer.
+    pub fn calls(&self) -> &[CallKey] {
+        match &self.flight {
+            Flight::Pack { calls, left, .. } | Flight::Read { calls, left } => &calls[calls.len() - *left as usize..],
+            _ => &[],
+        }
+    }
+
+    /// Whether several commands or gets wait for its answer.
+    pub fn has_several(&self) -> bool {
+        self.calls().len() > 1
+    }
 }
 
 /// Whom something was asked, and when.

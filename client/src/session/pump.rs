@@ -251,7 +251,12 @@ impl Session {
         while let Some((&(of, number), &key)) = lane.retry.first_key_value()
             && of == row
         {
+            let mut alone = false;
             if let Some(call) = calls.get_mut(key) {
+                alone = call.alone;
+                if alone && !packed.is_empty() {
+                    return (packed, attempts, writer);
+                }
                 let number = if mutant!(client_retry_renumbered) { rows.next_number(row) } else { number };
                 match call.request.command().map(|command| command.push(&mut writer, number)) {
                     Some(Ok(())) => {}
@@ -264,6 +269,9 @@ impl Session {
                 packed.push(key);
             }
             lane.retry.pop_first();
+            if alone {
+                return (packed, attempts, writer);
+            }
         }
         while with_fresh && let Some(&key) = lane.fresh.front() {
             if let Some(call) = calls.get_mut(key) {
@@ -311,12 +319,15 @@ impl Session {
             let Some(stream) = self.stream(now, peer, effects) else { return };
             let Session { lanes, calls, .. } = self;
             let (mut keys, mut room, mut attempts) = (Vec::new(), self.config.pack_bytes.max(KEY_BYTES_MAX), 0);
+            let mut alone = false;
             while let Some(&key) = lanes[lane].gets.front() {
                 if let Some(call) = calls.get_mut(key) {
                     let Request::Get { key: name, mode: wanted } = &call.request else { break };
-                    if *wanted != mode || name.len() > room || keys.len() == READ_KEYS {
+                    let full = name.len() > room || keys.len() == READ_KEYS;
+                    if *wanted != mode || full || (!keys.is_empty() && (call.alone || alone)) {
                         break;
                     }
+                    alone = call.alone;
                     room -= name.len();
                     call.in_flight = true;
                     attempts = attempts.max(call.attempts);

@@ -11,9 +11,11 @@ use super::frame::{BODY_BYTES_MAX, Kind, encode_frame};
 use super::reshape::{ReshapeRequest, Reshaped};
 use super::serde_bytes;
 use super::tuning::TuningReport;
+use super::users::{UserChange, UserChanged, UserRow};
 use super::varint::WireError;
 use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Refusal};
 use crate::map::PartitionMap;
+use crate::token::Token;
 
 /// Appends a control message as a whole frame; a refusal in place of one that does not fit a frame.
 pub fn encode_control<T: Serialize>(out: &mut BytesMut, kind: Kind, stream: u32, message: &T) {
@@ -45,8 +47,8 @@ pub struct Hello {
     pub cluster: Option<ClusterId>,
     /// Set when a node connects to a node.
     pub node: Option<NodeIdentity>,
-    /// Token of the access file, if the client has no certificate.
-    pub token: Option<String>,
+    /// Which user the client acts for; none: by its certificate, or nobody.
+    pub token: Option<Token>,
 }
 
 /// Which node, and which life of it.
@@ -175,6 +177,10 @@ pub enum AdminRequest {
     },
     /// The map, of a node that hears a majority of the directory.
     Map,
+    /// The users.
+    Users,
+    /// Changes who may do what.
+    ChangeUsers(UserChange),
 }
 
 /// A fault of the way from one node to another.
@@ -226,6 +232,10 @@ pub enum AdminReply {
     Tuning(TuningReport),
     /// The map, and who leads.
     Map(MapReply),
+    /// The users, by name.
+    Users(Vec<UserRow>),
+    /// The users are changed.
+    UsersChanged(UserChanged),
 }
 
 /// Why a verb was not carried out.

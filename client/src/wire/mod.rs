@@ -41,6 +41,7 @@ pub mod reshape;
 pub mod serde_bytes;
 pub mod status;
 pub mod tuning;
+pub mod users;
 pub mod validate;
 mod varint;
 
@@ -62,6 +63,7 @@ pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Reque
 pub use reshape::{Borders, ChangeId, ReshapeRequest, Reshaped, Shape, SplitPlan};
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
 pub use tuning::{BatchAndWindow, Bottleneck, GroupTuning, TuningAccount, TuningReport};
+pub use users::{Grant, Role, UserChange, UserChanged, UserRow};
 pub use validate::ValidateRequest;
 pub use varint::{Reader, WireError, put_varint, varint_bytes};
 

@@ -40,7 +40,7 @@ pub enum Refusal {
     SessionExpired,
     /// A key, value, command or frame is above its limit.
     TooLarge,
-    /// The role of this client does not allow it.
+    /// The user of this connection may not do it.
     Denied {
         /// What is missing.
         text: String,
@@ -76,6 +76,11 @@ pub enum Refusal {
         /// The partition that did not order it in time, if that is why.
         unplaced: Option<PartitionId>,
     },
+    /// The connection acts for nobody: its credentials are missing, wrong, or no longer valid.
+    Unauthenticated {
+        /// Which.
+        text: String,
+    },
 }
 
 // Codes. Never used twice (style.md 21).
@@ -93,6 +98,7 @@ const NOT_INITIALIZED: u8 = 11;
 const SNAPSHOT_EXPIRED: u8 = 12;
 const UNAVAILABLE: u8 = 13;
 const ABORTED: u8 = 14;
+const UNAUTHENTICATED: u8 = 15;
 
 impl Refusal {
     /// A `BadRequest` that says what was wrong.
@@ -103,6 +109,17 @@ impl Refusal {
     /// Whether this sending certainly has no effect, now or later (reliability.md 1).
     pub fn is_sure(&self) -> bool {
         !matches!(self, Refusal::Deposed { .. })
+    }
+
+    /// What it says, for people.
+    pub fn words(self) -> String {
+        match self {
+            Refusal::Denied { text }
+            | Refusal::Unauthenticated { text }
+            | Refusal::BadRequest { text }
+            | Refusal::Unavailable { text } => text,
+            refusal => format!("refused: {refusal:?}"),
+        }
     }
 
     /// Appends the refusal as a whole frame.
@@ -131,6 +148,7 @@ impl Refusal {
             Refusal::NotInitialized => out.put_u8(NOT_INITIALIZED),
             Refusal::SnapshotExpired => out.put_u8(SNAPSHOT_EXPIRED),
             Refusal::Unavailable { text } => put_text(out, UNAVAILABLE, text),
+            Refusal::Unauthenticated { text } => put_text(out, UNAUTHENTICATED, text),
             Refusal::Aborted { text, unplaced } => {
                 put_text(out, ABORTED, text);
                 put_option(out, unplaced.map(|partition| partition.0));
@@ -170,6 +188,7 @@ impl Refusal {
             NOT_INITIALIZED => Refusal::NotInitialized,
             SNAPSHOT_EXPIRED => Refusal::SnapshotExpired,
             UNAVAILABLE => Refusal::Unavailable { text: text(&mut reader)? },
+            UNAUTHENTICATED => Refusal::Unauthenticated { text: text(&mut reader)? },
             ABORTED => Refusal::Aborted { text: text(&mut reader)?, unplaced: option(&mut reader)?.map(PartitionId) },
             code => return Err(WireError::Unknown { what: "refusal code", value: u64::from(code) }),
         };

@@ -112,6 +112,10 @@ pub struct World {
     pub initialized: bool,
     /// Nodes refuse every greeting.
     pub unfriendly: bool,
+    /// Every node takes the client for a stranger.
+    pub estranged: bool,
+    /// The client's user may not touch keys that begin with this byte.
+    pub denied: Option<u8>,
     /// This node lost its disk: it belongs to no cluster and knows no map.
     pub blank: Option<u32>,
     /// Every execution by what was written: unique values name their command.
@@ -168,6 +172,8 @@ impl World {
             version: 1,
             initialized: true,
             unfriendly: false,
+            estranged: false,
+            denied: None,
             blank: None,
             executions: BTreeMap::new(),
             parts: BTreeMap::new(),

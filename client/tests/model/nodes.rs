@@ -77,6 +77,9 @@ impl World {
         let member = self.initialized && self.blank != Some(node);
         match request {
             Request::Hello(_) if self.unfriendly => Refusal::Denied { text: "not now".into() }.encode(&mut out, 0),
+            Request::Hello(_) if self.estranged => {
+                Refusal::Unauthenticated { text: "who are you?".into() }.encode(&mut out, 0);
+            }
             Request::Hello(hello) => {
                 assert!(hello.cluster.is_none_or(|cluster| cluster == CLUSTER));
                 let limits = Limits {
@@ -105,6 +108,10 @@ impl World {
             Request::MapGet(_) => Refusal::NotInitialized.encode(&mut out, stream),
             Request::Ping => encode_frame(&mut out, Kind::Pong, stream, &[]),
             Request::OpenSession(open) => return self.on_entry(node, connection, stream, open.partition, open.entry),
+            Request::Commands(pack) if self.denies(&pack) => denied().encode(&mut out, stream),
+            Request::Read(read) if read.keys().any(|key| key.first().copied() == self.denied) => {
+                denied().encode(&mut out, stream);
+            }
             Request::Commands(pack) => return self.on_entry(node, connection, stream, pack.partition, pack.entry),
             Request::Read(read) => match self.serves(node, read.partition, read.anywhere) {
                 Err(refusal) => refusal.encode(&mut out, stream),
@@ -183,6 +190,12 @@ impl World {
             entries.clear();
         }
         Refusal::WrongPartition { partition, version: MapVersion(self.version), entries }
+    }
+
+    fn denies(&self, pack: &CommandsRequest) -> bool {
+        let (low, high) = (self.denied.unwrap_or(0), self.denied.map_or(0, |byte| byte + 1));
+        self.denied.is_some()
+            && pack.pack().unwrap().commands().any(|(_, command)| command.is_within(&[low], Some(&[high])))
     }
 
     fn on_entry(&mut self, node: u32, connection: ConnectionId, stream: u32, partition: PartitionId, entry: Bytes) {
@@ -393,4 +406,8 @@ impl World {
 
 fn version_of(partition: &super::store::ModelPartition, node: u32) -> Version {
     Version { replica: ReplicaId(node), incarnation: 1, began: 1, changes: partition.instance }
+}
+
+fn denied() -> Refusal {
+    Refusal::Denied { text: "not yours".into() }
 }

@@ -4,8 +4,9 @@
 
 use crate::units::{self, Bound, Think};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use coppice_client::Token;
 use coppice_client::wire::MANY_OPERATIONS_MAX;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Load for Coppice and its peers: the papers' workloads, YCSB's, closed and open loops, honest percentiles.
@@ -27,6 +28,10 @@ pub struct Global {
     /// 127.0.0.1:6379]
     #[arg(long, global = true, env = "COPPICE_ENDPOINTS", value_delimiter = ',')]
     pub endpoints: Vec<String>,
+    /// Native: file with the token of a user, where the cluster has users
+    #[arg(id = "token_file", long = "token-file", global = true, env = "COPPICE_TOKEN_FILE", value_name = "FILE")]
+    #[arg(value_parser = read_token, hide_env_values = true)]
+    pub token: Option<Token>,
     /// Output on stdout
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -52,6 +57,10 @@ const CLIENTS_MAX: u64 = 100_000;
 
 /// One request per nanosecond, the unit of our clock.
 const RATE_MAX: u64 = 1_000_000_000;
+
+fn read_token(file: &str) -> Result<Token, String> {
+    Token::from_file(Path::new(file)).map_err(|error| error.to_string())
+}
 
 fn clients(text: &str) -> Result<u64, String> {
     between(text, CLIENTS_MAX)

@@ -79,6 +79,7 @@ impl Store {
                 timeout: global.timeout,
                 reads: ReadMode::Leader,
                 collects: true,
+                token: global.token.clone(),
                 slots: 1 << 20,
             })),
         }

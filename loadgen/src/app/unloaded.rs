@@ -19,7 +19,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What is flushed is written into a file of zeros of this size, as the server's log is.
 const FLUSHED_FILE_BYTES: u64 = 4 << 20;
@@ -35,7 +35,8 @@ pub fn unloaded(args: &UnloadedArgs, global: &Global) -> Result<Exit, Failure> {
     let Store::Native(options) = Store::new(TargetName::Native, global)? else { return Ok(Exit::Done) };
     let store = Store::Native(options.clone());
     let failed = |error: &dyn std::fmt::Display| store.unavailable(error.to_string());
-    let client = Client::connect(options.endpoints.iter().cloned()).map_err(|error| failed(&error))?;
+    let client =
+        Client::connect_with(options.endpoints.iter().cloned(), options.config()).map_err(|error| failed(&error))?;
     let map = client.map().map_err(|error| failed(&error))?;
     let key = b"unloaded".as_slice();
     let entry = map.route(key).ok_or_else(|| failed(&"the map has no partition"))?;
@@ -45,7 +46,7 @@ pub fn unloaded(args: &UnloadedArgs, global: &Global) -> Result<Exit, Failure> {
     let mut pings = Vec::new();
     for at in 0..2 {
         let address = address(at).ok_or_else(|| failed(&"the partition has fewer than two replicas"))?;
-        pings.push(Pinger::connect(&address, global.timeout).map_err(|error| failed(&error))?);
+        pings.push(Pinger::connect(&address, global).map_err(|error| failed(&error))?);
     }
     let mut flusher = Flusher::new(&args.dir).map_err(|error| failed(&format!("{}: {error}", args.dir.display())))?;
     let mut put = times();
@@ -114,14 +115,14 @@ struct Pinger {
 }
 
 impl Pinger {
-    fn connect(address: &str, timeout: Duration) -> std::io::Result<Pinger> {
+    fn connect(address: &str, global: &Global) -> std::io::Result<Pinger> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(timeout))?;
+        stream.set_read_timeout(Some(global.timeout))?;
         let mut pinger = Pinger { stream, decoder: FrameDecoder::default(), stream_number: 1 };
         let (protocol_min, protocol_max) = (*PROTOCOL.start(), *PROTOCOL.end());
         let client = ClientId(crate::target::native::unique_seed());
-        let hello = Hello { protocol_min, protocol_max, client, ..Hello::default() };
+        let hello = Hello { protocol_min, protocol_max, client, token: global.token.clone(), ..Hello::default() };
         let mut out = BytesMut::new();
         encode_control(&mut out, Kind::Hello, 1, &hello);
         pinger.stream.write_all(&out)?;

@@ -11,6 +11,7 @@ fn admin(reasons: &'static [&'static str]) -> Admin {
         readiness: ask(move || reasons.iter().map(|reason| (*reason).to_owned()).collect()),
         config: ask(|| json!({ "v": 1, "tls.key": "set" })),
         hosts: Hosts::new(["test"]),
+        access: Arc::new(Arc::default),
     }
 }
 

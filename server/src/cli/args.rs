@@ -1,10 +1,11 @@
 //! The command line: one definition for parsing, help, completions and manual pages.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use coppice_client::Token;
 
 use super::autopilot::AutopilotArgs;
 use super::inspect::InspectVerb;
@@ -12,6 +13,7 @@ use super::node_flags::NodeFlags;
 use super::operate::LeaderVerb;
 use super::shape_args::{NodeVerb, PartitionVerb};
 use super::text::Coding;
+use super::user::UserVerb;
 use crate::config::{Address, units};
 
 /// Where a client looks without `--endpoints`: the native ports of the demo's first three nodes, so that one may be
@@ -42,6 +44,10 @@ pub struct Global {
     #[arg(long, global = true, env = "COPPICE_ENDPOINTS", value_delimiter = ',', value_name = "HOST:PORT")]
     #[arg(default_value = DEFAULT_ENDPOINTS, hide_env_values = true)]
     pub endpoints: Vec<Address>,
+    /// File with the token that shows who asks, where the cluster has users
+    #[arg(id = "token_file", long = "token-file", global = true, env = "COPPICE_TOKEN_FILE", value_parser = read_token)]
+    #[arg(value_name = "FILE", hide_env_values = true)]
+    pub token: Option<Token>,
     /// How to print: a table on a terminal, else raw for data and json for all else
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
@@ -125,6 +131,9 @@ pub enum Verb {
     /// Split and move partitions, and see where they are
     #[command(subcommand)]
     Partition(PartitionVerb),
+    /// Say who may do what
+    #[command(subcommand)]
+    User(UserVerb),
     /// Show, check and change settings
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -161,6 +170,7 @@ impl Verb {
             Self::Verify => "verify",
             Self::Node(verb) => verb.name(),
             Self::Partition(verb) => verb.name(),
+            Self::User(verb) => verb.name(),
             Self::Config(ConfigVerb::Get { .. }) => "config get",
             Self::Config(ConfigVerb::Set { .. }) => "config set",
             Self::Config(_) => "config",
@@ -398,6 +408,11 @@ pub struct GuardArgs {
     /// A directory to remove at the end
     #[arg(long)]
     pub remove: Option<PathBuf>,
+}
+
+/// `--token-file`. What is in the file is in no message.
+fn read_token(file: &str) -> Result<Token, String> {
+    Token::from_file(Path::new(file)).map_err(|error| error.to_string())
 }
 
 /// `--timeout`: from a millisecond to a day.

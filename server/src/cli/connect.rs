@@ -10,14 +10,17 @@ use super::output::Output;
 
 /// A client for the endpoints of a command line. It connects when it is first used.
 pub fn connect(cli: &Cli) -> Client {
-    let config = Config { timeout: cli.global.timeout, ..Config::default() };
-    Client::start(endpoints_of(cli), config)
+    Client::start(endpoints_of(cli), config_of(cli))
 }
 
 /// A client for questions about the cluster as a whole, at the same endpoints.
 pub fn admin(cli: &Cli) -> Admin {
-    let config = Config { timeout: cli.global.timeout, ..Config::default() };
-    Admin::new(endpoints_of(cli), config)
+    Admin::new(endpoints_of(cli), config_of(cli))
+}
+
+/// How to ask: what the flags of every verb say of it.
+pub fn config_of(cli: &Cli) -> Config {
+    Config { timeout: cli.global.timeout, token: cli.global.token.clone(), ..Config::default() }
 }
 
 /// Tells of nodes that were asked first and hear no majority of the directory, and who answered instead.

@@ -88,6 +88,7 @@ impl Context {
     fn list(&self) -> Option<String> {
         match self.verb.split(' ').next() {
             Some("node") => Some(self.by(&["coppice", "node", "ls"])),
+            Some("user") => Some(self.by(&["coppice", "user", "ls"])),
             Some("partition" | "leader") => Some(self.by(&["coppice", "partition", "ls"])),
             _ => None,
         }
@@ -187,7 +188,7 @@ fn not_done(error: &AdminError, context: &Context) -> Failure {
 fn refused(refusal: &Refusal, context: &Context) -> Failure {
     let reason = match refusal {
         Refusal::NotInitialized => Reason::NotInitialized,
-        Refusal::Denied { text } => Reason::Denied(one_line(text)),
+        Refusal::Denied { text } | Refusal::Unauthenticated { text } => Reason::Denied(one_line(text)),
         Refusal::Busy { .. } => Reason::Busy,
         Refusal::Full => Reason::Full,
         Refusal::TooLarge => Reason::TooLarge,
@@ -265,7 +266,7 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             Exit::Failed,
             "denied",
             format!("denied: {why}"),
-            "the role of this client does not allow it".to_owned(),
+            "the user that this client acts for may not do that, or it showed none: --token-file FILE".to_owned(),
             context.look(),
         ),
         Reason::NotInitialized => (

@@ -185,6 +185,7 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
     let refusals = [
         Refusal::NotInitialized,
         Refusal::Denied { text: text() },
+        Refusal::Unauthenticated { text: text() },
         Refusal::Busy { retry_after: Duration::ZERO },
         Refusal::Full,
         Refusal::TooLarge,
@@ -221,6 +222,7 @@ fn errors_read_as_in_the_manual() {
         ("scan a..c", Reason::Interrupted { last: Some(Bytes::from_static(b"b")) }, place()),
         ("put melon ripe", Reason::Busy, place()),
         ("put melon ripe", Reason::Full, place()),
+        ("put melon ripe", Reason::Denied("user bob does not have role write for key melon".into()), place()),
         ("status", Reason::NotInitialized, Place::default()),
     ];
     for (line, reason, place) in cases {

@@ -38,6 +38,7 @@ pub mod status;
 mod status_tests;
 mod text;
 mod usage;
+pub mod user;
 pub(crate) mod waits;
 pub mod words;
 

@@ -14,7 +14,7 @@ use coppice_client::{Admin, Config};
 use serde_json::{Value, json};
 
 use super::args::{Cli, Format};
-use super::connect::{admin, note_passed_over};
+use super::connect::{admin, config_of, note_passed_over};
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::output::Output;
@@ -139,7 +139,7 @@ pub async fn transfer(cli: &Cli, context: &Context, args: &TransferArgs, output:
     // The question must outlive what it asks for.
     let timeout = cli.global.timeout.max(deadline + Duration::from_secs(2));
     let endpoints = cli.global.endpoints.iter().map(ToString::to_string);
-    let admin = Admin::new(endpoints, Config { timeout, ..Config::default() });
+    let admin = Admin::new(endpoints, Config { timeout, ..config_of(cli) });
     let before = match admin.cluster_map().await {
         Ok(reply) => reply.leaders.into_iter().find(|(id, _)| *id == partition).map(|(_, leader)| leader),
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
@@ -204,8 +204,7 @@ pub async fn log_level(cli: &Cli, context: &Context, node: NodeId, spec: &str, o
         let Some(info) = map.node(node).filter(|info| info.state != NodeState::Removed) else {
             return Err(Error::Failed(AdminError::NotFound(format!("there is no node {node}"))));
         };
-        let config = Config { timeout: cli.global.timeout, ..Config::default() };
-        Admin::new([&info.addresses.native], config).set_log_level(spec).await
+        Admin::new([&info.addresses.native], config_of(cli)).set_log_level(spec).await
     };
     if let Err(error) = set.await {
         return Ok(Err(errors::admin_failure(&error, context)));

@@ -14,7 +14,7 @@ use super::failure::{Exit, Failure};
 use super::operate::LeaderVerb;
 use super::output::{Output, Style};
 use super::usage::{Refusal, refusal};
-use super::{cluster, config_verb, data, errors, inspect, local, operate, predict, serve, shape, shell, words};
+use super::{cluster, config_verb, data, errors, inspect, local, operate, predict, serve, shape, shell, user, words};
 
 /// The program: reads the process's arguments, does what they say, and gives its exit status.
 #[must_use]
@@ -174,6 +174,7 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
             None => autopilot::run(cli, &context, args.partition, output).await,
         },
         Verb::Leader(LeaderVerb::Transfer(args)) => operate::transfer(cli, &context, args, output).await,
+        Verb::User(verb) => user::run(cli, &context, verb, output).await,
         Verb::Verify => operate::verify(cli, &context, output).await,
         Verb::Inspect(verb) => inspect::run(verb, output),
         Verb::Completions(args) => shell::completions(args, output.data).map(|()| Ok(Exit::Done)),

@@ -13,8 +13,9 @@ const PREFIX: &str = "COPPICE_";
 const SHARED_LOG_VARIABLE: &str = "COPPICE_LOG";
 
 /// Variables of our prefix that are read elsewhere: by clients, by tests, by container images.
-const READ_ELSEWHERE: [&str; 8] = [
+const READ_ELSEWHERE: [&str; 9] = [
     "COPPICE_ENDPOINTS",
+    "COPPICE_TOKEN_FILE",
     "COPPICE_TIMEOUT",
     "COPPICE_OUTPUT",
     "COPPICE_CONFIG",

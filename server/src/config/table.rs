@@ -112,10 +112,7 @@ pub(super) const LATER: [(&str, &str); 5] = [
         "peer_tls",
         "TLS is not in this version: run on loopback, or beyond it with `insecure = true` in a trusted network",
     ),
-    (
-        "access_file",
-        "access control is not in this version: run on loopback, or with `insecure = true` in a trusted network",
-    ),
+    ("access_file", "users are replicated state, not a file: `coppice user add` says who may do what"),
     ("listen.resp", "the RESP door is not in this version: use the native port"),
     ("listen.etcd", "the etcd door is not in this version: use the native port"),
 ];

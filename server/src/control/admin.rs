@@ -24,8 +24,14 @@ const MAP_TIMEOUT: Duration = Duration::from_millis(450);
 pub(super) const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Control {
-    /// Carries a verb out that a client or another node asks for.
-    pub(super) fn answer_admin(&mut self, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
+    /// Carries a verb out that a client or another node asks for. `by`: the user who asks, and may; none: access control
+    /// is off, or the node itself asks.
+    pub(super) fn answer_admin(
+        &mut self,
+        by: Option<String>,
+        request: AdminRequest,
+        reply: oneshot::Sender<AdminReply>,
+    ) {
         if let Err(text) = bounds::check(&request) {
             _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
             return;
@@ -52,6 +58,8 @@ impl Control {
                 let reply_of = translate::map_reply(&self.shared, MapGet::default());
                 _ = reply.send(AdminReply::Map(reply_of));
             }
+            AdminRequest::Users => _ = reply.send(AdminReply::Users(self.shared.access().users().rows(by.as_deref()))),
+            AdminRequest::ChangeUsers(change) => self.change_users(by, change, reply),
         }
     }
 
@@ -113,14 +121,10 @@ impl Control {
         match question {
             Question::Identify => _ = reply.send(Answer::Identified(self.identified())),
             Question::Assign(assignment) => _ = reply.send(self.assign(&assignment)),
-            Question::Map => {
-                let map = (*self.shared.map()).clone();
-                let leaders = self.shared.leaders().into_iter().collect();
-                _ = reply.send(Answer::Map { map, leaders, settings: self.pairs.clone() });
-            }
+            Question::Map => _ = reply.send(self.newest()),
             Question::Status => self.answer_local_status(reply),
-            Question::Adopt { map, settings } => {
-                self.adopt(map, settings);
+            Question::Adopt { map, settings, users } => {
+                self.adopt(map, settings, users);
                 _ = reply.send(Answer::Done);
             }
             Question::Median(partition) => {
@@ -135,7 +139,8 @@ impl Control {
             }
             Question::Admin(request) => {
                 let (sender, receiver) = oneshot::channel();
-                self.answer_admin(request, sender);
+                // The node that passes it on has asked whether its client may.
+                self.answer_admin(None, request, sender);
                 tokio::task::spawn_local(async move {
                     if let Ok(answer) = receiver.await {
                         _ = reply.send(Answer::Admin(answer));
@@ -157,6 +162,16 @@ impl Control {
         }
     }
 
+    /// The map, settings and users as this node knows them.
+    pub(super) fn newest(&self) -> Answer {
+        Answer::Map {
+            map: (*self.shared.map()).clone(),
+            leaders: self.shared.leaders().into_iter().collect(),
+            settings: self.pairs.clone(),
+            users: self.shared.access().users().clone(),
+        }
+    }
+
     /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map.
     pub(super) fn ask_for_the_map(&self) {
         let Some(identity) = self.shared.identity() else { return };
@@ -175,7 +190,7 @@ impl Control {
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
             let answer = ask(&shared, to, &address, &Question::Map, MAP_TIMEOUT).await;
-            if let Ok(Answer::Map { map, leaders, settings }) = answer
+            if let Ok(Answer::Map { map, leaders, settings, users }) = answer
                 && map.cluster == identity.cluster
             {
                 for (group, leader) in leaders {
@@ -183,7 +198,8 @@ impl Control {
                         shared.set_leader(group, Some(leader));
                     }
                 }
-                shared.tell_control(super::ToControl::Call(Box::new(move |control| control.adopt(map, settings))));
+                let adopt = move |control: &mut Control| control.adopt(map, settings, users);
+                shared.tell_control(super::ToControl::Call(Box::new(adopt)));
             }
         });
     }

@@ -197,6 +197,8 @@ async fn form(
         DirectoryReply::AlreadyCreated
         | DirectoryReply::UnknownNode
         | DirectoryReply::Registered(_)
+        | DirectoryReply::UsersChanged { .. }
+        | DirectoryReply::UsersRefused(_)
         | DirectoryReply::Refused(_) => return Err("another init created the map first".into()),
     }
     wait_for_leaders(shared, partitions).await;

@@ -10,6 +10,7 @@ use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::{Control, ToControl};
+use crate::access::{Access, Users};
 use crate::config::{ClusterSettingError, ClusterSettings, Keep};
 use crate::executor::{Executing, STEP_WORK_MAX};
 use crate::failpoints::failpoint;
@@ -78,16 +79,20 @@ impl Control {
         self.log = Some(opened.writer);
         self.link_to_seeds();
         let kept = self.home.read_map().and_then(|kept| postcard::from_bytes::<Kept>(&kept).ok());
-        let kept = kept.filter(|(map, _)| map.check().is_ok());
-        if let Some((_, pairs)) = &kept {
-            self.take_settings(pairs);
+        let kept = kept.filter(|(map, ..)| map.check().is_ok());
+        match &kept {
+            Some((_, pairs, users)) => {
+                self.take_settings(pairs);
+                _ = self.shared.set_access(Access::new(users.clone()));
+            }
+            None => _ = self.shared.set_access(Access::unknown()),
         }
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
         // What the seeds do not name is found by the map as it was before; it may be old, so others are asked all the
         // same.
-        if let Some((map, _)) = kept {
+        if let Some((map, ..)) = kept {
             self.adopt_map(map);
         }
         Ok(())
@@ -266,11 +271,13 @@ impl Control {
     }
 
     /// Uses `map` if it is newer: links to its nodes, replicas that it names for this node, and no others.
-    pub(super) fn adopt(&mut self, map: PartitionMap, settings: BTreeMap<String, String>) {
+    pub(super) fn adopt(&mut self, map: PartitionMap, settings: BTreeMap<String, String>, users: Users) {
         if map.check().is_err() || map.version < self.shared.map().version {
             return;
         }
         self.apply_settings(&settings);
+        // Before the map is: whoever meets a node that knows its map meets the users of that map.
+        self.apply_users(users);
         self.adopt_map(map);
     }
 
@@ -291,7 +298,7 @@ impl Control {
             tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
         }
         self.remove_unnamed(&map);
-        let kept: Kept = ((*map).clone(), self.pairs.clone());
+        let kept: Kept = ((*map).clone(), self.pairs.clone(), self.shared.access().users().clone());
         let kept = postcard::to_stdvec(&kept).expect("a map is plain data");
         if let Err(error) = self.home.write_map(&kept) {
             tracing::warn!(%error, "the partition map was not kept for the next start");
@@ -377,6 +384,20 @@ impl Control {
         differ
     }
 
+    /// Goes by these users from now on, and so do the connections that stand.
+    fn apply_users(&mut self, users: Users) {
+        // Unknown users are nobody's, although they look like none.
+        if users == *self.shared.access().users() && self.shared.map().version.0 > 0 {
+            return;
+        }
+        let access = self.shared.set_access(Access::new(users));
+        tracing::info!(on = access.is_on(), users = access.users().len(), "access control follows the directory");
+        for shard in 0..self.shared.shards() {
+            let access = Arc::clone(&access);
+            self.on_shard_index(shard, move |shard| shard.apply_access(&access));
+        }
+    }
+
     /// Uses the cluster's settings, as the directory has them.
     pub(super) fn apply_settings(&mut self, pairs: &BTreeMap<String, String>) {
         let told = std::mem::replace(&mut self.told, true);
@@ -391,8 +412,8 @@ impl Control {
     }
 }
 
-/// What a node keeps for its next start: the map, and the settings as the directory had them.
-type Kept = (PartitionMap, BTreeMap<String, String>);
+/// What a node keeps for its next start: the map, and the settings and users as the directory had them.
+type Kept = (PartitionMap, BTreeMap<String, String>, Users);
 
 /// The cluster's settings from what the directory holds: those that differ from their defaults.
 pub(super) fn parse_settings(pairs: &BTreeMap<String, String>) -> Result<ClusterSettings, ClusterSettingError> {

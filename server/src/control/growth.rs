@@ -174,9 +174,10 @@ impl Control {
             if behind && !node.addresses.peer.is_empty() {
                 let (to, address) = (node.id, node.addresses.peer.clone());
                 let (shared, map, settings) = (Arc::clone(&self.shared), map.clone(), self.pairs.clone());
+                let users = self.shared.access().users().clone();
                 tokio::task::spawn_local(async move {
                     // Lost, it comes with the next look.
-                    _ = ask(&shared, Some(to), &address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
+                    _ = ask(&shared, Some(to), &address, &Question::Adopt { map, settings, users }, ASK_TIMEOUT).await;
                 });
             }
         }
@@ -253,12 +254,14 @@ impl Control {
     fn assign_number(&self, node: NodeId, address: String, state: &DirectoryState) {
         let Some(identity) = self.shared.identity() else { return };
         let (shared, map, settings) = (Arc::clone(&self.shared), state.map.clone(), state.settings.clone());
+        let users = state.users.clone();
         tokio::task::spawn_local(async move {
             let assignment = Assignment { cluster: identity.cluster, node, directory: Vec::new() };
             let told = ask_anybody(&shared, &address, &Question::Assign(assignment), FORWARD_TIMEOUT).await;
             let trouble = match told {
                 Ok(Answer::Identified(_)) => {
-                    _ = ask(&shared, Some(node), &address, &Question::Adopt { map, settings }, ASK_TIMEOUT).await;
+                    _ = ask(&shared, Some(node), &address, &Question::Adopt { map, settings, users }, ASK_TIMEOUT)
+                        .await;
                     let joined = DirectoryCommand::Reshape(Reshape::Joined { node });
                     decide_here(&shared, joined).await.err()
                 }

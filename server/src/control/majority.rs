@@ -36,15 +36,22 @@ fn speaks(request: &AdminRequest) -> bool {
         | AdminRequest::Verify
         | AdminRequest::Reshape(_)
         | AdminRequest::Tuning { .. }
+        | AdminRequest::Users
+        | AdminRequest::ChangeUsers(_)
         | AdminRequest::Map => true,
     }
 }
 
 impl Control {
     /// Carries a client's verb out, if this node may speak for the cluster.
-    pub(super) fn answer_operator(&mut self, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
+    pub(super) fn answer_operator(
+        &mut self,
+        by: Option<String>,
+        request: AdminRequest,
+        reply: oneshot::Sender<AdminReply>,
+    ) {
         if !speaks(&request) {
-            return self.answer_admin(request, reply);
+            return self.answer_admin(by, request, reply);
         }
         let (sender, heard) = oneshot::channel();
         if let Some(pause) = self.majority.ask(Instant::now(), sender) {
@@ -54,7 +61,7 @@ impl Control {
         tokio::task::spawn_local(async move {
             match heard.await {
                 Ok(true) => shared.tell_control(ToControl::Call(Box::new(|control: &mut Control| {
-                    control.answer_admin(request, reply);
+                    control.answer_admin(by, request, reply);
                 }))),
                 Ok(false) => _ = reply.send(AdminReply::Failed(alone(&shared))),
                 // The node is stopping.

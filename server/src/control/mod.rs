@@ -20,6 +20,7 @@ mod snapshots;
 mod status;
 mod transfer;
 mod tuning;
+mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -97,6 +98,8 @@ pub enum ToControl {
     Admin {
         /// Which.
         request: AdminRequest,
+        /// Who asks; none: access control is off.
+        by: Option<String>,
         /// Where to.
         reply: oneshot::Sender<AdminReply>,
     },
@@ -223,8 +226,10 @@ pub fn run(
 /// What admin HTTP may ask of the node.
 pub fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
     let (for_status, for_readiness, for_config) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    let for_access = Arc::clone(shared);
     admin_http::Admin {
         metrics: shared.metrics.clone(),
+        access: Arc::new(move || for_access.access()),
         status: Arc::new(move || {
             let (sender, receiver) = oneshot::channel();
             for_status.tell_control(ToControl::Status { get: StatusGet { local: false }, reply: sender });
@@ -307,7 +312,7 @@ impl Control {
             ToControl::Forked { group, led, mark } => self.on_forked(group, led, &mark),
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
-            ToControl::Admin { request, reply } => self.answer_operator(request, reply),
+            ToControl::Admin { request, by, reply } => self.answer_operator(by, request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(asker, question, reply),
             ToControl::Call(call) => call(self),
             ToControl::Stop => {}
@@ -369,7 +374,7 @@ impl Control {
     }
 
     fn on_directory(&mut self, state: Arc<DirectoryState>) {
-        self.adopt(state.map.clone(), state.settings.clone());
+        self.adopt(state.map.clone(), state.settings.clone(), state.users.clone());
         self.directory = Some(state);
         self.drive();
     }

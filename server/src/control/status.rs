@@ -225,7 +225,14 @@ impl Control {
         let config = &self.shared.config;
         let mut warnings = Vec::new();
         if config.insecure {
-            warnings.push("listens beyond loopback without TLS and without an access file (insecure = true)".into());
+            warnings.push(match self.shared.access().is_on() {
+                false => "listens beyond loopback without TLS, and access control is off (insecure = true): whoever \
+                          reaches the ports may do everything"
+                    .into(),
+                true => "listens beyond loopback without TLS (insecure = true): tokens and data can be read on the \
+                         way, and the peer port lets in whoever reaches it"
+                    .into(),
+            });
         }
         if config.log.flush == crate::config::Flush::Off {
             warnings.push("log.flush is off: a power cut may lose answered writes".into());

@@ -190,6 +190,11 @@ impl Shard {
         self.0.requests[op.index()][outcome.index()].add(1);
     }
 
+    /// A request was not admitted, since its user may not ask it: it took no time.
+    pub fn denied(&self, op: Op) {
+        self.0.requests[op.index()][Outcome::Denied.index()].add(1);
+    }
+
     /// An instance proposed here was decided, `took` after it was proposed.
     pub fn instance_decided(&self, took: Duration) {
         self.0.instance_seconds.observe_time(took);

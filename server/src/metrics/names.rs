@@ -292,6 +292,8 @@ label_values! {
         Full = "full",
         /// The client's session is gone.
         SessionExpired = "session_expired",
+        /// The user of the connection may not ask that.
+        Denied = "denied",
         /// Anything else that is wrong with the request.
         Error = "error",
         /// The connection went before the answer.

@@ -5,6 +5,7 @@
 //! `limits`): each of its requests is charged (`crate::cost`) before it goes on. Frames are taken in slices, between
 //! which other connections have their turn. It does not know what commands mean.
 
+mod door;
 mod state;
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant as Clock};
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, CommandRefusal, CommandsRequest, Completed, Frame, FrameDecoder, HelloOk, Kind, PackReply, PartitionId,
+    ClientId, CommandRefusal, CommandsRequest, Completed, Frame, FrameDecoder, Kind, PackReply, PartitionId,
     Refusal as Refused, Request as Asked,
 };
 use coppice_ordering::Time;
@@ -30,12 +31,15 @@ use super::outbox::Outbox;
 use super::progress::Progress;
 use super::streams::Streams;
 use super::translate;
+use crate::access::{Credentials, Rights};
 use crate::cost::{Account, Charge, ClientBytes};
 use crate::metrics::{Op, Outcome, Queue};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shard::Shard;
 use crate::shard::ranges::RangeJob;
 use crate::shared::Shared;
+
+pub use door::{STRANGERS_MAX, may_give};
 
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
@@ -96,6 +100,16 @@ pub struct Connection {
 
 struct State {
     client: Option<ClientId>,
+    /// What it may do; nothing before its hello.
+    rights: Arc<Rights>,
+    /// Why: judged again when the users change.
+    credentials: Credentials,
+    /// It showed wrong credentials: nothing more is read, and the answer is late.
+    is_stranger: bool,
+    /// Verbs that wait for their answer.
+    verbs: u32,
+    /// It ends when they are answered, and why.
+    ends: Option<String>,
     outbox: Outbox,
     /// Answers of this turn, framed together at its end.
     answers: Vec<(u32, Bytes)>,
@@ -124,6 +138,11 @@ impl Connection {
         let account = new_account(&shared, ClientBytes::default());
         let state = RefCell::new(State {
             client: None,
+            rights: Arc::new(Rights::while_forming()),
+            credentials: Credentials::default(),
+            is_stranger: false,
+            verbs: 0,
+            ends: None,
             outbox: Outbox::default(),
             answers: Vec::new(),
             answers_bytes: 0,
@@ -306,6 +325,7 @@ impl Connection {
     fn may_read(&self, limits: &crate::config::Limits) -> bool {
         let state = self.state.borrow();
         !state.closing
+            && !state.is_stranger
             && state.outbox.bytes() < OUTBOX_BYTES_MAX
             && state.waiting.len() < limits.inflight.max(1)
             && state.account.room() > 0
@@ -467,8 +487,11 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Ok(asked) => asked,
         Err(error) => return refuse_and_close(shard, connection, frame.stream, Refused::bad_request(&error)),
     };
+    if !connection.is_allowed(shard, frame.stream, &asked) {
+        return;
+    }
     let (group, op, request) = match asked {
-        Asked::Hello(hello) => return greet(shard, connection, frame.stream, &hello),
+        Asked::Hello(hello) => return door::greet(shard, connection, frame.stream, &hello),
         Asked::Ping => {
             return put(shard, connection, |out| {
                 coppice_client::wire::encode_frame(out, Kind::Pong, frame.stream, &[]);
@@ -496,14 +519,21 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             return put(shard, connection, |out| encode_control(out, Kind::Map, frame.stream, &reply));
         }
         Asked::Status(get) => return shard.borrow_mut().ask_status(connection, frame.stream, get),
-        Asked::Admin(admin) => return shard.borrow_mut().ask_admin(connection, frame.stream, *admin),
+        Asked::Admin(admin) => {
+            let by = connection.rights().user().map(str::to_owned);
+            return shard.borrow_mut().ask_admin(connection, frame.stream, by, *admin);
+        }
         Asked::Commands(commands) => {
             let (op, grows) = translate::pack_op(&commands);
             let CommandsRequest { entry, count, work, .. } = commands;
-            let request = Request::Pack { entry, commands: count, work, grows };
+            let request = Request::Pack { entry, commands: count, work, grows, owner: connection.owner() };
             (commands.partition, op, request)
         }
-        Asked::OpenSession(open) => (open.partition, Op::Open, Request::Open { entry: open.entry }),
+        Asked::OpenSession(open) => {
+            // While users are asked who they are a session is its user's, not that of who the client says it is.
+            let entry = connection.owner().map_or(open.entry, |owner| crate::entry::open(ClientId(owner), open.nonce));
+            (open.partition, Op::Open, Request::Open { entry })
+        }
         Asked::Read(read) => {
             let account = connection.state.borrow().account.clone();
             (read.partition, Op::Get, Request::Read(read, account))
@@ -563,30 +593,4 @@ fn admit(
 fn put(shard: &RefCell<Shard>, connection: &Connection, write: impl FnOnce(&mut BytesMut)) {
     connection.append(write);
     shard.borrow_mut().touch_connection(connection);
-}
-
-impl Connection {
-    /// Appends a frame to what is written at the end of the turn.
-    pub fn append(&self, write: impl FnOnce(&mut BytesMut)) {
-        self.state.borrow_mut().outbox.append(write);
-    }
-}
-
-fn greet(shard: &RefCell<Shard>, connection: &Connection, stream: u32, hello: &coppice_client::wire::Hello) {
-    // Whoever is someone else from here on would be reached, and forgotten, as the first one.
-    if connection.state.borrow().client.is_some() {
-        let text = "Hello comes once, first on a connection: open another one".into();
-        return refuse_and_close(shard, connection, stream, Refused::BadRequest { text });
-    }
-    let shared = std::sync::Arc::clone(&shard.borrow().shared);
-    let reply: Result<HelloOk, Refused> = translate::greet(&shared, hello);
-    match reply {
-        Ok(reply) => {
-            connection.state.borrow_mut().client = Some(hello.client);
-            let client_bytes = shard.borrow_mut().on_greeted(hello.client, connection.id);
-            connection.state.borrow_mut().open_account(new_account(&shared, client_bytes));
-            put(shard, connection, |out| encode_control(out, Kind::HelloOk, stream, &reply));
-        }
-        Err(refusal) => refuse_and_close(shard, connection, stream, refusal),
-    }
 }

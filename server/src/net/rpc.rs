@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use super::handshake::{self, HandshakeError, PeerHello, Presence, Purpose};
 use super::peer_frame;
 use super::translate::wire_replica;
+use crate::access::Users;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::shared::Shared;
 
@@ -44,12 +45,14 @@ pub enum Question {
     },
     /// A change for the directory, which you lead.
     Directory(DirectoryCommand),
-    /// A newer map, and the cluster's settings.
+    /// A newer map, and the cluster's settings and users.
     Adopt {
         /// The map.
         map: PartitionMap,
         /// Settings that differ from their defaults.
         settings: BTreeMap<String, String>,
+        /// Who may do what.
+        users: Users,
     },
     /// The key that cuts a partition here into two halves.
     Median(PartitionId),
@@ -251,6 +254,8 @@ pub enum Answer {
         leaders: Vec<(PartitionId, NodeId)>,
         /// Settings of the cluster that differ from their defaults.
         settings: BTreeMap<String, String>,
+        /// Who may do what.
+        users: Users,
     },
     /// To `Status`.
     Status(Box<LocalStatus>),
@@ -371,8 +376,7 @@ async fn ask_as(
 /// The words of a refusal.
 pub fn refusal_text(body: &[u8]) -> String {
     match Refusal::decode(body) {
-        Ok(Refusal::Denied { text } | Refusal::BadRequest { text } | Refusal::Unavailable { text }) => text,
-        Ok(refusal) => format!("{refusal:?}"),
+        Ok(refusal) => refusal.words(),
         Err(_) => "refused".into(),
     }
 }
@@ -409,7 +413,10 @@ mod tests {
     /// A node once adopted the newer map of another cluster within two seconds, and removed its replicas.
     #[test]
     fn a_map_of_another_cluster_is_not_adopted() {
-        let adopt = |cluster, nodes: &[u32]| Question::Adopt { map: map(cluster, 9, nodes), settings: BTreeMap::new() };
+        let adopt = |cluster, nodes: &[u32]| {
+            let (map, settings, users) = (map(cluster, 9, nodes), BTreeMap::new(), Users::default());
+            Question::Adopt { map, settings, users }
+        };
         let ours = Some(presence(OURS, 2));
         assert!(may(Purpose::Question, ours, &adopt(OURS, &[1, 2])));
         assert!(!may(Purpose::Question, ours, &adopt(ClusterId(2), &[1, 2])));

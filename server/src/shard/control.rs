@@ -31,10 +31,16 @@ impl Shard {
     }
 
     /// Has the control task carry out an operator's verb.
-    pub(crate) fn ask_admin(&mut self, connection: &Rc<Connection>, stream: u32, request: AdminRequest) {
+    pub(crate) fn ask_admin(
+        &mut self,
+        connection: &Rc<Connection>,
+        stream: u32,
+        by: Option<String>,
+        request: AdminRequest,
+    ) {
         let Some(place) = self.place_for(connection, stream, Shared::place_for_verb) else { return };
         let (sender, receiver) = oneshot::channel();
-        self.shared.tell_control(ToControl::Admin { request, reply: sender });
+        self.shared.tell_control(ToControl::Admin { request, by, reply: sender });
         self.answer_later(connection, (stream, place), receiver, move |out, reply| {
             encode_control(out, Kind::AdminReply, stream, &reply);
         });
@@ -69,6 +75,7 @@ impl Shard {
     ) {
         let (shard, connection) = (self.this(), Rc::clone(connection));
         connection.control.update(|count| count + 1);
+        connection.verb_begins();
         tokio::task::spawn_local(async move {
             let answer = answer.await;
             connection.control.update(|count| count - 1);
@@ -77,6 +84,7 @@ impl Shard {
                 Ok(answer) => connection.append(|out| encode(out, answer)),
                 Err(_) => connection.append(|out| Refused::ShuttingDown.encode(out, stream)),
             }
+            connection.verb_ends();
             shard.borrow_mut().touch_connection(&connection);
         });
     }

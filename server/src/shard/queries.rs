@@ -415,6 +415,9 @@ impl Shard {
         }
         let Some(connection) = self.connections.get(&id).cloned() else { return self.park(part) };
         let (query, partition) = (part.share.query, part.position.partition);
+        if !crate::net::public::may_give(&connection, &part.share, partition) {
+            return;
+        }
         let QueryPart { ticket, position, share, cursor } = *part;
         let job = RangeJob::of_query(position, translate::ticket(ticket), cursor, &share);
         connection.add_part(query, partition, job);

@@ -17,4 +17,5 @@ mod operate;
 mod readme;
 mod reshaping;
 mod support;
+mod users;
 mod verbs;

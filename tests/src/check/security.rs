@@ -17,13 +17,46 @@ enum By {
 type Test = (&'static str, &'static str, &'static str);
 
 const NO_TLS: &str = "there are no certificates: beyond loopback a node listens with insecure = true only";
-const NO_ROLES: &str = "there are no certificates, so no roles";
 
 /// The rows, in order; what a row expects beyond what exists is a row of its own.
 const ROWS: &[(&str, By)] = &[
     ("nodes speak TLS and know each other by certificate", By::Missing(NO_TLS)),
-    ("clients have roles by certificate", By::Missing(NO_ROLES)),
-    ("admin operations need the admin role", By::Missing(NO_ROLES)),
+    (
+        "clients have roles, for all keys or for a prefix: each role and each request, ranges across a border",
+        By::Tests(&[
+            ("server", "lib", "each_role_may_ask_what_it_includes_and_nothing_else"),
+            ("server", "lib", "a_range_across_the_border_of_a_prefix_is_denied_whole"),
+            ("server", "lib", "a_session_serves_its_own_user_only"),
+            ("server", "program", "each_role_does_what_it_includes_over_the_wire"),
+            ("client", "session_denied", "a_denied_call_takes_no_other_one_with_it"),
+        ]),
+    ),
+    ("clients show certificates", By::Missing(NO_TLS)),
+    (
+        "admin operations need the admin role; changes of users are judged where they are executed",
+        By::Tests(&[
+            ("server", "program", "users_are_managed_by_verbs"),
+            ("server", "lib", "only_admins_change_users_and_those_of_a_prefix_only_within_it"),
+            ("server", "lib", "users_change_under_the_maps_version_and_come_back_by_undo"),
+        ]),
+    ),
+    (
+        "who loses a role loses it while connected, on every node, and after a restart",
+        By::Tests(&[
+            ("server", "program", "a_removed_user_is_out_while_connected"),
+            ("server", "program", "a_node_that_was_away_hears_of_users_when_it_is_back"),
+            ("server", "lib", "a_connection_ends_when_its_user_goes_or_may_do_less"),
+            ("server", "lib", "a_snapshot_of_the_directory_holds_the_users"),
+        ]),
+    ),
+    (
+        "wrong credentials cost the asker time",
+        By::Tests(&[("server", "program", "wrong_credentials_cost_the_asker_time_and_not_the_server")]),
+    ),
+    (
+        "beyond this machine the admin port asks for a user",
+        By::Tests(&[("server", "lib", "beyond_this_machine_users_see_what_their_role_allows")]),
+    ),
     (
         "node messages have their own port; what belongs to the other one, and garbage at any, harms nothing",
         By::Tests(&[
@@ -88,9 +121,15 @@ const ROWS: &[(&str, By)] = &[
     ),
     (
         "no key and no value in the logs",
-        By::Tests(&[("server", "program", "a_slow_request_logs_the_time_of_each_stage")]),
+        By::Tests(&[
+            ("server", "program", "a_slow_request_logs_the_time_of_each_stage"),
+            ("server", "lib", "verbs_that_change_something_are_logged_without_keys"),
+        ]),
     ),
-    ("secrets are compared in constant time", By::Missing("nodes ask for no secret")),
+    (
+        "secrets are compared in constant time, and printed nowhere",
+        By::Tests(&[("client", "lib", "a_token_is_read_as_it_was_shown_and_prints_as_nothing")]),
+    ),
     (
         "records in the wrong place, old or damaged are found",
         By::Tests(&[

@@ -146,8 +146,13 @@ impl World {
             }
             Asked::Commands(commands) => {
                 let grows = commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| grows(&command)));
-                let request =
-                    Request::Pack { entry: commands.entry, commands: commands.count, work: commands.work, grows };
+                let request = Request::Pack {
+                    entry: commands.entry,
+                    commands: commands.count,
+                    work: commands.work,
+                    grows,
+                    owner: None,
+                };
                 (commands.partition, request)
             }
             Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),

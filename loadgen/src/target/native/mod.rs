@@ -11,6 +11,7 @@ use super::{Done, End, Nanos, Target};
 use crate::record::Recorder;
 use crate::workload::{Request, Update, Value};
 use coppice_btree::{OpResult, Value as Bytes};
+use coppice_client::Token;
 use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
@@ -42,12 +43,14 @@ pub struct Options {
     pub reads: ReadMode,
     /// Whether ranges across partitions are collected before a ticket is asked for.
     pub collects: bool,
+    /// Shows whom the load is on behalf of.
+    pub token: Option<Token>,
     /// The most requests under way: slots are below it.
     pub slots: u32,
 }
 
 impl Options {
-    fn config(&self) -> Config {
+    pub(crate) fn config(&self) -> Config {
         let defaults = Config::default();
         let packed = self.pack_bytes > 0;
         Config {
@@ -60,6 +63,7 @@ impl Options {
             bytes_max: usize::MAX,
             reads: self.reads,
             collects: self.collects,
+            token: self.token.clone(),
             ..defaults
         }
     }

@@ -1,4 +1,4 @@
-//! The directory's state machine: the partition map, the nodes and the cluster's settings (ordering.md, group 0).
+//! The directory's state machine: the partition map, the nodes, the cluster's settings and users (ordering.md, group 0).
 //!
 //! Pure. Every command is idempotent, so that one sent twice over a change of leader does no harm.
 
@@ -11,13 +11,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use coppice_client::map::{NodeInfo, NodeState, PartitionMap};
-use coppice_client::wire::{ChangeId, NodeId, PartitionId};
+use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, UserChange};
 use coppice_ordering::{Batch, Instance};
 use serde::{Deserialize, Serialize};
 
 pub use change::{Absorbed, Change, Ended, Move, Reason, Reshape};
 
 use super::{Answer, Outcome};
+use crate::access::{UserError, Users};
 use crate::entry::{self, Entry};
 
 /// A change of the directory, as it stands in group 0's log.
@@ -46,6 +47,13 @@ pub enum DirectoryCommand {
     },
     /// Something about the cluster's shape.
     Reshape(Reshape),
+    /// Changes who may do what.
+    ChangeUsers {
+        /// The user who asks; none: access control was off where it was asked.
+        by: Option<String>,
+        /// What is to change.
+        change: Box<UserChange>,
+    },
 }
 
 /// What a directory command answers.
@@ -61,6 +69,15 @@ pub enum DirectoryReply {
     Registered(NodeId),
     /// Nothing was changed.
     Refused(Reason),
+    /// The users are as asked.
+    UsersChanged {
+        /// From this version of the map on.
+        version: MapVersion,
+        /// Access control was off before.
+        is_first: bool,
+    },
+    /// The users are as before.
+    UsersRefused(UserError),
 }
 
 /// The replicated content. Small, so undo keeps the whole previous value.
@@ -84,6 +101,8 @@ pub struct DirectoryState {
     pub successors: BTreeMap<NodeId, NodeId>,
     /// Leaving nodes whose replicas may be given up if they find no other place.
     pub forced: BTreeSet<NodeId>,
+    /// Who may do what.
+    pub users: Users,
 }
 
 /// The machine of group 0.
@@ -175,6 +194,17 @@ impl Directory {
                 DirectoryReply::Done
             }
             DirectoryCommand::Reshape(command) => state.reshape(command),
+            DirectoryCommand::ChangeUsers { by, change } => {
+                let is_first = state.users.is_empty();
+                match state.users.apply(by.as_deref(), &change) {
+                    Ok(is_changed) => {
+                        // Users travel beside the map, as settings do.
+                        state.map.version.0 += u64::from(is_changed);
+                        DirectoryReply::UsersChanged { version: state.map.version, is_first }
+                    }
+                    Err(error) => DirectoryReply::UsersRefused(error),
+                }
+            }
         }
     }
 }

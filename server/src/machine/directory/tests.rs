@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coppice_btree::KeyRange;
+use coppice_client::Token;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
-use coppice_client::wire::{ChangeId, ClusterId, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_client::wire::{
+    ChangeId, ClusterId, Grant, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId, Role as WireRole, UserChange,
+};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
 use super::borders;
 use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Ended, Reason, Reshape};
+use crate::access::UserError;
 use crate::machine::Outcome;
 use crate::machine::shard::Shard;
 
@@ -344,6 +348,38 @@ fn undo_takes_everything_back() {
     assert_ne!(directory.state().map, before.map);
     directory.undo(mark);
     assert_eq!(directory.state(), &before);
+}
+
+fn add_user(by: Option<&str>, name: &str, role: WireRole) -> DirectoryCommand {
+    let token = Some(Token::generate().expect("random bits").hash());
+    let grant = Grant { role, prefix: Bytes::new() };
+    let change = UserChange::Add { name: name.into(), grant, token, certificate: None };
+    DirectoryCommand::ChangeUsers { by: by.map(str::to_owned), change: Box::new(change) }
+}
+
+#[test]
+fn users_change_under_the_maps_version_and_come_back_by_undo() {
+    let mut directory = created(3);
+    let before = directory.state().clone();
+    let first = add_user(None, "root", WireRole::Admin);
+    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(&first)));
+    let mark = directory.execute(Instance(8), &batch, &mut Vec::new());
+    assert_ne!(Directory::new((*before).clone()).digest(), directory.digest(), "replicas would differ unseen");
+    directory.undo(mark);
+    assert_eq!(directory.state(), &before);
+    let changed = |version, is_first| DirectoryReply::UsersChanged { version: MapVersion(version), is_first };
+    assert_eq!(execute(&mut directory, first.clone()), changed(2, true));
+    let by_root = add_user(Some("root"), "guest", WireRole::Read);
+    assert_eq!(execute(&mut directory, by_root.clone()), changed(3, false));
+    assert_eq!(execute(&mut directory, by_root), changed(3, false), "asked twice, over a change of leader");
+    assert_eq!(directory.state().map.version, MapVersion(3));
+    let settled = directory.state().clone();
+    // Judged where it is executed: the door may have judged by older users.
+    for by in [None, Some("guest"), Some("nobody")] {
+        let refused = execute(&mut directory, add_user(by, "eve", WireRole::Admin));
+        assert!(matches!(refused, DirectoryReply::UsersRefused(UserError::NotAllowed { .. })), "{by:?}: {refused:?}");
+        assert_eq!(directory.state(), &settled);
+    }
 }
 
 /// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.

@@ -1,9 +1,9 @@
 //! What waits on a client's connection: answers on their way out, ranges that stream, and what they are charged for.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use coppice_client::wire::{Refusal as Refused, RepliesWriter};
 
-use super::State;
+use super::{Connection, State};
 use crate::cost::Account;
 use crate::net::streams::PumpRoom;
 
@@ -15,6 +15,13 @@ const RANGES_BYTES_MAX: usize = 1 << 20;
 
 /// Answers may grow by so many bytes before the account is told.
 const SETTLE_BYTES: usize = 64 << 10;
+
+impl Connection {
+    /// Appends a frame to what is written at the end of the turn.
+    pub fn append(&self, write: impl FnOnce(&mut BytesMut)) {
+        self.state.borrow_mut().outbox.append(write);
+    }
+}
 
 impl State {
     pub(super) fn refuse(&mut self, stream: u32, refusal: &Refused) {

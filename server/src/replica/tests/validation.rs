@@ -55,7 +55,7 @@ fn is_voted(leader: &mut Follower, vote: Lsn, instance: u64) {
 
 fn writes(leader: &mut Follower, number: u64) -> Lsn {
     let Batch::Commands(commands) = leader.put(number) else { panic!("a pack") };
-    let request = Request::Pack { entry: commands.parts()[0].clone(), commands: 1, work: 4, grows: true };
+    let request = Request::Pack { entry: commands.parts()[0].clone(), commands: 1, work: 4, grows: true, owner: None };
     let mut effects = leader.step(Input::Request { origin: Origin { connection: 1, stream: 90 }, request });
     effects.extend(leader.step(Input::TurnEnd));
     let vote = effects.iter().find_map(|effect| match effect {

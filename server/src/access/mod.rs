@@ -1,0 +1,376 @@
+//! Access control: which users there are, and what each may do.
+//!
+//! [`Users`] is replicated state, a part of the directory's (`machine/directory`): it reaches every node beside the map
+//! and the settings, under the map's version. [`Access`] is what a node makes of it, and [`Rights`] what a connection
+//! has of that: it changes only when the users do, and the connections hear of it then.
+//!
+//! Pure: no sockets, no time. No users: access control is off, and everybody may do everything.
+
+mod rights;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use coppice_client::token::TokenHash;
+use coppice_client::wire::{Grant, KEY_BYTES_MAX, Role, UserChange, UserRow};
+use serde::{Deserialize, Serialize};
+
+pub use rights::{Denial, Needs, Rights};
+
+/// Longest name of a user.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Longest name in a certificate: that of a host.
+const CERTIFICATE_BYTES_MAX: usize = 253;
+
+/// Grants of one user. Every key of a request is compared with them.
+const GRANTS_MAX: usize = 32;
+
+/// All users together, encoded: they travel with the map, and the directory keeps copies for undo.
+const USERS_BYTES_MAX: usize = 256 * 1024;
+
+/// A user as the directory keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// What it may do.
+    grants: BTreeSet<Grant>,
+    /// Hashes of its tokens, the newest first; at most two.
+    tokens: Vec<TokenHash>,
+    /// Name in the client certificates that stand for it.
+    certificate: Option<String>,
+}
+
+/// The users of a cluster.
+///
+/// Unless there are none, one is an admin for all keys and has a credential.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Users(BTreeMap<String, User>);
+
+/// Why a change of the users is not taken. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum UserError {
+    /// No such user.
+    #[error("there is no user {0}")]
+    Unknown(String),
+    /// The name is taken.
+    #[error("there is a user {0} already; `user grant`, `user revoke` and `user token` change it")]
+    Exists(String),
+    /// The token or the certificate's name stands for somebody else.
+    #[error("this {what} stands for user {name} already")]
+    CredentialTaken {
+        /// Token or certificate.
+        what: String,
+        /// For whom.
+        name: String,
+    },
+    /// A name, prefix or number is beyond its limits.
+    #[error("{0}")]
+    Invalid(String),
+    /// The user has no such grant.
+    #[error("{name} was not granted {role} for that prefix: `user ls` says what was granted")]
+    NotGranted {
+        /// Which user.
+        name: String,
+        /// Which role.
+        role: Role,
+    },
+    /// Access control begins with somebody who can change it.
+    #[error("the first user must be an admin for all keys and have a token: else nobody could add another one")]
+    FirstMustBeAdmin,
+    /// Nobody could change anything.
+    #[error("no admin for all keys would be left who can log in: add another one first")]
+    LastAdmin,
+    /// The asker may not do that.
+    #[error("{by} may not manage {name}: that needs role admin for all that {name} is or was granted")]
+    NotAllowed {
+        /// Who asked.
+        by: String,
+        /// About whom.
+        name: String,
+    },
+}
+
+impl Users {
+    /// Whether there are none: access control is off.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those that `by` manages, or all: none asks while access control is off.
+    pub fn rows(&self, by: Option<&str>) -> Vec<UserRow> {
+        let row = |(name, user): (&String, &User)| UserRow {
+            name: name.clone(),
+            grants: user.grants.iter().cloned().collect(),
+            tokens: user.tokens.len() as u32,
+            certificate: user.certificate.clone(),
+        };
+        let managed = |(_, user): &(&String, &User)| by.is_none() || self.may_manage(by, Some(*user), None);
+        self.0.iter().filter(managed).map(row).collect()
+    }
+
+    /// Carries out a change that `by` asks for, none: while access control was off. `true` if anything is other than
+    /// before. Who asks is judged by the state that the change meets, wherever it was judged before.
+    ///
+    /// # Errors
+    /// See [`UserError`]; nothing was changed.
+    pub fn apply(&mut self, by: Option<&str>, change: &UserChange) -> Result<bool, UserError> {
+        let name = change.name();
+        let before = self.0.get(name);
+        let after = changed(before, change)?;
+        if !self.0.is_empty() && !self.may_manage(by, before, after.as_ref()) {
+            let by = by.unwrap_or("whoever connects without credentials").to_owned();
+            return Err(UserError::NotAllowed { by, name: name.to_owned() });
+        }
+        if before == after.as_ref() {
+            return Ok(false);
+        }
+        if let Some(user) = &after {
+            self.check_credentials(name, user)?;
+            if self.0.is_empty() && (!user.is_admin_of_all() || user.tokens.is_empty()) {
+                return Err(UserError::FirstMustBeAdmin);
+            }
+        }
+        let mut users = self.0.clone();
+        match after {
+            Some(user) => users.insert(name.to_owned(), user),
+            None => users.remove(name),
+        };
+        if !users.values().any(|user| user.is_admin_of_all() && user.has_credential()) {
+            return Err(UserError::LastAdmin);
+        }
+        let users = Users(users);
+        if postcard::to_stdvec(&users).map_or(true, |bytes| bytes.len() > USERS_BYTES_MAX) {
+            let text = format!("all users together may take {USERS_BYTES_MAX} bytes: remove some, or shorten prefixes");
+            return Err(UserError::Invalid(text));
+        }
+        *self = users;
+        Ok(true)
+    }
+
+    /// Whether `by` may turn the user `before` into `after`: an admin for all keys always, one for a prefix if neither
+    /// has a grant beyond it.
+    fn may_manage(&self, by: Option<&str>, before: Option<&User>, after: Option<&User>) -> bool {
+        let Some(manager) = by.and_then(|by| self.0.get(by)) else { return false };
+        let within = |grant: &Grant| {
+            let covers = |own: &&Grant| own.role == Role::Admin && grant.prefix.starts_with(&own.prefix);
+            manager.grants.iter().any(|own| covers(&own))
+        };
+        manager.is_admin_of_all() || {
+            let is_admin = manager.grants.iter().any(|own| own.role == Role::Admin);
+            is_admin && before.into_iter().chain(after).flat_map(|user| &user.grants).all(within)
+        }
+    }
+
+    /// A credential stands for one user.
+    fn check_credentials(&self, name: &str, user: &User) -> Result<(), UserError> {
+        for (other, theirs) in self.0.iter().filter(|(other, _)| *other != name) {
+            let taken = |what: &str| UserError::CredentialTaken { what: what.to_owned(), name: other.clone() };
+            if user.tokens.iter().any(|token| theirs.tokens.contains(token)) {
+                return Err(taken("token"));
+            }
+            if user.certificate.is_some() && user.certificate == theirs.certificate {
+                return Err(taken("certificate name"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl User {
+    fn is_admin_of_all(&self) -> bool {
+        self.grants.iter().any(|grant| grant.role == Role::Admin && grant.prefix.is_empty())
+    }
+
+    fn has_credential(&self) -> bool {
+        !self.tokens.is_empty() || self.certificate.is_some()
+    }
+}
+
+/// What a change makes of its user; none: nothing is left.
+fn changed(before: Option<&User>, change: &UserChange) -> Result<Option<User>, UserError> {
+    let known = || before.cloned().ok_or_else(|| UserError::Unknown(change.name().to_owned()));
+    match change {
+        UserChange::Add { name, grant, token, certificate } => {
+            check_name(name)?;
+            check_grant(grant)?;
+            let made = User {
+                grants: BTreeSet::from([grant.clone()]),
+                tokens: token.iter().copied().collect(),
+                certificate: certificate.clone(),
+            };
+            if certificate.as_ref().is_some_and(|name| !is_certificate_name(name)) {
+                let text = format!("a certificate's name has 1 to {CERTIFICATE_BYTES_MAX} printable ASCII characters");
+                return Err(UserError::Invalid(text));
+            }
+            if !made.has_credential() {
+                return Err(UserError::Invalid(format!("{name} needs a token or the name of a certificate")));
+            }
+            match before {
+                Some(before) if *before != made => Err(UserError::Exists(name.clone())),
+                _ => Ok(Some(made)),
+            }
+        }
+        UserChange::Grant { grant, .. } => {
+            check_grant(grant)?;
+            let mut user = known()?;
+            user.grants.insert(grant.clone());
+            if user.grants.len() > GRANTS_MAX {
+                return Err(UserError::Invalid(format!("a user may have {GRANTS_MAX} grants")));
+            }
+            Ok(Some(user))
+        }
+        UserChange::Revoke { name, grant } => {
+            let mut user = known()?;
+            if !user.grants.remove(grant) {
+                return Err(UserError::NotGranted { name: name.clone(), role: grant.role });
+            }
+            Ok(Some(user))
+        }
+        UserChange::Token { token, keep, .. } => {
+            let mut user = known()?;
+            if user.tokens.first() != Some(token) {
+                user.tokens.truncate(usize::from(*keep));
+                user.tokens.insert(0, *token);
+            } else if !keep {
+                user.tokens.truncate(1);
+            }
+            Ok(Some(user))
+        }
+        UserChange::Remove { .. } => known().map(|_| None),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), UserError> {
+    let right = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if first && name.len() <= NAME_BYTES_MAX && name.bytes().all(right) {
+        return Ok(());
+    }
+    Err(UserError::Invalid(format!(
+        "a user's name has 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`, a letter or digit first"
+    )))
+}
+
+fn check_grant(grant: &Grant) -> Result<(), UserError> {
+    if grant.prefix.len() <= KEY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(UserError::Invalid(format!("a prefix has at most {KEY_BYTES_MAX} bytes, as a key")))
+}
+
+fn is_certificate_name(name: &str) -> bool {
+    (1..=CERTIFICATE_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Name in a client certificate that was verified against the cluster's authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateName(pub String);
+
+/// By what a connection shows whom it acts for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Hash of the token in its `Hello`: if there is one it alone counts.
+    pub token: Option<TokenHash>,
+    /// Its certificate's.
+    pub certificate: Option<CertificateName>,
+}
+
+/// Why nobody is known by some credentials: for the asker, and for the log. The token itself is in neither.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stranger {
+    /// Access control is on, and the connection shows nothing.
+    #[error("this cluster lets in users only, and no token and no client certificate came with the connection")]
+    NoCredentials,
+    /// No user has this token.
+    #[error("no user has the token that came with the connection: it was mistyped, replaced or removed")]
+    UnknownToken,
+    /// No user has a certificate with this name.
+    #[error("no user has a certificate with the name {0}")]
+    UnknownCertificate(String),
+}
+
+/// The users as a node knows them. Never changed: another one takes its place.
+#[derive(Debug)]
+pub struct Access {
+    users: Users,
+    rights: BTreeMap<String, Arc<Rights>>,
+    /// Of whoever connects while there are no users.
+    of_everybody: Arc<Rights>,
+}
+
+impl Default for Access {
+    fn default() -> Access {
+        Access::new(Users::default())
+    }
+}
+
+impl Access {
+    /// What these users make of a node.
+    pub fn new(users: Users) -> Access {
+        let rights = |(name, user): (&String, &User)| (name.clone(), Arc::new(Rights::of_user(name, &user.grants)));
+        let rights = users.0.iter().map(rights).collect();
+        Access { users, rights, of_everybody: Arc::new(Rights::everything()) }
+    }
+
+    /// Of a node of a cluster whose users it does not know yet: nobody gets at data, and `init` may be repeated.
+    pub fn unknown() -> Access {
+        Access { of_everybody: Arc::new(Rights::while_forming()), ..Access::default() }
+    }
+
+    /// Whether users are asked who they are.
+    pub fn is_on(&self) -> bool {
+        !self.users.is_empty()
+    }
+
+    /// The users.
+    pub fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// What a connection with these credentials may do.
+    ///
+    /// # Errors
+    /// They stand for nobody.
+    pub fn rights(&self, credentials: &Credentials) -> Result<&Arc<Rights>, Stranger> {
+        if !self.is_on() {
+            return Ok(&self.of_everybody);
+        }
+        let user = match credentials {
+            Credentials { token: Some(token), .. } => {
+                self.by(|user| user.tokens.contains(token)).ok_or(Stranger::UnknownToken)?
+            }
+            Credentials { certificate: Some(CertificateName(name)), .. } => self
+                .by(|user| user.certificate.as_ref() == Some(name))
+                .ok_or_else(|| Stranger::UnknownCertificate(name.clone()))?,
+            _ => return Err(Stranger::NoCredentials),
+        };
+        self.rights.get(user).ok_or(Stranger::NoCredentials)
+    }
+
+    /// What a connection that was let in with the rights `before` may do from now on.
+    ///
+    /// # Errors
+    /// Why it ends: it acts for nobody any more, or may do less than it was let in for. What it has under way is not
+    /// looked through for what it may not have.
+    pub fn rights_again(&self, credentials: &Credentials, before: &Arc<Rights>) -> Result<Arc<Rights>, String> {
+        if crate::mutant!(rights_checked_at_hello_only) {
+            return Ok(Arc::clone(before));
+        }
+        match self.rights(credentials) {
+            Ok(rights) if rights.include(before) => Ok(Arc::clone(rights)),
+            Ok(_) => Err("the rights of this user were changed: connect again".into()),
+            Err(stranger) => Err(stranger.to_string()),
+        }
+    }
+
+    fn by(&self, is_theirs: impl Fn(&User) -> bool) -> Option<&str> {
+        self.users.0.iter().find(|(_, user)| is_theirs(user)).map(|(name, _)| name.as_str())
+    }
+}

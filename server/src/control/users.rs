@@ -1,0 +1,119 @@
+//! Changes of the users: decided by the directory, then told to every node, so that whoever asked for one knows which
+//! nodes go by it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_client::map::{NodeState, PartitionMap};
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, UserChange, UserChanged};
+use tokio::sync::oneshot;
+
+use super::{Control, ToControl, forming};
+use crate::access::{UserError, Users};
+use crate::machine::directory::{DirectoryCommand, DirectoryReply};
+use crate::net::rpc::{Answer, Question, ask};
+use crate::shared::Shared;
+
+/// How long the leader of the directory may take to say what was decided, and then each node to follow.
+const TOLD_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Control {
+    /// Changes the users, as `by` asks.
+    pub(super) fn change_users(&self, by: Option<String>, change: UserChange, reply: oneshot::Sender<AdminReply>) {
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_local(async move {
+            let decided =
+                forming::submit(&shared, DirectoryCommand::ChangeUsers { by, change: Box::new(change) }).await;
+            _ = reply.send(match decided {
+                Ok(DirectoryReply::UsersChanged { version, is_first }) => {
+                    AdminReply::UsersChanged(UserChanged { is_first, behind: tell_all(&shared, version).await })
+                }
+                Ok(DirectoryReply::UsersRefused(error)) => AdminReply::Failed(refusal(&error)),
+                Ok(_) => AdminReply::Failed(AdminError::Refused("the directory gave an answer of another kind".into())),
+                Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
+            });
+        });
+    }
+}
+
+fn refusal(error: &UserError) -> AdminError {
+    let text = error.to_string();
+    match error {
+        UserError::Unknown(_) | UserError::NotGranted { .. } => AdminError::NotFound(text),
+        UserError::Exists(_) => AdminError::Exists(text),
+        UserError::Invalid(_) => AdminError::Invalid(text),
+        UserError::CredentialTaken { .. }
+        | UserError::FirstMustBeAdmin
+        | UserError::LastAdmin
+        | UserError::NotAllowed { .. } => AdminError::Refused(text),
+    }
+}
+
+/// Tells every node what the directory holds at `version` or later; those that did not confirm it.
+async fn tell_all(shared: &Arc<Shared>, version: MapVersion) -> Vec<NodeId> {
+    let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
+    let newest = tokio::time::timeout(TOLD_TIMEOUT, newest(shared, own, version)).await.ok();
+    let nodes = shared.map().nodes.clone();
+    let told = nodes.iter().filter(|node| node.state != NodeState::Removed).map(|node| {
+        let (id, address) = (node.id, node.addresses.peer.clone());
+        let (shared, newest) = (Arc::clone(shared), newest.clone());
+        tokio::task::spawn_local(async move {
+            let follows = match newest {
+                None => false,
+                Some((map, settings, users)) if id == own => {
+                    on_control(&shared, move |control| control.adopt(map, settings, users)).await.is_some()
+                }
+                Some(_) if shared.is_cut_off(id) => false,
+                Some((map, settings, users)) => {
+                    let question = Question::Adopt { map, settings, users };
+                    let answer = ask(&shared, Some(id), &address, &question, TOLD_TIMEOUT).await;
+                    matches!(answer, Ok(Answer::Done))
+                }
+            };
+            (id, follows)
+        })
+    });
+    let mut behind = Vec::new();
+    for task in told.collect::<Vec<_>>() {
+        match task.await {
+            Ok((_, true)) | Err(_) => {}
+            Ok((node, false)) => behind.push(node),
+        }
+    }
+    behind
+}
+
+/// What the leader of the directory holds, once that is `version` or later.
+async fn newest(
+    shared: &Arc<Shared>,
+    own: NodeId,
+    version: MapVersion,
+) -> (PartitionMap, BTreeMap<String, String>, Users) {
+    loop {
+        let answer = match shared.leader(PartitionId::DIRECTORY) {
+            Some(leader) if leader == own => on_control(shared, |control| control.newest()).await,
+            Some(leader) => match shared.peer_address(leader) {
+                Some(address) => ask(shared, Some(leader), &address, &Question::Map, TOLD_TIMEOUT).await.ok(),
+                None => None,
+            },
+            None => None,
+        };
+        match answer {
+            Some(Answer::Map { map, settings, users, .. }) if map.version >= version => return (map, settings, users),
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+/// What `call` finds out on the control task; none: the node stops.
+async fn on_control<T: Send + 'static>(
+    shared: &Shared,
+    call: impl FnOnce(&mut Control) -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = oneshot::channel();
+    // Nobody waits any more if the verb's time is over.
+    shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| _ = sender.send(call(control)))));
+    receiver.await.ok()
+}
