@@ -52,6 +52,8 @@ pub struct Counters {
     pub snapshots_needed: u64,
     /// Phase2a ignored because they were too far ahead.
     pub accepts_ahead_ignored: u64,
+    /// Messages refused because no replica that works says what they say. More than none: somebody else speaks.
+    pub messages_refused: u64,
 }
 
 /// No part of a hash: an exhaustive search takes replicas for one that only counted differently (reliability.md 7).

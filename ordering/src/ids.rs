@@ -25,9 +25,9 @@ impl fmt::Display for ReplicaId {
 pub struct Round(pub u64);
 
 impl Round {
-    /// The round after this one.
+    /// The round after this one; the last one has none.
     pub fn next(self) -> Round {
-        Round(self.0 + 1)
+        Round(self.0.saturating_add(1))
     }
 }
 
@@ -64,9 +64,9 @@ impl Instance {
     /// Before the first instance.
     pub const ZERO: Instance = Instance(0);
 
-    /// The instance after this one.
+    /// The instance after this one; the last one has none.
     pub fn next(self) -> Instance {
-        Instance(self.0 + 1)
+        Instance(self.0.saturating_add(1))
     }
 
     /// The instance before this one; that of 0 is 0.

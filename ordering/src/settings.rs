@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::paxos::{ACCEPT_AHEAD_MAX, BATCH_BYTES_MAX};
+
 /// How leadership is confirmed for a read (ordering.md 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reads {
@@ -115,13 +117,13 @@ impl Settings {
     pub fn clamped(mut self) -> Settings {
         self.window = self.window.clamp(1, WINDOW_MAX);
         self.eager_window = self.eager_window.min(self.window);
-        self.batch_bytes_max = self.batch_bytes_max.max(1);
+        self.batch_bytes_max = self.batch_bytes_max.clamp(1, BATCH_BYTES_MAX);
         self.window_bytes_max = self.window_bytes_max.clamp(1, WINDOW_BYTES_MAX);
         self.queue_bytes_max = self.queue_bytes_max.max(1);
         self.queue_submissions_max = self.queue_submissions_max.max(1);
         self.execute_lag_max = self.execute_lag_max.max(1);
         self.catch_up_bytes_max = self.catch_up_bytes_max.max(1);
-        self.accept_ahead_max = self.accept_ahead_max.max(2 * u64::from(self.window));
+        self.accept_ahead_max = self.accept_ahead_max.clamp(2 * u64::from(self.window), ACCEPT_AHEAD_MAX);
         self.accept_ahead_bytes_max =
             self.accept_ahead_bytes_max.clamp(2 * self.window_bytes_max, 2 * WINDOW_BYTES_MAX);
         self.phase1b_bytes_max = self.phase1b_bytes_max.min(WINDOW_BYTES_MAX / 4);

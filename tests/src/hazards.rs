@@ -332,6 +332,10 @@ pub const OTHERS: &[&str] = &[
     // the rest for silence, and resigns (ordering.md 1.3).
     "rest_outlives_leader",
     "rest_is_silence",
+    // A promise of the last round there is leaves no round for the next election; somebody else speaks for the leader
+    // (`paxos/validate.rs`).
+    "absurd_round_promised",
+    "anybody_leads",
     // A batch becomes due in the moment in which a submission is refused, and is never proposed (ordering.md 9).
     "refused_holds_up",
     // A proposal that a later ballot overwrote is taken for the decided one; or the vote of a ballot before that

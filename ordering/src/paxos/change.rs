@@ -6,7 +6,6 @@ use crate::ids::{Ballot, Instance, ReplicaId, Time};
 use crate::message::{Message, TakeOver};
 use crate::paxos::Paxos;
 use crate::proposer::Handover;
-use crate::quorum::{LEARNERS_MAX, VOTERS_MAX};
 use crate::step::{ChangeError, Effect};
 
 /// Membership.
@@ -23,15 +22,11 @@ impl Paxos {
             effects.push(Effect::ChangeRefused(ChangeError::Busy));
             return;
         }
-        let voters = configuration.voters.len();
-        let valid = (1..=VOTERS_MAX).contains(&voters)
-            && configuration.learners.len() <= LEARNERS_MAX
-            && configuration.voters.is_disjoint(&configuration.learners);
-        if !valid {
+        configuration.leaving = old.members().filter(|member| !configuration.is_member(*member)).collect();
+        if !configuration.is_sound() {
             effects.push(Effect::ChangeRefused(ChangeError::Invalid));
             return;
         }
-        configuration.leaving = old.members().filter(|member| !configuration.is_member(*member)).collect();
         proposer.change = Some(configuration);
     }
 
@@ -155,6 +150,10 @@ impl Paxos {
         promised: Ballot,
         effects: &mut Vec<Effect>,
     ) {
+        if !self.may_install(instance, &configuration, promised) {
+            self.counters.messages_refused += 1;
+            return;
+        }
         if instance <= self.learner.decided_upto {
             // Only the executor was behind: it waited in vain, and goes on from there (ordering.md 8).
             if !mutant!(install_moves_no_executor) {

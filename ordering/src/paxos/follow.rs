@@ -241,6 +241,9 @@ impl Paxos {
             behind.due = self.now + SNAPSHOT_RETRY_ELECTION_TIMEOUTS * self.settings.election_timeout;
             self.counters.snapshots_needed += 1;
             effects.push(Effect::NeedSnapshot { from, instance: trimmed_upto });
+        } else if source_upto <= decided_upto && (self.election.leader == Some(from) || behind.informant == from) {
+            // Whoever would know says that there is no more. Something else may have been said, and was not true.
+            self.learner.behind = None;
         } else {
             behind.attempts += 1;
             behind.due = self.now + self.settings.retransmit_min;

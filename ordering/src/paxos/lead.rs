@@ -63,6 +63,7 @@ impl Paxos {
     pub(super) fn on_heartbeat_ack(&mut self, from: ReplicaId, m: HeartbeatAck) {
         let now = self.now;
         let rate = 100 + self.settings.clock_rate_bound_percent;
+        let lease_max = self.settings.election_timeout;
         let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.begun && p.ballot == m.ballot) else { return };
         if m.beat > proposer.beat {
             return;
@@ -77,7 +78,8 @@ impl Paxos {
         peer.durable_upto = peer.durable_upto.max(m.durable_upto);
         if let Some(begun_at) = begun_at.filter(|_| !m.lease.is_zero()) {
             // The promise counts from the arrival, the leader from sending; less what the clocks may run apart.
-            let lease = if mutant!(lease_no_margin) { m.lease } else { m.lease.saturating_mul(100) / rate };
+            let promised = m.lease.min(lease_max);
+            let lease = if mutant!(lease_no_margin) { promised } else { promised * 100 / rate };
             peer.lease_until = peer.lease_until.max(begun_at + lease);
         }
     }

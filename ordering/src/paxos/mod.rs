@@ -2,7 +2,8 @@
 //!
 //! `step` matches and hands over; the parts decide. `phase1` takes a leadership, `phase2` runs the pipe, `lead` keeps
 //! the leadership and confirms reads, `rest` lets it beat seldom, `follow` listens and catches up, `change` changes the
-//! membership and hands over, `timers` knows what is due when, `recovery` starts from what the log and a snapshot hold.
+//! membership and hands over, `timers` knows what is due when, `recovery` starts from what the log and a snapshot hold,
+//! `validate` refuses what no peer may say.
 
 mod change;
 mod follow;
@@ -12,12 +13,15 @@ mod phase2;
 mod recovery;
 mod rest;
 mod timers;
+mod validate;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
 pub use recovery::{Config, RecoveredGroup};
+pub(crate) use validate::ACCEPT_AHEAD_MAX;
+pub use validate::{BATCH_BYTES_MAX, ROUND_MAX};
 
 use crate::acceptor::{Acceptor, Run};
 use crate::batch::Configuration;
@@ -129,7 +133,8 @@ impl Paxos {
         if !proposer.serving || proposer.handover.is_some() {
             return Err(SubmitError::Busy);
         }
-        if !proposer.batcher.submit(self.now, bytes, count, work, &self.settings) {
+        let fits = bytes.len() <= BATCH_BYTES_MAX;
+        if !fits || !proposer.batcher.submit(self.now, bytes, count, work, &self.settings) {
             self.counters.submissions_refused += 1;
             // Time has passed here as well: what has become due would have no deadline any more.
             if !mutant!(refused_holds_up) {
@@ -191,6 +196,10 @@ impl Paxos {
 
     fn on_message(&mut self, from: ReplicaId, message: Message, effects: &mut Vec<Effect>) {
         if from == self.id {
+            return;
+        }
+        if self.is_absurd(from, &message) {
+            self.counters.messages_refused += 1;
             return;
         }
         match message {

@@ -4,7 +4,7 @@ use crate::acceptor::PendingPromise;
 use crate::election::PreVoting;
 use crate::ids::{Ballot, Instance, ReplicaId, Round};
 use crate::message::{AcceptedBatch, Phase1a, Phase1b, PreVote, PreVoteReply, Preempted, TakeOver};
-use crate::paxos::{LogRoom, Paxos};
+use crate::paxos::{LogRoom, Paxos, ROUND_MAX};
 use crate::proposer::{Phase1, Proposer, adopt};
 use crate::slots::Slot;
 use crate::step::Effect;
@@ -27,7 +27,10 @@ impl Paxos {
         if self.log_room != LogRoom::Here && !mutant!(stands_without_room) {
             return;
         }
-        let ballot = self.next_ballot();
+        let Some(ballot) = self.next_ballot() else {
+            self.poll_for_news(effects);
+            return;
+        };
         if self.acceptor.lease_forbids(ballot, None, self.now) {
             self.election.timeout_at = self.acceptor.lease.until;
             return;
@@ -95,15 +98,16 @@ impl Paxos {
         }
     }
 
-    fn next_ballot(&self) -> Ballot {
+    /// None: a log of absurd rounds has left no round to stand in.
+    fn next_ballot(&self) -> Option<Ballot> {
         let above = self.election.round_seen.max(self.acceptor.promised().round);
-        Ballot { round: above.next(), replica: self.id }
+        (above < ROUND_MAX).then(|| Ballot { round: above.next(), replica: self.id })
     }
 
     /// The leader of `m.ballot` hands over to this replica.
     pub(super) fn on_take_over(&mut self, m: TakeOver, effects: &mut Vec<Effect>) {
-        let voter = self.learner.quorum.position(self.id).is_some();
-        if m.ballot < self.ballot() || self.proposer.is_some() || !voter {
+        let able = self.learner.quorum.position(self.id).is_some() && self.log_room == LogRoom::Here;
+        if m.ballot < self.ballot() || self.proposer.is_some() || !able {
             return;
         }
         self.campaign(Some(m.ballot), effects);
@@ -112,7 +116,7 @@ impl Paxos {
     /// Takes a new round. It is used when it is durable (reliability.md PX2): see `begin_if_durable`.
     fn campaign(&mut self, handover_of: Option<Ballot>, effects: &mut Vec<Effect>) {
         assert!(self.proposer.is_none(), "a leader or candidate campaigns");
-        let ballot = self.next_ballot();
+        let Some(ballot) = self.next_ballot() else { return };
         if self.acceptor.lease_forbids(ballot, handover_of, self.now) {
             return;
         }

@@ -223,7 +223,10 @@ impl Paxos {
                 if slot.ballot > m.ballot && slot.batch != m.batch && !mutant!(overwritten_is_heard) {
                     return;
                 }
-                assert!(slot.batch == m.batch, "{} decided one batch, {} brings another", m.instance, m.ballot);
+                if slot.batch != m.batch {
+                    self.counters.messages_refused += 1;
+                    return;
+                }
                 if !self.acceptor.is_durable(slot.lsn) {
                     return;
                 }
@@ -232,7 +235,10 @@ impl Paxos {
             return;
         }
         if let Some(slot) = slot.filter(|slot| slot.ballot == m.ballot) {
-            assert!(slot.batch == m.batch, "{} proposes two batches at {}", m.ballot, m.instance);
+            if slot.batch != m.batch {
+                self.counters.messages_refused += 1;
+                return;
+            }
             if let Some(run) = self.acceptor.repeat_vote(m.ballot, m.instance, slot.lsn) {
                 self.send_votes(run, effects);
             }
