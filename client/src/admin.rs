@@ -9,12 +9,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use self::round::{Round, Standing};
+use crate::channel::Channel;
 use crate::config::Config;
 use crate::connection::describe;
 use crate::error::{NodeTrouble, Place};
@@ -155,8 +154,8 @@ enum Whom {
 }
 
 impl Admin {
-    /// Asks the nodes at `endpoints` (`host:port`), the first one first. Of `config` the timeouts, the cluster and the
-    /// token count.
+    /// Asks the nodes at `endpoints` (`host:port`), the first one first. Of `config` the timeouts, the cluster, the
+    /// token and the certificates count.
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> Admin {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
         Admin { endpoints, config, answered: Arc::default() }
@@ -497,7 +496,7 @@ fn silent<T>(trouble: &str) -> Attempt<T> {
 
 /// A connection with one question at a time.
 struct Line {
-    stream: TcpStream,
+    stream: Channel,
     decoder: FrameDecoder,
 }
 
@@ -508,7 +507,7 @@ impl Line {
             if let Some(frame) = self.decoder.next_frame().map_err(|error| error.to_string())? {
                 return Ok(frame);
             }
-            match self.stream.read_buf(self.decoder.space()).await {
+            match self.stream.read_some(self.decoder.space()).await {
                 Ok(0) => return Err("closed the connection".into()),
                 Ok(_) => {}
                 Err(error) => return Err(describe(&error)),
@@ -520,8 +519,7 @@ impl Line {
 /// Connects and greets.
 async fn connect(address: &str, config: &Config, until: Instant) -> Result<(Line, HelloOk), Attempt<()>> {
     let greeting = async {
-        let stream = TcpStream::connect(address).await.map_err(|error| describe(&error))?;
-        stream.set_nodelay(true).map_err(|error| describe(&error))?;
+        let stream = Channel::connect(address, config.tls.as_ref()).await.map_err(|error| describe(&error))?;
         let mut line = Line { stream, decoder: FrameDecoder::default() };
         let hello = Hello {
             protocol_min: *PROTOCOL.start(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::command::ReadMode;
+use crate::tls::Tls;
 use crate::token::Token;
 use crate::wire::{ClusterId, NodeId};
 
@@ -50,6 +51,8 @@ pub struct Config {
     pub cluster: Option<ClusterId>,
     /// Shows which user this client acts for; none: by its certificate, or nobody ([`Token::from_file`]).
     pub token: Option<Token>,
+    /// Certificates; none: nodes are spoken to in the clear.
+    pub tls: Option<Tls>,
     /// Dial these addresses instead of the map's: for proxies in tests.
     pub dial_override: Vec<(NodeId, String)>,
 }
@@ -76,6 +79,7 @@ impl Default for Config {
             resume_keep: Duration::from_secs(60),
             cluster: None,
             token: None,
+            tls: None,
             dial_override: Vec::new(),
         }
     }

@@ -1,16 +1,17 @@
-//! One TCP connection, driven by polling: connect, read frames, write bytes. Knows frames, not what they mean.
+//! One connection, driven by polling: connect, read frames, write bytes. Knows frames, not what they mean.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::channel::Channel;
 use crate::dial::dial;
+use crate::tls::Tls;
 use crate::wire::{Frame, FrameDecoder};
 
 /// Reads of one connection before others have their turn.
@@ -18,11 +19,11 @@ const READS_PER_TURN: usize = 16;
 /// Slices given to one write.
 const SLICES: usize = 64;
 
-type Connecting = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+type Connecting = Pin<Box<dyn Future<Output = io::Result<Channel>> + Send>>;
 
 enum State {
     Connecting(Connecting),
-    Open(TcpStream),
+    Open(Channel),
 }
 
 /// See the module.
@@ -43,12 +44,10 @@ pub(crate) enum Event {
 
 impl Connection {
     /// Begins to connect to `host:port`.
-    pub fn open(address: String) -> Connection {
+    pub fn open(address: String, tls: Option<Tls>) -> Connection {
         let connecting = async move {
             let stream = dial(|| TcpStream::connect(&address)).await?;
-            // A pack waits for nobody: the session has packed what there was.
-            stream.set_nodelay(true)?;
-            Ok(stream)
+            Channel::to_server(stream, &address, tls.as_ref()).await
         };
         Connection {
             state: State::Connecting(Box::pin(connecting)),
@@ -78,7 +77,7 @@ impl Connection {
         }
         let State::Open(stream) = &mut self.state else { return false };
         for _ in 0..READS_PER_TURN {
-            match pin!(stream.read_buf(self.decoder.space())).poll(cx) {
+            match stream.poll_read_more(cx, self.decoder.space()) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(0)) => {
                     event(Event::Lost("closed the connection".into()));
@@ -114,7 +113,7 @@ impl Connection {
                 *slice = IoSlice::new(bytes);
                 count += 1;
             }
-            let written = match Pin::new(&mut *stream).poll_write_vectored(cx, &slices[..count]) {
+            let written = match stream.poll_write_more(cx, &slices[..count]) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(written) => written?,
             };
@@ -123,7 +122,10 @@ impl Connection {
             }
             drop_written(&mut self.out, written);
         }
-        Ok(())
+        match stream.poll_sent(cx) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(flushed) => flushed,
+        }
     }
 }
 

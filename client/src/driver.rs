@@ -17,6 +17,7 @@ use crate::map::PartitionMap;
 use crate::session::{CallKey, ConnectionId, Effect, Input, Request, Session, SubmitError};
 use crate::shared::{Delivery, Message, Shared};
 use crate::time::Time;
+use crate::tls::Tls;
 use crate::wire::ClientId;
 
 /// Rounds before other tasks of the runtime have their turn.
@@ -26,6 +27,7 @@ const ROUNDS_PER_TURN: usize = 8;
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     session: Session,
+    tls: Option<Tls>,
     start: Instant,
     connections: BTreeMap<ConnectionId, Connection>,
     effects: Vec<Effect>,
@@ -43,8 +45,10 @@ impl Driver {
     pub fn new(shared: Arc<Shared>, config: Config, client: ClientId, seed: u64, endpoints: Vec<String>) -> Driver {
         // The shared table bounds what waits; a batch that it took whole is not refused here.
         let config = Config { calls_max: usize::MAX, bytes_max: usize::MAX, ..config };
+        let tls = config.tls.clone();
         Driver {
             shared,
+            tls,
             session: Session::new(config, client, seed, endpoints),
             start: Instant::now(),
             connections: BTreeMap::new(),
@@ -137,7 +141,7 @@ impl Driver {
         for effect in self.effects.drain(..) {
             match effect {
                 Effect::Connect { connection, address } => {
-                    self.connections.insert(connection, Connection::open(address));
+                    self.connections.insert(connection, Connection::open(address, self.tls.clone()));
                 }
                 Effect::Send { connection, bytes } => {
                     if let Some(open) = self.connections.get_mut(&connection) {

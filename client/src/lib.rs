@@ -23,6 +23,7 @@ macro_rules! mutant {
 
 pub mod admin;
 pub mod blocking;
+pub mod channel;
 mod client;
 pub mod command;
 pub mod config;
@@ -37,6 +38,7 @@ pub mod resume;
 pub mod session;
 mod shared;
 pub mod time;
+pub mod tls;
 pub mod token;
 pub mod wire;
 

@@ -29,6 +29,7 @@ fn options(mini: &Mini) -> Options {
         collects: true,
         token: None,
         slots: 64,
+        tls: None,
     }
 }
 

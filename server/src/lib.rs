@@ -3,6 +3,7 @@
 pub mod access;
 pub mod admin_http;
 pub mod autopilot;
+pub mod certs;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use coppice_client::tls::{Tls, TlsError};
 use coppice_client::wire::{ClusterId, NodeId, PartitionId};
 use coppice_ordering::Instance;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -43,10 +44,11 @@ pub enum StartError {
     /// The system gave no thread, no event loop, or takes a bound socket back.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    /// Certificates that cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Beyond loopback only with TLS or `insecure = true`.
-    #[error(
-        "{address} is not a loopback address, and there is no TLS in this version: set insecure = true to accept that"
-    )]
+    #[error("{address} is not a loopback address, and its port is in the clear: set insecure = true to accept that")]
     Insecure {
         /// Which.
         address: Address,
@@ -115,12 +117,18 @@ impl Node {
         failed: impl Fn(String) + Send + Sync + 'static,
     ) -> Result<Node, StartError> {
         let started = Instant::now();
-        for address in [&config.listen.native, &config.listen.peer].into_iter().chain(&config.listen.admin) {
+        let tls = config.tls.files().map(Tls::load).transpose()?;
+        let in_clear = [(&config.listen.native, tls.is_some()), (&config.listen.peer, tls.is_some())];
+        let in_clear = in_clear.into_iter().chain(config.listen.admin.iter().map(|address| (address, false)));
+        for (address, _) in in_clear.filter(|(_, secured)| !secured) {
             if !address.is_loopback() && !config.insecure {
                 return Err(StartError::Insecure { address: address.clone() });
             }
         }
         let home = DataDir::open(&config.data_dir)?;
+        if let (Some(tls), Some(identity)) = (&tls, home.identity()) {
+            tls.must_name(identity.node)?;
+        }
         let native = listen(&config.listen.native)?;
         let peer = listen(&config.listen.peer)?;
         let admin = config.listen.admin.as_ref().map(listen).transpose()?;
@@ -147,7 +155,7 @@ impl Node {
         let written = home.write_endpoints(&json.to_string());
         written.map_err(|error| DataDirError::Io { path: config.data_dir.join("endpoints.json"), error })?;
         let pin = config.pin_threads;
-        let shared = Shared::new(config, metrics, senders, control.clone(), logging);
+        let shared = Shared::new(config, metrics, senders, control.clone(), logging, tls);
         let mut node = Node {
             shared: Arc::clone(&shared),
             endpoints,

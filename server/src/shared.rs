@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use coppice_client::map::PartitionMap;
+use coppice_client::tls::Tls;
 use coppice_client::wire::{LinkFault, NodeId, PartitionId};
 use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedSender;
@@ -95,6 +96,8 @@ pub struct Shared {
     memory_spent: AtomicBool,
     draining: AtomicBool,
     logging: Option<Logging>,
+    /// Certificates; none: connections are in the clear.
+    tls: Option<Tls>,
     /// Faults of the ways to other nodes.
     faults: Mutex<BTreeMap<NodeId, LinkFault>>,
 }
@@ -107,6 +110,7 @@ impl Shared {
         senders: Vec<Sender<ToShard>>,
         control: UnboundedSender<ToControl>,
         logging: Option<Logging>,
+        tls: Option<Tls>,
     ) -> Arc<Shared> {
         Arc::new(Shared {
             budget: Budget::new(config.limits.node_bytes),
@@ -139,8 +143,14 @@ impl Shared {
             memory_spent: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             logging,
+            tls,
             faults: Mutex::default(),
         })
+    }
+
+    /// The node's certificates; none: its connections are in the clear.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// How many shards there are.

@@ -396,6 +396,9 @@ pub const OTHERS: &[&str] = &[
     "shed_unflushed",
     // A lease outlives the handover of its leader (ordering.md 7).
     "lease_survives_handover",
+    // A node's certificate proves that some authority knows it, and not which node it is (reliability.md 8).
+    "certificate_not_compared",
+    "peers_answer_under_any_name",
     // Rules of the checkers that cut too much (reliability.md 3.3).
     "absence_gap_endless",
     "eager_births",

@@ -5,7 +5,7 @@ use coppice_tests::tidy::{self, Complaints, Metadata, Source};
 use std::collections::BTreeSet;
 
 /// Crates that a build of all programs may compile (experience.md 2, row 1).
-const CRATES_MAX: usize = 150;
+const CRATES_MAX: usize = 185;
 /// The same with all features.
 const CRATES_ALL_FEATURES_MAX: usize = 190;
 

@@ -32,6 +32,15 @@ pub struct Global {
     #[arg(id = "token_file", long = "token-file", global = true, env = "COPPICE_TOKEN_FILE", value_name = "FILE")]
     #[arg(value_parser = read_token, hide_env_values = true)]
     pub token: Option<Token>,
+    /// Authorities of the nodes' certificates, in PEM: connect inside TLS
+    #[arg(long, global = true, env = "COPPICE_TLS_CA", hide_env_values = true, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+    /// The own certificate, in PEM
+    #[arg(long, global = true, env = "COPPICE_TLS_CERT", hide_env_values = true, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of the own certificate, in PEM
+    #[arg(long, global = true, env = "COPPICE_TLS_KEY", hide_env_values = true, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
     /// Output on stdout
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     pub output: Output,

@@ -11,6 +11,7 @@ use crate::target::native::{self, Native, contact};
 use crate::target::resp::{self, Resp};
 use crate::workload::{KeySpace, Kind, Plan};
 use coppice_client::command::ReadMode;
+use coppice_client::tls::{Files, Tls};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -81,6 +82,7 @@ impl Store {
                 collects: true,
                 token: global.token.clone(),
                 slots: 1 << 20,
+                tls: tls(global)?,
             })),
         }
     }
@@ -175,6 +177,13 @@ impl Store {
     pub fn unavailable(&self, cause: impl Into<String>) -> Failure {
         Failure::unavailable("the store does not answer", self.place(), cause)
     }
+}
+
+/// Certificates, if any were named.
+fn tls(global: &Global) -> Result<Option<Tls>, Failure> {
+    let usage = |what: String| Failure::usage(what, "the files of one certificate go together", "coppice-load --help");
+    let files = Files::given(global.tls_ca.clone(), global.tls_cert.clone(), global.tls_key.clone()).map_err(usage)?;
+    files.map(Tls::load).transpose().map_err(|error| usage(error.to_string()))
 }
 
 fn describe_native(options: &native::Options) -> Result<Description, String> {

@@ -33,6 +33,10 @@ const WARM_UP_ROUNDS: u64 = 50;
 /// Carries the command out.
 pub fn unloaded(args: &UnloadedArgs, global: &Global) -> Result<Exit, Failure> {
     let Store::Native(options) = Store::new(TargetName::Native, global)? else { return Ok(Exit::Done) };
+    if options.tls.is_some() {
+        let cause = "its pings are compared with round trips of the network";
+        return Err(Failure::usage("unloaded measures connections in the clear", cause, "coppice-load run --help"));
+    }
     let store = Store::Native(options.clone());
     let failed = |error: &dyn std::fmt::Display| store.unavailable(error.to_string());
     let client =

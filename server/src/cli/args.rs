@@ -7,7 +7,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use coppice_client::Token;
 
+use coppice_client::tls::{Files, Tls};
+
 use super::autopilot::AutopilotArgs;
+use super::cert::CertVerb;
+use super::failure::Failure;
 use super::inspect::InspectVerb;
 use super::node_flags::NodeFlags;
 use super::operate::LeaderVerb;
@@ -54,6 +58,18 @@ pub struct Global {
     /// How long to try before giving up
     #[arg(long, global = true, value_parser = parse_timeout, default_value = "5s", value_name = "TIME")]
     pub timeout: Duration,
+    /// Authorities of the nodes' certificates, in PEM: connect inside TLS
+    #[arg(long, global = true, env = "COPPICE_TLS_CA", hide_env_values = true, value_name = "FILE")]
+    pub tls_ca: Option<String>,
+    /// The own certificate, in PEM
+    #[arg(long, global = true, env = "COPPICE_TLS_CERT", hide_env_values = true, value_name = "FILE")]
+    pub tls_cert: Option<String>,
+    /// The private key of the own certificate, in PEM
+    #[arg(long, global = true, env = "COPPICE_TLS_KEY", hide_env_values = true, value_name = "FILE")]
+    pub tls_key: Option<String>,
+    /// What these files make of a connection; read once the command line is.
+    #[arg(skip)]
+    pub tls: Option<Tls>,
     /// Keys and values are numbers: u64 in 8 bytes, big-endian
     #[arg(long, global = true, conflicts_with_all = ["hex", "base64"])]
     pub int: bool,
@@ -72,6 +88,25 @@ pub struct Global {
 }
 
 impl Global {
+    /// Reads the certificates that were named.
+    ///
+    /// # Errors
+    /// In four lines.
+    pub fn load_tls(&mut self, verb: &str) -> Result<(), Failure> {
+        let path = |file: &Option<String>| file.as_ref().filter(|file| !file.is_empty()).map(PathBuf::from);
+        let failure = |what: String, cause: &str| Failure {
+            code: "tls",
+            place: "--tls-ca, --tls-cert and --tls-key, or COPPICE_TLS_CA, _CERT and _KEY".to_owned(),
+            ..Failure::usage(format!("{verb}: {what}"), cause, "coppice cert --help")
+        };
+        let given = Files::given(path(&self.tls_ca), path(&self.tls_cert), path(&self.tls_key));
+        let files = given.map_err(|what| failure(what, "the files of one certificate go together"))?;
+        let loaded = files.map(Tls::load).transpose();
+        self.tls =
+            loaded.map_err(|error| failure(error.to_string(), "a file is missing, damaged, or belongs to another"))?;
+        Ok(())
+    }
+
     /// How keys and values are written.
     #[must_use]
     pub fn coding(&self) -> Coding {
@@ -137,6 +172,9 @@ pub enum Verb {
     /// Show, check and change settings
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Make certificates: an authority, and what it signs for nodes and clients
+    #[command(subcommand)]
+    Cert(CertVerb),
     /// Say how batching and pipelining are tuned, and what a cluster would do
     Autopilot(AutopilotArgs),
     /// Read a data directory of a node that is stopped
@@ -152,6 +190,18 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Whether it asks nodes, as a client. The certificates of a node are its settings, which it reads itself.
+    #[must_use]
+    pub fn asks_nodes(&self) -> bool {
+        let config = |verb: &ConfigVerb| matches!(verb, ConfigVerb::Get { .. } | ConfigVerb::Set { .. });
+        match self {
+            Self::Demo(_) | Self::Serve(_) | Self::Cert(_) | Self::Inspect(_) => false,
+            Self::Completions(_) | Self::Man(_) | Self::DemoGuard(_) => false,
+            Self::Config(verb) => config(verb),
+            _ => true,
+        }
+    }
+
     /// Its name on the command line.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -174,6 +224,7 @@ impl Verb {
             Self::Config(ConfigVerb::Get { .. }) => "config get",
             Self::Config(ConfigVerb::Set { .. }) => "config set",
             Self::Config(_) => "config",
+            Self::Cert(verb) => verb.name(),
             Self::Autopilot(_) => "autopilot",
             Self::Inspect(_) => "inspect",
             Self::Completions(_) => "completions",
@@ -192,6 +243,9 @@ pub struct DemoArgs {
     /// Partitions, each replicated over up to three nodes [default: 4]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub partitions: Option<u32>,
+    /// Connect nodes and clients inside TLS, with certificates of the demo's own
+    #[arg(long)]
+    pub tls: bool,
     /// Keep the data here, and resume the cluster that is already here
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,

@@ -20,7 +20,8 @@ pub fn admin(cli: &Cli) -> Admin {
 
 /// How to ask: what the flags of every verb say of it.
 pub fn config_of(cli: &Cli) -> Config {
-    Config { timeout: cli.global.timeout, token: cli.global.token.clone(), ..Config::default() }
+    let global = &cli.global;
+    Config { timeout: global.timeout, token: global.token.clone(), tls: global.tls.clone(), ..Config::default() }
 }
 
 /// Tells of nodes that were asked first and hear no majority of the directory, and who answered instead.

@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod autopilot;
+pub mod cert;
 mod cluster;
 mod config_verb;
 mod connect;

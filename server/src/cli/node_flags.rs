@@ -21,7 +21,10 @@ impl NodeFlags {
 
 impl FromArgMatches for NodeFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let text = |key| matches.get_one::<String>(key).cloned();
+        let text = |key: &str| match is_global(key) {
+            true => matches.try_get_one::<String>(&key.replace('.', "_")).ok().flatten().cloned(),
+            false => matches.get_one::<String>(key).cloned(),
+        };
         Ok(Self { given: NODE_SETTINGS.iter().filter_map(|setting| Some((setting.key, text(setting.key)?))).collect() })
     }
 
@@ -33,7 +36,7 @@ impl FromArgMatches for NodeFlags {
 
 impl Args for NodeFlags {
     fn augment_args(command: Command) -> Command {
-        let flags = NODE_SETTINGS.iter().map(|setting| {
+        let flags = NODE_SETTINGS.iter().filter(|setting| !is_global(setting.key)).map(|setting| {
             let arg = Arg::new(setting.key)
                 .long(setting.flag())
                 .help(format!("{} [default: {}]", capital(setting.meaning), setting.default.words()))
@@ -52,6 +55,11 @@ impl Args for NodeFlags {
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
+}
+
+/// Certificates are given to a node as to every other verb.
+fn is_global(key: &str) -> bool {
+    key.starts_with("tls.")
 }
 
 fn value_name(key: &str, switch: bool) -> &'static str {

@@ -14,14 +14,16 @@ use super::failure::{Exit, Failure};
 use super::operate::LeaderVerb;
 use super::output::{Output, Style};
 use super::usage::{Refusal, refusal};
-use super::{cluster, config_verb, data, errors, inspect, local, operate, predict, serve, shape, shell, user, words};
+use super::{
+    cert, cluster, config_verb, data, errors, inspect, local, operate, predict, serve, shape, shell, user, words,
+};
 
 /// The program: reads the process's arguments, does what they say, and gives its exit status.
 #[must_use]
 pub fn main() -> ExitCode {
     let line: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let exit = match Cli::try_parse() {
-        Ok(cli) => as_process(&cli, &line),
+        Ok(mut cli) => as_process(&mut cli, &line),
         Err(error) => match refuse(&error, &line) {
             Err(error) if !reader_gone(&error) => {
                 Notes(io::stderr()).say(&unprinted("coppice", &line, &error));
@@ -50,26 +52,31 @@ fn unprinted(verb: &str, line: &[String], error: &io::Error) -> Failure {
     }
 }
 
-/// Carries out the words of a verb at the prompt of a demo whose nodes are at `endpoints`, and prints as for a person.
+/// Carries out the words of a verb at the prompt of a demo whose nodes are reached with the flags `access`, and prints
+/// as for a person.
 /// Stdin is not the verb's if the prompt reads it.
 ///
 /// # Errors
 /// That of stdout or stderr.
-pub async fn at_prompt(words: &[String], endpoints: &str, prompt_reads: bool) -> io::Result<Exit> {
+pub async fn at_prompt(words: &[String], access: &[String], prompt_reads: bool) -> io::Result<Exit> {
     let mut line = vec!["coppice".to_owned()];
     line.extend_from_slice(words);
     let mut whole = line.clone();
     if !words.iter().any(|word| word.starts_with("--end")) {
-        whole.splice(1..1, ["--endpoints".to_owned(), endpoints.to_owned()]);
+        whole.splice(1..1, access.iter().cloned());
     }
-    let cli = match Cli::try_parse_from(&whole) {
+    let mut cli = match Cli::try_parse_from(&whole) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, &line),
     };
+    let loaded = cli.global.load_tls(cli.verb.name());
     let style = Style { terminal: true, ..Style::of_process(&cli.global) };
     // What is suggested next is said at the prompt too, where the endpoints are known.
     let context = Context { default_endpoints: true, may_read_stdin: !prompt_reads, ..context_of(&cli, &line) };
     let mut streams = Streams::new(style);
+    if let Err(failure) = loaded {
+        return streams.told(Err(failure));
+    }
     if prompt_reads && words.iter().any(|word| word == "-") {
         let what = format!("{}: `-` is stdin, and that is read by the prompt", context.verb);
         return streams.told(Err(Failure::usage(what, "every line of it is a command", words::join(&whole))));
@@ -145,8 +152,13 @@ impl Streams {
 }
 
 /// Carries out what a process was started for.
-fn as_process(cli: &Cli, line: &[String]) -> Exit {
+fn as_process(cli: &mut Cli, line: &[String]) -> Exit {
     let mut streams = Streams::new(Style::of_process(&cli.global));
+    let loaded = if cli.verb.asks_nodes() { cli.global.load_tls(cli.verb.name()) } else { Ok(()) };
+    let cli = &*cli;
+    if let Err(failure) = loaded {
+        return streams.ended(Ok(Err(failure)), cli, line);
+    }
     let result = match &cli.verb {
         // These bring threads and runtimes of their own.
         Verb::Serve(args) => serve::run(args, &mut streams.output()),
@@ -169,6 +181,7 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Config(ConfigVerb::Get { key }) => operate::config_get(cli, &context, key.as_deref(), output).await,
         Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,
         Verb::Config(verb) => config_verb::run(verb, output),
+        Verb::Cert(verb) => cert::run(verb, output),
         Verb::Autopilot(args) => match &args.verb {
             Some(AutopilotVerb::Predict(args)) => predict::run(args, output),
             None => autopilot::run(cli, &context, args.partition, output).await,

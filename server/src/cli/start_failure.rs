@@ -35,6 +35,12 @@ pub fn start_failure(error: &StartError, config: &NodeConfig) -> Failure {
         StartError::Thread(_) => {
             (Exit::Failed, "system", "this machine".to_owned(), ("a limit of the system is reached", SHOW.to_owned()))
         }
+        StartError::Tls(_) => (
+            Exit::Usage,
+            "tls",
+            "the settings tls.ca, tls.cert and tls.key".to_owned(),
+            ("a file is missing, damaged, or belongs to another one", SHOW.to_owned()),
+        ),
         StartError::Insecure { address } => (
             Exit::Usage,
             "config",

@@ -21,15 +21,31 @@ pub(super) fn check(config: &NodeConfig, effective: &[Effective]) -> Result<(), 
             let what = format!("`allow_faults` refuses any address but loopback, and `{key}` is {listen}");
             return conflict(key, what, "faults are for tests on one machine");
         }
-        if !listen.is_loopback() && !config.insecure {
-            let what = format!("`{key}` is {listen}: beyond loopback, without TLS, anybody could read and write");
+        if !listen.is_loopback() && !config.insecure && key == "listen.admin" {
+            let what =
+                format!("`{key}` is {listen}: health and metrics are in the clear, for anybody who reaches them");
             return conflict(key, what, "listen on loopback, or say `insecure = true` in a network that you trust");
+        }
+        if !listen.is_loopback() && !config.insecure && config.tls.files().is_none() {
+            let what = format!("`{key}` is {listen}: beyond loopback, without TLS, anybody could read and write");
+            return conflict(
+                key,
+                what,
+                "give the node a certificate (`coppice cert node`), or say `insecure = true` in a network that you trust",
+            );
         }
         if listen.is_wildcard() && advertise.is_none() {
             let advertise = key.replace("listen", "advertise");
             let what = format!("`{key}` is the wildcard {listen}, which nobody can dial, and `{advertise}` is not set");
             return conflict(key, what, "a wildcard needs the address that others shall dial");
         }
+    }
+    let tls = [("tls.ca", &config.tls.ca), ("tls.cert", &config.tls.cert), ("tls.key", &config.tls.key)];
+    if let Some((missing, _)) = tls.iter().find(|(_, file)| file.is_none())
+        && let Some((given, _)) = tls.iter().find(|(_, file)| file.is_some())
+    {
+        let what = format!("`{given}` is set, and `{missing}` is not");
+        return conflict(given, what, "a node with TLS needs all of tls.ca, tls.cert and tls.key");
     }
     let open: Vec<_> = listens.iter().filter_map(|(key, listen, _)| Some((*key, (*listen)?))).collect();
     for (at, (key, listen)) in open.iter().enumerate() {

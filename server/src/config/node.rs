@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use coppice_client::tls::{Files, Own};
+
 use super::Address;
 
 /// Everything that one node is told at start. Topology is not here: it lives in replicated state (experience.md 4).
@@ -20,6 +22,8 @@ pub struct NodeConfig {
     pub listen: Listen,
     /// What others are told to dial, where that differs from `listen`.
     pub advertise: Advertise,
+    /// Certificates of the node; without them it speaks in the clear.
+    pub tls: TlsFiles,
     /// Allows listening beyond loopback without TLS and without an access file.
     pub insecure: bool,
     /// Allows the faults of the peer layer (cut, slow) and `dial_override`; loopback only.
@@ -76,6 +80,26 @@ pub struct Advertise {
     pub peer: Option<Address>,
     /// For browsers and scrapers.
     pub admin: Option<Address>,
+}
+
+/// Where the certificates of a node are: all of them are given, or none is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TlsFiles {
+    /// Authorities.
+    pub ca: Option<PathBuf>,
+    /// The node's certificate.
+    pub cert: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// For the library that reads them; none: the node speaks in the clear.
+    #[must_use]
+    pub fn files(&self) -> Option<Files> {
+        let (ca, cert, key) = (self.ca.clone()?, self.cert.clone()?, self.key.clone()?);
+        Some(Files { ca, own: Some(Own { cert, key }) })
+    }
 }
 
 /// The acceptor log.
@@ -175,6 +199,7 @@ impl NodeConfig {
             seeds: Vec::new(),
             listen: Listen { native: nowhere(), peer: nowhere(), admin: None },
             advertise: Advertise::default(),
+            tls: TlsFiles::default(),
             insecure: false,
             allow_faults: false,
             dial_override: BTreeMap::new(),

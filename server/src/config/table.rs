@@ -9,8 +9,8 @@ use super::host;
 use super::node::{Flush, Keep, LogFormat, NodeConfig};
 use super::units::{GIB, KIB, MIB, TIB, parse_switch, show_rate, show_size, show_time};
 use super::values::{
-    DAY, HOUR, MILLISECOND, SECOND, address_or_off, addresses, count, filter, joined, label, memory, name_of, optional,
-    overrides, path, rate, show_optional, size, time, word,
+    DAY, HOUR, MILLISECOND, SECOND, address_or_off, addresses, count, file, filter, joined, label, memory, name_of,
+    optional, overrides, path, rate, show_file, show_optional, size, time, word,
 };
 use std::time::Duration;
 
@@ -106,12 +106,7 @@ pub(super) fn find(key: &str) -> Option<&'static Setting> {
 }
 
 /// Names that the design knows and this version does not: accepting one in silence would promise what is not done.
-pub(super) const LATER: [(&str, &str); 5] = [
-    ("tls", "TLS is not in this version: run on loopback, or beyond it with `insecure = true` in a trusted network"),
-    (
-        "peer_tls",
-        "TLS is not in this version: run on loopback, or beyond it with `insecure = true` in a trusted network",
-    ),
+pub(super) const LATER: [(&str, &str); 3] = [
     ("access_file", "users are replicated state, not a file: `coppice user add` says who may do what"),
     ("listen.resp", "the RESP door is not in this version: use the native port"),
     ("listen.etcd", "the etcd door is not in this version: use the native port"),
@@ -181,6 +176,27 @@ pub static NODE_SETTINGS: &[Setting] = &[
         meaning: "where health and metrics are found; needed if listen.admin is a wildcard",
         read: |c, t| optional(t).map(|v| c.advertise.admin = v),
         show: |c| show_optional(c.advertise.admin.as_ref()),
+    },
+    Setting {
+        key: "tls.ca",
+        default: DefaultValue::Text(""),
+        meaning: "authorities, in PEM, that sign the certificates of nodes and clients; reread when it changes",
+        read: |c, t| file(t).map(|v| c.tls.ca = v),
+        show: |c| show_file(c.tls.ca.as_deref()),
+    },
+    Setting {
+        key: "tls.cert",
+        default: DefaultValue::Text(""),
+        meaning: "this node's certificate, in PEM: it names node.n1 and the hosts that clients dial",
+        read: |c, t| file(t).map(|v| c.tls.cert = v),
+        show: |c| show_file(c.tls.cert.as_deref()),
+    },
+    Setting {
+        key: "tls.key",
+        default: DefaultValue::Text(""),
+        meaning: "the private key of tls.cert, in PEM",
+        read: |c, t| file(t).map(|v| c.tls.key = v),
+        show: |c| show_file(c.tls.key.as_deref()),
     },
     Setting {
         key: "insecure",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -65,6 +65,16 @@ pub fn label(text: &str) -> Result<String, String> {
 /// A path that names something.
 pub fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("a path, not nothing".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+/// A file, or none.
+pub fn file(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
+/// How [`file`] is written.
+pub fn show_file(path: Option<&Path>) -> String {
+    path.map(|path| path.display().to_string()).unwrap_or_default()
 }
 
 /// Addresses separated by commas; none is a list too.

@@ -90,6 +90,9 @@ impl Control {
             }
             return Answer::Refused(format!("this is {} of cluster {} already", own.node, own.cluster));
         }
+        if let Some(Err(error)) = self.shared.tls().map(|tls| tls.must_name(assignment.node)) {
+            return Answer::Refused(format!("this node is to be {}: {error}", assignment.node));
+        }
         match self.home.adopt(assignment.cluster, assignment.node) {
             Ok(()) => {
                 if let Err(error) = self.open_log() {

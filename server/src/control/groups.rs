@@ -482,7 +482,8 @@ impl Shard {
         }
         let shared = Arc::clone(&self.shared);
         let hello = shared.hello(Purpose::Messages, Some(node));
-        let opening = Opening { hello, judge: Box::new(move |them| shared.judge(them)) };
+        let tls = shared.tls().cloned();
+        let opening = Opening { hello, tls, judge: Box::new(move |them| shared.judge(them)) };
         let link = Link::new(node, address);
         let shard = self.this();
         let gone = move |node| shard.borrow_mut().tell_gone(node);

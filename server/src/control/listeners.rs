@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use coppice_client::channel::{Channel, HandshakeError};
 use coppice_client::wire::{Frame, FrameDecoder, Kind};
-use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
@@ -44,9 +44,14 @@ impl Listeners {
     }
 }
 
+/// Clients whose TLS handshake is not over. One more ends the oldest of them: a handshake takes two round trips, so
+/// only the slow are in its way.
+const HANDSHAKES_MAX: usize = 256;
+
 /// Accepts clients, one shard after the other.
 pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
     let mut next = 0;
+    let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let Some(stream) = accept(&listener, shared.config.keepalive).await else { continue };
         // A full shard makes way by closing others, which takes a moment.
@@ -54,15 +59,80 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
             shared.metrics.shard(0).busy(Queue::Connections);
             continue;
         }
-        let Ok(stream) = stream.into_std() else { continue };
-        let shard = next % shared.shards();
+        let (shard, place) = (next % shared.shards(), Place::take(&shared));
         next += 1;
+        if shared.tls().is_none() {
+            place.give(Channel::Plain(stream), shard);
+            continue;
+        }
+        handshakes.retain(|handshake| !handshake.is_finished());
+        if handshakes.len() >= HANDSHAKES_MAX
+            && let Some(oldest) = handshakes.pop_front()
+        {
+            oldest.abort();
+        }
+        let handshake = tokio::task::spawn_local(async move {
+            let timeout = place.0.config.handshake_timeout;
+            if let Ok(Some(channel)) = tokio::time::timeout(timeout, secure(&place.0, stream)).await {
+                place.give(channel, shard);
+            }
+        });
+        handshakes.push_back(handshake.abort_handle());
+    }
+}
+
+/// A connection of a client, counted until it is dropped or given to a shard.
+struct Place(Arc<Shared>);
+
+impl Place {
+    fn take(shared: &Arc<Shared>) -> Place {
         shared.connection_opened();
-        if shared.sender(shard).push(Lane::Client, ToShard::Client(stream)).is_err() {
-            shared.connection_closed();
-            shared.metrics.shard(shard).busy(Queue::Mailbox);
+        Place(Arc::clone(shared))
+    }
+
+    /// The shard counts it from now on.
+    fn give(self, channel: Channel, shard: usize) {
+        let Ok(stream) = channel.park() else { return };
+        match self.0.sender(shard).push(Lane::Client, ToShard::Client(stream)) {
+            Ok(()) => self.0.connection_opened(),
+            Err(_) => self.0.metrics.shard(shard).busy(Queue::Mailbox),
         }
     }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connection_closed();
+    }
+}
+
+/// The TLS handshake of a client, if the node has certificates. Who speaks no TLS is told so.
+async fn secure(shared: &Shared, stream: TcpStream) -> Option<Channel> {
+    let from = stream.peer_addr().ok();
+    match Channel::accept_client(stream, shared.tls()).await {
+        Ok(channel) => return Some(channel),
+        Err(HandshakeError::NoTls(stream)) => {
+            refuse(Channel::Plain(stream), "this port speaks TLS: give the authority's certificate (--tls-ca FILE)")
+                .await;
+        }
+        Err(HandshakeError::Failed(error)) => tracing::info!(?from, %error, "a client's TLS handshake failed"),
+    }
+    None
+}
+
+/// The TLS handshake of a node, if there are certificates.
+async fn secure_node(shared: &Shared, stream: TcpStream) -> Option<Channel> {
+    let from = stream.peer_addr().ok();
+    match Channel::accept_node(stream, shared.tls()).await {
+        Ok(channel) => return Some(channel),
+        Err(HandshakeError::NoTls(stream)) => {
+            tracing::warn!(?from, "somebody speaks no TLS at the port of other nodes");
+            refuse(Channel::Plain(stream), "this is the port of other nodes, and they speak TLS (tls.ca, tls.cert)")
+                .await;
+        }
+        Err(HandshakeError::Failed(error)) => tracing::warn!(?from, %error, "a node's TLS handshake failed"),
+    }
+    None
 }
 
 /// Connections of nodes that have not said who they are. One more ends the oldest of them: a node greets within a round
@@ -107,7 +177,7 @@ pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
 /// A connection whose ends have said who they are.
 pub(super) struct Proven {
     /// The connection.
-    pub stream: TcpStream,
+    pub stream: Channel,
     /// Came behind the greeting.
     pub received: BytesMut,
     /// What for.
@@ -117,7 +187,8 @@ pub(super) struct Proven {
 }
 
 /// Hears who is calling and says who answers, or refuses.
-async fn greet(shared: &Shared, mut stream: TcpStream) -> Option<Proven> {
+async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
+    let mut stream = secure_node(shared, stream).await?;
     let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
     let frame = match handshake::read_frame(&mut stream, &mut decoder).await {
         Ok(frame) => frame,
@@ -129,7 +200,8 @@ async fn greet(shared: &Shared, mut stream: TcpStream) -> Option<Proven> {
     };
     let own = shared.presence();
     let judged = handshake::read_hello(&frame).and_then(|hello| {
-        let judged = handshake::admit(&hello, own.as_ref(), &shared.map());
+        let judged = handshake::certified(&hello, stream.names());
+        let judged = judged.and_then(|()| handshake::admit(&hello, own.as_ref(), &shared.map()));
         let judged = judged.and_then(|()| match &hello.from {
             Some(them) if hello.purpose != Purpose::Forming => shared.judge(them),
             _ => Ok(()),
@@ -156,7 +228,7 @@ async fn greet(shared: &Shared, mut stream: TcpStream) -> Option<Proven> {
 async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, questions: Rc<Semaphore>) {
     if proven.purpose == Purpose::Messages {
         let Proven { stream, received, from: Some(them), .. } = proven else { return };
-        let Ok(stream) = stream.into_std() else { return };
+        let Ok(stream) = stream.park() else { return };
         let input = ToShard::Peer { node: them.node, stream, received };
         // A full mailbox closes the connection; the other node tries again.
         _ = shared.sender(shard).push(Lane::Client, input);
@@ -219,10 +291,10 @@ async fn answer(shared: &Arc<Shared>, mut proven: Proven) {
     _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&frame)).await;
 }
 
-async fn refuse(mut stream: TcpStream, text: &str) {
+async fn refuse(mut stream: Channel, text: &str) {
     let telling = async {
         _ = stream.write_all(&handshake::refusal(text)).await;
-        _ = stream.shutdown().await;
+        stream.shutdown().await;
     };
     _ = tokio::time::timeout(ANSWER_TIMEOUT, telling).await;
 }

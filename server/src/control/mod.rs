@@ -5,6 +5,7 @@
 
 mod admin;
 mod bounds;
+mod certificates;
 mod coalesced;
 mod digests;
 mod forks;
@@ -50,6 +51,7 @@ use crate::residents::Residents;
 use crate::shard::{Shard, ToShard};
 use crate::shared::Shared;
 
+pub(crate) use certificates::RETIRE_WITHIN;
 pub use forming::addresses;
 pub use listeners::Listeners;
 
@@ -144,6 +146,8 @@ pub struct Control {
     pub(super) failed: Arc<dyn Fn(String) + Send + Sync>,
     /// Whether the disk was filled to the reserve at the last look around.
     disk_was_full: bool,
+    /// Connections that began with older certificates end since then.
+    retiring_since: Option<std::time::Instant>,
     /// Instances that were decided here at the last look around.
     decided: u64,
     /// When the other nodes were asked last.
@@ -180,6 +184,7 @@ impl Control {
             rates: Rates::default(),
             flush: Arc::default(),
             disk_was_full: false,
+            retiring_since: None,
             failed,
             decided: 0,
             surveyed: None,
@@ -325,6 +330,7 @@ impl Control {
         self.sample_rates();
         self.publish_node();
         self.check_memory();
+        self.look_at_certificates();
         self.start_checkpoints();
         self.ask_for_states();
         self.save_children();

@@ -5,13 +5,14 @@
 //! and receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpStream as StdTcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::KeyRange;
+use coppice_client::channel::BlockingChannel;
 use coppice_client::wire::{FrameDecoder, MapVersion, NodeId, PartitionId};
 use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
@@ -350,8 +351,8 @@ pub(super) async fn send(shared: &Arc<Shared>, mut proven: Proven) {
         shard.groups.get(&get.group).map(|group| snapshot::take(&group.replica))
     });
     let Some(Some(taken)) = taken.await else { return };
-    let Ok(stream) = proven.stream.into_std() else { return };
-    if stream.set_nonblocking(false).is_err() || taken.head.instance < get.instance {
+    let Ok(stream) = proven.stream.park().and_then(|parked| parked.blocking(SILENCE_MAX)) else { return };
+    if taken.head.instance < get.instance {
         return;
     }
     let (sender, sent) = oneshot::channel();
@@ -368,8 +369,7 @@ pub(super) async fn send(shared: &Arc<Shared>, mut proven: Proven) {
     }
 }
 
-fn send_all(mut stream: StdTcpStream, taken: &Taken) -> io::Result<()> {
-    stream.set_write_timeout(Some(SILENCE_MAX))?;
+fn send_all(mut stream: BlockingChannel, taken: &Taken) -> io::Result<()> {
     let mut put = |tag: u8, content: &[u8]| {
         let mut body = BytesMut::with_capacity(content.len() + 1);
         body.put_u8(tag);
@@ -440,10 +440,11 @@ pub(super) fn fetch(
     admit: impl FnOnce(&Head) -> bool,
 ) -> Result<Loaded, FetchError> {
     let (group, instance) = (*group, *instance);
-    let mut stream = connect(address)?;
+    let stream = connect(address)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     _ = stream.set_nodelay(true);
+    let mut stream = BlockingChannel::to_node(stream, shared.tls(), *from)?;
     let hello = shared.hello(Purpose::Snapshot, Some(*from));
     handshake::dial_blocking(&mut stream, &hello, |them| shared.judge(them))?;
     let get = postcard::to_stdvec(&SnapshotGet { group, instance }).map_err(|_| FetchError::Garbage)?;
@@ -488,16 +489,14 @@ fn load(checkpoints: &Checkpoints, group: PartitionId) -> Result<Loaded, FetchEr
     Ok(machine_of(&checkpoint)?)
 }
 
-fn next_piece(stream: &mut StdTcpStream, decoder: &mut FrameDecoder) -> Result<(u8, Bytes), FetchError> {
-    let mut buffer = [0; 64 << 10];
+fn next_piece(stream: &mut BlockingChannel, decoder: &mut FrameDecoder) -> Result<(u8, Bytes), FetchError> {
     loop {
         if let Some(frame) = decoder.next_frame().map_err(|_| FetchError::Garbage)? {
             let tag = *frame.body.first().ok_or(FetchError::Garbage)?;
             return Ok((tag, frame.body.slice(1..)));
         }
-        match stream.read(&mut buffer)? {
-            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            count => decoder.feed(&buffer[..count]),
+        if stream.read_some(decoder.space())? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
     }
 }

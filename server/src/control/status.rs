@@ -224,7 +224,7 @@ impl Control {
     fn warnings(&self) -> Vec<String> {
         let config = &self.shared.config;
         let mut warnings = Vec::new();
-        if config.insecure {
+        if config.insecure && self.shared.tls().is_none() {
             warnings.push(match self.shared.access().is_on() {
                 false => "listens beyond loopback without TLS, and access control is off (insecure = true): whoever \
                           reaches the ports may do everything"

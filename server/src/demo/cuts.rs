@@ -110,7 +110,7 @@ impl Faults {
 
     fn admin_of(&self, number: u32) -> Admin {
         let endpoint = format!("127.0.0.1:{}", self.nodes.ports(number).native);
-        Admin::new([endpoint], Config { timeout: TELL_TIMEOUT, ..Config::default() })
+        Admin::new([endpoint], Config { timeout: TELL_TIMEOUT, ..super::certs::config(self.nodes.certs()) })
     }
 
     /// The state as the node sees it that sees most: the others may be cut off from it.

@@ -43,6 +43,13 @@ pub struct Faults {
 pub type Refused = String;
 
 impl Faults {
+    /// The flags of a verb that asks these nodes.
+    pub fn access(&self) -> Vec<String> {
+        let endpoints = ["--endpoints".to_owned(), self.endpoints.clone()];
+        let files = super::certs::of_client(self.nodes.certs());
+        endpoints.into_iter().chain(files.into_iter().flat_map(|(name, file)| [format!("--{name}"), file])).collect()
+    }
+
     /// The state of the cluster, if any node tells it.
     pub async fn status(&self) -> Option<Status> {
         if self.cuts.is_empty() { self.admin.status(false).await.ok() } else { self.status_of_most().await }
@@ -184,6 +191,9 @@ impl Faults {
         let mut command = Command::new(program);
         let arguments = if arguments.is_empty() { &["run".to_owned()] } else { arguments };
         command.args(arguments).env("COPPICE_ENDPOINTS", &self.endpoints).kill_on_drop(true);
+        for (name, file) in super::certs::of_client(self.nodes.certs()) {
+            command.env(format!("COPPICE_{}", name.replace('-', "_").to_ascii_uppercase()), file);
+        }
         let mut child = command.spawn().map_err(|error: io::Error| error.to_string())?;
         if let Some(pid) = child.id() {
             self.nodes.guard(pid).map_err(|error| error.to_string())?;

@@ -22,6 +22,9 @@ pub struct Manifest {
     pub partitions: u32,
     /// One entry per node.
     pub ports: Vec<NodePorts>,
+    /// Nodes and clients connect inside TLS, with the certificates in the directory.
+    #[serde(default)]
+    pub tls: bool,
 }
 
 /// A directory in use by one demo.
@@ -148,6 +151,12 @@ impl Home {
         self.path.join(format!("n{number}"))
     }
 
+    /// Where certificates are.
+    #[must_use]
+    pub fn certs(&self) -> PathBuf {
+        self.path.join("certs")
+    }
+
     /// Where the log of node `number` goes.
     #[must_use]
     pub fn log(&self, number: u32) -> PathBuf {
@@ -188,7 +197,7 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        Manifest { v: 1, partitions: 4, ports: vec![NodePorts::usual(1), NodePorts::usual(2)] }
+        Manifest { v: 1, partitions: 4, ports: vec![NodePorts::usual(1), NodePorts::usual(2)], tls: false }
     }
 
     #[test]

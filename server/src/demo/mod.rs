@@ -3,6 +3,7 @@
 //! The nodes are real processes of this same program. Everything that is done to the cluster goes over the wire or is
 //! a real signal; the demo knows nothing of how a node works.
 
+pub mod certs;
 mod cuts;
 mod faults;
 pub mod guard;

@@ -18,6 +18,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
+use super::certs::Certs;
 use super::guard::Guard;
 use super::home::Home;
 use super::ports::NodePorts;
@@ -72,6 +73,7 @@ pub struct Nodes {
     data: Vec<PathBuf>,
     logs: Vec<PathBuf>,
     guard: Option<Guard>,
+    certs: Option<Certs>,
     deaths: mpsc::UnboundedSender<Death>,
     slots: Vec<Slot>,
     /// A node that is restarted finds its ports free.
@@ -88,7 +90,7 @@ impl Nodes {
         program: &Path,
         home: &Home,
         ports: &[NodePorts],
-        held: HeldPorts,
+        (held, certs): (HeldPorts, Option<Certs>),
         deaths: mpsc::UnboundedSender<Death>,
     ) -> io::Result<Self> {
         let numbers = || (1_u32..).take(ports.len());
@@ -97,6 +99,7 @@ impl Nodes {
             data: numbers().map(|number| home.node(number)).collect(),
             logs: numbers().map(|number| home.log(number)).collect(),
             guard: Some(Guard::start(program, home.temporary.then_some(home.path.as_path()))?),
+            certs,
             deaths,
             slots: Vec::new(),
             _ports: held,
@@ -106,6 +109,12 @@ impl Nodes {
             nodes.slots.push(slot);
         }
         Ok(nodes)
+    }
+
+    /// Certificates; none: nodes are spoken to in the clear.
+    #[must_use]
+    pub fn certs(&self) -> Option<&Certs> {
+        self.certs.as_ref()
     }
 
     /// How many there are.
@@ -282,6 +291,9 @@ impl Nodes {
             .args(["--listen-admin", &local(ports.admin), "--seeds", &seeds.join(",")])
             // A demo that stops is gone within 2 s.
             .args(["--drain-timeout", "1s"]);
+        if let Some(certs) = &self.certs {
+            command.args(certs.flags_of_node(number));
+        }
         for (name, _) in std::env::vars_os() {
             let ours =
                 name.to_str().is_some_and(|name| name.starts_with("COPPICE_") && !VARIABLES_KEPT.contains(&name));

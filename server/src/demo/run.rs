@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coppice_client::wire::InitRequest;
-use coppice_client::{Admin, Client, Config};
+use coppice_client::{Admin, Client};
 use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::certs;
 use super::cuts::Cuts;
 use super::faults::{Faults, Refused, lows};
 use super::home::Home;
@@ -89,7 +90,7 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
         let peer = nodes.ports(number).peer;
         terminal.line(&format!("n{number} has lost its data (try: node replace n{number} 127.0.0.1:{peer} --yes)"))?;
     }
-    let client = Client::start(endpoints.split(','), Config::default());
+    let client = Client::start(endpoints.split(','), certs::config(nodes.certs()));
     let pulse = Pulse::start(&client, &lows);
     let partitions = lows.iter().map(|(id, _)| *id).collect();
     let mut faults = Faults { nodes, admin, pulse, partitions, endpoints, cuts: Cuts::default() };
@@ -117,7 +118,7 @@ struct Formed {
 /// those that belong to no cluster.
 async fn form(nodes: &mut Nodes, waiting: &[u32], partitions: u32, endpoints: &str) -> Result<Formed, Failure> {
     let context = errors::Context::of_demo(endpoints, FORM_TIMEOUT);
-    let admin = Admin::new(endpoints.split(','), Config::default());
+    let admin = Admin::new(endpoints.split(','), certs::config(nodes.certs()));
     let mut lost = Vec::new();
     if waiting.len() < nodes.count() as usize && !waiting.is_empty() && exists(&admin).await {
         lost = waiting.to_vec();
@@ -187,6 +188,12 @@ fn opening(nodes: &Nodes, home: &Home, partitions: usize, since: Instant, export
     lines.push(format!("ready in {} ms; {place}{memory}", since.elapsed().as_millis()));
     if let Some(endpoints) = export {
         lines.push(format!("the usual ports are taken: export COPPICE_ENDPOINTS={endpoints}"));
+    }
+    let files = certs::of_client(nodes.certs());
+    if !files.is_empty() {
+        let names =
+            files.iter().map(|(name, file)| format!("COPPICE_{}={file}", name.replace('-', "_").to_ascii_uppercase()));
+        lines.push(format!("nodes speak TLS: export {}", names.collect::<Vec<_>>().join(" ")));
     }
     lines.push(format!("next: {}coppice put apple red; coppice get apple; coppice scan a..b", path_export()));
     lines
@@ -329,7 +336,7 @@ async fn carry_out(
         PromptCommand::Wait(until) => faults.wait(*until).await,
         PromptCommand::Load(arguments) => faults.load(arguments).await,
         PromptCommand::Verb(words) => {
-            return crate::cli::at_prompt(words, &faults.endpoints, terminal.reads()).await.map(Ok);
+            return crate::cli::at_prompt(words, &faults.access(), terminal.reads()).await.map(Ok);
         }
         PromptCommand::Help => {
             let verbs = verbs();

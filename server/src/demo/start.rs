@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::certs::Certs;
 use super::home::{Home, HomeError, Manifest};
 use super::nodes::{Death, Life, Nodes};
 use super::ports::{self, NodePorts};
@@ -95,12 +96,18 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
     let program = std::env::current_exe().map_err(|error| system_failure(&error))?;
     let (sender, deaths) = mpsc::unbounded_channel();
     let since = Instant::now();
-    let mut nodes = Nodes::start(&program, &home, &ports, held, sender).map_err(|error| system_failure(&error))?;
+    let tls = resumed.as_ref().map_or(args.tls, |found| found.tls);
+    let count = u32::try_from(ports.len()).unwrap_or(u32::MAX);
+    let certs = tls.then(|| Certs::of(&home.certs(), count, |_| Vec::new())).transpose();
+    let certs = certs.map_err(|error| system_failure(&std::io::Error::other(error)))?;
+    let mut nodes =
+        Nodes::start(&program, &home, &ports, (held, certs), sender).map_err(|error| system_failure(&error))?;
     let spoken = all_spoken(&mut nodes, &home).await;
     // Written once all nodes have their ports: a directory whose nodes never ran is no demo's yet.
     let recorded = spoken.and_then(|waiting| {
         if resumed.is_none() {
-            home.record(&Manifest { v: 1, partitions, ports: ports.clone() }).map_err(|error| home_failure(&error))?;
+            home.record(&Manifest { v: 1, partitions, ports: ports.clone(), tls })
+                .map_err(|error| home_failure(&error))?;
         }
         Ok(waiting)
     });
@@ -142,13 +149,21 @@ fn same_as(args: &DemoArgs, found: &Manifest, home: &Home) -> Result<(), Failure
     let wrong = [("--nodes", args.nodes, count), ("--partitions", args.partitions, found.partitions)]
         .into_iter()
         .find(|(_, asked, is)| asked.is_some_and(|asked| asked != *is));
-    let Some((flag, asked, is)) = wrong else { return Ok(()) };
-    let asked = asked.unwrap_or_default();
     let directory = home.path.display().to_string();
+    let sentence = match wrong {
+        Some((flag, asked, is)) => {
+            let asked = asked.unwrap_or_default();
+            format!("demo: {flag} {asked} was asked for, and the cluster in this directory has {is}")
+        }
+        None if args.tls && !found.tls => {
+            "demo: --tls was asked for, and the cluster in this directory has no certificates".to_owned()
+        }
+        None => return Ok(()),
+    };
     Err(Failure {
         place: directory.clone(),
         ..Failure::usage(
-            format!("demo: {flag} {asked} was asked for, and the cluster in this directory has {is}"),
+            sentence,
             "a cluster that exists is resumed as it is",
             words::join(["coppice", "demo", "--data-dir", &directory]),
         )

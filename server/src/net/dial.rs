@@ -90,7 +90,7 @@ mod tests {
             async move { if number == 5 { Ok(number) } else { Err(io::ErrorKind::ConnectionRefused.into()) } }
         };
         let number = runtime.expect("a runtime").block_on(redial(attempt));
-        let (took, waits) = (begun.elapsed(), WAITS.iter().chain(WAITS.last()).sum());
+        let (took, waits) = (begun.elapsed(), WAITS.iter().chain(WAITS.last()).sum::<Duration>());
         assert!(number == 5 && took >= waits, "{number} after {took:?}");
     }
 

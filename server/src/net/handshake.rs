@@ -8,6 +8,7 @@ use std::io;
 
 use bytes::BytesMut;
 use coppice_client::map::{NodeState, PartitionMap};
+use coppice_client::tls::names::Names;
 use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::{ClusterId, Frame, FrameDecoder, Kind, NodeId, Refusal};
 use serde::{Deserialize, Serialize};
@@ -138,6 +139,22 @@ pub fn admit(hello: &PeerHello, own: Option<&Presence>, map: &PartitionMap) -> R
     Ok(())
 }
 
+/// Whether the dialer's certificate is that of the node that it says it is; none: connections are in the clear, and
+/// whoever reaches the port is believed. A process that belongs to no cluster yet shows a node's certificate too.
+///
+/// # Errors
+/// In words, for both.
+pub fn certified(hello: &PeerHello, names: Option<&Names>) -> Result<(), String> {
+    let Some(names) = names else { return Ok(()) };
+    match &hello.from {
+        _ if crate::mutant!(certificate_not_compared) => Ok(()),
+        Some(from) if names.is_node(from.node) => Ok(()),
+        Some(from) => Err(format!("your certificate is for {names}, and you say that you are {}", from.node)),
+        None if !names.nodes().is_empty() => Ok(()),
+        None => Err(format!("your certificate is for {names}, not for a node")),
+    }
+}
+
 /// Whether `node` is one of the cluster's. Before the first map any is that says so: the nodes that form it.
 ///
 /// # Errors
@@ -238,6 +255,7 @@ pub async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     judge: impl FnOnce(&Presence) -> Result<(), String>,
 ) -> Result<Option<Presence>, HandshakeError> {
     stream.write_all(&frame_of(peer_frame::HELLO, hello)).await?;
+    stream.flush().await?;
     let mut decoder = FrameDecoder::new(REFUSAL_BYTES_MAX);
     let frame = read_frame(stream, &mut decoder).await?;
     let judged = judge_answer(hello, &frame, &decoder, judge);

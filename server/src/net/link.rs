@@ -9,6 +9,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant as Clock};
 
+use coppice_client::channel::Channel;
+use coppice_client::tls::Tls;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -18,7 +20,6 @@ use super::codec::Body;
 use super::dial::{WAITS, reach, redial};
 use super::fault::Fault;
 use super::handshake::{self, HandshakeError, PeerHello, Presence};
-use super::incoming;
 use super::outbox::Outbox;
 use super::peer::{self, Envelope};
 use super::peer_frame;
@@ -53,10 +54,12 @@ struct State {
     /// Letters of this turn, not yet framed.
     letters: Body,
     outbox: Outbox,
-    stream: Option<Rc<TcpStream>>,
+    stream: Option<Rc<Channel>>,
     silence: Silence,
     /// Another connection is tried beside this one, which may be useless.
     doubted: bool,
+    /// Another connection takes over once it stands: this one began with certificates that have been replaced.
+    renewing: bool,
     /// This connection stands since [`Link::say_alive`].
     fresh: bool,
     /// A connection has stood, and nothing has been refused since.
@@ -82,6 +85,7 @@ impl Link {
             stream: None,
             silence: Silence::default(),
             doubted: false,
+            renewing: false,
             fresh: false,
             served: false,
             fault: Fault::default(),
@@ -126,6 +130,13 @@ impl Link {
     /// Loses all messages from now on, or holds each back for so long.
     pub fn set_fault(&self, cut: bool, delay: Duration) {
         self.state.borrow_mut().fault.set(cut, delay);
+        self.bell.notify_one();
+    }
+
+    /// Has another connection take over, as soon as it stands.
+    pub fn renew(&self) {
+        let mut state = self.state.borrow_mut();
+        state.renewing = state.stream.as_ref().is_some_and(|stream| stream.is_secured());
         self.bell.notify_one();
     }
 
@@ -274,7 +285,7 @@ impl Link {
     }
 
     /// Serves a connection until it ends.
-    async fn serve(&self, stream: Rc<TcpStream>, opening: &Opening) -> Ended {
+    async fn serve(&self, stream: Rc<Channel>, opening: &Opening) -> Ended {
         {
             let mut state = self.state.borrow_mut();
             state.stream = Some(Rc::clone(&stream));
@@ -292,13 +303,13 @@ impl Link {
                 if !current || state.closed {
                     break Ended::Lost;
                 }
-                if !state.doubted {
+                if !state.doubted && !state.renewing {
                     another = None;
                 } else if another.is_none() {
                     let address = state.address.clone();
                     another = Some(Box::pin(redial(move || open(address.clone(), opening))));
                 }
-                (!state.outbox.is_empty(), state.fault.due())
+                (!state.outbox.is_empty() || stream.is_unsent(), state.fault.due())
             };
             tokio::select! {
                 () = self.bell.notified() => {}
@@ -309,7 +320,11 @@ impl Link {
                     self.write();
                 }
                 opened = async { another.as_mut().expect("there is one").await }, if another.is_some() => {
-                    self.state.borrow_mut().silence.replaced();
+                    let mut state = self.state.borrow_mut();
+                    if !std::mem::take(&mut state.renewing) {
+                        state.silence.replaced();
+                    }
+                    drop(state);
                     break Ended::Replaced(opened);
                 }
                 ready = stream.readable() => {
@@ -326,8 +341,8 @@ impl Link {
     }
 
     /// The other node says something only to give an echo, or to refuse us.
-    fn hear(&self, stream: &TcpStream, decoder: &mut FrameDecoder) -> Heard {
-        match incoming::read(stream, decoder) {
+    fn hear(&self, stream: &Channel, decoder: &mut FrameDecoder) -> Heard {
+        match stream.read(decoder.space()) {
             Ok(0) => return Heard::End,
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
@@ -399,7 +414,7 @@ impl State {
     fn drop_connection(&mut self) {
         self.stream = None;
         self.silence.forget();
-        self.doubted = false;
+        (self.doubted, self.renewing) = (false, false);
         self.fault.forget();
         self.outbox.clear();
         self.body.take_pieces();
@@ -411,6 +426,8 @@ impl State {
 pub struct Opening {
     /// The first frame.
     pub hello: PeerHello,
+    /// Certificates; none: in the clear.
+    pub tls: Option<Tls>,
     /// Whether who answers may be talked to, beside being who is meant.
     pub judge: Box<dyn Fn(&Presence) -> Result<(), String>>,
 }
@@ -418,7 +435,7 @@ pub struct Opening {
 /// What came of a connection.
 enum Opened {
     /// Who is meant is there.
-    Stands(TcpStream),
+    Stands(Channel),
     /// One of the two refuses the other.
     Refused(String),
 }
@@ -428,15 +445,19 @@ async fn open(address: Address, opening: &Opening) -> io::Result<Opened> {
 }
 
 async fn connect(address: Address) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((address.host(), address.port())).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+    TcpStream::connect((address.host(), address.port())).await
 }
 
-async fn greet(mut stream: TcpStream, opening: &Opening) -> io::Result<Opened> {
-    match handshake::dial(&mut stream, &opening.hello, &opening.judge).await {
-        Ok(_) => Ok(Opened::Stands(stream)),
-        Err(HandshakeError::Io(error)) => Err(error),
+async fn greet(stream: TcpStream, opening: &Opening) -> io::Result<Opened> {
+    let opened = async {
+        let mut stream = Channel::to_node(stream, opening.tls.as_ref(), opening.hello.to).await?;
+        handshake::dial(&mut stream, &opening.hello, &opening.judge).await?;
+        Ok(stream)
+    };
+    match opened.await {
+        Ok(stream) => Ok(Opened::Stands(stream)),
+        // What a certificate proves, or fails to prove, does not change by asking again at once.
+        Err(HandshakeError::Io(error)) if error.kind() != io::ErrorKind::Other => Err(error),
         Err(error) => Ok(Opened::Refused(error.to_string())),
     }
 }

@@ -7,7 +7,6 @@ pub mod dial;
 pub mod eviction;
 pub mod fault;
 pub mod handshake;
-pub mod incoming;
 pub mod link;
 pub mod outbox;
 pub mod peer;

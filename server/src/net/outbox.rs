@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use bytes::{Buf, Bytes, BytesMut};
+use coppice_client::channel::Channel;
 use coppice_client::wire::PART_BYTES;
-use tokio::net::TcpStream;
 
 /// Pieces of at least this many bytes are queued as they are; below it, copying costs less than another slice.
 const KEEP_BYTES_MIN: usize = 2_048;
@@ -120,11 +120,11 @@ impl Outbox {
         }
     }
 
-    /// Writes until the socket would block or nothing is left. `Ok(true)`: all is written.
+    /// Writes until the socket would block or nothing is left. `Ok(true)`: all is written, and has left the channel.
     ///
     /// # Errors
     /// The socket's error; the connection is then of no further use.
-    pub fn write_to(&mut self, stream: &TcpStream) -> io::Result<bool> {
+    pub fn write_to(&mut self, stream: &Channel) -> io::Result<bool> {
         // While the socket takes nothing, small pieces gather in one buffer instead of one each turn.
         if !self.blocked {
             self.seal_tail();
@@ -134,7 +134,7 @@ impl Outbox {
                 self.seal_tail();
             }
             if self.pieces.is_empty() {
-                return Ok(true);
+                return stream.try_flush();
             }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let mut count = 0;
@@ -142,7 +142,7 @@ impl Outbox {
                 *slice = IoSlice::new(piece);
                 count += 1;
             }
-            match stream.try_write_vectored(&slices[..count]) {
+            match stream.write_vectored(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     self.blocked = false;
@@ -230,7 +230,8 @@ mod tests {
     #[tokio::test]
     async fn what_waits_for_a_socket_that_takes_nothing_pins_little_more_than_its_bytes() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let stream = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let stream = Channel::Plain(stream);
         let (mut far, _) = listener.accept().await.expect("it is accepted");
         let mut outbox = Outbox::default();
         let turn = |outbox: &mut Outbox, bytes: usize| {
@@ -266,7 +267,8 @@ mod tests {
     #[tokio::test]
     async fn what_is_left_of_a_piece_does_not_pin_what_was_written_of_it() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let stream = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let stream = Channel::Plain(stream);
         let (_far, _) = listener.accept().await.expect("it is accepted");
         let mut outbox = Outbox::default();
         outbox.push(Bytes::from(vec![7; 64 << 20]));

@@ -2,22 +2,33 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Instant as Clock;
+use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
+use coppice_client::channel::Channel;
 use coppice_client::wire::{FrameDecoder, NodeId};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
-use super::{incoming, peer, peer_frame};
+use super::{peer, peer_frame};
+use crate::control::RETIRE_WITHIN;
 use crate::multicast::letter;
 use crate::shard::Shard;
 
+/// How often it is asked whether the connection began with certificates that have been replaced.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 /// Reads `stream` until it ends. `received` came behind the greeting.
-pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: TcpStream, received: BytesMut) {
+pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: Channel, received: BytesMut) {
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
     decoder.feed(&received);
+    let (tls, mut looked, mut outdated_since) = (shard.borrow().shared.tls().cloned(), Clock::now(), None);
     loop {
+        if tls.is_some() && looked.elapsed() > LOOK_EVERY {
+            looked = Clock::now();
+            // The other node connects again at once, and shows its certificate to the new authorities.
+            if stream.is_outdated(tls.as_ref()) && outdated_since.get_or_insert(looked).elapsed() > RETIRE_WITHIN {
+                return;
+            }
+        }
         let (begun, stepped) = (Clock::now(), shard.borrow().stepped());
         let handed = hand_on(&shard, node, &mut decoder);
         shard.borrow().received(begun, stepped);
@@ -30,7 +41,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: TcpStrea
         if stream.readable().await.is_err() {
             return;
         }
-        match incoming::read(&stream, &mut decoder) {
+        match stream.read(decoder.space()) {
             Ok(0) => return,
             Ok(_) => shard.borrow().heard(node),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}

@@ -8,6 +8,8 @@
 mod door;
 mod state;
 
+mod secured;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,18 +17,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use bytes::{Bytes, BytesMut};
+use coppice_client::channel::Channel;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     ClientId, CommandRefusal, CommandsRequest, Completed, Frame, FrameDecoder, Kind, PackReply, PartitionId,
     Refusal as Refused, Request as Asked,
 };
 use coppice_ordering::Time;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+pub use self::secured::turn_away;
 use super::arriving::Arriving;
 use super::eviction::Candidate;
-use super::incoming;
 use super::outbox::Outbox;
 use super::progress::Progress;
 use super::streams::Streams;
@@ -86,7 +88,7 @@ fn new_account(shared: &Shared, client: ClientBytes) -> Account {
 /// One client's connection, shared by its task and the shard's turn.
 pub struct Connection {
     id: u64,
-    stream: TcpStream,
+    stream: Channel,
     state: RefCell<State>,
     /// Something to write at the end of the turn.
     dirty: Cell<bool>,
@@ -129,12 +131,14 @@ struct State {
     scan_bytes: usize,
     /// No more is read; what is queued is still written.
     closing: bool,
+    /// It ends as soon as nothing waits on it: the certificates that it began with have been replaced.
+    retiring: bool,
     shared: Arc<Shared>,
 }
 
 impl Connection {
     /// A connection over `stream`.
-    pub fn new(id: u64, stream: TcpStream, shared: Arc<Shared>) -> Rc<Connection> {
+    pub fn new(id: u64, stream: Channel, shared: Arc<Shared>) -> Rc<Connection> {
         let account = new_account(&shared, ClientBytes::default());
         let state = RefCell::new(State {
             client: None,
@@ -156,6 +160,7 @@ impl Connection {
             parts: Streams::default(),
             scan_bytes: 0,
             closing: false,
+            retiring: false,
             shared,
         });
         let (dirty, control, heard) = (Cell::new(false), Cell::new(0), Cell::new(Clock::now()));
@@ -334,7 +339,7 @@ impl Connection {
     /// Whether the client has taken nothing of what waits for it for so long (`limits.stalled_reader`).
     fn has_stalled(&self, now: Time, longest: Duration) -> bool {
         let mut state = self.state.borrow_mut();
-        let (taken, waits) = (state.outbox.taken(), !state.outbox.is_empty());
+        let (taken, waits) = (state.outbox.taken(), !state.outbox.is_empty() || self.stream.is_unsent());
         state.progress.stalled(now, taken, waits, longest)
     }
 }
@@ -362,10 +367,12 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
         let (pending, finished, greeted, unread) = {
             let state = connection.state.borrow();
             let idle = state.waiting.is_empty() && state.answers.is_empty();
+            let leaves = draining.is_draining() || (state.retiring && state.parts.is_empty());
             let sends = state.ranges.may_send() || state.parts.may_send();
-            let pending = !state.outbox.is_empty() || (sends && draining.may_scan(state.scan_bytes));
-            let finished = state.outbox.is_empty() && (state.closing || (draining.is_draining() && idle));
-            (pending, finished, state.client.is_some(), !state.outbox.is_empty())
+            let unsent = !state.outbox.is_empty() || connection.stream.is_unsent();
+            let pending = unsent || (sends && draining.may_scan(state.scan_bytes));
+            let finished = !unsent && (state.closing || (leaves && idle));
+            (pending, finished, state.client.is_some(), unsent)
         };
         if finished {
             break;
@@ -425,7 +432,7 @@ fn receive(
 ) -> bool {
     let begun = Clock::now();
     let stepped = shard.borrow().stepped();
-    match incoming::read(&connection.stream, decoder) {
+    match connection.stream.read(decoder.space()) {
         Ok(0) => return false,
         Ok(_) => {}
         Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
@@ -457,14 +464,6 @@ fn take_frames(
             }
         }
     }
-}
-
-/// Says to whoever finds no place that there is none.
-pub fn turn_away(mut stream: &std::net::TcpStream) {
-    let mut out = BytesMut::new();
-    translate::busy().encode(&mut out, 0);
-    // A fresh socket takes so little at once, or the client learns it from the end.
-    _ = stream.set_nonblocking(true).and_then(|()| std::io::Write::write(&mut stream, &out));
 }
 
 fn refuse_and_close(shard: &RefCell<Shard>, connection: &Connection, stream: u32, refusal: Refused) {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use coppice_client::channel::Channel;
 use coppice_client::map::{Addresses, PartitionMap};
 use coppice_client::wire::{
     AdminReply, AdminRequest, ClusterId, FrameDecoder, Kind, MapVersion, NodeId, NodeStatus, PartitionId, Refusal,
@@ -11,7 +12,6 @@ use coppice_client::wire::{
 };
 use coppice_ordering::{Configuration, Paxos};
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::handshake::{self, HandshakeError, PeerHello, Presence, Purpose};
@@ -346,8 +346,8 @@ async fn ask_as(
     let broken = |error: std::io::Error| AskError::Broken { address: address.to_owned(), text: error.to_string() };
     let refused = |text: String| AskError::Refused { address: address.to_owned(), text };
     let exchange = async {
-        let mut stream = TcpStream::connect(address).await.map_err(unreachable)?;
-        _ = stream.set_nodelay(true);
+        let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+        let mut stream = Channel::to_node(stream, shared.tls(), hello.to).await.map_err(unreachable)?;
         match handshake::dial(&mut stream, hello, |them| shared.judge(them)).await {
             Ok(_) => {}
             Err(HandshakeError::Io(error)) => return Err(broken(error)),

@@ -26,12 +26,12 @@ mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
-use std::net::TcpStream as StdTcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
+use coppice_client::channel::Parked;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::Time;
@@ -68,13 +68,13 @@ pub enum ToShard {
     /// Messages for groups of this shard that arrived at another one.
     Peers(Vec<Envelope>),
     /// A client connected.
-    Client(StdTcpStream),
+    Client(Parked),
     /// A node connected, said who it is, and perhaps more already.
     Peer {
         /// Who.
         node: NodeId,
         /// Its connection.
-        stream: StdTcpStream,
+        stream: Parked,
         /// What came behind the greeting.
         received: BytesMut,
     },
@@ -349,12 +349,12 @@ impl Shard {
         }
     }
 
-    fn add_client(&mut self, stream: StdTcpStream) {
+    fn add_client(&mut self, stream: Parked) {
+        let Ok(stream) = stream.resume() else { return self.shared.connection_closed() };
         if self.shared.connections() > self.shared.config.limits.connections && !self.make_way() {
             self.shared.connection_closed();
             return crate::net::public::turn_away(&stream);
         }
-        let Some(stream) = adopt(stream) else { return self.shared.connection_closed() };
         self.next_connection += 1;
         let id = Origin::connection(self.index, self.next_connection);
         let connection = Connection::new(id, stream, Arc::clone(&self.shared));
@@ -373,8 +373,8 @@ impl Shard {
         !give_way.is_empty()
     }
 
-    fn add_peer(&mut self, node: NodeId, stream: StdTcpStream, received: BytesMut) {
-        let Some(stream) = adopt(stream) else { return };
+    fn add_peer(&mut self, node: NodeId, stream: Parked, received: BytesMut) {
+        let Ok(stream) = stream.resume() else { return };
         self.shared.heard(node, self.now(), true);
         self.shared.set_node_full(node, false);
         tokio::task::spawn_local(crate::net::peer_in::serve(self.this(), node, stream, received));
@@ -499,11 +499,6 @@ pub fn pin(index: usize) {
     if let Some(core) = cores.get(index % cores.len().max(1)) {
         core_affinity::set_for_current(*core);
     }
-}
-
-fn adopt(stream: StdTcpStream) -> Option<tokio::net::TcpStream> {
-    stream.set_nonblocking(true).ok()?;
-    tokio::net::TcpStream::from_std(stream).ok()
 }
 
 /// Runs a shard on this thread until `stop` rings.

@@ -17,5 +17,6 @@ mod operate;
 mod readme;
 mod reshaping;
 mod support;
+mod tls;
 mod users;
 mod verbs;

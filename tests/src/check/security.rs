@@ -16,11 +16,22 @@ enum By {
 /// The package without `coppice-`, its test target (`lib`: its unit tests), and what stands in the tests' names.
 type Test = (&'static str, &'static str, &'static str);
 
-const NO_TLS: &str = "there are no certificates: beyond loopback a node listens with insecure = true only";
-
 /// The rows, in order; what a row expects beyond what exists is a row of its own.
 const ROWS: &[(&str, By)] = &[
-    ("nodes speak TLS and know each other by certificate", By::Missing(NO_TLS)),
+    (
+        "nodes speak TLS and know each other by certificate: none, foreign, expired and misnamed ones are refused",
+        By::Tests(&[
+            ("client", "lib", "certificates_that_prove_nothing_are_refused_in_words"),
+            ("client", "lib", "who_speaks_no_tls_is_told_so_and_the_reverse"),
+            ("server", "lib", "a_certificate_is_that_of_the_node_that_shows_it"),
+            ("server", "program", "clients_and_nodes_that_prove_nothing_are_told_what_is_wrong"),
+            ("server", "program", "a_node_is_who_its_certificate_says"),
+        ]),
+    ),
+    (
+        "keys are files of their owner, and are never printed or overwritten",
+        By::Tests(&[("server", "lib", "what_an_authority_signs_is_used_by_its_owner_alone_and_never_overwritten")]),
+    ),
     (
         "clients have roles, for all keys or for a prefix: each role and each request, ranges across a border",
         By::Tests(&[
@@ -31,7 +42,7 @@ const ROWS: &[(&str, By)] = &[
             ("client", "session_denied", "a_denied_call_takes_no_other_one_with_it"),
         ]),
     ),
-    ("clients show certificates", By::Missing(NO_TLS)),
+    ("a certificate stands for a user", By::Missing("roles go by token; the door knows the name in the certificate")),
     (
         "admin operations need the admin role; changes of users are judged where they are executed",
         By::Tests(&[
@@ -111,7 +122,13 @@ const ROWS: &[(&str, By)] = &[
         ]),
     ),
     ("noise at line rate harms nobody", By::Tests(&[("server", "program", "noise_at_every_port_harms_nobody")])),
-    ("certificates are reloaded", By::Missing(NO_TLS)),
+    (
+        "certificates are reloaded: no operation fails, and what cannot be used is not taken up",
+        By::Tests(&[
+            ("server", "program", "certificates_and_their_authority_are_replaced_under_load"),
+            ("client", "lib", "files_that_change_count_for_new_connections_and_bad_ones_do_not"),
+        ]),
+    ),
     (
         "a data directory belongs to one process and to no other user",
         By::Tests(&[

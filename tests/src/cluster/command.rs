@@ -103,6 +103,9 @@ pub struct Arguments {
     /// Allow what needs root: power loss on loop-mounted file systems; `cut` by the kernel, each node a host of its own
     #[arg(long)]
     root: bool,
+    /// Nodes and clients connect inside TLS, with certificates of the round's own
+    #[arg(long, conflicts_with = "endpoints")]
+    tls: bool,
     /// What was skipped or could not be decided is a failure
     #[arg(long)]
     strict: bool,
@@ -271,6 +274,7 @@ fn setup(
     let base = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
     let time = left.time.map_or(arguments.round, |time| time.min(arguments.round));
     Ok(Setup {
+        tls: arguments.tls,
         program,
         endpoints: arguments.endpoints.clone(),
         directory: base.join(format!("coppice-check-{}-{seed:x}", std::process::id())),

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use coppice_server::demo::certs::Certs;
 use coppice_server::local::HeldPorts;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -62,6 +63,8 @@ pub struct Plan {
     pub hosts: Vec<Host>,
     /// What each dials instead of the others' peer ports: `n2=127.0.0.1:9002,..`.
     pub overrides: Vec<String>,
+    /// Certificates; none: in the clear.
+    pub certs: Option<Certs>,
     /// Further flags of `coppice serve`.
     pub flags: Vec<String>,
     /// The program has failpoints: what it reaches of them is written down.
@@ -151,6 +154,11 @@ impl Nodes {
             nodes.waits(node)?;
         }
         Ok(nodes)
+    }
+
+    /// Certificates; none: nodes are spoken to in the clear.
+    pub fn certs(&self) -> Option<&Certs> {
+        self.plan.certs.as_ref()
     }
 
     /// How many there are, running or not.
@@ -351,6 +359,9 @@ impl Nodes {
             .args(["--listen-peer", &self.peer(node).to_string()])
             .args(["--listen-admin", "off", "--seeds", &seeds.join(","), "--drain-timeout", "1s"])
             .args(&self.plan.flags);
+        if let Some(certs) = &self.plan.certs {
+            command.args(certs.flags_of_node(node as u32 + 1));
+        }
         if !self.plan.hosts.is_empty() {
             command.arg("--insecure=true");
         }

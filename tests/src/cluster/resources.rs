@@ -231,8 +231,8 @@ impl Waiting {
 }
 
 /// Asks the nodes what waits every now and then, until `stop`.
-pub async fn watch(endpoints: Vec<String>, stop: Arc<AtomicBool>) -> Waiting {
-    let admin = Admin::new(endpoints, Config { timeout: Duration::from_secs(1), ..Config::default() });
+pub async fn watch(endpoints: Vec<String>, config: Config, stop: Arc<AtomicBool>) -> Waiting {
+    let admin = Admin::new(endpoints, Config { timeout: Duration::from_secs(1), ..config });
     let mut most = Waiting::default();
     while !stop.load(Ordering::Relaxed) {
         // Nodes that are down tell nothing.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ConfigRow, InitRequest, NodeId};
 use coppice_client::{Admin, Client, Config, Operation, Range, ReadMode};
+use coppice_server::demo::certs::{self, Certs};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -61,6 +62,8 @@ pub struct Setup {
     pub program: PathBuf,
     /// A cluster that runs already; empty: one of its own.
     pub endpoints: Vec<String>,
+    /// Its nodes and clients connect inside TLS.
+    pub tls: bool,
     /// For the nodes' data; made by the round.
     pub directory: PathBuf,
     /// For the history.
@@ -263,7 +266,8 @@ fn client_config(own: Option<&Own>) -> Config {
         proxies.map(|(node, proxy)| (NodeId(node as u32 + 1), proxy.address().to_string())).collect()
     });
     // A number is kept until the end of the round: its write is repeated as long.
-    Config { timeout: CALL_TIMEOUT, resume_keep: Duration::from_secs(3_600), dial_override, ..Config::default() }
+    let config = certs::config(own.and_then(|own| own.nodes.certs()));
+    Config { timeout: CALL_TIMEOUT, resume_keep: Duration::from_secs(3_600), dial_override, ..config }
 }
 
 /// Forms a cluster of our own; the map that the run begins with.
@@ -349,7 +353,13 @@ impl Own {
         let (segment, checkpoint) =
             if setup.kinds.contains(&Kind::Fail) { ("128KiB", "256KiB") } else { ("1MiB", "2MiB") };
         let flags = [["--log-keep", "all"], ["--log-segment-bytes", segment], ["--checkpoint-log-bytes", checkpoint]];
+        let host = |number: u32| hosts.get(number as usize - 1).map(|host: &Host| host.address.to_string());
+        let certificates = setup.directory.join("certs");
+        let of_hosts = |number| host(number).into_iter().collect();
+        let certs = setup.tls.then(|| Certs::of(&certificates, setup.nodes as u32, of_hosts)).transpose();
+        let certs = certs.map_err(io::Error::other)?;
         let plan = Plan {
+            certs,
             program: setup.program.clone(),
             directory: setup.directory.clone(),
             overrides: overrides.collect(),
@@ -386,12 +396,17 @@ impl Load<'_> {
         let stop = Arc::new(AtomicBool::new(false));
         let watching = own.is_some().then(|| {
             let _inside = self.runtime.enter();
-            self.runtime.spawn(watch(self.endpoints.clone(), Arc::clone(&stop)))
+            self.runtime.spawn(watch(self.endpoints.clone(), self.config.clone(), Arc::clone(&stop)))
         });
         let moves = [Kind::Map, Kind::Fail].iter().any(|kind| setup.kinds.contains(kind));
         let changes: Option<JoinHandle<Changes>> = moves.then(|| {
             let workload = Arc::clone(&self.workload);
-            self.runtime.spawn(change(self.endpoints.clone(), workload, setup.seed, Arc::clone(&stop)))
+            self.runtime.spawn(change(
+                (self.endpoints.clone(), self.config.clone()),
+                workload,
+                setup.seed,
+                Arc::clone(&stop),
+            ))
         });
         let limits = setup.limits;
         let enough = |count: u64| {
@@ -446,7 +461,7 @@ impl Load<'_> {
             disks: &own.disks,
             operator: Operator {
                 runtime: self.runtime,
-                admin: Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..Config::default() }),
+                admin: Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..self.config.clone() }),
             },
             workload: &self.workload,
             random: Random::of(setup.seed, 0xfa17),

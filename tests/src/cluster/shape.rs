@@ -41,8 +41,13 @@ pub struct Changes {
 }
 
 /// Changes the map until `stop`.
-pub async fn change(endpoints: Vec<String>, workload: Arc<Workload>, seed: u64, stop: Arc<AtomicBool>) -> Changes {
-    let config = Config { timeout: Duration::from_secs(1), ..Config::default() };
+pub async fn change(
+    (endpoints, config): (Vec<String>, Config),
+    workload: Arc<Workload>,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> Changes {
+    let config = Config { timeout: Duration::from_secs(1), ..config };
     let admin = Admin::new(endpoints, config);
     let mut random = Random::of(seed, 0x5a9e);
     let mut changes = Changes::default();

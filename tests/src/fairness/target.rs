@@ -55,6 +55,7 @@ impl Target {
         let memory = format!("{memory_limit_mib}MiB");
         let flags = ["--memory-limit", &memory, "--log-disk-reserve", "0", "--handshake-timeout", "2s"];
         let plan = Plan {
+            certs: None,
             program,
             directory: directory.clone(),
             ports,

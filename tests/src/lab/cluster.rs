@@ -155,6 +155,7 @@ fn launch(program: &Path, directory: &Path, shape: Shape) -> io::Result<Cluster>
         dialled.map(|to| format!("n{}={}", to + 1, links.address((from, to)))).collect::<Vec<_>>().join(",")
     });
     let plan = Plan {
+        certs: None,
         program: program.to_owned(),
         directory: directory.to_owned(),
         overrides: overrides.collect(),

@@ -19,7 +19,18 @@ const ROOMS: &[Room] = &[
     Room {
         name: "coppice-client",
         ours: &["coppice-btree"],
-        outside: &["bytes", "crc32c", "postcard", "serde", "serde_json", "thiserror", "tokio", "toml"],
+        outside: &[
+            "bytes",
+            "crc32c",
+            "postcard",
+            "rustls",
+            "rustls-webpki",
+            "serde",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "toml",
+        ],
     },
     Room {
         name: "coppice-server",
@@ -39,6 +50,7 @@ const ROOMS: &[Room] = &[
             "mimalloc",
             "postcard",
             "prometheus-client",
+            "rcgen",
             "rustix",
             "serde",
             "serde_json",

@@ -47,7 +47,7 @@ impl Contact {
         drop(guard);
         // A load that meets keys which are there asks for each pair of its own.
         let options = Options { slots: CALLS_MAX, ..options.clone() };
-        let driver = Driver::new(options.session(unique_seed()));
+        let driver = Driver::new(options.session(unique_seed()), options.tls.clone());
         Ok(Contact { clock, driver, told: Vec::new(), timeout: options.timeout, runtime })
     }
 

@@ -9,6 +9,7 @@ use coppice_client::command::{Answer, Output};
 use coppice_client::error::Error;
 use coppice_client::session::{CallKey, ConnectionId, Effect, Input, Request, Session, SubmitError};
 use coppice_client::time::Time;
+use coppice_client::tls::Tls;
 use coppice_client::wire::{Part, Position};
 use std::collections::BTreeMap;
 use std::task::Context;
@@ -26,6 +27,7 @@ pub enum Told {
 #[derive(Debug)]
 pub struct Driver {
     session: Session,
+    tls: Option<Tls>,
     sockets: BTreeMap<ConnectionId, Socket>,
     effects: Vec<Effect>,
     /// Ranges under way by token, for credit.
@@ -35,8 +37,8 @@ pub struct Driver {
 
 impl Driver {
     /// Connects to nothing before the first call.
-    pub fn new(session: Session) -> Driver {
-        Driver { session, sockets: BTreeMap::new(), effects: Vec::new(), ranges: BTreeMap::new(), dirty: false }
+    pub fn new(session: Session, tls: Option<Tls>) -> Driver {
+        Driver { session, tls, sockets: BTreeMap::new(), effects: Vec::new(), ranges: BTreeMap::new(), dirty: false }
     }
 
     /// The session, to look at.
@@ -121,7 +123,9 @@ impl Driver {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
-                Effect::Connect { connection, address } => drop(self.sockets.insert(connection, Socket::open(address))),
+                Effect::Connect { connection, address } => {
+                    self.sockets.insert(connection, Socket::open(address, self.tls.clone()));
+                }
                 Effect::Send { connection, bytes } => {
                     if let Some(socket) = self.sockets.get_mut(&connection) {
                         socket.send(bytes);

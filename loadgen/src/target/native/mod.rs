@@ -16,6 +16,7 @@ use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Request as Call, Session};
+use coppice_client::tls::Tls;
 use coppice_client::wire::{ClientId, Part};
 use driver::{Driver, Told};
 use recording::Recording;
@@ -47,6 +48,8 @@ pub struct Options {
     pub token: Option<Token>,
     /// The most requests under way: slots are below it.
     pub slots: u32,
+    /// Certificates; none: in the clear.
+    pub tls: Option<Tls>,
 }
 
 impl Options {
@@ -64,6 +67,7 @@ impl Options {
             reads: self.reads,
             collects: self.collects,
             token: self.token.clone(),
+            tls: self.tls.clone(),
             ..defaults
         }
     }
@@ -98,7 +102,7 @@ impl Native {
         let guard = runtime.enter();
         let clock = Clock::new(epoch).map_err(|e| e.to_string())?;
         drop(guard);
-        let session = |_| Driver::new(options.session(unique_seed()));
+        let session = |_| Driver::new(options.session(unique_seed()), options.tls.clone());
         Ok(Native {
             clock,
             drivers: (0..options.connections.max(1)).map(session).collect(),

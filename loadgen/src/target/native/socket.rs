@@ -1,14 +1,14 @@
-//! One TCP connection of a session: opening, frames in, bytes out, never waiting.
+//! One connection of a session: opening, frames in, bytes out, never waiting.
 
 use bytes::Bytes;
+use coppice_client::channel::Channel;
+use coppice_client::tls::Tls;
 use coppice_client::wire::{Frame, FrameDecoder};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::io::{ErrorKind, IoSlice};
-use std::pin::{Pin, pin};
+use std::io::IoSlice;
+use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 /// Buffers handed to one system call.
 const SLICES_MAX: usize = 64;
@@ -24,11 +24,11 @@ pub enum Event {
     Ended(String),
 }
 
-type Opening = Pin<Box<dyn Future<Output = std::io::Result<TcpStream>>>>;
+type Opening = Pin<Box<dyn Future<Output = std::io::Result<Channel>>>>;
 
 enum State {
     Opening(Opening),
-    Open(TcpStream),
+    Open(Channel),
     Ended,
 }
 
@@ -45,20 +45,11 @@ impl std::fmt::Debug for Socket {
     }
 }
 
-async fn open(address: String) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
 impl Socket {
     /// Begins to connect to `host:port`.
-    pub fn open(address: String) -> Socket {
-        Socket {
-            state: State::Opening(Box::pin(open(address))),
-            decoder: FrameDecoder::of_answers(),
-            out: VecDeque::new(),
-        }
+    pub fn open(address: String, tls: Option<Tls>) -> Socket {
+        let opening = async move { Channel::connect(&address, tls.as_ref()).await };
+        Socket { state: State::Opening(Box::pin(opening)), decoder: FrameDecoder::of_answers(), out: VecDeque::new() }
     }
 
     /// Queues whole frames.
@@ -96,29 +87,27 @@ impl Socket {
         let Socket { state: State::Open(stream), out, .. } = self else { return Ok(()) };
         while !out.is_empty() {
             let sent = match out.len() {
-                1 => stream.try_write(&out[0]),
+                1 => stream.poll_write_more(cx, &[IoSlice::new(&out[0])]),
                 _ => {
                     let slices: Vec<IoSlice<'_>> = out.iter().take(SLICES_MAX).map(|b| IoSlice::new(b)).collect();
-                    stream.try_write_vectored(&slices)
+                    stream.poll_write_more(cx, &slices)
                 }
             };
             match sent {
-                Ok(count) => written(out, count),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => match stream.poll_write_ready(cx) {
-                    Poll::Ready(ready) => ready?,
-                    Poll::Pending => return Ok(()),
-                },
-                Err(error) => return Err(error),
+                Poll::Ready(count) => written(out, count?),
+                Poll::Pending => return Ok(()),
             }
         }
-        Ok(())
+        match stream.poll_sent(cx) {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => Ok(()),
+        }
     }
 
     fn read(&mut self, cx: &mut Context<'_>, event: &mut impl FnMut(Event)) -> std::io::Result<()> {
         let State::Open(stream) = &mut self.state else { return Ok(()) };
         loop {
-            let poll = pin!(stream.read_buf(self.decoder.space())).poll(cx);
-            match poll {
+            match stream.poll_read_more(cx, self.decoder.space()) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(0)) => return Err(std::io::Error::other("the node closed the connection")),
                 Poll::Ready(read) => drop(read?),

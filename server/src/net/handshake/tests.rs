@@ -102,3 +102,25 @@ fn the_longest_greeting_fits_and_other_versions_and_garbage_are_named() {
     let said = read_hello(&decoded(&peer_frame::frame(peer_frame::MESSAGES, &[])));
     assert!(said.is_err_and(|text| text.contains("does not open a connection between nodes")));
 }
+
+#[test]
+fn a_certificate_is_that_of_the_node_that_shows_it() {
+    let says = |node: Option<u32>| hello(Purpose::Messages, node.map(|node| presence(OURS, node)), Some(2));
+    let of_node = Names::new(vec![NodeId(1)], None);
+    let of_client = Names::new(Vec::new(), Some("alice".into()));
+    assert_eq!(certified(&says(Some(1)), None), Ok(()), "in the clear");
+    assert_eq!(certified(&says(Some(1)), Some(&of_node)), Ok(()));
+    assert_eq!(certified(&says(None), Some(&of_node)), Ok(()), "it belongs to no cluster yet");
+    let refused = |hello: &PeerHello, names: &Names| certified(hello, Some(names)).expect_err("a refusal");
+    let sentence = "your certificate is for node.n1, and you say that you are n3";
+    assert_eq!(refused(&says(Some(3)), &of_node), sentence);
+    assert!(refused(&says(Some(1)), &of_client).starts_with("your certificate is for client.alice"));
+    assert_eq!(refused(&says(None), &of_client), "your certificate is for client.alice, not for a node");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_certificate_that_is_not_compared_is_caught() {
+    let test = "net::handshake::tests::a_certificate_is_that_of_the_node_that_shows_it";
+    crate::mutants::assert_caught("certificate_not_compared", test);
+}
