@@ -14,7 +14,7 @@
 //! | [`message::Phase2a`] | leader, members | ballot, instance, batch, decided_upto, released | `Phase2b` once durable |
 //! | [`message::Phase2b`] | acceptor, leader | ballot, a contiguous run of instances | |
 //! | [`message::Preempted`] | acceptor, proposer | the higher ballot | |
-//! | [`message::Heartbeat`] | leader, members | ballot, round number, decided_upto, released | `HeartbeatAck` |
+//! | [`message::Heartbeat`] | leader, members | ballot, round number, decided_upto, released | `HeartbeatAck`, which carries released too |
 //! | [`message::CatchUp`] | replica, replica | first instance wanted | `CatchUpReply` |
 //! | [`message::CatchUpReply`] | replica, replica | decided batches, or a snapshot offer | |
 //! | [`message::ReadPosition`] | follower, leader | a question | `ReadPositionReply`, once confirmed |

@@ -165,6 +165,8 @@ pub struct HeartbeatAck {
     pub durable_upto: Instance,
     /// The lease promised: no other ballot's `Phase1a` is answered for so long from now (ordering.md 7).
     pub lease: Duration,
+    /// As far as the sender knows: what is released stays so, and the leader need not hear the coordinator itself.
+    pub released: Option<Ticket>,
 }
 
 /// Replica to replica.

@@ -59,6 +59,8 @@ pub const PAXOS: &[&str] = &[
     "stands_without_room",
     "late_position_counts",
     "question_of_another_ballot",
+    "leader_deaf_to_watermarks",
+    "deaf_leader_is_mute",
 ];
 
 /// Every mutant of the multicast, in the order of reliability.md 6.
@@ -87,6 +89,14 @@ pub const MULTICAST: &[&str] = &[
 
 /// Every mutant of tickets that free themselves.
 pub const ESCAPE: &[&str] = &["escape_early"];
+
+/// Every mutant of who acknowledges a place, of who hears what is released, and of the order of a merge's two sides.
+pub const CUTS: &[&str] = &[
+    "follower_acknowledges_undecided",
+    "leader_alone_acknowledges",
+    "watermark_of_what_is_placed",
+    "join_sent_to_both",
+];
 
 /// Every mutant of the coordinator's repetitions.
 pub const REPEATS: &[&str] = &["place_wait_fixed"];

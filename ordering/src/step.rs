@@ -180,7 +180,7 @@ pub enum Effect {
         /// That entry.
         instance: Instance,
     },
-    /// Follower: the leader's released watermark grew (ordering.md 3).
+    /// The watermark grew by what another replica of the group said (ordering.md 3).
     Released {
         /// Grows.
         watermark: Ticket,

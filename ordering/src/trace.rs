@@ -69,6 +69,7 @@ impl fmt::Display for Message {
             }
             Message::HeartbeatAck(m) => {
                 write!(f, "HeartbeatAck {} beat {} durable {}", m.ballot, m.beat.0, m.durable_upto)?;
+                write!(f, "{}", Tickets(m.released))?;
                 if m.lease.is_zero() { Ok(()) } else { write!(f, " lease {:?}", m.lease) }
             }
             Message::CatchUp(m) => write!(f, "CatchUp from {}", m.from),

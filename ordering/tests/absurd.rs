@@ -170,7 +170,9 @@ fn absurdities(group: &Group) -> Vec<Message> {
     all.push(PreVote { attempt: u64::MAX, decided_upto: no }.into());
     all.push(Phase2b { ballot: known, first: Instance::ZERO, instance: no }.into());
     all.push(CatchUp { from: no, bytes_max: u32::MAX }.into());
-    all.push(HeartbeatAck { ballot: known, beat: Beat(1), durable_upto: no, lease: Duration::MAX }.into());
+    all.push(
+        HeartbeatAck { ballot: known, beat: Beat(1), durable_upto: no, lease: Duration::MAX, released: None }.into(),
+    );
     for instances in [vec![u64::MAX], vec![last.0 + (1 << 40)], vec![last.0 + 2, last.0 + 1], vec![last.0 + 1; 2]] {
         let accepted =
             |instance: &u64| AcceptedBatch { instance: Instance(*instance), ballot: known, batch: Batch::NoOp };
@@ -328,7 +330,7 @@ impl Random {
             }
             9 => {
                 let (beat, durable_upto, lease) = (Beat(self.number(9)), at(self), self.duration());
-                HeartbeatAck { ballot, beat, durable_upto, lease }.into()
+                HeartbeatAck { ballot, beat, durable_upto, lease, released: ticket(self) }.into()
             }
             10 => CatchUp { from: at(self), bytes_max: self.number(1) as u32 }.into(),
             11 => {

@@ -227,6 +227,7 @@ fn a_place_that_came_before_the_one_it_follows_is_sent_again_once_that_is_placed
         id: ChangeId(id),
         map: MapVersion(map),
         partitions: BTreeSet::from([P1]),
+        first: None,
         payload: Bytes::from_static(b"change"),
     };
     let work = |id: u64| Work::Change { id: ChangeId(id), payload: Bytes::from_static(b"change") };
@@ -324,7 +325,7 @@ fn a_repetition_by_time_is_the_oldest_alone_and_what_is_placed_doubles_it() {
     let mut desk = Desk::open(CoordinatorSettings { place_timeout: Duration::from_secs(60), ..Default::default() });
     for map in 2..22 {
         let partitions = BTreeSet::from([P1]);
-        let change = Change { id: ChangeId(map), map: MapVersion(map), partitions, payload: Bytes::new() };
+        let change = Change { id: ChangeId(map), map: MapVersion(map), partitions, first: None, payload: Bytes::new() };
         desk.step(Input::Change(change));
     }
     let again = |effects: Vec<Effect>| -> Vec<u64> {
@@ -362,6 +363,7 @@ fn a_split_waits_for_parent_and_child_and_is_never_voided() {
         id: ChangeId(9),
         map: MapVersion(2),
         partitions: BTreeSet::from([P1, child]),
+        first: None,
         payload: Bytes::from_static(b"split"),
     };
     let work = Work::Change { id: ChangeId(9), payload: Bytes::from_static(b"split") };
@@ -477,6 +479,70 @@ fn a_leader_tells_what_is_decided_until_it_is_released() {
 }
 
 /// Which test fails with which planted bug (reliability.md 6). Those that need a history to be seen have a script too.
+#[test]
+fn a_merge_is_sent_to_the_sealed_side_first() {
+    // ordering.md 8: "the sealed one first". P1 is sealed and without a majority; replies of P2 wait for nothing.
+    let mut desk = Desk::open(CoordinatorSettings::default());
+    let join = Change {
+        id: ChangeId(9),
+        map: MapVersion(2),
+        partitions: BTreeSet::from([P1, P2]),
+        first: Some(P1),
+        payload: Bytes::from_static(b"join"),
+    };
+    let work = || Work::Change { id: ChangeId(9), payload: Bytes::from_static(b"join") };
+    assert_eq!(desk.step(Input::Change(join)), [place(P1, 4, Some(1), work())]);
+    // What is behind it in P2 is not sent either: it would not count there. It holds up P3 for one timeout.
+    let parts = BTreeMap::from([(P2, share(5)), (P3, share(5))]);
+    let behind = desk.step(Input::Query(Query { id: QueryId(5), map: MapVersion(2), parts }));
+    assert_eq!(behind, [place(P3, 5, Some(3), queries(&[5])), cut(5, 5)]);
+    desk.step(placed(P3, 1, 5));
+    let to_p2 = |effects: &[Effect]| effects.iter().any(|e| matches!(e, Effect::Place { partition: P2, .. }));
+    for _ in 0..20 {
+        assert!(!to_p2(&desk.after(50, Input::Tick)) && !to_p2(&desk.step(Input::Resend(P2))));
+    }
+    let parts = BTreeMap::from([(P2, share(6)), (P3, share(6))]);
+    let next = desk.step(Input::Query(Query { id: QueryId(6), map: MapVersion(2), parts }));
+    assert_eq!(next, [aborted(6, Abort::Unplaced(P2))], "at once, while it stands behind the change");
+    // P1 is back: P2 gets the change, and the voided ticket that keeps the chain.
+    let effects = desk.step(placed(P1, 1, 4));
+    let chain = [place(P2, 4, Some(2), work()), place(P2, 5, Some(4), Work::Nothing)];
+    assert_eq!(effects.iter().filter(|e| matches!(e, Effect::Place { .. })).cloned().collect::<Vec<_>>(), chain);
+    let effects = desk.step(placed(P2, 1, 5));
+    let Some(Effect::Confirm(token)) = effects.first() else { panic!("{effects:?}") };
+    let effects = desk.step(Input::Confirmed(*token));
+    assert!(effects.contains(&Effect::Changed { id: ChangeId(9), ticket: ticket(1, 4) }), "{effects:?}");
+    assert_eq!(desk.coordinator.in_flight(), (0, 0));
+}
+
+#[test]
+fn a_follower_tells_what_is_decided_when_it_stays_unreleased() {
+    // ordering.md 4, step 5: the leader may be cut off from the coordinator.
+    let interval = Duration::from_millis(50);
+    let mut follower = Reporter::new(interval, Instance(3), Some(ticket(1, 1)));
+    follower.released(ticket(1, 1));
+    let mut now = Time::from_millis(100);
+    assert_eq!((follower.poll(now), follower.deadline()), (None, None));
+    follower.placed(Instance(4), ticket(1, 2));
+    assert_eq!(follower.poll(now), None);
+    now = now + 3 * interval;
+    assert_eq!(follower.poll(now), None, "it is not decided");
+    follower.decided(Instance(4));
+    assert_eq!(follower.poll(now), None, "the leader has an interval");
+    assert_eq!(follower.deadline(), Some(now + interval));
+    for intervals in [1, 4, 4] {
+        now = now + intervals * interval;
+        assert_eq!(follower.poll(now), Some(ticket(1, 2)));
+        assert_eq!((follower.poll(now), follower.watermark()), (None, Some(ticket(1, 1))));
+    }
+    follower.released(ticket(1, 2));
+    assert_eq!((follower.poll(now + 9 * interval), follower.deadline()), (None, None));
+    // Absurd ones move nothing (`paxos/validate.rs`).
+    follower.released(ticket(u64::MAX, 1));
+    assert_eq!(follower.watermark(), Some(ticket(1, 2)));
+    assert!(!follower.wants(ticket(1 << 40, 1)) && follower.wants(ticket(2, 1)));
+}
+
 #[cfg(feature = "mutants")]
 const CAUGHT_BY: &[(&str, &str)] = &[
     ("no_first_place", "a_new_ballot_begins_with_an_empty_ticket_for_every_partition"),
@@ -499,6 +565,10 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("cut_by_other_map", "a_split_waits_for_parent_and_child_and_is_never_voided"),
     ("split_released_early", "a_split_waits_for_parent_and_child_and_is_never_voided"),
     ("split_voided", "a_split_waits_for_parent_and_child_and_is_never_voided"),
+    ("follower_acknowledges_undecided", "a_follower_tells_what_is_decided_when_it_stays_unreleased"),
+    ("leader_alone_acknowledges", "a_follower_tells_what_is_decided_when_it_stays_unreleased"),
+    ("watermark_of_what_is_placed", "a_follower_tells_what_is_decided_when_it_stays_unreleased"),
+    ("join_sent_to_both", "a_merge_is_sent_to_the_sealed_side_first"),
     ("place_wait_fixed", "a_round_little_longer_than_the_repetition_is_measured_before_all_of_them_are_aborted"),
 ];
 
@@ -507,7 +577,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
 fn every_mutant_is_caught_by_its_test() {
     use coppice_ordering::mutants;
     let mut caught: Vec<&str> = CAUGHT_BY.iter().map(|(mutant, _)| *mutant).collect();
-    let mut known = [mutants::MULTICAST, mutants::REPEATS].concat();
+    let mut known = [mutants::MULTICAST, mutants::CUTS, mutants::REPEATS].concat();
     caught.sort_unstable();
     known.sort_unstable();
     assert_eq!(caught, known);

@@ -57,6 +57,8 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("stands_without_room", "st10_a_leader_stays_while_no_log_has_room"),
     ("late_position_counts", "rd02_an_answer_to_an_earlier_run_answers_nothing"),
     ("question_of_another_ballot", "rd15_a_question_confirms_no_leader_whom_the_asker_has_left"),
+    ("leader_deaf_to_watermarks", "a_follower_tells_its_leader_what_is_released"),
+    ("deaf_leader_is_mute", "px13_a_deaf_leader_resigns"),
 ];
 
 /// They break liveness: a script that prints something else has caught them.
@@ -69,6 +71,8 @@ const LIVENESS: &[&str] = &[
     "rest_is_silence",
     "stands_without_room",
     "question_of_another_ballot",
+    "leader_deaf_to_watermarks",
+    "deaf_leader_is_mute",
 ];
 
 fn scripts() -> Vec<(String, String)> {

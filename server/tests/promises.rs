@@ -185,7 +185,7 @@ fn incoming(draw: &mut Draw, node: &Node, sent: &Sent, newest: &mut u64) -> (Rep
         }
         _ => {
             let beat = coppice_ordering::Beat(draw.below(50));
-            HeartbeatAck { ballot, beat, durable_upto: decided, lease: Default::default() }.into()
+            HeartbeatAck { ballot, beat, durable_upto: decided, lease: Default::default(), released: None }.into()
         }
     };
     (from, message)

@@ -332,6 +332,27 @@ pub const OTHERS: &[&str] = &[
     // the rest for silence, and resigns (ordering.md 1.3).
     "rest_outlives_leader",
     "rest_is_silence",
+    // A follower acknowledges a ticket that is executed and not decided, or takes what is decided for released; only a
+    // leader acknowledges, or hears the coordinator: one that is cut off from it holds all replies behind a ticket
+    // (ordering.md 4, step 5). A merge's second ticket holds the replies of one side while the sealed one has no
+    // majority (ordering.md 8).
+    "follower_acknowledges_undecided",
+    "leader_alone_acknowledges",
+    "watermark_of_what_is_placed",
+    "leader_deaf_to_watermarks",
+    "join_sent_to_both",
+    // What one replica hears of the coordinator it tells nobody, if it does not lead (ordering.md 4, step 6).
+    "watermark_kept_to_itself",
+    // A replica that hears its leader and is not heard lets reads wait for ever (ordering.md 7).
+    "asked_reads_wait",
+    // A leader that resigns because it hears nobody says so to nobody (ordering.md 1.3).
+    "deaf_leader_is_mute",
+    // A client waits for a connection to a leader that is gone, because others name it (experience.md 4).
+    "client_follows_the_gone",
+    // A read waits for tickets that were placed after it was executed; or an answer for one behind it in its batch
+    // (ordering.md 3).
+    "gate_at_confirmation",
+    "gate_in_order_of_arrival",
     // A promise of the last round there is leaves no round for the next election; somebody else speaks for the leader
     // (`paxos/validate.rs`).
     "absurd_round_promised",

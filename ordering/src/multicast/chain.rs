@@ -1,4 +1,4 @@
-//! The partition's side of the multicast: its last ticket, and what its leader tells the coordinator (ordering.md 4,
+//! The partition's side of the multicast: its last ticket, and what its replicas tell the coordinator (ordering.md 4,
 //! steps 3 and 5, and 4.3).
 //!
 //! [`Chain`] is replicated state and is changed by the log alone. [`Reporter`] is volatile and changes nothing in the
@@ -68,9 +68,15 @@ impl Chain {
     }
 }
 
+/// A follower repeats itself so much more seldom than a leader: while the directory has no majority nobody answers.
+const FOLLOWER_INTERVALS: u32 = 4;
+
 /// Tells the coordinator what is placed, again and again until it is released (ordering.md 4, step 5, and 4.3).
 ///
-/// Beside every replica of a partition; only the leader tells. It is told of the same events as the gate.
+/// Beside every replica of a partition. The leader tells at once. A follower that knows a ticket to be decided tells
+/// too, if it has heard of no release for an interval: the way between the leader and the coordinator may be cut. That
+/// a ticket and all below it are decided is true whoever says so (ordering.md 4, step 5). It is told of the same events
+/// as the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reporter {
     /// Between two tellings of the same.
@@ -84,7 +90,7 @@ pub struct Reporter {
     executed: VecDeque<(Instance, Ticket)>,
     /// Every ticket up to here is released. Never goes back, never guessed.
     released: Option<Ticket>,
-    /// What was told last, and when it is told again.
+    /// What was told last, or at a follower is to be told, and when it is told again.
     told: Option<(Ticket, Time)>,
     /// To be told once whatever the watermark says, because that passes voided tickets too: a ticket was decided, or
     /// the coordinator asks for one that is.
@@ -129,6 +135,9 @@ impl Reporter {
     #[must_use]
     pub fn wants(&mut self, ticket: Ticket) -> bool {
         let tip = self.executed.back().map(|(_, ticket)| *ticket).or(self.decided);
+        if !ticket.may_follow(tip) {
+            return false;
+        }
         if tip < Some(ticket) {
             return true;
         }
@@ -169,13 +178,19 @@ impl Reporter {
         self.executed.clear();
     }
 
-    /// The coordinator, or the leader of the group, says that every ticket up to `watermark` is released.
+    /// The coordinator, or another replica of the group, says that every ticket up to `watermark` is released.
     pub fn released(&mut self, watermark: Ticket) {
-        self.released = self.released.max(Some(watermark));
+        let known = self.released.max(self.decided);
+        if watermark.may_follow(known) {
+            self.released = self.released.max(Some(watermark));
+        }
     }
 
     /// The watermark: what the gate and the group are to be told.
     pub fn watermark(&self) -> Option<Ticket> {
+        if mutant!(watermark_of_what_is_placed) && !self.leading {
+            return self.released.max(self.decided);
+        }
         self.released
     }
 
@@ -186,17 +201,28 @@ impl Reporter {
 
     /// What to tell the coordinator now: this ticket, and everything below it, is decided here.
     pub fn poll(&mut self, now: Time) -> Option<Ticket> {
-        let ticket = self.due(now)?;
-        self.told = Some((ticket, now + self.interval));
+        let last = self.last_to_tell()?;
+        if !self.leading && Some(last) > self.released && self.told.is_none_or(|(told, _)| told != last) {
+            // The leader tells at once: its word, and what comes of it, have an interval.
+            self.told = Some((last, now + self.interval));
+            return None;
+        }
+        let ticket = self.due(now, last)?;
+        let again = if self.leading { self.interval } else { FOLLOWER_INTERVALS * self.interval };
+        self.told = Some((ticket, now + again));
         self.owed = false;
         Some(ticket)
     }
 
-    fn due(&self, now: Time) -> Option<Ticket> {
-        let tip = self.executed.back().map(|(_, ticket)| *ticket);
+    fn last_to_tell(&self) -> Option<Ticket> {
         // Told above an undecided instance, it could be that something else gets there (reliability.md TK14).
-        let last = if mutant!(placed_above_hole) { tip.or(self.decided) } else { self.decided };
-        let last = last.filter(|_| self.leading)?;
+        let undecided =
+            if self.leading { mutant!(placed_above_hole) } else { mutant!(follower_acknowledges_undecided) };
+        let tip = self.executed.back().filter(|_| undecided).map(|(_, ticket)| *ticket);
+        tip.or(self.decided).filter(|_| self.leading || !mutant!(leader_alone_acknowledges))
+    }
+
+    fn due(&self, now: Time, last: Ticket) -> Option<Ticket> {
         if self.owed {
             return Some(last);
         }
@@ -206,7 +232,7 @@ impl Reporter {
 
     /// When [`Reporter::poll`] is next wanted, if nothing else happens. A moment that has passed means now.
     pub fn deadline(&self) -> Option<Time> {
-        let last = self.decided.filter(|_| self.leading)?;
+        let last = self.last_to_tell()?;
         let (told, again) = self.told.unwrap_or((last, Time::ZERO));
         if self.owed || told < last && Some(last) > self.released {
             return Some(Time::ZERO);

@@ -233,14 +233,20 @@ impl Coordinator {
         reign.partitions = partitions;
         for partition in added.into_iter().filter(|_| !mutant!(no_first_place)) {
             let works = BTreeMap::from([(partition, Work::Nothing)]);
-            self.issue(Purpose::First, works, effects);
+            self.issue(Purpose::First, None, works, effects);
         }
     }
 
     /// Gives out a ticket without queries.
-    fn issue(&mut self, purpose: Purpose, works: BTreeMap<PartitionId, Work>, effects: &mut Vec<Effect>) {
+    fn issue(
+        &mut self,
+        purpose: Purpose,
+        first: Option<PartitionId>,
+        works: BTreeMap<PartitionId, Work>,
+        effects: &mut Vec<Effect>,
+    ) {
         let deadline = self.settings.query_deadline;
-        self.issue_to(Issue { purpose, deadline, works, queries: Vec::new(), bytes: 0 }, effects);
+        self.issue_to(Issue { purpose, first, deadline, works, queries: Vec::new(), bytes: 0 }, effects);
     }
 
     fn issue_to(&mut self, issue: Issue, effects: &mut Vec<Effect>) -> Option<Ticket> {
@@ -306,10 +312,10 @@ impl Coordinator {
         let Some(reign) = &mut self.reign else { return };
         reign.map = reign.map.max(change.map);
         reign.partitions.extend(&change.partitions);
-        let Change { id, partitions, payload, .. } = change;
+        let Change { id, partitions, first, payload, .. } = change;
         let work = Work::Change { id, payload };
         let works = partitions.into_iter().map(|partition| (partition, work.clone())).collect();
-        self.issue(Purpose::Change(id), works, effects);
+        self.issue(Purpose::Change(id), first, works, effects);
     }
 
     fn on_placed(&mut self, partition: PartitionId, ticket: Ticket, effects: &mut Vec<Effect>) {
@@ -395,7 +401,8 @@ impl Coordinator {
             let queries = pack.queries.clone();
             let works = Pack::works(pack.parts);
             let deadline = self.settings.query_deadline;
-            let issue = Issue { purpose: Purpose::Round, deadline, works, queries: pack.queries, bytes: pack.bytes };
+            let (queries_of, bytes) = (pack.queries, pack.bytes);
+            let issue = Issue { purpose: Purpose::Round, first: None, deadline, works, queries: queries_of, bytes };
             let Some(ticket) = self.issue_to(issue, effects) else { return };
             self.counters.rounds += 1;
             effects.extend(queries.into_iter().map(|query| Effect::Cut { query, ticket, deadline }));

@@ -14,7 +14,9 @@ pub struct Gate<T> {
     decided_upto: Instance,
     /// Every ticket up to here is released. Never goes back.
     released: Option<Ticket>,
-    /// Ascending by position; so the tickets ascend too, and what may leave is at the front.
+    /// Ascending by position, and at one position by ticket: a read sees all of a batch, and an answer of the batch what
+    /// is before it. The tickets of a log ascend, so those of all that is held do too, and what may leave is at the
+    /// front.
     held: VecDeque<Held<T>>,
 }
 
@@ -38,16 +40,38 @@ impl<T> Gate<T> {
         Gate { decided_upto, released, held: VecDeque::new() }
     }
 
-    /// Holds `output`, which saw the log up to `position`, where `last_ticket` was the last ticket. Outputs of one
-    /// position leave in the order in which they came. Complexity: O(1) at the newest position, else linear in what is
-    /// behind it.
+    /// Holds `output`, which saw the log up to `position`, where `last_ticket` was the last ticket when it was executed,
+    /// whatever was executed since. Outputs of one position and ticket leave in the order in which they came.
+    /// Complexity: O(1) at the newest position, else linear in what is behind it.
     pub fn hold(&mut self, position: Instance, last_ticket: Option<Ticket>, output: T) {
         let held = Held { position, last_ticket, output };
-        if self.held.back().is_none_or(|back| back.position <= position) {
-            self.held.push_back(held);
-        } else {
-            let at = self.held.partition_point(|other| other.position <= position);
-            self.held.insert(at, held);
+        let is_before = |other: &Held<T>| match mutant!(gate_in_order_of_arrival) {
+            true => other.position <= position,
+            false => (other.position, other.last_ticket) <= (position, last_ticket),
+        };
+        let at = match self.held.back().is_none_or(is_before) {
+            true => self.held.len(),
+            false => self.held.partition_point(is_before),
+        };
+        self.held.insert(at, held);
+        if cfg!(any(debug_assertions, feature = "invariants")) {
+            self.assert_ascends_at(at);
+        }
+    }
+
+    fn assert_ascends_at(&self, at: usize) {
+        let mut around = self.held.range(at.saturating_sub(1)..(at + 2).min(self.held.len()));
+        let mut last = around.next();
+        for held in around {
+            let ascends = last.is_none_or(|last| last.last_ticket <= held.last_ticket);
+            assert!(
+                ascends,
+                "#{}: {:?} behind {:?}",
+                held.position.0,
+                held.last_ticket,
+                last.map(|held| held.last_ticket)
+            );
+            last = Some(held);
         }
     }
 
@@ -154,6 +178,30 @@ mod tests {
         assert_eq!(open(&mut gate), ["repeated reply"]);
         gate.decided(Instance(3));
         assert_eq!(open(&mut gate), ["late", "later"]);
+    }
+
+    /// A read of a batch waited for its confirmation in the gate before the batch was decided, and its answers came
+    /// behind it: those before the ticket in the batch waited for that ticket.
+    #[test]
+    fn an_answer_is_not_held_by_a_ticket_behind_it_in_its_batch() {
+        let mut gate = Gate::default();
+        gate.hold(Instance(4), Some(ticket(1, 2)), "read");
+        gate.hold(Instance(4), Some(ticket(1, 1)), "before the ticket");
+        gate.hold(Instance(4), Some(ticket(1, 2)), "behind the ticket");
+        gate.decided(Instance(4));
+        gate.released(ticket(1, 1));
+        assert_eq!(open(&mut gate), ["before the ticket"]);
+        gate.released(ticket(1, 2));
+        assert_eq!(open(&mut gate), ["read", "behind the ticket"]);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_gate_that_keeps_no_order_is_caught() {
+        let test = "multicast::gate::tests::an_answer_is_not_held_by_a_ticket_behind_it_in_its_batch";
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+        let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "gate_in_order_of_arrival").output();
+        assert!(!output.expect("it runs").status.success(), "the planted bug survived");
     }
 
     #[test]

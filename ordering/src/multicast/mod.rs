@@ -4,7 +4,8 @@
 //!
 //! - [`Coordinator`], beside the directory's replica on every node that may lead it: gives out tickets, releases them.
 //! - [`Chain`], in the replicated state of each partition: the last ticket, and whether a delivered [`Place`] counts;
-//!   [`Reporter`], beside each replica of a partition: tells the coordinator what is placed, until it is released.
+//!   [`Reporter`], beside each replica of a partition: tells the coordinator what is placed, until it is released. The
+//!   leader tells at once, a follower when it has heard of no release for an interval.
 //! - [`Gate`], beside each replica of a partition: what may leave.
 //!
 //! # Messages
@@ -12,10 +13,22 @@
 //! | message | from, to | carries | answered by |
 //! |---|---|---|---|
 //! | [`Place`] | coordinator, leader of a partition | ticket, the one before it there, queries or a map change | `Placed` |
-//! | `Placed` | leader of a partition, coordinator | partition, its last ticket: all up to it are decided | `Released` |
-//! | `Released` | coordinator, leader of a partition | the watermark: all up to it are released or voided | |
+//! | `Placed` | any replica of a partition, coordinator | partition, its last ticket: all up to it are decided | `Released` |
+//! | `Released` | coordinator, any replica of a partition | the watermark: all up to it are released or voided | |
 //!
 //! Losing, repeating, delaying or reordering any of them is harmless. `Cut`, `Complete` and `Aborted` go to the client.
+//!
+//! # Cuts
+//!
+//! A coordinator and the leader of a partition that do not hear each other hold up nobody, as long as some replica hears
+//! both. Where the way to a leader is silent its messages go to all replicas of its group, and one that follows passes
+//! them on, once. That a ticket is decided is true whoever says so, and a follower that sees it unreleased says so too.
+//! That one is released stays true: heartbeats and their acknowledgements carry the watermark within the group, so who
+//! hears it first tells all, and who leads next knows it.
+//!
+//! Neither is a place where a rule could be bent. A replica acknowledges what its own decided log holds, never what it
+//! has executed; and passes on a watermark that a coordinator told, never one that it concludes from what is placed. A
+//! deposed coordinator's watermark was confirmed when it was told, so it may come as late as it likes.
 //!
 //! # Driving the coordinator
 //!
@@ -41,8 +54,9 @@
 //!   [`Chain`], which is `Copy`.
 //! - Every output is held by [`Gate::hold`] with the last ticket of the state that it saw.
 //! - Instances are decided, undone, a snapshot is installed: tell gate, reporter and escape alike.
-//! - `Released` arrives, or Paxos hears a watermark from the leader: [`Reporter::released`]; then give
-//!   [`Reporter::watermark`] to [`Gate::released`] and, at the leader, to `Paxos::set_released`.
+//! - `Released` arrives, or Paxos hears a watermark from another replica: [`Reporter::released`]; then give
+//!   [`Reporter::watermark`] to [`Gate::released`] and, if it came as `Released`, to `Paxos::set_released`, on any
+//!   replica.
 //! - [`Escape::poll`] after each turn: give what it says to [`Gate::released`], and to nobody else.
 //! - [`Reporter::poll`] after each turn, and at its deadline: the ticket to tell in `Placed`.
 

@@ -91,6 +91,10 @@ pub struct Change {
     /// Who must have placed it before it is released. A split: parent and child, which need not exist yet. A merge:
     /// both.
     pub partitions: BTreeSet<PartitionId>,
+    /// Which of them must have placed it before the others are sent it: replies behind a change wait for all its
+    /// partitions, and it is never voided. A merge: the sealed one, where nobody waits for a reply. It may be without a
+    /// majority, and then the other one goes on as if nothing were planned.
+    pub first: Option<PartitionId>,
     /// What to do.
     pub payload: Bytes,
 }

@@ -37,6 +37,8 @@ struct Sent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Open {
     purpose: Purpose,
+    /// The others are sent it when this one has placed it.
+    first: Option<PartitionId>,
     /// Of its [`Place`]s, which are all alike.
     deadline: Option<Duration>,
     sent_at: Time,
@@ -86,6 +88,7 @@ impl Queue {
 /// How a ticket is to be issued.
 pub(super) struct Issue {
     pub purpose: Purpose,
+    pub first: Option<PartitionId>,
     pub deadline: Option<Duration>,
     pub works: BTreeMap<PartitionId, Work>,
     pub queries: Vec<QueryId>,
@@ -100,6 +103,8 @@ pub(super) struct Tickets {
     queues: BTreeMap<PartitionId, Queue>,
     /// Placed everywhere, neither released nor voided.
     ready: BTreeSet<u64>,
+    /// Not placed by their first partition: the others are sent neither them nor what is behind them.
+    withheld: BTreeSet<u64>,
     /// The newest token asked for, and the newest that came back.
     pub asked: ConfirmToken,
     pub confirmed: ConfirmToken,
@@ -115,6 +120,7 @@ impl Tickets {
             open: BTreeMap::new(),
             queues: BTreeMap::new(),
             ready: BTreeSet::new(),
+            withheld: BTreeSet::new(),
             asked,
             confirmed: asked,
             ask_again_at: Time::ZERO,
@@ -162,10 +168,13 @@ impl Tickets {
 
     /// Gives out the next ticket and sends it to all its partitions.
     pub fn issue(&mut self, now: Time, issue: Issue, pace: Pace, effects: &mut Vec<Effect>) -> Ticket {
-        let Issue { purpose, deadline, works, queries, bytes } = issue;
+        let Issue { purpose, first, deadline, works, queries, bytes } = issue;
         self.last += 1;
         let n = self.last;
+        let first = first.filter(|first| works.contains_key(first) && !mutant!(join_sent_to_both));
         for (partition, work) in &works {
+            let is_withheld =
+                first.is_some_and(|first| first != *partition) || self.withheld_from(*partition).is_some();
             let queue = self.queues.entry(*partition).or_default();
             let sent = Sent { n, prev: queue.last, at: now };
             if queue.unplaced.is_empty() {
@@ -177,16 +186,34 @@ impl Tickets {
             let prev = sent.prev.map(|n| Ticket { ballot: self.ballot, n });
             let ticket = Ticket { ballot: self.ballot, n };
             let place = Place { ticket, prev, deadline, work: work.clone() };
-            effects.push(Effect::Place { partition: *partition, place });
+            if !is_withheld {
+                effects.push(Effect::Place { partition: *partition, place });
+            }
         }
+        self.withheld.extend(first.map(|_| n));
         let unplaced = works.into_iter().map(|(partition, work)| (partition, Some(work))).collect();
-        let mut open =
-            Open { purpose, deadline, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
+        let mut open = Open {
+            purpose,
+            first,
+            deadline,
+            sent_at: now,
+            unplaced,
+            queries,
+            bytes,
+            voided: false,
+            confirmed_by: None,
+        };
         if mutant!(confirm_before_placed) {
             open.confirmed_by = Some(self.ask(now + pace.first, effects));
         }
         self.open.insert(n, open);
         self.ticket(n)
+    }
+
+    /// The oldest ticket of this partition that it is not sent yet. Few changes are under way at a time.
+    fn withheld_from(&self, partition: PartitionId) -> Option<u64> {
+        let of = |open: &Open| open.first != Some(partition) && open.unplaced.contains_key(&partition);
+        self.withheld.iter().copied().find(|n| self.open.get(n).is_some_and(of))
     }
 
     fn ask(&mut self, again_at: Time, effects: &mut Vec<Effect>) -> ConfirmToken {
@@ -210,11 +237,14 @@ impl Tickets {
             return None;
         }
         queue.late = queue.late.filter(|late| *late > n);
-        let mut completed = Vec::new();
+        let (mut completed, mut freed) = (Vec::new(), BTreeSet::new());
         while let Some(sent) = queue.unplaced.pop_front_if(|sent| sent.n <= n) {
             let Some(open) = self.open.get_mut(&sent.n) else { continue };
             queue.repeats.learn(sent.n, sent.at > open.sent_at, self.last, pace);
             open.unplaced.insert(partition, None);
+            if open.first == Some(partition) && self.withheld.remove(&sent.n) {
+                freed.extend(open.unplaced.keys().copied().filter(|other| *other != partition));
+            }
             // A split is released when the child serves too (ordering.md 8, reliability.md MV6).
             let early = mutant!(split_released_early) && matches!(open.purpose, Purpose::Change(_));
             if open.is_placed() || early {
@@ -226,6 +256,12 @@ impl Tickets {
         let slowest = self.complete_placing((now, pace.first), completed, effects);
         // The turn of the next may have come just now: it does not wait for the next repetition.
         self.send_again(now, partition, again, effects);
+        for other in freed {
+            if let Some(queue) = self.queues.get_mut(&other) {
+                queue.repeats.restart(now, pace);
+            }
+            self.send_again(now, other, REPEATS_MAX, effects);
+        }
         slowest
     }
 
@@ -354,6 +390,7 @@ impl Tickets {
     fn void(&mut self, n: u64, why: Abort, ended: &mut Load, effects: &mut Vec<Effect>) {
         let Some(open) = self.open.get_mut(&n).filter(|open| open.is_voidable()) else { return };
         open.voided = true;
+        self.withheld.remove(&n);
         ended.queries += open.queries.len();
         ended.bytes += std::mem::take(&mut open.bytes);
         effects.extend(open.queries.iter().map(|query| Effect::Aborted { query: *query, why }));
@@ -415,9 +452,10 @@ impl Tickets {
 
     /// Sends the `count` oldest again of what this partition has not placed.
     fn send_again(&mut self, now: Time, partition: PartitionId, count: usize, effects: &mut Vec<Effect>) {
-        let ballot = self.ballot;
+        let (ballot, withheld) = (self.ballot, self.withheld_from(partition));
         let Some(queue) = self.queues.get_mut(&partition) else { return };
-        for sent in queue.unplaced.iter_mut().take(count) {
+        let may_go = |sent: &&mut Sent| withheld.is_none_or(|from| sent.n < from);
+        for sent in queue.unplaced.iter_mut().take(count).take_while(may_go) {
             sent.at = now;
             queue.repeats.sent(sent.n);
             let open = self.open.get(&sent.n);
@@ -477,6 +515,11 @@ impl Tickets {
                 assert!(waits || mutant!(split_released_early), "{partition}: {} is not open", sent.n);
             }
             assert!(queue.told <= queue.watermark() || mutant!(void_unlinked), "{partition}: the watermark went back");
+        }
+        for n in &self.withheld {
+            let open = self.open.get(n).expect("a withheld ticket is open");
+            let waits = open.first.is_some_and(|first| open.unplaced.get(&first).is_some_and(Option::is_some));
+            assert!(waits, "{n} is withheld, and its first partition has placed it");
         }
         for n in &self.ready {
             let open = self.open.get(n).expect("a ready ticket is open");

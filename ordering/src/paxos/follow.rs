@@ -62,7 +62,8 @@ impl Paxos {
         let wanted = m.lease.min(self.settings.election_timeout);
         let lease = self.acceptor.grant_lease(m.ballot, wanted, self.now, effects);
         let durable_upto = self.holds_upto();
-        let message = HeartbeatAck { ballot: m.ballot, beat: m.beat, durable_upto, lease };
+        let released = self.released;
+        let message = HeartbeatAck { ballot: m.ballot, beat: m.beat, durable_upto, lease, released };
         effects.push(Effect::Send { to: m.ballot.replica, message: message.into() });
     }
 

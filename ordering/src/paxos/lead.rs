@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::{Instance, ReadToken, ReplicaId, Time};
-use crate::message::{Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply};
+use crate::message::{Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply, TakeOver};
 use crate::paxos::{LogRoom, Paxos};
 use crate::reads::Reader;
 use crate::settings::Reads;
@@ -60,7 +60,7 @@ impl Paxos {
         self.learner.held_upto
     }
 
-    pub(super) fn on_heartbeat_ack(&mut self, from: ReplicaId, m: HeartbeatAck) {
+    pub(super) fn on_heartbeat_ack(&mut self, from: ReplicaId, m: HeartbeatAck, effects: &mut Vec<Effect>) {
         let now = self.now;
         let rate = 100 + self.settings.clock_rate_bound_percent;
         let lease_max = self.settings.election_timeout;
@@ -76,11 +76,15 @@ impl Paxos {
             peer.nearest.sample(now, now - begun_at);
         }
         peer.durable_upto = peer.durable_upto.max(m.durable_upto);
+        let released = m.released;
         if let Some(begun_at) = begun_at.filter(|_| !m.lease.is_zero()) {
             // The promise counts from the arrival, the leader from sending; less what the clocks may run apart.
             let promised = m.lease.min(lease_max);
             let lease = if mutant!(lease_no_margin) { promised } else { promised * 100 / rate };
             peer.lease_until = peer.lease_until.max(begun_at + lease);
+        }
+        if !mutant!(leader_deaf_to_watermarks) {
+            self.hear_released(released, effects);
         }
     }
 
@@ -223,7 +227,21 @@ impl Paxos {
     pub(super) fn resign_if_deaf(&mut self, effects: &mut Vec<Effect>) {
         if self.deaf_at().is_some_and(|at| at <= self.now) && !mutant!(deaf_leader_stays) {
             self.counters.resignations += 1;
+            self.ask_the_unheard(effects);
             self.stand_down(effects);
+        }
+    }
+
+    /// One that hears nobody may be heard: it asks a voter of those to lead that it does not hear, who would find out a
+    /// timeout later. None that it hears: where both are cut off from the others, that one could win nothing.
+    fn ask_the_unheard(&mut self, effects: &mut Vec<Effect>) {
+        let silent: Vec<ReplicaId> = self.silent_peers().collect();
+        let serving = self.proposer.as_deref().filter(|proposer| proposer.serving);
+        let Some(proposer) = serving.filter(|_| !mutant!(deaf_leader_is_mute)) else { return };
+        let voters = self.learner.quorum.voters().iter().copied().filter(|voter| silent.contains(voter));
+        let heir = voters.max_by_key(|id| proposer.peer(*id).map(|peer| peer.durable_upto));
+        if let Some(to) = heir {
+            effects.push(Effect::Send { to, message: TakeOver { ballot: proposer.ballot }.into() });
         }
     }
 

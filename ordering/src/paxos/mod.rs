@@ -146,10 +146,13 @@ impl Paxos {
         Ok(())
     }
 
-    /// Leader: tickets up to here are released (ordering.md 3, 4). Carried to all members with the next message.
+    /// Tickets up to here are released (ordering.md 3, 4). A leader carries that to all members with its next message,
+    /// a follower to its leader with its next acknowledgement; whoever leads later knows it.
     pub fn set_released(&mut self, now: Time, watermark: Ticket, effects: &mut Vec<Effect>) {
         self.pass_time(now);
-        self.released = self.released.max(Some(watermark));
+        if watermark.may_follow(self.released) {
+            self.released = self.released.max(Some(watermark));
+        }
         self.advance(effects);
     }
 
@@ -214,7 +217,7 @@ impl Paxos {
             Message::Phase2b(m) => self.on_phase2b(from, m, effects),
             Message::Preempted(m) => self.on_preempted(m, effects),
             Message::Heartbeat(m) => self.on_heartbeat(m, effects),
-            Message::HeartbeatAck(m) => self.on_heartbeat_ack(from, m),
+            Message::HeartbeatAck(m) => self.on_heartbeat_ack(from, m, effects),
             Message::CatchUp(m) => self.on_catch_up(from, m, effects),
             Message::CatchUpReply(m) => self.on_catch_up_reply(from, m, effects),
             Message::ReadPosition(m) => self.on_read_position(from, m, effects),

@@ -107,7 +107,7 @@ impl Paxos {
             Message::Heartbeat(m) => {
                 of_leader(m.ballot) && upto(m.decided_upto) && upto(m.held_upto) && released(m.released)
             }
-            Message::HeartbeatAck(m) => upto(m.durable_upto),
+            Message::HeartbeatAck(m) => upto(m.durable_upto) && released(m.released),
             Message::CatchUp(m) => upto(m.from),
             Message::CatchUpReply(m) => {
                 let CatchUpReply { decided, decided_upto, trimmed_upto, held_upto, promised } = m;

@@ -412,6 +412,7 @@ impl Node {
     /// I3 and I6, as seen from outside.
     fn check(&mut self, truth: &Truth) {
         let Some(paxos) = self.paxos.as_ref() else { return };
+        assert_eq!(paxos.counters().messages_refused, 0, "{} refuses what another replica says", self.id);
         assert_eq!(paxos.decided_upto(), self.decided_upto.max(paxos.decided_upto()), "I3: decided_upto");
         assert!(paxos.decided_upto() <= truth.decided_upto, "I3: {} is above the truth", self.id);
         assert!(paxos.trimmed_upto() >= self.trimmed_upto, "I3: trimmed_upto goes back");

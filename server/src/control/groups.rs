@@ -242,6 +242,13 @@ impl Control {
             let borders = SavedBorders::new(&machine);
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
+            if !replica.paxos().has_rounds_left() {
+                tracing::error!(
+                    partition = %group, replica = %me, ballot = %replica.paxos().promised(),
+                    "the log holds a promise that no election made, so this replica can neither vote nor lead: \
+                     replace this node (`coppice node replace`)"
+                );
+            }
             replica.executor_mut().set_digest_interval(launch.digest_interval);
             launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
             replica.set_gate_escape(launch.gate_escape);

@@ -18,9 +18,16 @@ pub struct Letter {
     pub partition: PartitionId,
     /// What it says.
     pub word: Word,
+    /// It came to somebody else first, who sent it on.
+    pub passed_on: bool,
 }
 
 impl Letter {
+    /// A letter of the one who says this.
+    pub fn new(partition: PartitionId, word: Word) -> Letter {
+        Letter { partition, word, passed_on: false }
+    }
+
     /// The group whose leader it is for.
     pub fn receiver(&self) -> PartitionId {
         match self.word {
@@ -30,12 +37,18 @@ impl Letter {
     }
 }
 
-/// Where a letter goes on to that `sender` wrote to the leader of this group and that came to node `own`, which takes
-/// `leader` for that. A sender without a replica of the group hears only every other second who leads it; who has one
-/// knows at once. And whoever sends a letter on has one, so that happens once.
-pub fn goes_on_to(group: &Entry, leader: Option<NodeId>, (own, sender): (NodeId, NodeId)) -> Option<NodeId> {
-    let knows = group.replica_on(own).is_some() && group.replica_on(sender).is_none();
-    leader.filter(|leader| knows && *leader != own && !crate::mutant!(letters_end_here))
+/// Where a letter goes on to that came from node `sender` to node `own`, which takes `leader` for the leader of the
+/// group that it is for. The sender may not know who leads: without a replica of the group it hears so only every other
+/// second. Or it knows, and the two do not hear each other: then it writes to all replicas, and one of them hears both.
+/// That happens once to a letter.
+pub fn goes_on_to(
+    letter: &Letter,
+    group: &Entry,
+    leader: Option<NodeId>,
+    (own, sender): (NodeId, NodeId),
+) -> Option<NodeId> {
+    let knows = group.replica_on(own).is_some() && !letter.passed_on;
+    leader.filter(|leader| knows && ![own, sender].contains(leader) && !crate::mutant!(letters_end_here))
 }
 
 /// What a letter says.
@@ -53,6 +66,8 @@ pub enum Word {
 const PLACE: u8 = 1;
 const PLACED: u8 = 2;
 const RELEASED: u8 = 3;
+/// Added to these where it was passed on.
+const PASSED_ON: u8 = 0x80;
 
 const NOTHING: u8 = 0;
 const QUERIES: u8 = 1;
@@ -61,17 +76,18 @@ const CHANGE: u8 = 2;
 /// Appends one letter to a frame's body.
 pub fn encode(body: &mut Body, letter: &Letter) {
     body.put_varint(u64::from(letter.partition.0));
+    let how = if letter.passed_on { PASSED_ON } else { 0 };
     match &letter.word {
         Word::Place(place) => {
-            body.put_u8(PLACE);
+            body.put_u8(PLACE | how);
             put_place(body, place);
         }
         Word::Placed(ticket) => {
-            body.put_u8(PLACED);
+            body.put_u8(PLACED | how);
             put_ticket(body, *ticket);
         }
         Word::Released(ticket) => {
-            body.put_u8(RELEASED);
+            body.put_u8(RELEASED | how);
             put_ticket(body, *ticket);
         }
     }
@@ -86,13 +102,14 @@ pub fn decode(body: &Bytes) -> Result<Vec<Letter>, WireError> {
     let mut letters = Vec::new();
     while !reader.is_empty() {
         let partition = PartitionId(reader.varint_u32()?);
-        let word = match reader.u8()? {
+        let kind = reader.u8()?;
+        let word = match kind & !PASSED_ON {
             PLACE => Word::Place(place(&mut reader)?),
             PLACED => Word::Placed(ticket(&mut reader)?),
             RELEASED => Word::Released(ticket(&mut reader)?),
             other => return Err(WireError::Unknown { what: "letter", value: u64::from(other) }),
         };
-        letters.push(Letter { partition, word });
+        letters.push(Letter { partition, word, passed_on: kind & PASSED_ON != 0 });
     }
     Ok(letters)
 }
@@ -178,16 +195,18 @@ mod tests {
         let replicas = [3, 4, 5].map(|n| ReplicaInfo { replica: WireReplica(n), node: NodeId(n), role: Role::Voter });
         let (low, high, version) = (Bytes::new(), None, MapVersion(1));
         let group = Entry { partition: PartitionId(5), low, high, version, replicas: replicas.to_vec() };
-        let [outside, before, leads] = [2, 3, 4].map(NodeId);
-        assert_eq!(goes_on_to(&group, Some(leads), (before, outside)), Some(leads));
-        assert_eq!(goes_on_to(&group, Some(leads), (leads, before)), None, "it is here");
-        assert_eq!(goes_on_to(&group, None, (before, outside)), None, "nobody leads");
-        for leader in (1..=6).map(NodeId) {
-            for (own, sender) in (1..=6).flat_map(|own| (1..=6).map(move |sender| (NodeId(own), NodeId(sender)))) {
-                let Some(next) = goes_on_to(&group, Some(leader), (own, sender)) else { continue };
-                let again = (1..=6).find_map(|third| goes_on_to(&group, Some(NodeId(third)), (next, own)));
-                assert_eq!(again, None, "from {sender} by {own} to {next}, and on");
-            }
+        let [outside, before, leads, third] = [2, 3, 4, 5].map(NodeId);
+        let letter = Letter::new(PartitionId(5), Word::Released(Ticket::default()));
+        let goes = |leader, way| goes_on_to(&letter, &group, leader, way);
+        assert_eq!(goes(Some(leads), (before, outside)), Some(leads));
+        assert_eq!(goes(Some(leads), (leads, before)), None, "it is here");
+        assert_eq!(goes(None, (before, outside)), None, "nobody leads");
+        // A coordinator with a replica of its own, which does not hear the leader.
+        assert_eq!(goes(Some(leads), (before, third)), Some(leads));
+        assert_eq!(goes(Some(leads), (outside, third)), None, "who has no replica does not know");
+        let letter = Letter { passed_on: true, ..letter.clone() };
+        for way in (1..=6).flat_map(|own| (1..=6).map(move |sender| (NodeId(own), NodeId(sender)))) {
+            assert_eq!(goes_on_to(&letter, &group, Some(leads), way), None, "twice");
         }
     }
 
@@ -217,7 +236,8 @@ mod tests {
         let place = (any_ticket(), proptest::option::of(any_ticket()), deadline, any_work())
             .prop_map(|(ticket, prev, deadline, work)| Word::Place(Place { ticket, prev, deadline, work }));
         let word = prop_oneof![place, any_ticket().prop_map(Word::Placed), any_ticket().prop_map(Word::Released)];
-        (any::<u32>(), word).prop_map(|(partition, word)| Letter { partition: PartitionId(partition), word })
+        let how = (any::<u32>(), any::<bool>(), word);
+        how.prop_map(|(partition, passed_on, word)| Letter { partition: PartitionId(partition), word, passed_on })
     }
 
     fn bytes_of(letters: &[Letter]) -> Bytes {

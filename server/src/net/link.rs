@@ -60,6 +60,8 @@ struct State {
     doubted: bool,
     /// Another connection takes over once it stands: this one began with certificates that have been replaced.
     renewing: bool,
+    /// No echo came since a connection was doubted: another one proves nothing by standing.
+    silent: bool,
     /// This connection stands since [`Link::say_alive`].
     fresh: bool,
     /// A connection has stood, and nothing has been refused since.
@@ -86,6 +88,7 @@ impl Link {
             silence: Silence::default(),
             doubted: false,
             renewing: false,
+            silent: false,
             fresh: false,
             served: false,
             fault: Fault::default(),
@@ -105,6 +108,12 @@ impl Link {
     /// Whether a connection stands.
     pub fn is_up(&self) -> bool {
         self.state.borrow().stream.is_some()
+    }
+
+    /// Whether a connection stands, and the other node answers on it: messages most likely arrive.
+    pub fn answers(&self) -> bool {
+        let state = self.state.borrow();
+        state.stream.is_some() && !state.silent
     }
 
     /// Pieces that wait to be written.
@@ -190,7 +199,7 @@ impl Link {
             state.outbox.push(peer_frame::frame(peer_frame::ECHO, &[]).freeze());
         }
         if !state.doubted && state.silence.doubts(now) {
-            state.doubted = true;
+            (state.doubted, state.silent) = (true, true);
             self.bell.notify_one();
         }
         if state.told_full != full && state.stream.is_some() && !state.fault.is_cut() {
@@ -353,7 +362,7 @@ impl Link {
                 Ok(Some(frame)) if frame.kind == peer_frame::ECHO => {
                     let mut state = self.state.borrow_mut();
                     state.silence.echoed(Clock::now());
-                    state.doubted = false;
+                    (state.doubted, state.silent) = (false, false);
                 }
                 Ok(Some(frame)) if Kind::from_u8(frame.kind) == Some(Kind::Refused) => {
                     let text = super::rpc::refusal_text(&frame.body);

@@ -116,6 +116,7 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
             body.put_varint(m.beat.0);
             body.put_varint(m.durable_upto.0);
             put_duration(body, m.lease);
+            put_option(body, m.released, put_ticket);
         }
         Message::CatchUp(m) => {
             body.put_u8(CATCH_UP);
@@ -211,6 +212,7 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
             beat: Beat(r.varint()?),
             durable_upto: instance(r)?,
             lease: duration(r)?,
+            released: option(r, ticket)?,
         }
         .into(),
         CATCH_UP => CatchUp { from: instance(r)?, bytes_max: r.varint_u32()? }.into(),

@@ -101,6 +101,8 @@ pub struct Replica {
     ask_token: ReadToken,
     unconfirmed_reads: bool,
     unasked_reads: bool,
+    /// A question for a position has stayed unanswered for too long, and stands.
+    unheard: bool,
     leading: bool,
     leader: Option<ReplicaId>,
     leader_changes: u64,
@@ -154,6 +156,7 @@ impl Replica {
             ask_token: ReadToken(1),
             unconfirmed_reads: false,
             unasked_reads: false,
+            unheard: false,
             leading: false,
             leader: None,
             leader_changes: 0,
@@ -288,7 +291,7 @@ impl Replica {
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
         let escape = self.escape.deadline(self.executor.decided());
-        let mine = [stall, self.limits.again(), self.patience.ends(), escape].into_iter().flatten();
+        let mine = [stall, self.limits.again(), self.patience.ends(), escape, self.asked_until()].into_iter().flatten();
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine).min()
     }
 
@@ -312,7 +315,7 @@ impl Replica {
             Input::Checkpointed(instance) => self.order(now, Order::Trim(instance), effects),
             Input::Installed { machine, instance, configuration, configured_at, promised } => {
                 // The log may have caught up while the snapshot was on its way: then the state here is the newer one.
-                if instance <= self.executor.decided() {
+                if instance <= self.executor.decided() || !self.paxos.may_install(instance, &configuration, promised) {
                     return;
                 }
                 let mut machine = *machine;
@@ -355,6 +358,7 @@ impl Replica {
         self.propose_limits(now, effects);
         self.note_stall(now, effects);
         self.keep_patience(now, effects);
+        self.give_up_asked(now, effects);
         self.free_tickets(now);
         self.let_out(effects);
     }
@@ -475,6 +479,7 @@ impl Replica {
             Ordered::Confirmed { upto } => self.on_confirmed(upto, effects),
             Ordered::Unconfirmed { upto } => self.on_unconfirmed(upto, effects),
             Ordered::Position { upto, instance } => {
+                self.unheard = false;
                 let asked = self.asked.iter_mut().take_while(|read| read.token <= upto);
                 asked.for_each(|read| read.position = read.position.or(Some(instance)));
                 self.serve_asked();

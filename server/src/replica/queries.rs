@@ -22,12 +22,12 @@ impl Replica {
         }
     }
 
-    /// Tells the coordinator what is placed here. A follower that was drawn gives its part once it knows that the place
+    /// Tells the coordinator what is placed here, and what it hears of nobody else. A follower that was drawn gives its part once it knows that the place
     /// is decided: it hears so now, not with the next batch or heartbeat, since a client waits for the part.
     pub(super) fn tell_placed(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let Some(ticket) = self.reporter.poll(now) else { return };
         effects.push(Effect::Placed { ticket });
-        if self.others_give > self.announced {
+        if self.leading && self.others_give > self.announced {
             self.announced = self.executor.decided();
             self.paxos.announce(now, &mut self.ordered);
             self.drain(now, effects);
@@ -37,7 +37,8 @@ impl Replica {
     /// Everything up to `ticket` is released or voided.
     pub(super) fn on_released(&mut self, now: Time, ticket: Ticket, effects: &mut Vec<Effect>) {
         let Some(watermark) = self.note_released(ticket) else { return };
-        if self.leading {
+        // One that follows tells its leader, and the others when it leads itself.
+        if self.leading || !crate::mutant!(watermark_kept_to_itself) {
             self.paxos.set_released(now, watermark, &mut self.ordered);
             self.drain(now, effects);
         }

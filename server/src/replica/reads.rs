@@ -4,7 +4,7 @@
 
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{ValidateRequest, Version};
-use coppice_ordering::{Instance, ReadToken, Ticket};
+use coppice_ordering::{Instance, ReadToken, Ticket, Time};
 
 use super::{Effect, READS_MAX, Replica, refuse};
 use crate::cost::Account;
@@ -20,6 +20,8 @@ const VALIDATE_CHANGES_MAX: u64 = 64 * CHANGES_KEPT as u64;
 pub(super) struct HeldRead {
     pub(super) token: ReadToken,
     pub(super) position: Instance,
+    /// The last ticket that it saw: those placed since hold it no longer.
+    pub(super) ticket: Option<Ticket>,
     pub(super) origin: Origin,
     pub(super) request: Request,
     pub(super) reply: Reply,
@@ -28,6 +30,7 @@ pub(super) struct HeldRead {
 /// A follower's read that waits for a position.
 pub(super) struct AskedRead {
     pub(super) token: ReadToken,
+    pub(super) since: Time,
     /// Told by the leader; none yet.
     pub(super) position: Option<Instance>,
     pub(super) origin: Origin,
@@ -49,16 +52,17 @@ impl Replica {
         }
         if request.is_first_reading() && (self.leading || anywhere) {
             // Whether it held when it was asked, its validation tells; what it tells of must be decided and released.
-            let (reply, position) = self.execute_read(&request);
-            self.gate.hold(position, self.ticket_before(position), (origin, reply, self.now));
+            let (reply, position, ticket) = self.execute_read(&request);
+            self.gate.hold(position, ticket, (origin, reply, self.now));
         } else if self.leading {
-            let (reply, position) = self.execute_read(&request);
+            let (reply, position, ticket) = self.execute_read(&request);
             let token = self.read_token;
-            self.reads.push_back(HeldRead { token, position, origin, request, reply });
+            self.reads.push_back(HeldRead { token, position, ticket, origin, request, reply });
             self.unconfirmed_reads = true;
-        } else if anywhere && self.leader.is_some() {
+        } else if anywhere && self.leader.is_some() && !self.unheard {
             // Any replica serves reads: it asks the leader how far it must have decided (ordering.md 7).
-            self.asked.push_back(AskedRead { token: self.ask_token, position: None, origin, request });
+            let (token, since) = (self.ask_token, self.now);
+            self.asked.push_back(AskedRead { token, since, position: None, origin, request });
             self.unasked_reads = true;
         } else {
             refuse(effects, origin, Refusal::NotLeader { hint: self.leader });
@@ -80,10 +84,10 @@ impl Replica {
         effects.push(Effect::Reply { origin, reply });
     }
 
-    /// Reads at the tip, or at the decided instance where nothing gets decided; tells where.
-    pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance) {
+    /// Reads at the tip, or at the decided instance where nothing gets decided; tells where, and the last ticket there.
+    pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance, Option<Ticket>) {
         let (state, position) = self.state_to_read();
-        (read_from(state, position, Some(self.version), request), position)
+        (read_from(state, position, Some(self.version), request), position, self.ticket_before(position))
     }
 
     fn state_to_read(&self) -> (&Machine, Instance) {
@@ -94,7 +98,7 @@ impl Replica {
         }
     }
 
-    /// The last ticket that a read at `position` may have seen.
+    /// The last ticket that a read which is executed at `position` now may see.
     fn ticket_before(&self, position: Instance) -> Option<Ticket> {
         match self.patience.state(position) {
             Some(_) if crate::mutant!(patient_skips_gate) => None,
@@ -120,8 +124,9 @@ impl Replica {
     pub(super) fn read_again_from(&mut self, from: Instance, effects: &mut Vec<Effect>) {
         for at in 0..self.reads.len() {
             if self.reads[at].position >= from {
-                let (reply, position) = self.execute_read(&self.reads[at].request);
-                (self.reads[at].reply, self.reads[at].position) = (reply, position);
+                let (reply, position, ticket) = self.execute_read(&self.reads[at].request);
+                let read = &mut self.reads[at];
+                (read.reply, read.position, read.ticket) = (reply, position, ticket);
             }
         }
         if self.is_out_of_patience() && crate::mutant!(patient_unconfirmed) {
@@ -140,8 +145,8 @@ impl Replica {
         self.confirm_coordinator(upto, effects);
         while self.reads.front().is_some_and(|read| read.token <= upto) {
             let Some(read) = self.reads.pop_front() else { return };
-            let ticket = self.ticket_before(read.position);
-            self.gate.hold(read.position, ticket, (read.origin, read.reply, self.now));
+            let late = crate::mutant!(gate_at_confirmation).then(|| self.ticket_before(read.position));
+            self.gate.hold(read.position, late.unwrap_or(read.ticket), (read.origin, read.reply, self.now));
         }
     }
 
@@ -153,6 +158,23 @@ impl Replica {
         }
     }
 
+    /// When the oldest read that waits for a position, or for what is decided up to there, is given up.
+    pub(super) fn asked_until(&self) -> Option<Time> {
+        let oldest = self.asked.front().filter(|_| !crate::mutant!(asked_reads_wait))?;
+        Some(oldest.since + self.paxos.settings().election_timeout)
+    }
+
+    /// Gives up reads that have waited for as long as a lost leader takes to be replaced: this replica hears its leader,
+    /// perhaps, and is not heard. Whoever asked asks another one.
+    pub(super) fn give_up_asked(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        while self.asked_until().is_some_and(|until| until <= now) {
+            let Some(read) = self.asked.pop_front() else { return };
+            // The question stands, and is asked on; nobody else need wait for its answer.
+            self.unheard |= read.position.is_none();
+            refuse(effects, read.origin, Refusal::NotLeader { hint: self.leader });
+        }
+    }
+
     /// Serves the reads whose position is decided here, from the tip, as of the tip: the gate holds them until that is
     /// decided too.
     pub(super) fn serve_asked(&mut self) {
@@ -161,10 +183,10 @@ impl Replica {
         let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided || !wait);
         while self.asked.front().is_some_and(&ready) {
             let Some(read) = self.asked.pop_front() else { return };
-            let (reply, position) = self.execute_read(&read.request);
+            let (reply, position, ticket) = self.execute_read(&read.request);
             let (position, ticket) = match read.position {
                 Some(told) if crate::mutant!(follower_gate_at_told) => (told, None),
-                _ => (position, self.ticket_before(position)),
+                _ => (position, ticket),
             };
             self.gate.hold(position, ticket, (read.origin, reply, self.now));
         }

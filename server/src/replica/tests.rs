@@ -25,6 +25,7 @@ use crate::snapshot::{self, Taken};
 mod escape;
 mod givers;
 mod patience;
+mod tickets;
 mod validation;
 
 const GROUP: PartitionId = PartitionId(1);

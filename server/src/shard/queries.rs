@@ -144,7 +144,7 @@ impl Shard {
     fn draw(&mut self, entry: &Entry, request: &QueryRequest, silent: &[NodeId]) -> Drawn {
         let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
         let up = |node: NodeId| {
-            let connected = self.links.get(&node).is_some_and(|link| link.is_up());
+            let connected = self.links.get(&node).is_some_and(|link| link.answers());
             Some(node) == own || (connected && !silent.contains(&node))
         };
         let wanted = |node: &NodeId| (request.from_leaders || !request.spread) && up(*node);
@@ -154,7 +154,11 @@ impl Shard {
             return (translate::replica(info.replica), info.node);
         }
         let drawn = self.queries.drawn;
-        let reachable = || voters().filter(|info| up(info.node));
+        // Whose leader is not known here, the replica of this node most likely does not hear it: others may.
+        let lost = self.shared.leader(entry.partition).is_none();
+        let others = voters().any(|info| Some(info.node) != own && up(info.node));
+        let hears = |node: NodeId| up(node) && !(lost && others && Some(node) == own);
+        let reachable = || voters().filter(|info| hears(info.node));
         let info = match (reachable().count(), voters().count()) {
             (0, voting) => voters().nth(drawn % voting.max(1)),
             (reached, _) => reachable().nth(drawn % reached),
@@ -185,10 +189,10 @@ impl Shard {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Place { partition, place } => {
-                    self.post(Letter { partition: translate::partition(partition), word: Word::Place(place) });
+                    self.post(Letter::new(translate::partition(partition), Word::Place(place)));
                 }
                 Effect::Released { partition, watermark } => {
-                    self.post(Letter { partition: translate::partition(partition), word: Word::Released(watermark) });
+                    self.post(Letter::new(translate::partition(partition), Word::Released(watermark)));
                 }
                 Effect::Confirm(token) => {
                     self.touched.push(PartitionId::DIRECTORY);
@@ -314,11 +318,11 @@ impl Shard {
 
     /// A ticket is placed in a partition that is led here.
     pub(super) fn on_placed(&mut self, partition: PartitionId, ticket: Ticket) {
-        self.post(Letter { partition, word: Word::Placed(ticket) });
+        self.post(Letter::new(partition, Word::Placed(ticket)));
     }
 
-    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, or who did is not connected any more,
-    /// to all who may.
+    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, or who does is not connected or does
+    /// not answer, to all who may, one of which may hear the leader.
     fn post(&mut self, letter: Letter) {
         self.metrics.letter();
         let receiver = letter.receiver();
@@ -328,10 +332,10 @@ impl Shard {
                 link.send_letter(letter);
             }
         };
-        let is_up = |node: &NodeId| self.links.get(node).is_some_and(|link| link.is_up());
+        let answers = |node: &NodeId| self.links.get(node).is_some_and(|link| link.answers());
         match self.shared.leader(receiver) {
             Some(node) if Some(node) == own => self.queries.letters.push_back(letter),
-            Some(node) if is_up(&node) => send(self, node, &letter),
+            Some(node) if answers(&node) => send(self, node, &letter),
             _ => {
                 let map = Arc::clone(&self.map);
                 let replicas = map.group(receiver).map_or(&[][..], |entry| &entry.replicas);
@@ -346,10 +350,11 @@ impl Shard {
 
     /// Letters of another node.
     pub fn on_letters_of(&mut self, sender: NodeId, mut letters: Vec<Letter>) {
-        letters.retain(|letter| match self.led_elsewhere(sender, letter.receiver()) {
+        letters.retain(|letter| match self.led_elsewhere(sender, letter) {
             Some(link) => {
-                link.send_letter(letter);
-                false
+                link.send_letter(&Letter { passed_on: true, ..letter.clone() });
+                // What is released any replica may know, and tell its leader.
+                matches!(letter.word, Word::Released(_))
             }
             None => true,
         });
@@ -357,10 +362,10 @@ impl Shard {
         self.turn.want();
     }
 
-    /// To whoever leads `group`, if letters of `sender` to it go on from here.
-    fn led_elsewhere(&self, sender: NodeId, group: PartitionId) -> Option<&Rc<Link>> {
-        let own = NodeId(self.shared.identity()?.node.0);
-        let next = letter::goes_on_to(self.map.group(group)?, self.shared.leader(group), (own, sender))?;
+    /// To whoever leads the receiver of `letter`, if it goes on from here.
+    fn led_elsewhere(&self, sender: NodeId, letter: &Letter) -> Option<&Rc<Link>> {
+        let (own, group) = (NodeId(self.shared.identity()?.node.0), letter.receiver());
+        let next = letter::goes_on_to(letter, self.map.group(group)?, self.shared.leader(group), (own, sender))?;
         self.links.get(&next)
     }
 

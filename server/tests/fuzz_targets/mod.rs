@@ -59,7 +59,7 @@ pub fn letters() -> Vec<Vec<u8>> {
         Word::Placed(ticket(8)),
         Word::Released(ticket(6)),
     ];
-    let letters: Vec<Letter> = words.into_iter().map(|word| Letter { partition: PartitionId(4), word }).collect();
+    let letters: Vec<Letter> = words.into_iter().map(|word| Letter::new(PartitionId(4), word)).collect();
     let each = letters.iter().map(|letter| encoded(std::slice::from_ref(letter)));
     each.chain([encoded(&letters)]).collect()
 }

@@ -14,19 +14,35 @@ pub struct Net {
     damages: Random,
     /// For each node, by how many cuts it is kept from hearing each other one.
     cuts: Vec<Vec<u32>>,
+    /// Since when.
+    since: Vec<Vec<Nanos>>,
+    /// The present moment.
+    pub now: Nanos,
 }
+
+/// A node that gets no echo for so long knows that a link is of no use.
+const SILENT_AFTER: Nanos = 300 * MS;
 
 impl Net {
     /// The network of a seed with `nodes` nodes.
     pub fn new(seed: u64, rates: Network, nodes: usize) -> Net {
         let damages = random(seed, Purpose::Damage, 1);
-        Net { rates, random: random(seed, Purpose::Network, 2), damages, cuts: vec![vec![0; nodes]; nodes] }
+        Net {
+            rates,
+            random: random(seed, Purpose::Network, 2),
+            damages,
+            cuts: vec![vec![0; nodes]; nodes],
+            since: vec![vec![0; nodes]; nodes],
+            now: 0,
+        }
     }
 
     /// One more node.
     pub fn grow(&mut self) {
         self.cuts.iter_mut().for_each(|cuts| cuts.push(0));
         self.cuts.push(vec![0; self.cuts.len() + 1]);
+        self.since.iter_mut().for_each(|since| since.push(0));
+        self.since.push(vec![0; self.since.len() + 1]);
     }
 
     /// How long a message takes.
@@ -59,6 +75,12 @@ impl Net {
         self.cuts[to][from] == 0
     }
 
+    /// Whether a node has found out that another one does not answer.
+    pub fn is_silent(&self, from: usize, to: usize, now: Nanos) -> bool {
+        let cut = |to: usize, from: usize| !self.hears(to, from) && self.since[to][from] + SILENT_AFTER <= now;
+        cut(to, from) || cut(from, to)
+    }
+
     /// Whether a client's frame is the last one of its connection.
     pub fn breaks(&mut self) -> bool {
         self.random.chance(self.rates.client_cut)
@@ -87,7 +109,7 @@ impl Net {
             for from in 0..self.cuts.len() {
                 let crosses = inside(to) != inside(from) && (inside(to) || !one_way);
                 if crosses {
-                    self.cuts[to][from] = self.cuts[to][from].saturating_add_signed(by);
+                    self.cut_pair(to, from, by);
                 }
             }
         }
@@ -95,6 +117,9 @@ impl Net {
 
     /// Keeps one node from hearing another one, or (with `by` -1) lets it hear again.
     pub fn cut_pair(&mut self, to: usize, from: usize, by: i32) {
+        if self.cuts[to][from] == 0 {
+            self.since[to][from] = self.now;
+        }
         self.cuts[to][from] = self.cuts[to][from].saturating_add_signed(by);
     }
 

@@ -277,7 +277,7 @@ impl World {
                     _ => self.on_new_leader(node, group),
                 }
             }
-            Effect::Placed { ticket } => self.post(node, Letter { partition: group, word: Word::Placed(ticket) }),
+            Effect::Placed { ticket } => self.post(node, Letter::new(group, Word::Placed(ticket))),
             Effect::Part(part) => self.give_part(node, part),
             Effect::Confirmed(token) => self.coordinate(node, multicast::Input::Confirmed(token)),
             Effect::NeedSnapshot { from, instance } => self.need_snapshot(node, group, from, instance),

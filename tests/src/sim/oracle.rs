@@ -459,6 +459,9 @@ impl World {
             }
         }
         let (replica, executor) = (&host.replica, host.replica.executor());
+        if replica.paxos().counters().messages_refused > 0 {
+            return broken("I19 refused", format!("n{node}.{group} refuses what another replica says"));
+        }
         self.oracle.decides((node, self.now), id, executor.decided())?;
         if group == PartitionId::DIRECTORY
             && let Some(map) = self.oracle.map().filter(|map| map.version > self.map.version)
@@ -491,6 +494,9 @@ impl World {
             match effect {
                 Effect::Reply { origin, reply } => self.replies(node, group, *origin, reply)?,
                 Effect::Leading { ballot } if group == PartitionId::DIRECTORY => self.tickets.leads(*ballot, self.now),
+                Effect::Placed { ticket } if self.oracle.placed_at(group, *ticket).is_none() => {
+                    return broken("I11 an undecided place", format!("n{node}.{group} acknowledges {ticket}"));
+                }
                 Effect::Part(part) if part.position.instance > self.oracle.decided(group) => {
                     return broken("I9 undecided part", format!("n{node}.{group} gives {}", part.position));
                 }

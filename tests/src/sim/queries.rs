@@ -132,11 +132,11 @@ impl World {
         self.reached.coordinated(&effect);
         match effect {
             Effect::Place { partition, place } => {
-                self.post(node, Letter { partition: translate::partition(partition), word: Word::Place(place) });
+                self.post(node, Letter::new(translate::partition(partition), Word::Place(place)));
             }
             Effect::Released { partition, watermark } => {
                 let partition = translate::partition(partition);
-                self.post(node, Letter { partition, word: Word::Released(watermark) });
+                self.post(node, Letter::new(partition, Word::Released(watermark)));
             }
             Effect::Confirm(token) => self.step(node, PartitionId::DIRECTORY, Step::Confirm(token)),
             Effect::Cut { query, ticket, deadline } => {
@@ -235,12 +235,12 @@ impl World {
         }
     }
 
-    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, or who did is not connected any more,
-    /// to all who may.
+    /// Sends a letter to whoever leads its receiver; if nobody is known to lead, or who does is not connected or does
+    /// not answer, to all who may.
     pub fn post(&mut self, node: usize, letter: Letter) {
         let receiver = letter.receiver();
         let to: Vec<usize> = match self.nodes[node].leaders.get(&receiver) {
-            Some(&leader) if self.nodes[leader].up => vec![leader],
+            Some(&leader) if self.nodes[leader].up && !self.net.is_silent(node, leader, self.now) => vec![leader],
             _ => super::processes::places(&self.nodes[node].control.map, receiver).map(|(_, node)| node).collect(),
         };
         self.send_letter(node, to, letter);
@@ -266,9 +266,13 @@ impl World {
         if !self.nodes[node].up {
             return;
         }
-        if let Some(next) = self.led_elsewhere(node, sender, letter.receiver()) {
+        if let Some(next) = self.led_elsewhere(node, sender, &letter) {
             self.reached.note("letter: sent on to who leads now");
-            return self.send_letter(node, vec![next], letter);
+            self.send_letter(node, vec![next], Letter { passed_on: true, ..letter.clone() });
+            // What is released any replica may know, and tell its leader.
+            if !matches!(letter.word, Word::Released(_)) {
+                return;
+            }
         }
         self.reached.letter(&letter.word, self.nodes[node].desk.coordinator.leading());
         match letter.word {
@@ -284,11 +288,12 @@ impl World {
         }
     }
 
-    /// The leader of `group`, if letters of `sender` to it go on from here.
-    fn led_elsewhere(&self, node: usize, sender: usize, group: PartitionId) -> Option<usize> {
+    /// The leader of a letter's receiver, if it goes on from here.
+    fn led_elsewhere(&self, node: usize, sender: usize, letter: &Letter) -> Option<usize> {
+        let group = letter.receiver();
         let (named, each) = (|node: usize| NodeId(node as u32 + 1), &self.nodes[node]);
         let leader = each.leaders.get(&group).map(|&leader| named(leader));
-        let next = letter::goes_on_to(each.control.map.group(group)?, leader, (named(node), named(sender)))?;
+        let next = letter::goes_on_to(letter, each.control.map.group(group)?, leader, (named(node), named(sender)))?;
         Some(next.0 as usize - 1)
     }
 

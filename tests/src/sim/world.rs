@@ -208,6 +208,7 @@ impl World {
     }
 
     pub(super) fn happen(&mut self, event: Event) {
+        self.net.now = self.now;
         if let Some((node, life)) = event.process() {
             let each = &self.nodes[node];
             if !each.up || each.life != life {
@@ -357,6 +358,11 @@ impl World {
                 let side = alone.map_or(side, |alone| 1 << self.node_of(alone));
                 self.net.cut(side, one_way, 1);
                 self.schedule(self.now + length, Event::Mend { side, one_way });
+            }
+            Kind::Mute { who, length } => {
+                let others = !(1 << self.node_of(who));
+                self.net.cut(others, true, 1);
+                self.schedule(self.now + length, Event::Mend { side: others, one_way: true });
             }
             Kind::Jump { who, by } => {
                 // Leases and tickets that free themselves rest on the rates of clocks.

@@ -25,6 +25,7 @@ pub fn changes(state: &DirectoryState, released: &BTreeSet<MapVersion>) -> Vec<C
             id: coppice_ordering::ChangeId(change.version.0),
             map: coppice_ordering::MapVersion(change.version.0),
             partitions: change.partitions().into_iter().map(translate::core_partition).collect(),
+            first: change.first().map(translate::core_partition),
             payload: postcard::to_stdvec(change).expect("a change is plain data").into(),
         })
         .collect();

@@ -37,6 +37,14 @@ impl BorderChange {
         }
     }
 
+    /// Which of them places it before the other is sent it: nobody waits for a reply of a sealed partition.
+    pub fn first(&self) -> Option<PartitionId> {
+        match &self.border {
+            Border::Split { .. } | Border::Seal { .. } => None,
+            Border::Join { partition, .. } => Some(*partition),
+        }
+    }
+
     /// Those that it touches, or will.
     pub fn touched(&self) -> [PartitionId; 2] {
         match &self.border {

@@ -23,7 +23,7 @@ const LATE: Duration = Duration::from_secs(1);
 const DELAY: Duration = Duration::from_millis(300);
 
 fn letter(n: u64) -> Letter {
-    Letter { partition: PartitionId(4), word: Word::Released(Ticket { ballot: Ballot::new(2, 1), n }) }
+    Letter::new(PartitionId(4), Word::Released(Ticket { ballot: Ballot::new(2, 1), n }))
 }
 
 fn envelope() -> Envelope {

@@ -51,7 +51,7 @@ impl Follower {
     }
 
     pub(super) fn is_confirmed(&mut self, (ballot, beat): (Ballot, Beat)) -> Vec<Effect> {
-        let ack = HeartbeatAck { ballot, beat, durable_upto: BEGIN, lease: Duration::ZERO };
+        let ack = HeartbeatAck { ballot, beat, durable_upto: BEGIN, lease: Duration::ZERO, released: None };
         self.step(Input::Peer { from: ReplicaId(1), message: ack.into() })
     }
 

@@ -200,6 +200,7 @@ impl World {
             id: ChangeId(self.map.version.0),
             map: self.map.version,
             partitions: BTreeSet::from([parent, child]),
+            first: None,
             payload: Bytes::from(vec![parent.0 as u8, key, child.0 as u8]),
         };
         self.changes.push(change.clone());
