@@ -348,6 +348,13 @@ impl Session {
     fn on_not_leader(&mut self, now: Time, at: usize, sent: &Sent, hint: Option<NodeId>) {
         let node = self.peers[at].node;
         let draw = self.draws.next();
+        // A node that was lost may be gone although others do not know it yet: it is asked when it is connected again,
+        // and until then the others are asked on.
+        let gone = |hint: NodeId| {
+            let known = self.peers.iter().find(|peer| peer.node == Some(hint));
+            known.is_some_and(|peer| !peer.is_ready() && !peer.trouble.is_empty()) && !mutant!(client_follows_the_gone)
+        };
+        let lost = hint.is_some_and(gone);
         let lane = &mut self.lanes[sent.lane];
         if sent.anywhere {
             // It could not get a position from the leader; that says nothing about who leads.
@@ -363,7 +370,7 @@ impl Session {
         lane.misses = lane.misses.saturating_add(1);
         // A leader that our map does not name, or nobody who knows one in a whole round: the replicas have moved.
         let mut moved = hint.is_some_and(|hint| !lane.replicas.contains(&hint));
-        let hint = hint.filter(|&hint| Some(hint) != node && lane.replicas.contains(&hint));
+        let hint = hint.filter(|&hint| Some(hint) != node && !lost && lane.replicas.contains(&hint));
         lane.follow(hint);
         if hint.is_none() {
             lane.rotation += 1;

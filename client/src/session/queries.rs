@@ -352,7 +352,8 @@ impl Session {
             return self.end(now, key, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
         }
         call.in_flight = false;
-        let rest = pause(self.config.backoff, self.config.backoff_max, u32::from(call.attempts), draw);
+        // An attempt costs the coordinator little, and its pause adds to every gap that a cut makes.
+        let rest = pause(self.config.backoff, self.config.search_pause_max, u32::from(call.attempts), draw);
         call.attempts = call.attempts.saturating_add(1);
         self.queries.resting.insert((now + rest, key));
     }

@@ -124,11 +124,11 @@ pub fn settle(
     out: &Path,
     dump: Option<&Dump>,
     numbered: &[Numbered],
-) -> io::Result<(Figures, Gaps, Vec<Answered>)> {
+) -> io::Result<(Figures, Gaps, Calls)> {
     let numbers = dump.map(|dump| Numbers::new(dump, numbered));
     let mut figures = Figures::default();
     let mut gaps = Gaps::default();
-    let mut answers = Vec::new();
+    let mut calls = Calls::default();
     let mut asked: HashMap<u64, Asked> = HashMap::new();
     let mut file = BufWriter::with_capacity(1 << 20, File::create(out)?);
     let input = BufReader::with_capacity(1 << 20, File::open(raw)?);
@@ -149,7 +149,7 @@ pub fn settle(
                 if let Some(asked) = asked.remove(&answer.id) {
                     count(&mut figures, asked, &answer);
                     gaps.answered(asked, &answer);
-                    answers.extend(answered(asked, &answer));
+                    calls.add(asked, &answer);
                     if !asked.write && answer.ticket.is_none() {
                         answer.positions.iter_mut().for_each(|at| at.index = last_index(dump, *at));
                     }
@@ -162,8 +162,10 @@ pub fn settle(
     });
     told.map_err(|error| io::Error::other(error.to_string()))?;
     figures.unknown = asked.values().filter(|asked| asked.write).count() as u64;
+    let endless = asked.values().filter(|asked| !asked.stale).map(|asked| (asked.what, asked.at, u64::MAX));
+    calls.failed.extend(endless);
     file.flush()?;
-    Ok((figures, gaps, answers))
+    Ok((figures, gaps, calls))
 }
 
 /// Whether a range spans partitions, with a ticket or without.
@@ -171,10 +173,25 @@ fn crosses(answer: &Return<'_>) -> bool {
     answer.ticket.is_some() || answer.positions.len() > 1
 }
 
-/// For the matrix; a stale read is answered by whoever is asked.
-fn answered(asked: Asked, answer: &Return<'_>) -> Option<Answered> {
-    let what = if asked.range && crosses(answer) { What::Crossing } else { asked.what };
-    (!asked.stale && answer.status == Status::Ok).then_some((what, asked.at, answer.at))
+/// For the matrix: what was asked when, and when that ended. A stale read is answered by whoever is asked.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// With a result.
+    pub answered: Vec<Answered>,
+    /// In an error, or not at all.
+    pub failed: Vec<Answered>,
+}
+
+impl Calls {
+    fn add(&mut self, asked: Asked, answer: &Return<'_>) {
+        let what = match asked.range && crosses(answer) {
+            true if answer.ticket.is_some() => What::Ticketed,
+            true => What::Crossing,
+            false => asked.what,
+        };
+        let to = if answer.status == Status::Ok { &mut self.answered } else { &mut self.failed };
+        to.extend((!asked.stale).then_some((what, asked.at, answer.at)));
+    }
 }
 
 /// A read without a ticket saw all of its instance, however much that was if there are no logs to tell.

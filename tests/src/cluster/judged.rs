@@ -46,11 +46,11 @@ pub fn judge_round(
             }
         },
     };
-    let (mut figures, gaps, answers) =
+    let (mut figures, gaps, calls) =
         settle(&raw, &history, dumped.as_ref(), numbered).map_err(|error| format!("{}: {error}", raw.display()))?;
     if setup.matrix.is_some() {
-        let first = answers.iter().map(|answer| answer.2).min().unwrap_or(0);
-        ended.matrix.add(&answers, spans, (first, ended.ended_at));
+        let first = calls.answered.iter().map(|answer| answer.2).min().unwrap_or(0);
+        ended.matrix.add(&calls.answered, &calls.failed, spans, (first, ended.ended_at));
     }
     figures.gaps = gaps.longest(spans);
     figures.takeovers = gaps.after(&ended.kills);

@@ -1,5 +1,5 @@
-//! Every kind of cut against every kind of operation (reliability.md 9, G11): how many cuts each of them met, and how
-//! long after the cut was healed until answers came as often as ever.
+//! Every kind of cut against every kind of operation (reliability.md 9, G11): how many cuts each of them met, how long
+//! operations waited while the cut lasted, and how long after it was healed until answers came as often as ever.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,6 +77,11 @@ impl Cut {
             Cut::All => true,
         }
     }
+
+    /// Whether everybody is to be served while it lasts: a majority hears each other, and clients reach all nodes.
+    fn leaves_a_majority(self) -> bool {
+        !matches!(self, Cut::All | Cut::Clients)
+    }
 }
 
 /// A kind of operation.
@@ -98,12 +103,23 @@ pub enum What {
     Range,
     /// A range across partitions.
     Crossing,
+    /// The same with a ticket.
+    Ticketed,
 }
 
 impl What {
     /// All of them.
-    pub const EVERY: [What; 8] =
-        [What::Put, What::Insert, What::Delete, What::Cas, What::Many, What::Get, What::Range, What::Crossing];
+    pub const EVERY: [What; 9] = [
+        What::Put,
+        What::Insert,
+        What::Delete,
+        What::Cas,
+        What::Many,
+        What::Get,
+        What::Range,
+        What::Crossing,
+        What::Ticketed,
+    ];
 
     /// In the words of the table.
     pub fn name(self) -> &'static str {
@@ -116,6 +132,7 @@ impl What {
             What::Get => "get",
             What::Range => "range",
             What::Crossing => "crossing",
+            What::Ticketed => "ticketed",
         }
     }
 
@@ -136,6 +153,9 @@ impl What {
 /// A call that was answered: what, when asked, when answered, nanoseconds.
 pub type Answered = (What, u64, u64);
 
+/// While a cut lasts nobody waits for longer than this: a client finds out after half a second that it asks in vain.
+pub const WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Answers are counted over so long.
 const WINDOW: u64 = 200_000_000;
 
@@ -154,6 +174,8 @@ pub struct Cell {
     pub operations: u64,
     /// For each cut: from its end to the full rate, nanoseconds.
     pub back: Vec<u64>,
+    /// For each cut that leaves a majority: the longest wait while it lasted, nanoseconds.
+    pub waits: Vec<u64>,
 }
 
 /// The whole table, of all rounds.
@@ -161,8 +183,9 @@ pub struct Cell {
 pub struct Matrix(BTreeMap<(Cut, What), Cell>);
 
 impl Matrix {
-    /// Takes in a round: its answers in any order, its cuts in order of time, and when it began and ended.
-    pub fn add(&mut self, answers: &[Answered], spans: &[Span], (begin, end): (u64, u64)) {
+    /// Takes in a round: its answers in any order, those calls that ended in an error or not at all (then they end with
+    /// the largest number), its cuts in order of time, and when it began and ended.
+    pub fn add(&mut self, answers: &[Answered], failed: &[Answered], spans: &[Span], (begin, end): (u64, u64)) {
         let cuts: Vec<(Cut, u64, u64)> =
             spans.iter().filter_map(|span| Some((span.cut?, span.from, span.to))).collect();
         for what in What::EVERY {
@@ -179,6 +202,11 @@ impl Matrix {
                 let under_way = under_way.count() as u64;
                 cell.operations += under_way;
                 cell.met += u64::from(under_way > 0);
+                if cut.leaves_a_majority() {
+                    let of_kind = answers.iter().chain(failed).filter(|call| call.0 == what);
+                    let waits = of_kind.map(|call| call.2.min(*to).saturating_sub(call.1.max(*from)));
+                    cell.waits.push(waits.max().unwrap_or(0));
+                }
                 let next = cuts.get(index + 1).map_or(end, |next| next.1);
                 cell.back.extend(usual.map(|usual| back(&moments, (*to, next), usual)));
             }
@@ -204,6 +232,7 @@ impl Matrix {
             own.met += cell.met;
             own.operations += cell.operations;
             own.back.extend(cell.back);
+            own.waits.extend(cell.waits);
         }
     }
 
@@ -214,7 +243,8 @@ impl Matrix {
         all
     }
 
-    /// What is wrong with it, in words: a field that was met too rarely; the full rate too late.
+    /// What is wrong with it, in words: a field that was met too rarely; a wait that was too long while the cut lasted;
+    /// the full rate too late.
     pub fn complaints(&self, wanted: u64, late: Duration) -> Vec<String> {
         let mut complaints = Vec::new();
         let late = late.as_nanos() as u64;
@@ -224,6 +254,13 @@ impl Matrix {
             let (cut, what) = (cut.name(), what.name());
             if cell.met < wanted {
                 complaints.push(format!("{cut}: met {what} {} times, not {wanted}", cell.met));
+            }
+            let long = WAIT_MAX.as_nanos() as u64;
+            let held = cell.waits.iter().filter(|wait| **wait > long).count();
+            if held > 0 {
+                let worst = cell.waits.iter().max().copied().unwrap_or(0) / 1_000_000;
+                complaints
+                    .push(format!("{cut}: {held} times {what} waited too long in it; the worst waited {worst} ms"));
             }
             let slow = cell.back.iter().filter(|back| **back > late).count();
             if slow > 0 {
@@ -286,6 +323,22 @@ impl Matrix {
         text
     }
 
+    /// The table of waits while a cut lasts: in each field the median and the worst, milliseconds.
+    pub fn waits(&self) -> impl fmt::Display {
+        let mut text = format!("{:18}", "cut");
+        What::EVERY.iter().for_each(|what| text += &format!(" {:>11}", what.name()));
+        for cut in Cut::EVERY.into_iter().filter(|cut| cut.leaves_a_majority()) {
+            text += &format!("\n{:18}", cut.name());
+            for what in What::EVERY {
+                let mut waits = self.0.get(&(cut, what)).map(|cell| cell.waits.clone()).unwrap_or_default();
+                waits.sort_unstable();
+                let [p50, worst] = [50, 100].map(|of| percentile(&waits, of).unwrap_or(0) / 1_000_000);
+                text += &format!(" {:>11}", format!("{p50} {worst}"));
+            }
+        }
+        text
+    }
+
     /// One line: how soon the full rate was back.
     pub fn words(&self, timeout: Duration) -> String {
         let backs = self.backs();
@@ -321,19 +374,34 @@ mod tests {
     fn the_full_rate_is_back_when_answers_come_as_often_as_ever() {
         let cut = |from: u64, to: u64| Span { kind: Kind::Cut, cut: Some(Cut::Alone), from: from * MS, to: to * MS };
         let mut matrix = Matrix::default();
-        matrix.add(&puts(3_000, 4_250), &[cut(3_000, 4_000)], (0, 10_000 * MS));
+        matrix.add(&puts(3_000, 4_250), &[], &[cut(3_000, 4_000)], (0, 10_000 * MS));
         let cell = matrix.0[&(Cut::Alone, What::Put)].clone();
         assert_eq!((cell.met, cell.back.len()), (1, 1), "the call that waited was under way");
         // Twenty answers a window are usual; the first window with twelve of them begins with the first answer.
         assert_eq!(cell.back, [250 * MS]);
-        matrix.add(&puts(3_000, 3_900), &[cut(3_000, 4_000)], (0, 10_000 * MS));
+        matrix.add(&puts(3_000, 3_900), &[], &[cut(3_000, 4_000)], (0, 10_000 * MS));
         assert_eq!(matrix.0[&(Cut::Alone, What::Put)].back, [250 * MS, 0]);
         // Nothing came back at all before the next cut.
-        matrix.add(&puts(3_000, 6_000), &[cut(3_000, 4_000), cut(5_500, 6_000)], (0, 10_000 * MS));
+        matrix.add(&puts(3_000, 6_000), &[], &[cut(3_000, 4_000), cut(5_500, 6_000)], (0, 10_000 * MS));
         assert_eq!(matrix.0[&(Cut::Alone, What::Put)].back, [250 * MS, 0, 1_500 * MS, 0]);
         let late = matrix.complaints(1, Duration::from_millis(600));
         assert!(late.iter().any(|line| line.starts_with("one alone: 1 times put was not back")), "{late:?}");
         assert!(late.iter().any(|line| line.starts_with("bridge: met get 0 times")), "{late:?}");
+    }
+
+    /// A read that finds nobody ends in an error, and a call may have no end at all: both waited.
+    #[test]
+    fn who_waits_while_a_cut_lasts_is_counted_whatever_comes_of_it() {
+        let cut = |cut: Cut, from: u64, to: u64| Span { kind: Kind::Cut, cut: Some(cut), from: from * MS, to: to * MS };
+        let (mut matrix, all) = (Matrix::default(), (0, 10_000 * MS));
+        let spans = [cut(Cut::Pair, 1_000, 3_000), cut(Cut::All, 6_000, 9_000)];
+        matrix.add(&[(What::Get, 900 * MS, 1_400 * MS)], &[], &spans, all);
+        matrix.add(&[], &[(What::Get, 1_100 * MS, 2_300 * MS)], &spans, all);
+        matrix.add(&[], &[(What::Get, 1_500 * MS, u64::MAX)], &spans, all);
+        assert_eq!(matrix.0[&(Cut::Pair, What::Get)].waits, [400 * MS, 1_200 * MS, 1_500 * MS]);
+        assert!(matrix.0[&(Cut::All, What::Get)].waits.is_empty(), "there is no majority");
+        let late = matrix.complaints(0, Duration::from_secs(9));
+        assert!(late.iter().any(|line| line.starts_with("a pair: 2 times get waited too long")), "{late:?}");
     }
 
     #[test]

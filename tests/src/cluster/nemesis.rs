@@ -348,8 +348,9 @@ impl Nemesis<'_> {
         self.count += 1;
         let clients = (cut == Cut::Clients).then_some(one);
         let pairs = links(count, |from, to| cut.hits(from, to, one, other), clients);
-        // From less than an election takes to several of them.
-        let length = Duration::from_millis(100 + self.random.below(1_200) as u64);
+        // From less than an election takes to several of them; some so long that who waits for their end shows.
+        let longer = if self.random.chance(500) { 2_000 } else { 0 };
+        let length = Duration::from_millis(100 + longer + self.random.below(1_200) as u64);
         self.links.harm(&pairs, Harm::Cut)?;
         if cut == Cut::Flapping {
             let until = Instant::now() + length;

@@ -183,6 +183,7 @@ impl Report {
         if self.with_matrix {
             say!("cuts met, and election timeouts (p99) from their end to the full rate:");
             say!("{}\n{}", self.matrix.table(TIMEOUT), self.matrix.words(TIMEOUT));
+            say!("longest waits while a cut lasted, of half of the cuts and of all, ms:\n{}", self.matrix.waits());
         }
         say!("without a fault: {}", in_words(self.figures.gaps.get(&None).copied().unwrap_or_default()));
         let rounds = if self.rounds == 1 { "1 round".to_owned() } else { format!("{} rounds", self.rounds) };

@@ -111,6 +111,17 @@ impl Account {
         self.operations.iter().filter(answered).count() as u64
     }
 
+    /// The longest that anybody waited between two moments, for an answer that came later or never; and for what.
+    pub fn longest_wait(&self, (from, to): (Nanos, Nanos)) -> (Nanos, String) {
+        let wait = |operation: &Operation| {
+            let ended = if operation.end.is_some() { operation.returned } else { to };
+            ended.min(to).saturating_sub(operation.invoked.max(from))
+        };
+        let longest = self.operations.iter().filter(|operation| !operation.stale).max_by_key(|each| wait(each));
+        let words = |each: &Operation| format!("c{} {:?} since {}", each.client, each.call, each.invoked);
+        longest.map_or((0, String::new()), |longest| (wait(longest), words(longest)))
+    }
+
     /// The first few operations that wait.
     pub fn waiting(&self) -> String {
         let open = self.operations.iter().filter(|operation| operation.end.is_none());

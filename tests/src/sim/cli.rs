@@ -14,7 +14,7 @@ use super::schedule::Schedule;
 use super::sweep::{Changes, Sweep, catch_panics, run_plan};
 use super::trace::Trace;
 use super::watch::Limits;
-use super::{exhaustive, failing, planted, scripts, shrink};
+use super::{during, exhaustive, failing, planted, scripts, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
 use crate::model::cli as model;
@@ -136,6 +136,8 @@ enum Verb {
     },
     /// Show that planted bugs are caught: by which check, after how many seeds.
     Mutants(planted::Arguments),
+    /// How long clients wait while a cut lasts that leaves a majority.
+    Cuts(during::Arguments),
     /// Every order of every event of small worlds, over the real cores.
     Model(model::Arguments),
 }
@@ -181,6 +183,7 @@ pub fn main() -> ExitCode {
         Verb::Rot(arguments) => exhaustive::rot(&arguments),
         Verb::Exhaustive { ops, step } => exhaustive::main(ops, step),
         Verb::Mutants(arguments) => planted::main(&arguments),
+        Verb::Cuts(arguments) => during::main(&arguments),
         Verb::Model(arguments) => model::main(&arguments),
     }
 }

@@ -70,6 +70,13 @@ pub enum Kind {
         /// How long.
         length: Nanos,
     },
+    /// A node is heard by nobody, and hears all.
+    Mute {
+        /// Which.
+        who: Target,
+        /// How long.
+        length: Nanos,
+    },
     /// A node's clock jumps ahead.
     Jump {
         /// Which.
@@ -396,7 +403,11 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
         3 => {
             let alone = (random.below(2) == 0).then_some(who);
             let side = if alone.is_some() { 0 } else { 1 + random.below((1 << plan.nodes) - 1) as u32 };
-            Kind::Cut { side, alone, one_way: random.below(3) == 0, length: length(random, 6_000 * MS) }
+            let (one_way, length) = (random.below(3) == 0, length(random, 6_000 * MS));
+            match alone {
+                Some(who) if one_way && length % 2 == 0 => Kind::Mute { who, length },
+                _ => Kind::Cut { side, alone, one_way, length },
+            }
         }
         4 => Kind::Jump { who, by: length(random, 10_000 * MS) },
         5 => Kind::Transfer {

@@ -16,6 +16,7 @@
 //! | `net`, `damage` | messages on their way, and damaged there |
 //! | `faults`, `stories`, `traps` | what goes wrong, and what together; what waits for its moment |
 //! | `clients` | client sessions and their workload |
+//! | [`during`] | what clients get while a cut lasts |
 //! | `queries` | queries over several partitions: the coordinator, letters, parts |
 //! | `oracle`, `known`, `groups`, `tickets`, `ledger`, `marks`, `positions` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
@@ -34,6 +35,7 @@ mod control;
 mod damage;
 mod doors;
 mod driver;
+pub mod during;
 mod events;
 mod exhaustive;
 mod failing;

@@ -271,7 +271,7 @@ impl Reached {
             Kind::Crash { .. } => self.note("fault: crash"),
             Kind::CrashAll { .. } => self.note("fault: all nodes crash"),
             Kind::Pause { .. } => self.note("fault: pause"),
-            Kind::Cut { one_way: true, .. } => self.note("fault: cut one way"),
+            Kind::Cut { one_way: true, .. } | Kind::Mute { .. } => self.note("fault: cut one way"),
             Kind::Cut { .. } => self.note("fault: cut"),
             Kind::Jump { .. } => self.note("fault: clock jumps"),
             Kind::Transfer { .. } => self.note("fault: leader asked to hand over"),
