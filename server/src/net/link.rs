@@ -113,7 +113,7 @@ impl Link {
     /// Whether a connection stands, and the other node answers on it: messages most likely arrive.
     pub fn answers(&self) -> bool {
         let state = self.state.borrow();
-        state.stream.is_some() && !state.silent
+        state.stream.is_some() && !state.silent && !state.fault.is_cut()
     }
 
     /// Pieces that wait to be written.
