@@ -14,9 +14,9 @@ pub struct Gate<T> {
     decided_upto: Instance,
     /// Every ticket up to here is released. Never goes back.
     released: Option<Ticket>,
-    /// Ascending by position, and at one position by ticket: a read sees all of a batch, and an answer of the batch what
-    /// is before it. The tickets of a log ascend, so those of all that is held do too, and what may leave is at the
-    /// front.
+    /// Ascending by position, and at one position by ticket: a read sees all of a batch, and an answer of the batch
+    /// what is before it. The tickets of a log ascend, so those of all that is held do too, and what may leave is at
+    /// the front.
     held: VecDeque<Held<T>>,
 }
 
@@ -40,8 +40,8 @@ impl<T> Gate<T> {
         Gate { decided_upto, released, held: VecDeque::new() }
     }
 
-    /// Holds `output`, which saw the log up to `position`, where `last_ticket` was the last ticket when it was executed,
-    /// whatever was executed since. Outputs of one position and ticket leave in the order in which they came.
+    /// Holds `output`, which saw the log up to `position`, where `last_ticket` was the last ticket when it was
+    /// executed, whatever was executed since. Outputs of one position and ticket leave in the order in which they came.
     /// Complexity: O(1) at the newest position, else linear in what is behind it.
     pub fn hold(&mut self, position: Instance, last_ticket: Option<Ticket>, output: T) {
         let held = Held { position, last_ticket, output };

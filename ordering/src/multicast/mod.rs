@@ -20,11 +20,11 @@
 //!
 //! # Cuts
 //!
-//! A coordinator and the leader of a partition that do not hear each other hold up nobody, as long as some replica hears
-//! both. Where the way to a leader is silent its messages go to all replicas of its group, and one that follows passes
-//! them on, once. That a ticket is decided is true whoever says so, and a follower that sees it unreleased says so too.
-//! That one is released stays true: heartbeats and their acknowledgements carry the watermark within the group, so who
-//! hears it first tells all, and who leads next knows it.
+//! A coordinator and the leader of a partition that do not hear each other hold up nobody, as long as some replica
+//! hears both. Where the way to a leader is silent its messages go to all replicas of its group, and one that follows
+//! passes them on, once. That a ticket is decided is true whoever says so, and a follower that sees it unreleased says
+//! so too. That one is released stays true: heartbeats and their acknowledgements carry the watermark within the group,
+//! so who hears it first tells all, and who leads next knows it.
 //!
 //! Neither is a place where a rule could be bent. A replica acknowledges what its own decided log holds, never what it
 //! has executed; and passes on a watermark that a coordinator told, never one that it concludes from what is placed. A

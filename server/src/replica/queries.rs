@@ -22,8 +22,9 @@ impl Replica {
         }
     }
 
-    /// Tells the coordinator what is placed here, and what it hears of nobody else. A follower that was drawn gives its part once it knows that the place
-    /// is decided: it hears so now, not with the next batch or heartbeat, since a client waits for the part.
+    /// Tells the coordinator what is placed here, and what it hears of nobody else. A follower that was drawn gives its
+    /// part once it knows that the place is decided: it hears so now, not with the next batch or heartbeat, since a
+    /// client waits for the part.
     pub(super) fn tell_placed(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let Some(ticket) = self.reporter.poll(now) else { return };
         effects.push(Effect::Placed { ticket });

@@ -164,8 +164,8 @@ impl Replica {
         Some(oldest.since + self.paxos.settings().election_timeout)
     }
 
-    /// Gives up reads that have waited for as long as a lost leader takes to be replaced: this replica hears its leader,
-    /// perhaps, and is not heard. Whoever asked asks another one.
+    /// Gives up reads that have waited for as long as a lost leader takes to be replaced: this replica hears its
+    /// leader, perhaps, and is not heard. Whoever asked asks another one.
     pub(super) fn give_up_asked(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while self.asked_until().is_some_and(|until| until <= now) {
             let Some(read) = self.asked.pop_front() else { return };

@@ -178,8 +178,8 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// A silent cut between the coordinator and a partition's leader stopped that partition, which had its majority; and
-    /// other ones stopped ranges for two seconds, as long as a client waits for a node that lives.
+    /// A silent cut between the coordinator and a partition's leader stopped that partition, which had its majority;
+    /// and other ones stopped ranges for two seconds, as long as a client waits for a node that lives.
     #[test]
     fn nobody_waits_for_the_end_of_a_cut() {
         let late = judge(CUTS.into_iter(), (0, 2));
