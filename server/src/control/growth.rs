@@ -345,7 +345,7 @@ impl Control {
             Ok(Verdict::Begin { plan, .. }) if request.dry_run => _ = reply.send(AdminReply::Reshaped(plan)),
             Ok(Verdict::Begin { command, plan }) => {
                 tokio::task::spawn_local(async move {
-                    _ = reply.send(begun(&shared, command, plan).await);
+                    _ = reply.send(begun(&shared, *command, plan).await);
                     shared.tell_control(ToControl::Call(Box::new(Control::drive)));
                 });
             }

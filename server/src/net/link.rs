@@ -431,6 +431,9 @@ impl State {
     }
 }
 
+/// Whether who answers may be talked to, or why not.
+pub type Judge = Box<dyn Fn(&Presence) -> Result<(), String>>;
+
 /// What opens the connections of a link.
 pub struct Opening {
     /// The first frame.
@@ -438,7 +441,7 @@ pub struct Opening {
     /// Certificates; none: in the clear.
     pub tls: Option<Tls>,
     /// Whether who answers may be talked to, beside being who is meant.
-    pub judge: Box<dyn Fn(&Presence) -> Result<(), String>>,
+    pub judge: Judge,
 }
 
 /// What came of a connection.

@@ -18,7 +18,7 @@ pub enum Verdict {
     /// It is to be begun by this command.
     Begin {
         /// For the directory.
-        command: DirectoryCommand,
+        command: Box<DirectoryCommand>,
         /// What will be done.
         plan: Reshaped,
     },
@@ -86,7 +86,7 @@ fn check_address(address: &str) -> Result<(), AdminError> {
 }
 
 pub(super) fn decide(command: Reshape, plan: Reshaped) -> Result<Verdict, AdminError> {
-    Ok(Verdict::Begin { command: DirectoryCommand::Reshape(command), plan })
+    Ok(Verdict::Begin { command: Box::new(DirectoryCommand::Reshape(command)), plan })
 }
 
 impl Judge<'_> {

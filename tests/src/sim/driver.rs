@@ -356,7 +356,7 @@ impl World {
         if let (Some(leader), Some(state)) = (leader, state) {
             let view = self.view(leader, &state.map);
             match verdict(&state, &view, self.replicas, request) {
-                Ok(Verdict::Begin { command, .. }) => self.decide(leader, command),
+                Ok(Verdict::Begin { command, .. }) => self.decide(leader, *command),
                 Ok(Verdict::Enlist { address, replaces, .. }) => {
                     // Numbers are given in order; here a node's number is its place, so those before it come first.
                     let new = state.map.nodes.len();
