@@ -192,10 +192,11 @@ fn the_kernel_cuts_links_and_leaves_nothing_behind_even_after_an_interrupt() {
     let mut child = command.spawn().expect("it runs");
     let pid = child.id();
     let history = place.0.join("out/raw.jsonl");
-    let deadline = Instant::now() + Duration::from_secs(60);
+    // The run itself ends after two minutes of load.
+    let deadline = Instant::now() + Duration::from_secs(110);
     let heals = || fs::read_to_string(&history).unwrap_or_default().matches("\"heal\"").count();
     while heals() < 3 {
-        assert!(Instant::now() < deadline && child.try_wait().expect("it is ours").is_none(), "three cuts in a minute");
+        assert!(Instant::now() < deadline && child.try_wait().expect("it is ours").is_none(), "three cuts in time");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(networks_of(pid).len(), 4, "one for each node, and one between them");
