@@ -361,6 +361,9 @@ impl SnapshotWriter {
         observer: Observer,
         rate_bytes: u64,
     ) -> Result<SnapshotWriter, CheckpointError> {
+        if let Some((found, own)) = checkpoints.options.foreign(&head) {
+            return Err(CheckpointError::Foreign { found, own });
+        }
         let (partition, instance) = (head.partition, head.instance);
         let dir = checkpoints.of(partition);
         let at = |error| CheckpointError::Io { path: dir.clone(), error };
@@ -404,7 +407,7 @@ impl SnapshotWriter {
         if *number != self.next {
             return Err(StreamError::Order { found: *number, expected: self.next }.into());
         }
-        if stream::chunk_crc(self.head.partition, self.head.instance, *number, bytes) != *crc {
+        if stream::chunk_crc(&self.head, *number, bytes) != *crc {
             return Err(StreamError::Checksum { number: *number }.into());
         }
         let mut value = Vec::with_capacity(bytes.len() + 4);
@@ -527,6 +530,10 @@ impl Checkpoint {
         }
         if (checkpoint.manifest.head.partition, checkpoint.manifest.head.instance) != (partition, instance) {
             let reason = "this is the checkpoint of another partition or instance".to_owned();
+            return Err(BadCheckpoint { path: path.to_owned(), offset: 0, reason }.into());
+        }
+        if let Some((found, own)) = options.foreign(&checkpoint.manifest.head) {
+            let reason = format!("this is a checkpoint of cluster {found}, the directory belongs to cluster {own}");
             return Err(BadCheckpoint { path: path.to_owned(), offset: 0, reason }.into());
         }
         Ok(checkpoint)

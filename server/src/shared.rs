@@ -23,6 +23,7 @@ use crate::mailbox::Sender;
 use crate::metrics;
 use crate::net::clients::ClientConnections;
 use crate::net::handshake::{self, PEER_PROTOCOL, PeerHello, Presence, Purpose};
+use crate::net::peer_in::Places;
 use crate::shard::ToShard;
 use crate::vigil::Heard;
 
@@ -76,6 +77,7 @@ pub struct Shared {
     /// Peer addresses of the other nodes.
     peers: Mutex<BTreeMap<NodeId, String>>,
     clients: ClientConnections,
+    places: Places,
     connections: AtomicUsize,
     /// Control requests of clients under way.
     statuses: Arc<AtomicUsize>,
@@ -130,6 +132,7 @@ impl Shared {
             any_full_node: AtomicBool::new(false),
             peers: Mutex::default(),
             clients: ClientConnections::default(),
+            places: Places::default(),
             connections: AtomicUsize::new(0),
             statuses: Arc::default(),
             verbs: Arc::default(),
@@ -417,6 +420,11 @@ impl Shared {
     /// On which connection each client is reached.
     pub fn clients(&self) -> &ClientConnections {
         &self.clients
+    }
+
+    /// Connections of other nodes.
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Bytes of frames that have begun to arrive: so many more, or fewer.

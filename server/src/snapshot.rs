@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use coppice_btree::{Capacity, Key, KeyRange, Tree, Value};
-use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_client::wire::{ClusterId, MapVersion, PartitionId};
 use coppice_ordering::{Ballot, Configuration, Instance};
 
 use crate::checkpoint::{Blobs, Head};
@@ -45,7 +45,7 @@ pub struct Loaded {
 pub struct NoState;
 
 /// The decided state of a group: O(1) for the tree, linear in the sessions.
-pub fn take(replica: &Replica) -> Taken {
+pub fn take(cluster: ClusterId, replica: &Replica) -> Taken {
     let executor = replica.executor();
     // Never the tip: what is above the decided instance may be taken back (reliability.md SP7).
     let state = if crate::mutant!(snapshot_at_tip) { executor.machine().copy() } else { executor.decided_state() };
@@ -62,7 +62,7 @@ pub fn take(replica: &Replica) -> Taken {
         configuration: postcard::to_stdvec(&(configuration, configured_at, promised)).expect(plain).into(),
         ..Blobs::default()
     };
-    let mut head = Head { partition: replica.group(), instance: executor.decided(), ..Head::default() };
+    let mut head = Head { cluster, partition: replica.group(), instance: executor.decided(), ..Head::default() };
     let tree = match state {
         Machine::Directory(directory) => {
             blobs.directory = directory_bytes(&directory);
@@ -114,7 +114,7 @@ pub fn restore_with_capacity(
     capacity: Capacity,
 ) -> Result<Loaded, NoState> {
     let tree = Tree::from_sorted_with_capacity(pairs, capacity).map_err(|_| NoState)?;
-    let Head { partition, instance, low, high, map_version, last_ticket } = head.clone();
+    let Head { partition, instance, low, high, map_version, last_ticket, .. } = head.clone();
     let (configuration, configured_at, promised) = postcard::from_bytes(&blobs.configuration).map_err(|_| NoState)?;
     let machine = if partition == PartitionId::DIRECTORY {
         Machine::Directory(directory_of(&blobs.directory)?)

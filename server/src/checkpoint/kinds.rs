@@ -3,15 +3,18 @@
 use std::io;
 use std::path::PathBuf;
 
-use coppice_client::wire::PartitionId;
+use coppice_client::wire::{ClusterId, PartitionId};
 use coppice_ordering::Instance;
 
 use super::life::Act;
+use super::manifest::Head;
 use super::stream::StreamError;
 
 /// How checkpoints are written. Defaults are those of `experience.md` 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
+    /// Whose checkpoints: none of another cluster is written or loaded. None: any, for looking at.
+    pub cluster: Option<ClusterId>,
     /// `checkpoint.rate`: bytes per second that a checkpoint may write.
     pub rate_bytes: u64,
     /// `checkpoint.cache`: memory of sled for one open checkpoint.
@@ -20,10 +23,18 @@ pub struct CheckpointOptions {
     pub space_floor_bytes: u64,
 }
 
+impl CheckpointOptions {
+    /// The cluster of a snapshot that does not belong here, and the one that does.
+    pub(super) fn foreign(&self, head: &Head) -> Option<(ClusterId, ClusterId)> {
+        let own = self.cluster.filter(|own| head.cluster != *own && !crate::mutant!(foreign_snapshot_believed));
+        own.map(|own| (head.cluster, own))
+    }
+}
+
 impl Default for CheckpointOptions {
     fn default() -> CheckpointOptions {
         // Half of `log.disk_reserve`: the other half is for votes.
-        CheckpointOptions { rate_bytes: 64 << 20, cache_bytes: 32 << 20, space_floor_bytes: 512 << 20 }
+        CheckpointOptions { cluster: None, rate_bytes: 64 << 20, cache_bytes: 32 << 20, space_floor_bytes: 512 << 20 }
     }
 }
 
@@ -48,6 +59,14 @@ pub enum CheckpointError {
     /// The chunks are not those of the snapshot.
     #[error(transparent)]
     Stream(#[from] StreamError),
+    /// It is the state of another cluster.
+    #[error("the snapshot is of cluster {found}, this node belongs to cluster {own}")]
+    Foreign {
+        /// The cluster that its head names.
+        found: ClusterId,
+        /// This node's.
+        own: ClusterId,
+    },
     /// Another one of this partition is being written (reliability.md ST5).
     #[error("another checkpoint of {0} is being written")]
     Busy(PartitionId),

@@ -2,20 +2,22 @@
 
 use bytes::{Buf, BufMut, Bytes};
 use coppice_btree::Digest;
-use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_client::wire::{ClusterId, MapVersion, PartitionId};
 use coppice_ordering::{Ballot, Instance, Ticket};
 
 /// First bytes of every manifest.
 const MAGIC: [u8; 8] = *b"COPPSNAP";
 
-/// Format of manifest and stream. From the first release on, version N reads N and N-1 (experience.md 5); format 1 was
-/// never released.
-const FORMAT: u32 = 3;
+/// Format of manifest and stream. From the first release on, version N reads N and N-1 (experience.md 5); formats 1 to
+/// 3 were never released.
+const FORMAT: u32 = 4;
 
 /// Where and when a snapshot was taken: everything but the pairs and the blobs. One value, at one instance
 /// (ordering.md 1.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
+    /// Whose state: that of another cluster is never installed.
+    pub cluster: ClusterId,
     /// Whose state.
     pub partition: PartitionId,
     /// The state after this instance.
@@ -53,6 +55,7 @@ impl Manifest {
         let mut out = Vec::with_capacity(160 + self.head.low.len());
         out.put_slice(&MAGIC);
         out.put_u32_le(FORMAT);
+        out.put_u128_le(self.head.cluster.0);
         out.put_u32_le(self.head.partition.0);
         out.put_u64_le(self.head.instance.0);
         out.put_u64_le(self.head.map_version.0);
@@ -86,6 +89,7 @@ impl Manifest {
         if rest.try_get_u32_le().ok()? != FORMAT {
             return None;
         }
+        let cluster = ClusterId(rest.try_get_u128_le().ok()?);
         let partition = PartitionId(rest.try_get_u32_le().ok()?);
         let instance = Instance(rest.try_get_u64_le().ok()?);
         let map_version = MapVersion(rest.try_get_u64_le().ok()?);
@@ -102,7 +106,7 @@ impl Manifest {
         let low = get_key(rest)?;
         let high = if has_high == 1 { Some(get_key(rest)?) } else { None };
         let last_ticket = (has_ticket == 1).then_some(ticket);
-        let head = Head { partition, instance, low, high, map_version, last_ticket };
+        let head = Head { cluster, partition, instance, low, high, map_version, last_ticket };
         rest.is_empty().then_some(Manifest { head, chunks, bytes, crc, pairs, digest: Digest(digest) })
     }
 }
@@ -125,8 +129,9 @@ mod tests {
         let key = || vec(any::<u8>(), 0..40).prop_map(Bytes::from);
         let ticket = (any::<u64>(), any::<u32>(), any::<u64>())
             .prop_map(|(round, replica, n)| Ticket { ballot: Ballot::new(round, replica), n });
-        let head = (any::<(u32, u64, u64)>(), key(), proptest::option::of(key()), proptest::option::of(ticket))
-            .prop_map(|((partition, instance, version), low, high, last_ticket)| Head {
+        let head = (any::<(u128, u32, u64, u64)>(), key(), proptest::option::of(key()), proptest::option::of(ticket))
+            .prop_map(|((cluster, partition, instance, version), low, high, last_ticket)| Head {
+                cluster: ClusterId(cluster),
                 partition: PartitionId(partition),
                 instance: Instance(instance),
                 low,

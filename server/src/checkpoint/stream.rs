@@ -2,13 +2,11 @@
 //!
 //! The stream is: the blobs, each a u64 length (little-endian) and its bytes, in the order of [`Blobs`]; then the
 //! pairs in key order, each a varint key length, the key, a varint value length, the value. It is cut into chunks of
-//! [`CHUNK_BYTES`] without regard to its content. A chunk's crc32c is seeded with partition, instance and chunk number:
-//! an intact chunk in a wrong place does not fit (reliability.md ST8).
+//! [`CHUNK_BYTES`] without regard to its content. A chunk's crc32c is seeded with cluster, partition, instance and chunk
+//! number: an intact chunk in a wrong place does not fit (reliability.md ST8).
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use coppice_btree::{Digest, Key, Value};
-use coppice_client::wire::PartitionId;
-use coppice_ordering::Instance;
 
 use super::manifest::{Head, Manifest};
 
@@ -52,11 +50,12 @@ pub struct Chunk {
 }
 
 /// The checksum of a chunk in its place.
-pub fn chunk_crc(partition: PartitionId, instance: Instance, number: u64, bytes: &[u8]) -> u32 {
-    let mut place = [0; 20];
-    place[..4].copy_from_slice(&partition.0.to_le_bytes());
-    place[4..12].copy_from_slice(&instance.0.to_le_bytes());
-    place[12..].copy_from_slice(&number.to_le_bytes());
+pub fn chunk_crc(head: &Head, number: u64, bytes: &[u8]) -> u32 {
+    let mut place = [0; 36];
+    place[..16].copy_from_slice(&head.cluster.0.to_le_bytes());
+    place[16..20].copy_from_slice(&head.partition.0.to_le_bytes());
+    place[20..28].copy_from_slice(&head.instance.0.to_le_bytes());
+    place[28..].copy_from_slice(&number.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c(&place), bytes)
 }
 
@@ -169,7 +168,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V)>> Iterator for En
         let bytes = self.open.split_to(CHUNK_BYTES.min(self.open.len())).freeze();
         let number = self.tally.chunks;
         self.tally.chunk(&bytes);
-        let crc = chunk_crc(self.head.partition, self.head.instance, number, &bytes);
+        let crc = chunk_crc(&self.head, number, &bytes);
         Some(Chunk { number, bytes, crc })
     }
 }
@@ -209,7 +208,7 @@ impl Decoder {
         if number != expected {
             return Err(StreamError::Order { found: number, expected });
         }
-        if chunk_crc(self.head.partition, self.head.instance, number, bytes) != crc {
+        if chunk_crc(&self.head, number, bytes) != crc {
             return Err(StreamError::Checksum { number });
         }
         self.tally.chunk(bytes);
@@ -312,6 +311,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use coppice_client::wire::{ClusterId, PartitionId};
+    use coppice_ordering::Instance;
 
     fn head(partition: u32) -> Head {
         Head { partition: PartitionId(partition), instance: Instance(77), ..Head::default() }
@@ -357,6 +358,8 @@ mod tests {
             prop_assert!(chunks.iter().rev().skip(1).all(|chunk| chunk.bytes.len() == CHUNK_BYTES));
             prop_assert_eq!(decode(&head(3), &chunks, &manifest), Ok((blobs, pairs)));
             prop_assert!(decode(&head(4), &chunks, &manifest).is_err(), "of another partition");
+            let foreign = Head { cluster: ClusterId(9), ..head(3) };
+            prop_assert!(decode(&foreign, &chunks, &manifest).is_err(), "of another cluster");
             prop_assert!(decode(&head(3), &chunks[..chunks.len() - 1], &manifest).is_err(), "a chunk is missing");
             let other = Manifest { digest: Digest(manifest.digest.0 ^ 1), ..manifest };
             let found = decode(&head(3), &chunks, &other);
@@ -368,7 +371,7 @@ mod tests {
             let mut bytes = vec![0; zeros];
             bytes.extend(stream);
             let mut decoder = Decoder::new(head(3));
-            let crc = chunk_crc(PartitionId(3), Instance(77), 0, &bytes);
+            let crc = chunk_crc(&head(3), 0, &bytes);
             decoder.push(0, &bytes, crc).expect("good");
             while let Ok(Some(_)) = decoder.next_pair() {}
             _ = decoder.blobs();

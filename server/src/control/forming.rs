@@ -46,16 +46,30 @@ impl Control {
             _ = reply.send(self.existed(&request));
             return;
         }
-        let seeds = if seeds.is_empty() { vec![own] } else { seeds };
+        let seeds = if seeds.is_empty() { vec![own.clone()] } else { seeds };
         let room = self.shared.config.limits.partitions;
         if let Err(text) = check(&request).and_then(|()| check_room(&request, seeds.len(), room)) {
             _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
             return;
         }
         // Drawn once: a repeated init goes on with the cluster that an interrupted one began.
-        let cluster = self.shared.identity().map_or_else(draw_cluster, |identity| identity.cluster);
+        let drawn = *self.drawn.get_or_insert_with(draw_cluster);
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
+            let found = tokio::time::timeout(INIT_TIMEOUT, look_for_cluster(&shared, &seeds)).await;
+            match found {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    _ = reply.send(found.answer(&request, &own));
+                    return;
+                }
+                Err(_) => {
+                    let text = "not all seeds answer: init asks all of them first, and has begun nothing".to_owned();
+                    _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
+                    return;
+                }
+            }
+            let cluster = shared.identity().map_or(drawn, |identity| identity.cluster);
             let formed = tokio::time::timeout(INIT_TIMEOUT, form(&shared, cluster, &seeds, &request)).await;
             _ = reply.send(match formed {
                 Ok(Ok(answer)) => answer,
@@ -121,8 +135,70 @@ impl Control {
 
     pub(super) fn identified(&self) -> Identified {
         let identity = self.shared.identity().map(|Identity { cluster, node, .. }| (cluster, node));
-        Identified { identity, name: self.shared.config.name.clone(), addresses: self.addresses.clone() }
+        let map = self.shared.map();
+        let size = (map.version.0 > 0).then_some((map.nodes.len() as u32, map.partitions.len() as u32));
+        Identified { identity, size, name: self.shared.config.name.clone(), addresses: self.addresses.clone() }
     }
+}
+
+/// A seed that belongs to a cluster already, where this node belongs to none or to another one.
+struct Found {
+    seed: String,
+    cluster: ClusterId,
+    node: NodeId,
+    /// Nodes and partitions, if that cluster is whole.
+    size: Option<(u32, u32)>,
+    /// Where that node serves clients.
+    native: String,
+}
+
+impl Found {
+    /// What `init` says of it: nothing is formed, and nothing was begun.
+    fn answer(&self, request: &InitRequest, own: &str) -> AdminReply {
+        let Found { seed, cluster, node, size, native } = self;
+        if let (true, Some((nodes, partitions))) = (request.if_needed, *size) {
+            tracing::warn!(%cluster, %seed, "a seed belongs to a cluster that this node does not belong to");
+            return AdminReply::Initialized { cluster: *cluster, nodes, partitions, existed: true };
+        }
+        // Nodes are numbered in the order of the seeds, and the first one carries `init` out.
+        AdminReply::Failed(AdminError::Exists(format!(
+            "seed {seed} is {node} of cluster {cluster} already, and this node is not part of that cluster; to let it \
+             take the place of a node that lost its disk: coppice node replace n1 {own} --endpoints {native} \
+             (coppice node ls --endpoints {native} tells which node was here)"
+        )))
+    }
+}
+
+/// Asks all other seeds who they are, before anything is begun; returns when all have answered, or one belongs to a
+/// cluster that this node does not belong to. A first seed whose disk was lost would form a second cluster otherwise,
+/// at an address that the first one's clients know.
+async fn look_for_cluster(shared: &Arc<Shared>, seeds: &[String]) -> Option<Found> {
+    let (sender, mut answers) = tokio::sync::mpsc::unbounded_channel();
+    for seed in seeds.iter().skip(1).cloned() {
+        let (shared, sender) = (Arc::clone(shared), sender.clone());
+        tokio::task::spawn_local(async move {
+            // Until nobody wants to know any more.
+            while !sender.is_closed() {
+                match ask_anybody(&shared, &seed, &Question::Identify, ASSIGN_TIMEOUT).await {
+                    Ok(Answer::Identified(identified)) => {
+                        _ = sender.send((seed, identified));
+                        return;
+                    }
+                    // Not started yet, perhaps.
+                    Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        });
+    }
+    drop(sender);
+    let own = shared.identity().map(|identity| identity.cluster);
+    while let Some((seed, Identified { identity, size, addresses, .. })) = answers.recv().await {
+        let strange = identity.filter(|(cluster, _)| Some(*cluster) != own || size.is_some());
+        if let Some((cluster, node)) = strange.filter(|_| !crate::mutant!(init_asks_nobody)) {
+            return Some(Found { seed, cluster, node, size, native: addresses.native });
+        }
+    }
+    None
 }
 
 fn failed(text: &str) -> AdminReply {

@@ -229,7 +229,8 @@ async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, questions: Rc<
     if proven.purpose == Purpose::Messages {
         let Proven { stream, received, from: Some(them), .. } = proven else { return };
         let Ok(stream) = stream.park() else { return };
-        let input = ToShard::Peer { node: them.node, stream, received };
+        let place = shared.places().take(them.node);
+        let input = ToShard::Peer { node: them.node, stream, received, place };
         // A full mailbox closes the connection; the other node tries again.
         _ = shared.sender(shard).push(Lane::Client, input);
         return;

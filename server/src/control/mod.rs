@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use coppice_btree::KeyRange;
 use coppice_client::map::Addresses;
-use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, Status, StatusGet};
+use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, NodeId, PartitionId, Status, StatusGet};
 use coppice_ordering::Instance;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
@@ -133,6 +133,8 @@ pub struct Control {
     /// The directory's decided state, if it runs here.
     pub(super) directory: Option<Arc<DirectoryState>>,
     pub(super) driver: growth::Driver,
+    /// The cluster that `init` forms here, if it is asked for.
+    pub(super) drawn: Option<ClusterId>,
     pub(super) settings: ClusterSettings,
     /// The directory, or a node that knows it, has told the settings since this process began.
     pub(super) told: bool,
@@ -176,6 +178,7 @@ impl Control {
             deleting: BTreeSet::new(),
             directory: None,
             driver: growth::Driver::default(),
+            drawn: None,
             settings: ClusterSettings::default(),
             told: false,
             pairs: BTreeMap::new(),

@@ -57,6 +57,7 @@ impl Control {
     pub(super) fn open_checkpoints(&mut self) -> Result<(), CheckpointError> {
         let config = &self.shared.config;
         let options = CheckpointOptions {
+            cluster: self.home.identity().map(|identity| identity.cluster),
             rate_bytes: config.checkpoint.rate,
             cache_bytes: config.checkpoint.cache,
             space_floor_bytes: config.log.disk_reserve / 2,
@@ -265,7 +266,8 @@ fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, group: &
     // The log since the last checkpoint lies between two, once this one is there.
     let logged = std::mem::take(&mut group.logged_bytes);
     group.older_bytes += logged;
-    let taken = snapshot::take(&group.replica);
+    let cluster = shared.identity().map(|identity| identity.cluster).unwrap_or_default();
+    let taken = snapshot::take(cluster, &group.replica);
     let (instance, borders) = (taken.head.instance, taken.head.map_version);
     let done_shared = Arc::clone(shared);
     let done = move |written: Result<Written, CheckpointError>| {
@@ -347,8 +349,9 @@ pub(super) async fn send(shared: &Arc<Shared>, mut proven: Proven) {
     let Some(frame) = first_frame(shared, &mut proven, wanted).await else { return };
     let Ok(get) = postcard::from_bytes::<SnapshotGet>(&frame.body) else { return };
     let owner = get.group.0 as usize % shared.shards();
+    let Some(own) = shared.identity() else { return };
     let taken = ask_shard(shared, owner, SILENCE_MAX, move |shard| {
-        shard.groups.get(&get.group).map(|group| snapshot::take(&group.replica))
+        shard.groups.get(&get.group).map(|group| snapshot::take(own.cluster, &group.replica))
     });
     let Some(Some(taken)) = taken.await else { return };
     let Ok(stream) = proven.stream.park().and_then(|parked| parked.blocking(SILENCE_MAX)) else { return };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_client::map::Entry;
+use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId, WireError};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{Ballot, ChangeId, QueryId, ReplicaId, Round, Ticket};
@@ -34,6 +34,16 @@ impl Letter {
             Word::Place(_) | Word::Released(_) => self.partition,
             Word::Placed(_) => PartitionId::DIRECTORY,
         }
+    }
+}
+
+impl Letter {
+    /// Whether `sender` may write it, by this map: a node with a replica of the partition or of the directory, of which
+    /// one writes it and any may send it on. Of a partition that the map does not know it says nothing.
+    pub fn may_come_from(&self, sender: NodeId, map: &PartitionMap) -> bool {
+        let Some(entry) = map.group(self.partition) else { return true };
+        let lives = |entry: &Entry| entry.replica_on(sender).is_some();
+        lives(entry) || map.directory.as_ref().is_none_or(lives) || crate::mutant!(sender_not_checked)
     }
 }
 
@@ -72,6 +82,10 @@ const PASSED_ON: u8 = 0x80;
 const NOTHING: u8 = 0;
 const QUERIES: u8 = 1;
 const CHANGE: u8 = 2;
+
+/// Longest work of a ticket for one partition. The coordinator packs 1 MiB of queries into a ticket, and one more
+/// command with its keys; it becomes a batch of the partition's log.
+const PLACE_BYTES_MAX: usize = 2 << 20;
 
 /// Appends one letter to a frame's body.
 pub fn encode(body: &mut Body, letter: &Letter) {
@@ -153,17 +167,26 @@ pub fn place(reader: &mut BodyReader<'_>) -> Result<Place, WireError> {
         other => return Err(WireError::Unknown { what: "option", value: u64::from(other) }),
     };
     let deadline = Some(reader.varint()?).filter(|&ms| ms > 0).map(Duration::from_millis);
+    let before = reader.left();
     let work = match reader.u8()? {
         NOTHING => Work::Nothing,
         QUERIES => {
             let count = reader.count("queries", 2)?;
-            let mut queries = Vec::with_capacity(count);
+            let mut queries = Vec::with_capacity(count.min(1_024));
             for _ in 0..count {
-                queries.push(SubQuery { query: QueryId(reader.varint()?), bytes: reader.bytes("share")? });
+                let query = QueryId(reader.varint()?);
+                queries.push(SubQuery { query, bytes: reader.bytes("share length", PLACE_BYTES_MAX)? });
+                if before - reader.left() > PLACE_BYTES_MAX {
+                    let value = (before - reader.left()) as u64;
+                    return Err(WireError::Limit { what: "ticket length", value, max: PLACE_BYTES_MAX as u64 });
+                }
             }
             Work::Queries(queries)
         }
-        CHANGE => Work::Change { id: ChangeId(reader.varint()?), payload: reader.bytes("change")? },
+        CHANGE => {
+            let id = ChangeId(reader.varint()?);
+            Work::Change { id, payload: reader.bytes("change length", PLACE_BYTES_MAX)? }
+        }
         other => return Err(WireError::Unknown { what: "work", value: u64::from(other) }),
     };
     Ok(Place { ticket: at, prev, deadline, work })

@@ -15,6 +15,11 @@ impl<'a> BodyReader<'a> {
         BodyReader { body, reader: Reader::new(body) }
     }
 
+    /// Bytes that are not read yet.
+    pub fn left(&self) -> usize {
+        self.reader.rest().len()
+    }
+
     /// Whether everything is read.
     pub fn is_empty(&self) -> bool {
         self.reader.is_empty()
@@ -35,9 +40,9 @@ impl<'a> BodyReader<'a> {
         self.reader.varint_u32()
     }
 
-    /// A length, then so many bytes, shared with the frame.
-    pub fn bytes(&mut self, what: &'static str) -> Result<Bytes, WireError> {
-        let slice = self.reader.bytes(what, usize::MAX)?;
+    /// A length of at most `max`, then so many bytes, shared with the frame.
+    pub fn bytes(&mut self, what: &'static str, max: usize) -> Result<Bytes, WireError> {
+        let slice = self.reader.bytes(what, max)?;
         Ok(self.body.slice_ref(slice))
     }
 

@@ -29,6 +29,13 @@ pub struct Envelope {
     pub message: Message,
 }
 
+/// Longest batch: a leader closes one at `batch_bytes_max`, 2 MiB at most, or takes one pack more, of 4 MiB at most. A
+/// record of the log holds twice that.
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// Most replicas in one set of a configuration.
+const REPLICAS_MAX: usize = 1_024;
+
 // Message kinds on the wire. Numbers are never reused.
 const PRE_VOTE: u8 = 1;
 const PRE_VOTE_REPLY: u8 = 2;
@@ -323,7 +330,8 @@ fn batch(r: &mut BodyReader<'_>) -> Result<Batch, WireError> {
         NO_OP => Batch::NoOp,
         COMMANDS => {
             let count = r.varint_u32()?;
-            Batch::Commands(Commands::new(count, r.bytes("batch")?))
+            let bytes_max = if crate::mutant!(peer_batch_unbounded) { usize::MAX } else { BATCH_BYTES_MAX };
+            Batch::Commands(Commands::new(count, r.bytes("batch length", bytes_max)?))
         }
         CONFIGURATION => {
             let (voters, learners, leaving) = (replicas(r)?, replicas(r)?, replicas(r)?);
@@ -335,5 +343,8 @@ fn batch(r: &mut BodyReader<'_>) -> Result<Batch, WireError> {
 
 fn replicas(r: &mut BodyReader<'_>) -> Result<BTreeSet<ReplicaId>, WireError> {
     let count = r.count("replicas", 1)?;
+    if count > REPLICAS_MAX {
+        return Err(WireError::Limit { what: "replicas", value: count as u64, max: REPLICAS_MAX as u64 });
+    }
     (0..count).map(|_| r.varint_u32().map(ReplicaId)).collect()
 }

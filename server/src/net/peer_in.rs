@@ -1,12 +1,15 @@
 //! The incoming half of another node's traffic: frames of messages, handed to the shard as they come.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
 use coppice_client::channel::Channel;
-use coppice_client::wire::{FrameDecoder, NodeId};
+use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use tokio::sync::Notify;
 
 use super::{peer, peer_frame};
 use crate::control::RETIRE_WITHIN;
@@ -15,6 +18,44 @@ use crate::shard::Shard;
 
 /// How often it is asked whether the connection began with certificates that have been replaced.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Connections of one node that are read at once. One more ends the oldest of them, whose other end may be long gone: a
+/// node keeps one for each of its shards.
+const CONNECTIONS_MAX: usize = 256;
+
+/// The connections of all other nodes.
+#[derive(Debug, Default)]
+pub struct Places {
+    taken: Mutex<BTreeMap<NodeId, VecDeque<Weak<Notify>>>>,
+}
+
+impl Places {
+    /// A place for one more connection of a node.
+    pub fn take(&self, node: NodeId) -> Place {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = taken.entry(node).or_default();
+        places.retain(|place| place.strong_count() > 0);
+        if places.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = places.pop_front().and_then(|place| place.upgrade())
+        {
+            oldest.notify_one();
+        }
+        let place = Place(Arc::new(Notify::new()));
+        places.push_back(Arc::downgrade(&place.0));
+        place
+    }
+}
+
+/// A connection's place among those of its node, as long as it lives.
+#[derive(Debug)]
+pub struct Place(Arc<Notify>);
+
+impl Place {
+    /// Returns when a newer connection takes it.
+    pub async fn taken(&self) {
+        self.0.notified().await;
+    }
+}
 
 /// Reads `stream` until it ends. `received` came behind the greeting.
 pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: Channel, received: BytesMut) {
@@ -69,6 +110,11 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
                 return Handed::Bad;
             }
         };
+        if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
+            let reason = super::rpc::refusal_text(&frame.body);
+            tracing::warn!(%node, %reason, "another node refuses this one");
+            return Handed::Bad;
+        }
         if frame.kind == peer_frame::DURABLE
             && let Some(lsn) = frame.body.first_chunk()
         {
@@ -89,7 +135,9 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
             continue;
         }
         let read = match frame.kind {
-            peer_frame::MESSAGES => peer::decode(frame.body).map(|envelopes| shard.borrow_mut().on_peers(envelopes)),
+            peer_frame::MESSAGES => {
+                peer::decode(frame.body).map(|envelopes| shard.borrow_mut().on_peers(node, envelopes))
+            }
             peer_frame::LETTERS => {
                 letter::decode(&frame.body).map(|letters| shard.borrow_mut().on_letters_of(node, letters))
             }
@@ -102,5 +150,25 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
             tracing::warn!(%node, %error, "a peer's message cannot be read; its connection is closed");
             return Handed::Bad;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_connection_too_many_of_a_node_ends_the_oldest_of_its_own() {
+        let places = Places::default();
+        let other = places.take(NodeId(2));
+        let mut first: VecDeque<Place> = (0..CONNECTIONS_MAX).map(|_| places.take(NodeId(1))).collect();
+        drop(first.remove(7));
+        let _fits = places.take(NodeId(1));
+        let ends = async |place: &Place| {
+            tokio::time::timeout(std::time::Duration::from_millis(1), place.taken()).await.is_ok()
+        };
+        assert!(!ends(&first[0]).await);
+        let _too_many = places.take(NodeId(1));
+        assert!(ends(&first[0]).await && !ends(&first[1]).await && !ends(&other).await);
     }
 }

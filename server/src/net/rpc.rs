@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use coppice_client::channel::Channel;
-use coppice_client::map::{Addresses, PartitionMap};
+use coppice_client::map::{Addresses, Entry, PartitionMap};
 use coppice_client::wire::{
     AdminReply, AdminRequest, ClusterId, FrameDecoder, Kind, MapVersion, NodeId, NodeStatus, PartitionId, Refusal,
     ReplicaId, Ticket,
@@ -100,13 +100,15 @@ impl Asker {
                     return Err(format!("the map is of cluster {}, this node of {}", newer.cluster, own.cluster));
                 }
                 // Everybody whom this node knows may have been replaced meanwhile.
-                handshake::standing(from.node, map).or_else(|_| handshake::standing(from.node, newer))
+                directs(from.node, map).or_else(|_| directs(from.node, newer))
             }
+            (Purpose::Question, Question::Median(_) | Question::Configure { .. }) => match self.from {
+                Some(from) => directs(from.node, map),
+                None => no("you belong to no cluster"),
+            },
             (
                 Purpose::Question,
                 Question::Directory(_)
-                | Question::Median(_)
-                | Question::Configure { .. }
                 | Question::Transfer { .. }
                 | Question::Admin(AdminRequest::Reshape(_) | AdminRequest::Tuning { local: true }),
             ) => match self.from {
@@ -115,6 +117,16 @@ impl Asker {
             },
             _ => no("that is nothing that a node asks of another one"),
         }
+    }
+}
+
+/// Whether `node` may lead the directory, by this map: whoever does says how the cluster changes.
+fn directs(node: NodeId, map: &PartitionMap) -> Result<(), String> {
+    handshake::standing(node, map)?;
+    let lives = |entry: &Entry| entry.replica_on(node).is_some();
+    match map.version.0 == 0 || map.directory.as_ref().is_some_and(lives) {
+        true => Ok(()),
+        false => Err(format!("{node} has no replica of the directory")),
     }
 }
 
@@ -134,6 +146,8 @@ pub struct Assignment {
 pub struct Identified {
     /// None: it waits for `init`.
     pub identity: Option<(ClusterId, NodeId)>,
+    /// Nodes and partitions of its cluster; none: it knows no map yet.
+    pub size: Option<(u32, u32)>,
     /// Its label.
     pub name: String,
     /// Where it serves.
@@ -383,7 +397,7 @@ pub fn refusal_text(body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use coppice_client::map::{NodeInfo, NodeState};
+    use coppice_client::map::{NodeInfo, NodeState, ReplicaInfo, Role};
     use coppice_client::wire::MapVersion;
 
     use super::*;
@@ -401,12 +415,16 @@ mod tests {
             addresses: Addresses::default(),
             state: NodeState::Member,
         };
+        // All but the last have a replica of the directory, unless there is only that.
+        let replica = |&id: &u32| ReplicaInfo { replica: ReplicaId(id), node: NodeId(id), role: Role::Voter };
+        let replicas = nodes[..nodes.len() - usize::from(nodes.len() > 2)].iter().map(replica).collect();
         let nodes = nodes.iter().map(node).collect();
-        PartitionMap { cluster, version: MapVersion(version), nodes, ..PartitionMap::default() }
+        let directory = Some(Entry { replicas, ..Entry::default() });
+        PartitionMap { cluster, version: MapVersion(version), nodes, directory, ..PartitionMap::default() }
     }
 
     fn may(purpose: Purpose, from: Option<Presence>, question: &Question) -> bool {
-        let (own, known) = (presence(OURS, 1), map(OURS, 3, &[1, 2]));
+        let (own, known) = (presence(OURS, 1), map(OURS, 3, &[1, 2, 3]));
         Asker { purpose, from }.may_ask(question, Some(&own), &known).is_ok()
     }
 
@@ -423,6 +441,7 @@ mod tests {
         let replacement = Some(presence(OURS, 7));
         assert!(may(Purpose::Question, replacement, &adopt(OURS, &[1, 7])), "it took another node's place meanwhile");
         assert!(!may(Purpose::Question, replacement, &adopt(OURS, &[1, 2])), "by no map it is a node");
+        assert!(!may(Purpose::Question, Some(presence(OURS, 3)), &adopt(OURS, &[1, 2, 3])), "it cannot lead");
         assert!(!may(Purpose::Forming, ours, &adopt(OURS, &[1, 2])), "that needs a proof");
     }
 
@@ -440,6 +459,9 @@ mod tests {
             assert!(!may(Purpose::Question, Some(presence(OURS, 7)), question), "{question:?}");
             assert!(!may(Purpose::Question, None, question), "{question:?}");
             assert!(!may(Purpose::Forming, Some(presence(OURS, 2)), question), "{question:?}");
+        }
+        for question in &changes[..2] {
+            assert!(!may(Purpose::Question, Some(presence(OURS, 3)), question), "it cannot lead: {question:?}");
         }
         let level = Question::Admin(AdminRequest::LogLevel { spec: "debug".into() });
         assert!(!may(Purpose::Question, Some(presence(OURS, 2)), &level), "a client's verb");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
-use coppice_client::wire::{ClientId, MapVersion, PackWriter, PartitionId, RangeRequest, SessionId, frame};
+use coppice_client::wire::{ClientId, ClusterId, MapVersion, PackWriter, PartitionId, RangeRequest, SessionId, frame};
 use coppice_ordering::message::{Message, Phase1b, Phase2a, PreVoteReply, ReadPositionReply};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
@@ -330,7 +330,7 @@ fn a_snapshot_holds_the_bounds_of_sessions() {
     let mut follower = Follower::new();
     follower.hears(1, 2, batch(entry::limits(&LIMITS)), 1);
     follower.hears(1, 3, Batch::NoOp, 2);
-    let Taken { head, blobs, .. } = snapshot::take(&follower.replica);
+    let Taken { head, blobs, .. } = snapshot::take(ClusterId(7), &follower.replica);
     let loaded = snapshot::restore(&head, &blobs, std::iter::empty()).expect("what was taken");
     assert_eq!(loaded.instance, Instance(2));
     assert_eq!(loaded.machine.shard().map(Shard::session_limits), Some(LIMITS));

@@ -9,6 +9,7 @@ use super::lag::Lag;
 use super::settling::Settling;
 use crate::checkpoint::due::Needs;
 use crate::metrics::{CloseReason, Partition, PartitionSample};
+use crate::net::peer::Envelope;
 use crate::net::rpc::GroupReport;
 use crate::replica::{Decided, Replica};
 use crate::snapshot::SavedBorders;
@@ -102,7 +103,17 @@ pub struct GroupStatus {
     pub saved: MapVersion,
 }
 
+/// Whether a message that came from node `node` is from the replica that it names, by where the group's replicas live.
+fn comes_from(nodes: &BTreeMap<ReplicaId, NodeId>, replica: ReplicaId, node: NodeId) -> bool {
+    nodes.get(&replica) == Some(&node) || crate::mutant!(sender_not_checked)
+}
+
 impl Group {
+    /// Whether this message of another node is for the replica here, and from a replica there.
+    pub fn hears(&self, envelope: &Envelope, node: NodeId) -> bool {
+        self.me == envelope.to && comes_from(&self.nodes, envelope.from, node)
+    }
+
     /// The node of the leader, if one is known.
     pub fn leader_node(&self) -> Option<NodeId> {
         self.replica.leader().and_then(|leader| self.nodes.get(&leader).copied())
@@ -194,5 +205,27 @@ impl Group {
         for (&node, lag) in &self.lags {
             self.metrics.peer(node).set_lag(lag.instances(), lag.behind_for());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node could once speak as any replica: promise and vote for others.
+    #[test]
+    fn a_replica_is_heard_from_its_own_node_only() {
+        let nodes = BTreeMap::from([1, 2, 3].map(|n| (ReplicaId(n), NodeId(n + 10))));
+        assert!(comes_from(&nodes, ReplicaId(2), NodeId(12)));
+        assert!(!comes_from(&nodes, ReplicaId(2), NodeId(13)), "another one of the group");
+        assert!(!comes_from(&nodes, ReplicaId(2), NodeId(99)), "a node without a replica");
+        assert!(!comes_from(&nodes, ReplicaId(4), NodeId(12)), "a replica that no map has named");
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_sender_that_is_not_checked_is_caught() {
+        let test = "shard::group::tests::a_replica_is_heard_from_its_own_node_only";
+        crate::mutants::assert_caught("sender_not_checked", test);
     }
 }

@@ -50,6 +50,7 @@ use crate::multicast::Letter;
 use crate::net::eviction;
 use crate::net::link::Link;
 use crate::net::peer::Envelope;
+use crate::net::peer_in::Place;
 use crate::net::public::Connection;
 use crate::replica::{Effect, Input, QueryPart, Samples};
 use crate::request::{Origin, Refusal, Reply, Request};
@@ -66,7 +67,12 @@ const TURN_TIME_MAX: Duration = Duration::from_millis(2);
 /// What other threads send to a shard.
 pub enum ToShard {
     /// Messages for groups of this shard that arrived at another one.
-    Peers(Vec<Envelope>),
+    Peers {
+        /// The node that sent them.
+        node: NodeId,
+        /// Them.
+        envelopes: Vec<Envelope>,
+    },
     /// A client connected.
     Client(Parked),
     /// A node connected, said who it is, and perhaps more already.
@@ -77,6 +83,8 @@ pub enum ToShard {
         stream: Parked,
         /// What came behind the greeting.
         received: BytesMut,
+        /// Its place among the node's connections.
+        place: Place,
     },
     /// A request for a group of this shard that arrived at another one.
     Request {
@@ -252,9 +260,9 @@ impl Shard {
 
     fn take(&mut self, input: ToShard) {
         match input {
-            ToShard::Peers(envelopes) => self.on_peers(envelopes),
+            ToShard::Peers { node, envelopes } => self.on_peers(node, envelopes),
             ToShard::Client(stream) => self.add_client(stream),
-            ToShard::Peer { node, stream, received } => self.add_peer(node, stream, received),
+            ToShard::Peer { node, stream, received, place } => self.add_peer(node, stream, received, place),
             ToShard::Request { group, origin, request } => self.request(group, origin, request),
             ToShard::Query { origin, client, request } => self.query(origin, client, *request),
             ToShard::Letters(letters) => self.on_letters(letters),
@@ -297,15 +305,16 @@ impl Shard {
         self.turn.want();
     }
 
-    /// Messages of other nodes; those for groups of another shard are passed on.
-    pub fn on_peers(&mut self, envelopes: Vec<Envelope>) {
+    /// Messages of another node; those for groups of another shard are passed on. A replica is heard on connections of
+    /// the node that it lives on, and one that no map has named yet is not heard: nothing could be answered to it.
+    pub fn on_peers(&mut self, node: NodeId, envelopes: Vec<Envelope>) {
         let mut elsewhere: BTreeMap<usize, Vec<Envelope>> = BTreeMap::new();
         for envelope in envelopes {
             let id = PartitionId(envelope.group);
             let owner = self.owner(id);
             if owner != self.index {
                 elsewhere.entry(owner).or_default().push(envelope);
-            } else if self.groups.get(&id).is_some_and(|group| group.me == envelope.to)
+            } else if self.groups.get(&id).is_some_and(|group| group.hears(&envelope, node))
                 && !self.loses(&envelope.message)
             {
                 self.step(id, Input::Peer { from: envelope.from, message: envelope.message });
@@ -313,7 +322,7 @@ impl Shard {
         }
         for (owner, envelopes) in elsewhere {
             // A full mailbox loses them, as a network may.
-            _ = self.shared.sender(owner).push(Lane::Consensus, ToShard::Peers(envelopes));
+            _ = self.shared.sender(owner).push(Lane::Consensus, ToShard::Peers { node, envelopes });
         }
     }
 
@@ -373,11 +382,17 @@ impl Shard {
         !give_way.is_empty()
     }
 
-    fn add_peer(&mut self, node: NodeId, stream: Parked, received: BytesMut) {
+    fn add_peer(&mut self, node: NodeId, stream: Parked, received: BytesMut, place: Place) {
         let Ok(stream) = stream.resume() else { return };
         self.shared.heard(node, self.now(), true);
         self.shared.set_node_full(node, false);
-        tokio::task::spawn_local(crate::net::peer_in::serve(self.this(), node, stream, received));
+        let serving = crate::net::peer_in::serve(self.this(), node, stream, received);
+        tokio::task::spawn_local(async move {
+            tokio::select! {
+                () = serving => {}
+                () = place.taken() => {}
+            }
+        });
     }
 
     /// Uses this map from now on.

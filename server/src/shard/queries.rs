@@ -350,6 +350,7 @@ impl Shard {
 
     /// Letters of another node.
     pub fn on_letters_of(&mut self, sender: NodeId, mut letters: Vec<Letter>) {
+        letters.retain(|letter| letter.may_come_from(sender, &self.map));
         letters.retain(|letter| match self.led_elsewhere(sender, letter) {
             Some(link) => {
                 link.send_letter(&Letter { passed_on: true, ..letter.clone() });

@@ -10,7 +10,7 @@ use coppice_server::snapshot::{self, Loaded};
 use super::control::own;
 use super::events::Event;
 use super::plan::{MS, Nanos};
-use super::store::{Refused, Saved, Stage};
+use super::store::{CLUSTER, Refused, Saved, Stage};
 use super::world::World;
 
 /// A snapshot that does not come is asked for again after this long.
@@ -57,7 +57,7 @@ impl World {
         let Some(host) = self.nodes[node].hosts.get_mut(&group).filter(|host| !host.snapshotting) else { return };
         host.snapshotting = true;
         host.snapshot_at = host.replica.executor().decided();
-        let saved = Saved::of(snapshot::take(&host.replica));
+        let saved = Saved::of(snapshot::take(CLUSTER, &host.replica));
         self.check_snapshot(group, &saved);
         self.write_checkpoint(node, group, saved, None);
     }
@@ -196,7 +196,7 @@ impl World {
             self.reached.note("snapshot: asked of one that is behind");
             return;
         }
-        let saved = Saved::of(snapshot::take(&host.replica));
+        let saved = Saved::of(snapshot::take(CLUSTER, &host.replica));
         self.check_snapshot(group, &saved);
         let took = self.net.delay() + self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
         self.schedule(self.now + took, Event::SnapshotArrived { node, life, group, saved, wish });

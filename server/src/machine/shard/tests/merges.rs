@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_btree::KeyRange;
-use coppice_client::wire::{MapVersion, PartitionId, RangeRequest};
+use coppice_client::wire::{ClusterId, MapVersion, PartitionId, RangeRequest};
 use coppice_ordering::message::Heartbeat;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{
@@ -319,7 +319,7 @@ fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
     let replica = waiting(&first, &later, &mut Vec::new());
     assert_eq!((replica.executor().decided(), replica.executor().is_stalled()), (Instance(11), true));
     assert_eq!(replica.paxos().configuration(), (&later, Instance(13)));
-    let taken = snapshot::take(&replica);
+    let taken = snapshot::take(ClusterId(7), &replica);
     let loaded = snapshot::restore(&taken.head, &taken.blobs, std::iter::empty()).expect("whole");
     assert_eq!((loaded.instance, loaded.configured_at, loaded.configuration), (Instance(11), Instance(4), first));
     assert_eq!(replica.paxos().configuration_at(Instance(13)), (&later, Instance(13)));
