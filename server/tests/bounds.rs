@@ -13,13 +13,14 @@ use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{
     ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, ReadRequest, SessionId, VALUE_BYTES_MAX, frame,
 };
-use coppice_ordering::message::{AcceptedBatch, Phase1b};
-use coppice_ordering::{Ballot, Batch, Commands, Instance, ReplicaId, WINDOW_BYTES_MAX};
+use coppice_ordering::message::{AcceptedBatch, Phase1b, Phase2a};
+use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, ReplicaId, WINDOW_BYTES_MAX};
 use coppice_server::entry;
 use coppice_server::local::LocalOptions;
+use coppice_server::log::record::RECORD_BYTES_MAX;
 use coppice_server::machine::Outcome;
 use coppice_server::machine::shard::Shard;
-use coppice_server::net::peer::{self, Envelope};
+use coppice_server::net::peer::{self, BATCH_BYTES_MAX, Envelope};
 use coppice_server::net::{codec::Body, outbox::Outbox, peer_frame};
 use tokio::task::JoinSet;
 
@@ -166,6 +167,32 @@ fn answers_that_nobody_reads_hold_no_more_than_a_node_may() {
         (depth("connections") <= 1 && depth("node_bytes") < 1 << 20).then_some(())
     });
     drop(hogs);
+}
+
+fn proposal(batch: Batch) -> Bytes {
+    let ballot = Ballot::new(2, 3);
+    let message = Phase2a { ballot, instance: Instance(7), batch, decided_upto: Instance(0), released: None };
+    let envelope = Envelope { group: 1, to: ReplicaId(2), from: ReplicaId(3), message: message.into() };
+    let mut body = Body::default();
+    peer::encode(&mut body, &envelope);
+    body.take_pieces().concat().into()
+}
+
+/// A batch of 20 MiB once ended the process of each node that it was sent to: the log takes no record of that size.
+#[test]
+fn a_batch_that_no_leader_may_propose_is_refused() {
+    let batch = |bytes| Batch::Commands(Commands::new(1, vec![7; bytes].into()));
+    assert!(peer::decode(proposal(batch(BATCH_BYTES_MAX))).is_ok());
+    assert!(peer::decode(proposal(batch(BATCH_BYTES_MAX + 1))).is_err());
+    let many = Configuration::of_voters((0..2_000_000).map(ReplicaId));
+    assert!(peer::decode(proposal(Batch::Configuration(many))).is_err());
+    const { assert!(BATCH_BYTES_MAX + (1 << 20) < RECORD_BYTES_MAX) };
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_batch_of_any_size_is_caught() {
+    common::assert_caught("peer_batch_unbounded", "a_batch_that_no_leader_may_propose_is_refused");
 }
 
 /// Two requests on one stream end the connection, and cost the node nothing for ever.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coppice_btree::{Tree, Value};
-use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_client::wire::{ClusterId, MapVersion, PartitionId};
 use coppice_ordering::{Ballot, Ticket};
 use coppice_server::checkpoint::background::{Checkpointer, Job};
 use coppice_server::checkpoint::{
@@ -24,13 +24,17 @@ use common::{Scratch, patience};
 
 const P: PartitionId = PartitionId(4);
 
+const CLUSTER: ClusterId = ClusterId(7);
+
 fn open(dir: &Scratch) -> Checkpoints {
-    let options = CheckpointOptions { rate_bytes: u64::MAX, space_floor_bytes: 0, ..CheckpointOptions::default() };
+    let cluster = Some(CLUSTER);
+    let options = CheckpointOptions { cluster, rate_bytes: u64::MAX, space_floor_bytes: 0, ..Default::default() };
     Checkpoints::open(&dir.0, options).expect("opens")
 }
 
 fn head(instance: u64) -> Head {
     Head {
+        cluster: CLUSTER,
         partition: P,
         instance: Instance(instance),
         low: Bytes::from_static(b"a"),
@@ -128,7 +132,7 @@ fn a_tree_comes_back_with_its_digest_from_the_background_thread() {
     let snapshot = tree.snapshot();
     let checkpointer = Checkpointer::start(checkpoints.clone()).expect("started");
     let (done, result) = mpsc::channel();
-    let head = Head { partition: P, instance: Instance(5), ..Head::default() };
+    let head = Head { cluster: CLUSTER, partition: P, instance: Instance(5), ..Head::default() };
     let done = Box::new(move |written| done.send(written).expect("waiting"));
     let job = Job { head, blobs: Blobs::default(), tree: snapshot, alone: false, done };
     assert!(checkpointer.submit(job).is_ok());
@@ -151,7 +155,7 @@ fn a_tree_comes_back_with_its_digest_from_the_background_thread() {
 fn large_values_and_blobs_go_through() {
     let dir = Scratch::new("large");
     let checkpoints = open(&dir);
-    let head = Head { partition: P, instance: Instance(1), ..Head::default() };
+    let head = Head { cluster: CLUSTER, partition: P, instance: Instance(1), ..Head::default() };
     let sessions = Bytes::from(vec![3; 3 << 20]);
     let given = Blobs { sessions, directory: Bytes::from_static(b"map"), ..Blobs::default() };
     let big: Vec<(Vec<u8>, Value)> =
@@ -307,6 +311,21 @@ fn an_interrupted_checkpoint_is_the_old_one_or_the_new_one() {
     assert!(steps.len() > 10 && steps.contains(&Step::Chunk(2)) && steps.contains(&Step::Summed), "{steps:?}");
 }
 
+/// Another cluster has partitions of the same numbers, and nodes at the same addresses in time.
+#[test]
+fn a_snapshot_of_another_cluster_is_neither_received_nor_loaded() {
+    let dir = Scratch::new("foreign");
+    let foreign = Head { cluster: ClusterId(8), ..head(10) };
+    assert!(matches!(open(&dir).receive(foreign.clone(), never()), Err(CheckpointError::Foreign { .. })));
+    // Written under the other cluster's eyes: the chunks fit their head.
+    let options = CheckpointOptions { cluster: None, rate_bytes: u64::MAX, space_floor_bytes: 0, ..Default::default() };
+    let anybody = Checkpoints::open(&dir.0, options).expect("opens");
+    let written = anybody.write(foreign, &blobs(10), pairs(10, 50).iter(), never()).and_then(Draft::finish);
+    written.expect("written");
+    let loaded = open(&dir).load(P).expect("looked at");
+    assert!(loaded.checkpoint.is_none() && loaded.bad.iter().any(|bad| bad.reason.contains("of cluster")));
+}
+
 /// reliability.md ST5.
 #[test]
 fn only_one_checkpoint_of_a_partition_is_written_at_a_time() {
@@ -359,7 +378,7 @@ fn a_peer_gets_the_same_snapshot_whatever_the_way_does_to_it() {
 #[test]
 fn a_checkpoint_keeps_to_its_rate_and_leaves_a_full_disk_alone() {
     let dir = Scratch::new("rate");
-    let options = CheckpointOptions { rate_bytes: 4 << 20, space_floor_bytes: 0, ..CheckpointOptions::default() };
+    let options = CheckpointOptions { rate_bytes: 4 << 20, space_floor_bytes: 0, ..Default::default() };
     let checkpoints = Checkpoints::open(&dir.0, options).expect("opens");
     let start = Instant::now();
     let manifest = write(&checkpoints, 10, 60_000);
@@ -392,5 +411,6 @@ fn every_planted_bug_is_caught() {
     use common::assert_caught;
     assert_caught("position_apart", "a_checkpoint_under_another_name_is_refused");
     assert_caught("install_in_place", "an_interrupted_checkpoint_is_the_old_one_or_the_new_one");
+    assert_caught("foreign_snapshot_believed", "a_snapshot_of_another_cluster_is_neither_received_nor_loaded");
     assert_caught("two_snapshots", "only_one_checkpoint_of_a_partition_is_written_at_a_time");
 }

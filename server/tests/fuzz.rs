@@ -2,7 +2,8 @@
 //! made up (reliability.md 7, G20).
 //!
 //! Each target takes bytes and decodes them as a node would, then uses what it got. Cases are drawn from a seed:
-//! flipped bits, bytes out of and into the middle, cut, doubled and swapped ranges, numbers at the ends of their range.
+//! flipped bits, bytes out of and into the middle, cut, doubled and swapped ranges, numbers at the ends of their range,
+//! each number as the formats write it: varints, and fixed widths.
 //! Where a checksum protects the bytes it is made to fit, as an attacker or a bug of ours would make it.
 //!
 //! Under `cargo test` a few thousand cases per target; for as long as one likes:
@@ -12,6 +13,7 @@
 //!     cargo test --release -p coppice-server --test fuzz -- --nocapture
 //! ```
 
+mod common;
 mod fuzz_targets;
 mod log_common;
 
@@ -22,8 +24,8 @@ use coppice_btree::{Key, KeyRange, Op, Value};
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::control::decode_control;
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ClientId, Frame, FrameDecoder, Hello, Kind, MapVersion, PackWriter, PartitionId, Request,
-    SessionId,
+    AdminReply, AdminRequest, ClientId, ClusterId, Frame, FrameDecoder, Hello, Kind, MapVersion, NodeId, PackWriter,
+    PartitionId, Request, SessionId,
 };
 use coppice_ordering::message::{
     AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, Message, Phase1a, Phase1b, Phase2a, Phase2b, PreVote,
@@ -38,12 +40,13 @@ use coppice_server::machine::Machine;
 use coppice_server::machine::directory::{DirectoryCommand, DirectoryState};
 use coppice_server::machine::shard::Shard;
 use coppice_server::net::codec::Body;
-use coppice_server::net::handshake::{PeerHello, PeerWelcome};
+use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
 use coppice_server::net::peer::{self, Envelope};
 use coppice_server::net::peer_frame;
 use coppice_server::net::rpc::{Answer, Question};
 use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot;
+use fuzz_targets::damage::damage;
 use log_common::model::{self, Model};
 use log_common::sim_disk::SimDisk;
 use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open, read};
@@ -60,6 +63,7 @@ const TARGETS: &[Target] = &[
     Target { name: "requests", corpus: requests, run: run_requests },
     Target { name: "peer_messages", corpus: peer_messages, run: run_peer_messages },
     Target { name: "questions", corpus: questions, run: run_questions },
+    Target { name: "greetings", corpus: greetings, run: run_greetings },
     Target { name: "log_record", corpus: log_records, run: run_log_record },
     Target { name: "batch_entries", corpus: batch_entries, run: run_batch_entries },
     Target { name: "letters", corpus: fuzz_targets::letters, run: fuzz_targets::run_letters },
@@ -81,44 +85,27 @@ fn number(name: &str, default: u64) -> u64 {
     variable(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
+/// Of this run: another one each time, printed, unless it is given.
+fn seed() -> u64 {
+    let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64 >> 10);
+    let seed = number("COPPICE_FUZZ_SEED", clock);
+    println!("COPPICE_FUZZ_SEED={seed}");
+    seed
+}
+
 /// The damaged image of one case.
 fn image(corpus: &[Vec<u8>], draw: &mut Draw) -> Vec<u8> {
     let mut bytes = corpus[draw.below(corpus.len() as u64) as usize].clone();
     for _ in 0..1 + draw.below(4) {
         let other = &corpus[draw.below(corpus.len() as u64) as usize];
-        damage(&mut bytes, other, draw);
+        damage(&mut bytes, other, &mut |bound| draw.below(bound));
     }
     bytes
 }
 
-fn damage(bytes: &mut Vec<u8>, other: &[u8], draw: &mut Draw) {
-    let at = |draw: &mut Draw, length: usize| draw.below(length as u64 + 1) as usize;
-    let start = at(draw, bytes.len());
-    let length = at(draw, (bytes.len() - start).min(40));
-    match draw.below(9) {
-        0 if start < bytes.len() => bytes[start] ^= 1 << draw.below(8),
-        1 if start < bytes.len() => bytes[start] = [0, 1, 0x7f, 0x80, 0xff][draw.below(5) as usize],
-        2 => bytes.truncate(start),
-        3 => drop(bytes.drain(start..start + length)),
-        4 => bytes.splice(start..start, (0..length).map(|_| draw.below(256) as u8).collect::<Vec<_>>()).for_each(drop),
-        5 => bytes.splice(start..start, bytes[start..start + length].to_vec()).for_each(drop),
-        6 => {
-            let from = at(draw, other.len());
-            let until = from + at(draw, (other.len() - from).min(64));
-            bytes.splice(start..start + length, other[from..until].to_vec()).for_each(drop);
-        }
-        7 => {
-            let lie = [u64::MAX, 1 << 63, u64::from(u32::MAX), 1 << 31, 1 << 20, 0][draw.below(6) as usize];
-            let width = [1, 2, 4, 8][draw.below(4) as usize].min(bytes.len() - start);
-            bytes[start..start + width].copy_from_slice(&lie.to_le_bytes()[..width]);
-        }
-        _ => bytes[start..start + length].fill(draw.below(256) as u8),
-    }
-}
-
 #[test]
 fn damaged_images_panic_no_decoder() {
-    let (runs, seed) = (number("COPPICE_FUZZ_RUNS", RUNS), number("COPPICE_FUZZ_SEED", 1));
+    let (runs, seed) = (number("COPPICE_FUZZ_RUNS", RUNS), seed());
     let wanted = variable("COPPICE_FUZZ_TARGET");
     let mut ran = 0;
     for target in TARGETS.iter().filter(|target| wanted.as_deref().is_none_or(|wanted| wanted == target.name)) {
@@ -303,9 +290,38 @@ fn questions() -> Vec<Vec<u8>> {
     ]
 }
 
+/// The first byte: whose.
+fn greetings() -> Vec<Vec<u8>> {
+    let from =
+        Some(Presence { cluster: ClusterId(7), node: NodeId(2), incarnation: 3, life: 1 << 60, recovered_lsn: 9 });
+    let purposes = [Purpose::Messages, Purpose::Question, Purpose::Snapshot, Purpose::Forming];
+    let hello = |purpose| PeerHello { protocol: PEER_PROTOCOL, purpose, from, to: Some(NodeId(1)) };
+    let hellos =
+        purposes.map(|purpose| [&[0], &postcard::to_stdvec(&hello(purpose)).expect("plain data")[..]].concat());
+    let welcome = PeerWelcome { protocol: PEER_PROTOCOL, from };
+    let welcome = [&[1], &postcard::to_stdvec(&welcome).expect("plain data")[..]].concat();
+    hellos.into_iter().chain([welcome]).collect()
+}
+
+/// As both ends read and judge them.
+fn run_greetings(bytes: &[u8]) -> bool {
+    let Some((&whose, body)) = bytes.split_first() else { return false };
+    let body = Bytes::copy_from_slice(body);
+    let own = Presence { cluster: ClusterId(7), node: NodeId(1), ..Presence::default() };
+    if whose == 0 {
+        let frame = Frame { kind: peer_frame::HELLO, flags: 0, stream: 0, body };
+        let hello = handshake::read_hello(&frame);
+        return hello.is_ok_and(|hello| {
+            _ = handshake::admit(&hello, None, &PartitionMap::default());
+            handshake::admit(&hello, Some(&own), &PartitionMap::default()).is_ok()
+        });
+    }
+    let hello = PeerHello { protocol: PEER_PROTOCOL, purpose: Purpose::Question, from: Some(own), to: None };
+    let frame = Frame { kind: peer_frame::WELCOME, flags: 0, stream: 0, body };
+    handshake::read_welcome(&hello, &frame).is_ok()
+}
+
 fn run_questions(bytes: &[u8]) -> bool {
-    _ = postcard::from_bytes::<PeerHello>(bytes);
-    _ = postcard::from_bytes::<PeerWelcome>(bytes);
     let answer = postcard::from_bytes(bytes);
     if let Ok(Answer::Map { map, .. }) = &answer {
         _ = map.check();
@@ -382,6 +398,7 @@ fn run_batch_entries(bytes: &[u8]) -> bool {
 
 fn head() -> Head {
     Head {
+        cluster: ClusterId(7),
         partition: PartitionId(3),
         instance: Instance(99),
         low: Bytes::from_static(b"a"),
@@ -427,7 +444,7 @@ fn snapshot_streams() -> Vec<Vec<u8>> {
 fn run_snapshot_stream(bytes: &[u8]) -> bool {
     let head = head();
     let mut decoder = Decoder::new(head.clone());
-    let crc = chunk_crc(head.partition, head.instance, 0, bytes);
+    let crc = chunk_crc(&head, 0, bytes);
     decoder.push(0, bytes, crc).expect("the checksum fits");
     let blobs = decoder.blobs();
     let mut pairs: Vec<(Key, Value)> = Vec::new();
@@ -517,7 +534,7 @@ fn damage_disk(disk: &mut SimDisk, draw: &mut Draw) {
                 bytes[start..until].copy_from_slice(&sector[..until - start]);
             });
         }
-        _ => disk.damage(name, |bytes| damage(bytes, &other, draw)),
+        _ => disk.damage(name, |bytes| damage(bytes, &other, &mut |bound| draw.below(bound))),
     }
 }
 

@@ -1,5 +1,8 @@
 //! Targets of what nodes say about queries, and of what clients read: see `fuzz.rs`.
 
+pub mod damage;
+mod whole_node;
+
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::reply::{PackReply, result_bytes};

@@ -9,6 +9,8 @@ mod crowds;
 mod cuts;
 mod demo;
 mod escape;
+mod foreign_nodes;
+mod forming;
 mod full_disks;
 mod lost_quorum;
 mod membership;

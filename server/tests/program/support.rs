@@ -175,6 +175,8 @@ pub struct Cluster {
     /// Three of each node; a node that is down finds its own free when it comes back.
     ports: HeldPorts,
     nodes: Vec<Option<Running>>,
+    /// The first so many are seeds.
+    seeds: usize,
     /// Settings of every node, beside its addresses.
     flags: Vec<String>,
 }
@@ -196,7 +198,7 @@ impl Cluster {
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         let waiting = (0..nodes).map(|_| None).collect();
         let ports = HeldPorts::draw(3 * nodes).expect("ports");
-        Self { scratch: Scratch::new("test"), ports, nodes: waiting, flags }
+        Self { scratch: Scratch::new("test"), ports, nodes: waiting, seeds: nodes, flags }
     }
 
     /// Starts and forms a cluster of `nodes` nodes, cut at these keys, and waits until it is whole.
@@ -207,6 +209,15 @@ impl Cluster {
     /// The same with these settings of every node.
     pub fn formed_with(nodes: usize, split_keys: &str, flags: &[&str]) -> Self {
         let cluster = Self::waiting_with(nodes, flags);
+        cluster.form(split_keys);
+        cluster
+    }
+
+    /// A cluster of `nodes` nodes, and so many processes beside it that wait to be added.
+    pub fn formed_beside(nodes: usize, waiting: usize, split_keys: &str) -> Self {
+        let mut cluster = Self::stopped(nodes + waiting, &[]);
+        cluster.seeds = nodes;
+        (0..nodes + waiting).for_each(|index| cluster.start(index, "waiting for init"));
         cluster.form(split_keys);
         cluster
     }
@@ -286,7 +297,7 @@ impl Cluster {
     pub fn command(&self, index: usize) -> Command {
         let local = |port: u16| format!("127.0.0.1:{port}");
         let (native, peer, admin) = (self.native_port(index), self.peer_port(index), self.admin_port(index));
-        let seeds: Vec<String> = (0..self.nodes.len()).map(|index| local(self.peer_port(index))).collect();
+        let seeds: Vec<String> = (0..self.seeds).map(|index| local(self.peer_port(index))).collect();
         let mut command = program();
         command.args(["serve", "--config", "/dev/null", "--log-format", "pretty"]);
         command.args(["--end-with", &std::process::id().to_string(), "--data-dir"]).arg(self.data_dir(index));

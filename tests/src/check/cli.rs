@@ -45,6 +45,9 @@ enum Command {
         /// What is skipped is a failure.
         #[arg(long)]
         strict: bool,
+        /// Fuzz each decoder with so many images, and whole nodes with a thousandth of that, in a release build.
+        #[arg(long)]
+        count: Option<u64>,
     },
 }
 
@@ -127,11 +130,13 @@ pub fn main() -> ExitCode {
         Command::Fairness(arguments) => {
             crate::fairness::run(&arguments).map(|failed| if failed == 0 { 0 } else { FAILED })
         }
-        Command::Security { strict } => super::security::run().map(|(failed, skipped)| match (failed, skipped) {
-            (0, 0) => 0,
-            (0, _) if !strict => 0,
-            _ => FAILED,
-        }),
+        Command::Security { strict, count } => {
+            super::security::run(count).map(|(failed, skipped)| match (failed, skipped) {
+                (0, 0) => 0,
+                (0, _) if !strict => 0,
+                _ => FAILED,
+            })
+        }
     };
     match code {
         Ok(code) => ExitCode::from(code),

@@ -84,6 +84,30 @@ const ROWS: &[(&str, By)] = &[
         ]),
     ),
     (
+        "every connection between nodes begins with who is at both ends: nothing of another cluster is believed",
+        By::Tests(&[
+            ("server", "lib", "only_a_node_of_the_cluster_that_means_this_one_is_let_in"),
+            ("server", "lib", "only_who_is_meant_is_believed"),
+            ("server", "lib", "nothing_is_sent_to_who_is_not_meant"),
+            ("server", "lib", "a_map_of_another_cluster_is_not_adopted"),
+            ("server", "checkpoint", "a_snapshot_of_another_cluster_is_neither_received_nor_loaded"),
+            ("server", "program", "a_snapshot_of_another_cluster_is_never_taken"),
+            ("server", "program", "a_map_of_another_cluster_is_never_adopted"),
+            ("server", "program", "a_first_seed_without_its_disk_forms_no_second_cluster"),
+            ("client", "leaders_told", "a_map_of_another_cluster_is_not_taken"),
+        ]),
+    ),
+    (
+        "what a node says is tied to that node and to the map, and bounded; whoever proves nothing is few and short",
+        By::Tests(&[
+            ("server", "lib", "a_replica_is_heard_from_its_own_node_only"),
+            ("server", "lib", "what_changes_something_is_for_nodes_of_the_map"),
+            ("server", "bounds", "a_batch_that_no_leader_may_propose_is_refused"),
+            ("server", "fuzz", "a_proven_peer_that_says_anything_ends_no_node"),
+            ("server", "fuzz", "silent_connections_at_the_peer_port_are_few_and_keep_nobody_out"),
+        ]),
+    ),
+    (
         "frames, keys and values are checked before anything is allocated",
         By::Tests(&[
             ("server", "program", "garbage_and_oversized_frames_get_a_readable_error_and_take_no_memory"),
@@ -157,11 +181,12 @@ const ROWS: &[(&str, By)] = &[
     ("dependencies are pinned and audited", By::Missing("that is .ci/run deny")),
 ];
 
-/// Runs the tests of every row and prints one line each; how many failed, and how many were skipped.
+/// Runs the tests of every row and prints one line each; how many failed, and how many were skipped. `count`: so many
+/// images for each decoder that is fuzzed.
 ///
 /// # Errors
 /// In words: cargo cannot be run.
-pub fn run() -> Result<(usize, usize), String> {
+pub fn run(count: Option<u64>) -> Result<(usize, usize), String> {
     let mut wanted: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for (package, target, name) in ROWS.iter().flat_map(|(_, by)| by.tests()) {
         wanted.entry((package, target)).or_default().insert(name);
@@ -169,7 +194,7 @@ pub fn run() -> Result<(usize, usize), String> {
     eprintln!("building and running {} test programs; cargo says how far it is", wanted.len());
     let mut passed = BTreeMap::new();
     for ((package, target), names) in wanted {
-        passed.insert((package, target), tests(package, target, &names)?);
+        passed.insert((package, target), tests(package, target, &names, count)?);
     }
     let unfair = crate::fairness::run(&crate::fairness::Arguments::short())?;
     let (mut failed, mut skipped) = (0, 0);
@@ -211,7 +236,12 @@ impl By {
 }
 
 /// The tests of a target whose names hold one of these, and whether each passed.
-fn tests(package: &str, target: &str, names: &BTreeSet<&str>) -> Result<Vec<(String, bool)>, String> {
+fn tests(
+    package: &str,
+    target: &str,
+    names: &BTreeSet<&str>,
+    count: Option<u64>,
+) -> Result<Vec<(String, bool)>, String> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Cargo.toml");
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--locked", "-p", &format!("coppice-{package}")]);
@@ -219,6 +249,10 @@ fn tests(package: &str, target: &str, names: &BTreeSet<&str>) -> Result<Vec<(Str
         "lib" => cargo.arg("--lib"),
         _ => cargo.args(["--test", target]),
     };
+    if let Some(count) = count {
+        cargo.arg("--release").env("COPPICE_FUZZ_RUNS", count.to_string());
+        cargo.env("COPPICE_FUZZ_NODE_RUNS", (count / 1_000).max(1).to_string());
+    }
     // One by one: each of them measures memory, or keeps the machine busy.
     cargo.arg("--manifest-path").arg(manifest).args(["--", "--test-threads=1"]).args(names);
     let output = cargo.stderr(Stdio::inherit()).output();
