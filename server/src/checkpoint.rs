@@ -361,9 +361,7 @@ impl SnapshotWriter {
         observer: Observer,
         rate_bytes: u64,
     ) -> Result<SnapshotWriter, CheckpointError> {
-        if let Some((found, own)) = checkpoints.options.foreign(&head) {
-            return Err(CheckpointError::Foreign { found, own });
-        }
+        checkpoints.options.belongs(&head)?;
         let (partition, instance) = (head.partition, head.instance);
         let dir = checkpoints.of(partition);
         let at = |error| CheckpointError::Io { path: dir.clone(), error };
@@ -532,8 +530,8 @@ impl Checkpoint {
             let reason = "this is the checkpoint of another partition or instance".to_owned();
             return Err(BadCheckpoint { path: path.to_owned(), offset: 0, reason }.into());
         }
-        if let Some((found, own)) = options.foreign(&checkpoint.manifest.head) {
-            let reason = format!("this is a checkpoint of cluster {found}, the directory belongs to cluster {own}");
+        if let Err(error) = options.belongs(&checkpoint.manifest.head) {
+            let reason = error.to_string();
             return Err(BadCheckpoint { path: path.to_owned(), offset: 0, reason }.into());
         }
         Ok(checkpoint)

@@ -24,10 +24,17 @@ pub struct CheckpointOptions {
 }
 
 impl CheckpointOptions {
-    /// The cluster of a snapshot that does not belong here, and the one that does.
-    pub(super) fn foreign(&self, head: &Head) -> Option<(ClusterId, ClusterId)> {
-        let own = self.cluster.filter(|own| head.cluster != *own && !crate::mutant!(foreign_snapshot_believed));
-        own.map(|own| (head.cluster, own))
+    /// Whether a snapshot belongs here.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Foreign`].
+    pub(super) fn belongs(&self, head: &Head) -> Result<(), CheckpointError> {
+        match self.cluster {
+            Some(own) if head.cluster != own && !crate::mutant!(foreign_snapshot_believed) => {
+                Err(CheckpointError::Foreign { found: head.cluster, own })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The stream is: the blobs, each a u64 length (little-endian) and its bytes, in the order of [`Blobs`]; then the
 //! pairs in key order, each a varint key length, the key, a varint value length, the value. It is cut into chunks of
-//! [`CHUNK_BYTES`] without regard to its content. A chunk's crc32c is seeded with cluster, partition, instance and chunk
-//! number: an intact chunk in a wrong place does not fit (reliability.md ST8).
+//! [`CHUNK_BYTES`] without regard to its content. A chunk's crc32c is seeded with cluster, partition, instance and
+//! chunk number: an intact chunk in a wrong place does not fit (reliability.md ST8).
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use coppice_btree::{Digest, Key, Value};
