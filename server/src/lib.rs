@@ -36,4 +36,5 @@ pub mod shard;
 pub mod shared;
 pub mod snapshot;
 pub mod spin;
+pub mod vetting;
 pub mod vigil;

@@ -2,7 +2,8 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// 64 random bits: unpredictable enough for ids and election timeouts, not for secrets.
+/// 64 random bits: unpredictable for whoever sees some of them, enough for ids, election timeouts and the log's salt.
+/// Not for keys.
 pub fn draw() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -387,6 +387,14 @@ impl Residents {
         gone.map(|(&group, _)| group).filter(|&group| !self.is_needed(group)).collect()
     }
 
+    /// Of the groups that have checkpoints on this disk, those that no replica which the log knows as started can read:
+    /// it was removed, and the process ended before its checkpoints were deleted; or it was to join, and never began.
+    pub fn stale(&self, on_disk: Vec<PartitionId>) -> Vec<PartitionId> {
+        let live = |group: &PartitionId| self.running.contains_key(group) || self.healing.contains_key(group);
+        let stale = on_disk.into_iter().filter(|group| !live(group));
+        if crate::mutant!(stale_checkpoints_stay) { Vec::new() } else { stale.collect() }
+    }
+
     /// The replica was removed from its group: it goes, and is never started again. None: it does not run, or is still
     /// needed.
     pub fn remove(&mut self, group: PartitionId) -> Option<ReplicaId> {

@@ -13,18 +13,20 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::access::Access;
 use crate::config::NodeConfig;
-use crate::control::ToControl;
+use crate::control::{Control, ToControl};
 use crate::cost::Budget;
 use crate::datadir::Identity;
-use crate::datadir::claim::Witness;
+use crate::datadir::claim::Claim;
+use crate::datadir::witnesses::{MeetError, Witnesses};
 use crate::durable::DurableUpto;
 use crate::logging::Logging;
 use crate::mailbox::Sender;
 use crate::metrics;
 use crate::net::clients::ClientConnections;
-use crate::net::handshake::{self, PEER_PROTOCOL, PeerHello, Presence, Purpose};
+use crate::net::handshake::{self, Objection, PEER_PROTOCOL, PeerHello, Presence, Purpose};
 use crate::net::peer_in::Places;
 use crate::shard::ToShard;
+use crate::vetting::Vetting;
 use crate::vigil::Heard;
 
 /// Statuses that may be asked for at a time on the node: one answer serves all, so each costs little.
@@ -59,15 +61,19 @@ pub struct Shared {
     senders: Vec<Sender<ToShard>>,
     control: UnboundedSender<ToControl>,
     identity: RwLock<Option<Identity>>,
-    /// Drawn for this process: tells two processes of one node apart.
-    life: u64,
+    /// What this start says of its log.
+    claim: RwLock<Claim>,
     map: RwLock<Arc<PartitionMap>>,
     /// The users as this node knows them: read when a connection greets and when they change.
     access: RwLock<Arc<Access>>,
     /// Leaders as this node knows them.
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
-    /// What is remembered of each node that was met, to tell an old copy of its directory (reliability.md PX12).
-    witnesses: Mutex<BTreeMap<NodeId, Witness>>,
+    /// What is remembered of each node that was met, to tell a copy of its directory (reliability.md PX12).
+    pub witnesses: Witnesses,
+    /// Whether this process may speak for its replicas.
+    pub vetting: Vetting,
+    /// Nodes that run on copies of their directories, as this one found out, and why.
+    copies: Mutex<BTreeMap<NodeId, String>>,
     /// What was heard of the other nodes, by any shard.
     heard: Mutex<BTreeMap<NodeId, Heard>>,
     /// Other nodes that said that they have no room, on disk or in memory.
@@ -90,7 +96,6 @@ pub struct Shared {
     arriving_bytes: AtomicI64,
     /// Bytes of range chunks that wait to be read by clients.
     scan_bytes: AtomicI64,
-    recovered_lsn: AtomicU64,
     durable_lsn: AtomicU64,
     /// Nanoseconds that threads spent looking for work.
     looked: AtomicU64,
@@ -114,19 +119,22 @@ impl Shared {
         logging: Option<Logging>,
         tls: Option<Tls>,
     ) -> Arc<Shared> {
+        let witnesses = Witnesses::open(&config.data_dir);
         Arc::new(Shared {
             budget: Budget::new(config.limits.node_bytes),
             config,
+            witnesses,
+            vetting: Vetting::default(),
+            copies: Mutex::default(),
             metrics,
             durable_upto: senders.iter().map(|_| DurableUpto::default()).collect(),
             senders,
             control,
             identity: RwLock::default(),
-            life: crate::random::draw(),
+            claim: RwLock::default(),
             map: RwLock::default(),
             access: RwLock::default(),
             leaders: Mutex::default(),
-            witnesses: Mutex::default(),
             heard: Mutex::default(),
             full_nodes: Mutex::default(),
             any_full_node: AtomicBool::new(false),
@@ -139,7 +147,6 @@ impl Shared {
             strangers: AtomicUsize::new(0),
             arriving_bytes: AtomicI64::new(0),
             scan_bytes: AtomicI64::new(0),
-            recovered_lsn: AtomicU64::new(0),
             durable_lsn: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             memory_full: AtomicBool::new(false),
@@ -188,8 +195,9 @@ impl Shared {
 
     /// What this process says of itself to other nodes; none: it belongs to no cluster yet.
     pub fn presence(&self) -> Option<Presence> {
-        let Identity { cluster, node, incarnation } = self.identity()?;
-        Some(Presence { cluster, node, incarnation, life: self.life, recovered_lsn: self.recovered_lsn() })
+        let Identity { cluster, node, .. } = self.identity()?;
+        let claim = *self.claim.read().unwrap_or_else(PoisonError::into_inner);
+        Some(Presence { cluster, node, claim })
     }
 
     /// The first frame of a connection to `to`.
@@ -290,19 +298,40 @@ impl Shared {
     /// nothing is remembered.
     ///
     /// # Errors
-    /// In words, for both: its claim contradicts what was met before, so it runs on an old copy of its directory.
-    pub fn judge(&self, them: &Presence) -> Result<(), String> {
+    /// For both: its claim contradicts what was met before, so it runs on a copy of its directory. Or it cannot be
+    /// written down whom this node met.
+    pub fn judge(&self, them: &Presence) -> Result<(), Objection> {
         if handshake::standing(them.node, &self.map()).is_err() {
             return Ok(());
         }
-        let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-        witnesses.entry(them.node).or_default().judge(them.claim()).map_err(|error| error.to_string())
+        let met = self.witnesses.meet(them.node, &them.claim);
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        match met {
+            Ok(()) => {
+                copies.remove(&them.node);
+                Ok(())
+            }
+            Err(MeetError::Unwritten(error)) => Err(Objection::Other(MeetError::Unwritten(error).to_string())),
+            Err(MeetError::Copy(error)) => {
+                copies.insert(them.node, error.to_string());
+                Err(Objection::Copy(error.to_string()))
+            }
+        }
     }
 
-    /// `node` said how far its log is durable (reliability.md PX12).
-    pub fn told(&self, node: NodeId, durable_lsn: u64) {
-        let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-        witnesses.entry(node).or_default().told(durable_lsn);
+    /// Nodes that run on copies of their directories, as this one found out, and why.
+    pub fn copies(&self) -> BTreeMap<NodeId, String> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Node `by` says that this one runs on a copy of its directory. It takes part in nothing any more, and says so.
+    pub fn found_out(&self, by: NodeId, text: &str) {
+        if self.vetting.is_copy(text) {
+            let next = self.identity().map(|own| self.config.replace_command(own.node));
+            let next = next.unwrap_or_default();
+            tracing::error!(%by, reason = text, %next, "this node runs on a copy of its data directory: it votes no more");
+            self.tell_control(ToControl::Call(Box::new(Control::stop_as_copy)));
+        }
     }
 
     /// Something came from `node`, on a new connection or on one that stands.
@@ -360,14 +389,9 @@ impl Shared {
         Duration::from_nanos(self.looked.load(Ordering::Relaxed))
     }
 
-    /// The last lsn that this start recovered: part of what it claims to others.
-    pub fn recovered_lsn(&self) -> u64 {
-        self.recovered_lsn.load(Ordering::Relaxed)
-    }
-
-    /// Set once, when the log is open.
-    pub fn set_recovered_lsn(&self, lsn: u64) {
-        self.recovered_lsn.store(lsn, Ordering::Relaxed);
+    /// What this start says of its log. Set once, when the log is open.
+    pub fn set_claim(&self, claim: Claim) {
+        *self.claim.write().unwrap_or_else(PoisonError::into_inner) = claim;
     }
 
     /// Changes what this node logs.

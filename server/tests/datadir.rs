@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use coppice_server::datadir::claim::{Claim, Witness};
+use coppice_server::datadir::claim::ClaimError;
+use coppice_server::datadir::witnesses::{MeetError, Witnesses};
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
 use coppice_server::log::{Append, Entry, GroupId, Hooks, LogError, LogOptions, Opened, ReplicaId};
 
@@ -152,28 +153,89 @@ fn a_directory_whose_log_is_gone_is_refused() {
     assert!(matches!(refused, Err(DataDirError::Log(LogError::Damage(_)))), "{refused:?}");
 }
 
+/// A node that met others, and remembers them in its own directory.
+struct Witnessing {
+    home: Scratch,
+    witnesses: Witnesses,
+}
+
+impl Witnessing {
+    fn new() -> Witnessing {
+        let home = absent("witness");
+        drop(DataDir::open(&home.0).expect("made"));
+        Witnessing { witnesses: Witnesses::open(&home.0), home }
+    }
+
+    /// Starts the node of this directory, which greets the witness and works.
+    fn meets(&self, dir: &Path) -> Result<(), MeetError> {
+        let mut dir = DataDir::open(dir).expect("opens");
+        let opened = open_log(&mut dir).expect("opens");
+        self.witnesses.meet(NodeId(2), &opened.claim)
+    }
+
+    /// Its process ends, without a word, and starts again.
+    fn restarts(&mut self) {
+        self.witnesses = Witnesses::open(&self.home.0);
+    }
+}
+
+fn node_dir(name: &str) -> Scratch {
+    let temp = absent(name);
+    let mut dir = DataDir::open(&temp.0).expect("made");
+    dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
+    temp
+}
+
+fn copy(from: &Path, to: &Path) {
+    _ = fs::remove_dir_all(to);
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
+    assert!(copied.success());
+}
+
 /// reliability.md PX12: a copy is restored over the directory, or run beside it.
 #[test]
 fn an_old_copy_is_told_by_those_that_met_the_original() {
     let _alone = alone();
-    let (temp, copy) = (absent("original"), absent("copy"));
-    let mut dir = DataDir::open(&temp.0).expect("made");
-    dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
-    let mut witness = Witness::default();
-    let mut meet = |dir: &Path| {
-        let mut dir = DataDir::open(dir).expect("opens");
-        let opened = open_log(&mut dir).expect("opens");
-        witness.judge(Claim { incarnation: opened.identity.incarnation, recovered_lsn: opened.recovered_lsn })
-    };
-    drop(dir);
-    meet(&temp.0).expect("the original");
-    let copied = Command::new("cp").arg("-a").arg(&temp.0).arg(&copy.0).status().expect("cp runs");
-    assert!(copied.success());
+    let (temp, old) = (node_dir("original"), absent("copy"));
+    let witness = Witnessing::new();
+    witness.meets(&temp.0).expect("the original");
+    copy(&temp.0, &old.0);
     for _ in 0..3 {
-        meet(&temp.0).expect("the original, started again");
+        witness.meets(&temp.0).expect("the original, started again");
     }
-    assert!(meet(&copy.0).is_err(), "an old copy was let in");
-    meet(&temp.0).expect("the original");
+    assert!(witness.meets(&old.0).is_err(), "an old copy was let in");
+    witness.meets(&temp.0).expect("the original");
+}
+
+/// Stopped, copied, started, stopped; the copy is put back. Both count the same start, and their logs end at the same
+/// place. Every witness restarts in between.
+#[test]
+fn px12_a_copy_put_back_one_life_later_is_told_by_witnesses_that_restarted_since() {
+    let _alone = alone();
+    let (temp, old) = (node_dir("one-life"), absent("one-life-copy"));
+    let mut witness = Witnessing::new();
+    witness.meets(&temp.0).expect("the original");
+    copy(&temp.0, &old.0);
+    witness.meets(&temp.0).expect("the original, started again");
+    witness.restarts();
+    let refused = witness.meets(&old.0);
+    assert!(matches!(refused, Err(MeetError::Copy(ClaimError::Twins { .. }))), "{refused:?}");
+    witness.restarts();
+    // The copy starts once more: a start that nobody knows, of another past.
+    let refused = witness.meets(&old.0);
+    assert!(matches!(refused, Err(MeetError::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
+    witness.meets(&temp.0).expect("the original");
+}
+
+/// A directory that was emptied and given the same identity again, while the others know its first start.
+#[test]
+fn a_wiped_directory_is_not_the_node_that_it_was() {
+    let _alone = alone();
+    let (temp, wiped) = (node_dir("first-life"), node_dir("wiped"));
+    let mut witness = Witnessing::new();
+    witness.meets(&temp.0).expect("the original");
+    witness.restarts();
+    assert!(witness.meets(&wiped.0).is_err(), "a node without its disk was let in");
 }
 
 /// Run by the test below as the other process: holds the directory until its standard input ends.
@@ -220,4 +282,7 @@ fn every_planted_bug_is_caught() {
     common::assert_caught("no_lock", "a_second_process_is_refused_and_told_who_has_the_directory");
     common::assert_caught("headless_is_new", "a_directory_whose_node_toml_is_gone_is_not_taken_for_new");
     common::assert_caught("no_incarnation", "an_old_copy_is_told_by_those_that_met_the_original");
+    let one_life = "px12_a_copy_put_back_one_life_later_is_told_by_witnesses_that_restarted_since";
+    common::assert_caught("life_ignored", one_life);
+    common::assert_caught("witness_forgets", one_life);
 }

@@ -33,8 +33,10 @@ use coppice_ordering::message::{
 use coppice_ordering::{Ballot, Batch, Beat, Commands, Configuration, Instance, Record, ReplicaId, Ticket};
 use coppice_server::checkpoint::stream::{Blobs, Decoder, Encoder, chunk_crc};
 use coppice_server::checkpoint::{Head, Manifest};
+use coppice_server::datadir::claim::Claim;
 use coppice_server::entry;
 use coppice_server::log::record::{self, Gather};
+use coppice_server::log::segment::MarkSeed;
 use coppice_server::log::{Entry, FileName, GroupId, LogError};
 use coppice_server::machine::Machine;
 use coppice_server::machine::directory::{DirectoryCommand, DirectoryState};
@@ -292,8 +294,7 @@ fn questions() -> Vec<Vec<u8>> {
 
 /// The first byte: whose.
 fn greetings() -> Vec<Vec<u8>> {
-    let from =
-        Some(Presence { cluster: ClusterId(7), node: NodeId(2), incarnation: 3, life: 1 << 60, recovered_lsn: 9 });
+    let from = Some(Presence { cluster: ClusterId(7), node: NodeId(2), claim: Claim::new(3, 1 << 60, &[7], 9) });
     let purposes = [Purpose::Messages, Purpose::Question, Purpose::Snapshot, Purpose::Forming];
     let hello = |purpose| PeerHello { protocol: PEER_PROTOCOL, purpose, from, to: Some(NodeId(1)) };
     let hellos =
@@ -353,9 +354,11 @@ fn log_records() -> Vec<Vec<u8>> {
     log_entries().iter().map(bytes).collect()
 }
 
+const NO_SEED: MarkSeed = MarkSeed { crc: 0, salt: 0 };
+
 fn run_log_record(bytes: &[u8]) -> bool {
-    _ = record::decode_mark(bytes, 0);
-    let understood = matches!(record::decode(bytes, 0, 0), Ok(Some(_)));
+    _ = record::decode_mark(bytes, NO_SEED);
+    let understood = matches!(record::decode(bytes, 0, NO_SEED), Ok(Some(_)));
     if bytes.len() < record::HEAD_BYTES {
         return understood;
     }
@@ -364,7 +367,7 @@ fn run_log_record(bytes: &[u8]) -> bool {
     whole[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
     let crc = crc32c::crc32c_append(crc32c::crc32c(&whole[..4]), &whole[8..]);
     whole[4..8].copy_from_slice(&crc.to_le_bytes());
-    if let Ok(Some((length, _, record::Decoded::Entry { entry, .. }))) = record::decode(&whole, 0, 0) {
+    if let Ok(Some((length, _, record::Decoded::Entry { entry, .. }))) = record::decode(&whole, 0, NO_SEED) {
         assert_eq!(length, whole.len());
         if let Entry::Group { record: Record::Accept { batch: Batch::Commands(commands), .. }, .. } = entry {
             commands.parts().iter().for_each(|part| _ = run_batch_entries(part));

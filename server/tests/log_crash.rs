@@ -7,7 +7,7 @@ use coppice_server::log::engine::Progress;
 use coppice_server::log::{Disk, Engine, Entry, FileEffect, FileName, GroupId, Instance, LogError, Preparation};
 use log_common::model::{self, Model};
 use log_common::sim_disk::{Crash, SimDisk};
-use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open, read};
+use log_common::{DRAWN, Draw, NODE, SMALL, commit, keep, new_disk, open, read};
 
 /// A log over several crashes, with what it must still hold.
 struct Life {
@@ -82,7 +82,7 @@ fn open_halfway(mut disk: SimDisk, cut_at: Option<u64>, known: Identity) -> SimD
     let mut replay = |_: bool, _: Entry| ();
     let found = coppice_server::log::engine::Found::read(&mut disk, known, &mut replay).expect("reads");
     let mut shared = SharedDisk(disk);
-    assert!(found.open(&mut shared, SMALL, false).is_err(), "cut off");
+    assert!(found.open(&mut shared, DRAWN, SMALL, false).is_err(), "cut off");
     shared.0
 }
 
@@ -218,7 +218,7 @@ fn a_log_in_steady_state_makes_no_new_files() {
             engine.prepared(preparation.number);
         }
     }
-    assert!(prepared > 20 && 3 * reused > 2 * prepared, "{reused} of {prepared}");
+    assert!(prepared > 20 && 5 * reused > 3 * prepared, "{reused} of {prepared}");
     let kept = |engine: &mut Engine<SimDisk>| {
         let files = engine.disk().file_names();
         files.into_iter().filter(|file| matches!(file, FileName::Temporary(_))).count()

@@ -13,7 +13,7 @@ use coppice_server::log::{
 };
 use log_common::model::{self, Model};
 use log_common::sim_disk::SimDisk;
-use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, read};
+use log_common::{DRAWN, Draw, NODE, SMALL, commit, keep, new_disk, read};
 
 /// Two writes to a segment.
 const TINY: Geometry = Geometry { first_bytes: 12 << 10, segment_bytes: 12 << 10, segments_ahead: 1 };
@@ -32,12 +32,12 @@ fn open(disk: SimDisk, known: Identity) -> (Engine<SimDisk>, Identity) {
     let mut disk = disk;
     let found = Found::read(&mut disk, known, &mut |_, _| ()).expect("reads");
     let identity = found.identity;
-    (found.open(disk, TINY, false).expect("opens"), identity)
+    (found.open(disk, DRAWN, TINY, false).expect("opens"), identity)
 }
 
 fn new_log() -> Engine<SimDisk> {
     let mut disk = SimDisk::default();
-    create(&mut disk, NODE, TINY).expect("created");
+    create(&mut disk, NODE, DRAWN, TINY).expect("created");
     open(disk, NODE).0
 }
 
@@ -202,7 +202,7 @@ fn voted(instance: u64, payload: Vec<u8>) -> Entry {
 fn votes(node: u32, byte: u8) -> SimDisk {
     let identity = Identity { node: NodeId(node), ..NODE };
     let mut disk = SimDisk::default();
-    create(&mut disk, identity, TINY).expect("created");
+    create(&mut disk, identity, DRAWN, TINY).expect("created");
     let (mut engine, _) = open(disk, identity);
     for instance in 1..=6 {
         assert!(commit(&mut engine, &[vote(instance, byte)]) && keep(&mut engine));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_server::log::record::{Decoded, Gather, decode, decode_mark, encode, encode_mark};
+use coppice_server::log::segment::MarkSeed;
 use coppice_server::log::{Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, ReplicaId};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -57,6 +58,8 @@ fn entry() -> impl Strategy<Value = Entry> {
     ]
 }
 
+const NO_SEED: MarkSeed = MarkSeed { crc: 0, salt: 0 };
+
 fn encoded(entry: &Entry, lsn: u64, carried: bool, chain: u32) -> (Vec<u8>, u32) {
     let mut out = Gather::default();
     let crc = encode(entry, lsn, carried, chain, &mut out);
@@ -66,20 +69,25 @@ fn encoded(entry: &Entry, lsn: u64, carried: bool, chain: u32) -> (Vec<u8>, u32)
 
 proptest! {
     #[test]
-    fn a_record_reads_back(entry in entry(), lsn: u64, carried: bool, chain: u32, seed: u32) {
+    fn a_record_reads_back(entry in entry(), lsn: u64, carried: bool, chain: u32, crc: u32, salt: u64) {
+        let seed = MarkSeed { crc, salt };
         let (bytes, crc) = encoded(&entry, lsn, carried, chain);
         let decoded = decode(&bytes, chain, seed);
         prop_assert_eq!(decoded, Ok(Some((bytes.len(), crc, Decoded::Entry { lsn, carried, entry }))));
     }
 
     #[test]
-    fn a_mark_reads_back_at_its_place_only(next_lsn: u64, durable: u64, chain: u32, seed: u32, other: u32) {
-        prop_assume!(seed != other);
+    fn a_mark_reads_back_at_its_place_only(
+        next_lsn: u64, durable: u64, chain: u32, crc: u32, salt: u64, other: u32, other_salt: u64,
+    ) {
+        prop_assume!(crc != other && salt != other_salt);
+        let seed = MarkSeed { crc, salt };
         let mut out = Gather::default();
         encode_mark(next_lsn, durable, chain, seed, &mut out);
         let bytes = out.finish().concat();
         prop_assert_eq!(decode_mark(&bytes, seed), Some(durable));
-        prop_assert_eq!(decode_mark(&bytes, other), None);
+        prop_assert_eq!(decode_mark(&bytes, MarkSeed { crc: other, salt }), None);
+        prop_assert_eq!(decode_mark(&bytes, MarkSeed { crc, salt: other_salt }), None);
         let decoded = decode(&bytes, 5, seed).expect("good").expect("a record").2;
         prop_assert_eq!(decoded, Decoded::Mark { next_lsn, durable, chain });
     }
@@ -93,21 +101,23 @@ proptest! {
         bit in 0..8,
     ) {
         let (mut bytes, _) = encoded(&entry, lsn, false, chain);
-        prop_assert!(decode(&bytes, chain ^ 1, 0).is_err());
+        prop_assert!(decode(&bytes, chain ^ 1, NO_SEED).is_err());
         let at = at.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;
-        prop_assert!(decode(&bytes, chain, chain).is_err());
+        let seed = MarkSeed { crc: chain, salt: 0 };
+        prop_assert!(decode(&bytes, chain, seed).is_err());
     }
 
     #[test]
     fn a_record_cut_short_is_refused(entry in entry(), chain: u32, at: prop::sample::Index) {
         let (bytes, _) = encoded(&entry, 1, false, chain);
         let at = at.index(bytes.len());
-        prop_assert!(!matches!(decode(&bytes[..at], chain, 0), Ok(Some(_))));
+        prop_assert!(!matches!(decode(&bytes[..at], chain, NO_SEED), Ok(Some(_))));
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..300), chain: u32, seed: u32) {
+    fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..300), chain: u32, crc: u32, salt: u64) {
+        let seed = MarkSeed { crc, salt };
         _ = decode(&bytes, chain, seed);
         _ = decode_mark(&bytes, seed);
     }
@@ -125,6 +135,6 @@ proptest! {
         }
         let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..4]), &bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-        _ = decode(&bytes, 0, 0);
+        _ = decode(&bytes, 0, NO_SEED);
     }
 }

@@ -57,7 +57,11 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("PX9", "configuration not alone, or by the old quorum", &[sim("conf_in_pipe"), sim("old_quorum")]),
     hazard("PX10", "learner or removed replica counted", &[sim("learner_votes"), sim("removed_votes")]),
     hazard("PX11", "empty disk returns under its old id and votes", &[sim("amnesiac_votes")]),
-    hazard("PX12", "old copy of a data directory returns", &[cargo("no_incarnation")]),
+    hazard(
+        "PX12",
+        "old copy of a data directory returns",
+        &[cargo("no_incarnation"), cargo("life_ignored"), cargo("witness_forgets"), cargo("speaks_unvetted")],
+    ),
     hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),
     hazard("PX14", "apply depends on map order, time or free memory", &[sim("hash_order")]),
     hazard("PX15", "vote for a batch id without its payload (ordering.md 10)", &[sim("vote_no_payload")]),
@@ -195,6 +199,14 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("ST11", "slow disk of the leader stalls the group", &[cargo("wait_own_flush")]),
     hazard("ST12", "node shared with a snapshot changed in place", &[cargo("cow_in_place")]),
     hazard("ST13", "two processes on one data directory", &[cargo("no_lock")]),
+    hazard("ST14", "a client's value is taken for a part of the log", &[cargo("marks_unsalted")]),
+    hazard(
+        "ST15",
+        "votes of a group without a quorum keep the whole log, or come back above newer ones",
+        &[cargo("undecided_pins_log"), cargo("carried_vote_wins")],
+    ),
+    hazard("ST16", "a process that can open no file ends for it", &[cargo("descriptors_end_the_log")]),
+    hazard("ST17", "checkpoints of a removed replica stay for ever", &[cargo("stale_checkpoints_stay")]),
     // Sessions.
     hazard("SE1", "command in two batches executes twice", &[sim("dedupe_at_propose")]),
     hazard("SE2", "only the highest number kept: 41 after 42 is lost", &[sim("highest_only")]),

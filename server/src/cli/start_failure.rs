@@ -108,9 +108,7 @@ fn other_version() -> Advice {
 fn lost(node: Option<NodeId>, config: &NodeConfig) -> Advice {
     let cause = "files were damaged or changed: this node must not vote with them; start it with an empty directory, \
                  and have the others rebuild it";
-    let address = config.advertise.peer.as_ref().unwrap_or(&config.listen.peer);
-    let next =
-        node.map_or_else(|| "coppice node ls".to_owned(), |node| format!("coppice node replace {node} {address}"));
+    let next = node.map_or_else(|| "coppice node ls".to_owned(), |node| config.replace_command(node));
     (cause, next)
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use coppice_client::tls::{Files, Own};
+use coppice_client::wire::NodeId;
 
 use super::Address;
 
@@ -190,6 +191,12 @@ impl Default for NodeConfig {
 }
 
 impl NodeConfig {
+    /// What gives the place of this node, which is `node`, to an empty one at the same address.
+    pub fn replace_command(&self, node: NodeId) -> String {
+        let address = self.advertise.peer.as_ref().unwrap_or(&self.listen.peer);
+        format!("coppice node replace {node} {address}")
+    }
+
     /// A value for the table to fill; never seen outside of this module.
     pub(super) fn blank() -> Self {
         let nowhere = || Address::new("", 0);

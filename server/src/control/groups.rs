@@ -1,6 +1,6 @@
 //! Replicas of this node: started from the map, from the log at start, from a snapshot; stopped when removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,7 +74,8 @@ impl Control {
             let log = opened.writer.log();
             self.on_shard_index(shard, move |shard| shard.set_log(log));
         }
-        self.shared.set_recovered_lsn(opened.recovered_lsn);
+        self.shared.vetting.begins();
+        self.shared.set_claim(opened.claim);
         self.shared.set_identity(opened.identity);
         self.log = Some(opened.writer);
         self.link_to_seeds();
@@ -90,12 +91,62 @@ impl Control {
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
+        self.delete_stale_checkpoints();
         // What the seeds do not name is found by the map as it was before; it may be old, so others are asked all the
         // same.
         if let Some((map, ..)) = kept {
             self.adopt_map(map);
         }
+        self.await_vetting();
         Ok(())
+    }
+
+    /// What was found on the disk says nothing before the other nodes of its groups have let this process in, or could
+    /// not be reached for an election timeout.
+    fn await_vetting(&self) {
+        let own = self.shared.identity().map(|identity| identity.node);
+        let map = self.shared.map();
+        let here = |entry: &&Entry| self.residents.running().contains_key(&entry.partition);
+        let mut nodes: BTreeSet<NodeId> =
+            map.groups().filter(here).flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
+        if map.version.0 == 0 && !self.residents.running().is_empty() {
+            nodes.extend((1..=self.shared.config.seeds.len() as u32).map(NodeId));
+        }
+        nodes.retain(|node| Some(*node) != own);
+        self.shared.vetting.expects(nodes.into_iter());
+        let (shared, timeout) = (Arc::clone(&self.shared), self.settings.election_timeout);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(timeout).await;
+            let missing = shared.vetting.ends();
+            if !missing.is_empty() {
+                tracing::info!(?missing, "nodes that could not be asked whether this one is a copy");
+            }
+        });
+    }
+
+    /// Another node says that this one runs on a copy of its directory: nothing here takes part in anything any more.
+    pub(crate) fn stop_as_copy(&mut self) {
+        for shard in 0..self.shared.shards() {
+            self.on_shard_index(shard, move |shard| {
+                let groups: Vec<PartitionId> = shard.groups.keys().copied().collect();
+                groups.into_iter().for_each(|group| shard.drop_group(group));
+            });
+        }
+        for group in self.residents.running().keys() {
+            self.shared.set_leader(*group, None);
+        }
+    }
+
+    /// After a crash between a removal and the end of its deletion. One that stays takes room, and is tried again at the
+    /// next start.
+    fn delete_stale_checkpoints(&self) {
+        let Some((checkpoints, _)) = &self.checkpoints else { return };
+        for group in self.residents.stale(checkpoints.partitions().unwrap_or_default()) {
+            match checkpoints.remove(group) {
+                Ok(()) => tracing::info!(partition = %group, "the checkpoints of a replica that is gone were deleted"),
+                Err(error) => tracing::warn!(partition = %group, %error, "checkpoints of a replica that is gone stay"),
+            }
+        }
     }
 
     /// Before the map is known again: `init` numbered the nodes in the order of the seeds.
@@ -487,10 +538,16 @@ impl Shard {
         if self.shared.identity().is_none() {
             return;
         }
-        let shared = Arc::clone(&self.shared);
-        let hello = shared.hello(Purpose::Messages, Some(node));
-        let tls = shared.tls().cloned();
-        let opening = Opening { hello, tls, judge: Box::new(move |them| shared.judge(them)) };
+        let (judging, vetting) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+        let opening = Opening {
+            hello: judging.hello(Purpose::Messages, Some(node)),
+            tls: judging.tls().cloned(),
+            judge: Box::new(move |them| judging.judge(them)),
+            vetted: Box::new(move |said| match said {
+                Ok(()) => vetting.vetting.let_in(node),
+                Err(text) => vetting.found_out(node, text),
+            }),
+        };
         let link = Link::new(node, address);
         let shard = self.this();
         let gone = move |node| shard.borrow_mut().tell_gone(node);

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use super::ToControl;
 use crate::mailbox::Lane;
 use crate::metrics::Queue;
-use crate::net::handshake::{self, HELLO_BYTES_MAX, PEER_PROTOCOL, PeerWelcome, Presence, Purpose};
+use crate::net::handshake::{self, HELLO_BYTES_MAX, Objection, PEER_PROTOCOL, PeerWelcome, Presence, Purpose};
 use crate::net::peer_frame;
 use crate::net::rpc::{Answer, Asker, Question, refusal_text};
 use crate::shard::ToShard;
@@ -199,16 +199,17 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
         Err(_) => return None,
     };
     let own = shared.presence();
-    let judged = handshake::read_hello(&frame).and_then(|hello| {
+    let judged = handshake::read_hello(&frame).map_err(Objection::from).and_then(|hello| {
         let judged = handshake::certified(&hello, stream.names());
         let judged = judged.and_then(|()| handshake::admit(&hello, own.as_ref(), &shared.map()));
+        let judged = judged.map_err(Objection::from);
         let judged = judged.and_then(|()| match &hello.from {
             Some(them) if hello.purpose != Purpose::Forming => shared.judge(them),
             _ => Ok(()),
         });
-        if let (Err(reason), Some(them)) = (&judged, &hello.from) {
+        if let (Err(objection), Some(them)) = (&judged, &hello.from) {
             // Said on both sides: each operator looks at the own log first.
-            tracing::warn!(node = %them.node, %reason, "a node is refused");
+            tracing::warn!(node = %them.node, reason = objection.text(), "a node is refused");
         }
         judged.map(|()| hello)
     });
@@ -218,8 +219,8 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
             stream.write_all(&handshake::frame_of(peer_frame::WELCOME, &welcome)).await.ok()?;
             Some(Proven { stream, received: decoder.into_rest(), purpose: hello.purpose, from: hello.from })
         }
-        Err(text) => {
-            refuse(stream, &text).await;
+        Err(objection) => {
+            say_no(stream, objection.frame()).await;
             None
         }
     }
@@ -230,7 +231,7 @@ async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, questions: Rc<
         let Proven { stream, received, from: Some(them), .. } = proven else { return };
         let Ok(stream) = stream.park() else { return };
         let place = shared.places().take(them.node);
-        let input = ToShard::Peer { node: them.node, stream, received, place };
+        let input = ToShard::Peer { node: them.node, life: them.claim.life, stream, received, place };
         // A full mailbox closes the connection; the other node tries again.
         _ = shared.sender(shard).push(Lane::Client, input);
         return;
@@ -292,9 +293,13 @@ async fn answer(shared: &Arc<Shared>, mut proven: Proven) {
     _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&frame)).await;
 }
 
-async fn refuse(mut stream: Channel, text: &str) {
+async fn refuse(stream: Channel, text: &str) {
+    say_no(stream, handshake::refusal(text)).await;
+}
+
+async fn say_no(mut stream: Channel, frame: BytesMut) {
     let telling = async {
-        _ = stream.write_all(&handshake::refusal(text)).await;
+        _ = stream.write_all(&frame).await;
         stream.shutdown().await;
     };
     _ = tokio::time::timeout(ANSWER_TIMEOUT, telling).await;

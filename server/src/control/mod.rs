@@ -422,6 +422,9 @@ impl Control {
         self.shared.drain();
         self.hand_over_all().await;
         drop(self.checkpoints.take());
+        if let Err(error) = self.shared.witnesses.save() {
+            tracing::warn!(%error, "how far other nodes were durable was not written down");
+        }
         if let Some(log) = self.log.take() {
             log.close();
         }

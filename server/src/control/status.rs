@@ -243,6 +243,14 @@ impl Control {
         if self.log.as_ref().is_some_and(|log| log.log().space().full) {
             warnings.push(DISK_WARNING.into());
         }
+        if let Some(text) = self.shared.vetting.copy() {
+            let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
+            let next = config.replace_command(own);
+            warnings.push(format!("{own} takes part in nothing: {text}; replace it: `{next}`"));
+        }
+        for (node, text) in self.shared.copies() {
+            warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node}`"));
+        }
         for partition in self.residents.healing().keys() {
             warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
         }

@@ -1,41 +1,77 @@
-//! Telling an old copy of a data directory from the real one (reliability.md PX12). Pure.
+//! Telling a copy of a data directory from the real one (reliability.md PX12). Pure.
 //!
-//! A copy is a node that forgot what it promised. It cannot know that it is one, so the others tell: each remembers of
-//! every node the highest incarnation it has met, and how far that node's log was durable then ([`Witness`]). A node
-//! says with its `Hello` which start it is and from which lsn on it writes ([`Claim`]). Every start counts the
-//! incarnation up durably, in the log and in `node.toml`, before it speaks. So
+//! A copy is a node that forgot what it promised. It cannot know that it is one, so the others tell. Every start of a
+//! node draws a random *life*, and writes it into the log together with the lives of the starts before it, before it
+//! speaks to anybody. It tells all of that whenever it connects ([`Claim`]). The others remember of every node the newest
+//! life that they let in, durably, and how far its log was durable ([`Witness`]). They refuse
 //!
-//! - a copy that was made before the last start claims an incarnation that is known already, or an older one;
-//! - a copy that was made since claims the next incarnation, but its log ends below what was durable.
+//! - a start that is older than the one they know;
+//! - another life of the same start: both are copies of one directory, and the one that was met first goes on;
+//! - a newer start whose past does not contain the life that they know: it goes back to a state before that life;
+//! - a newer start whose log ends below what the life that they know had made durable.
 //!
-//! What others remember lies in their memory, so one process that met the real node must live through the exchange. If
-//! every node restarts meanwhile, nobody is left to tell: then an old copy goes unnoticed.
+//! What cannot be known: a copy whose missing part nobody is left to tell of, because all nodes that met the real node
+//! since the copy was taken are gone, or cannot be reached when it starts. Of what the last life made durable, only the
+//! memory of processes that run tells; the lives themselves outlive a restart of all nodes.
 
-/// What a node says of its log in `Hello`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+pub use crate::log::segment::PAST_LIVES_MAX;
+
+/// What a node says of its log when it connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// Which start of the node it is.
     pub incarnation: u64,
+    /// Drawn by that start.
+    pub life: u64,
+    /// The lives of the starts before it, newest first; 0 behind the first one.
+    pub past_lives: [u64; PAST_LIVES_MAX],
     /// The last lsn that it recovered: its log goes on from there.
     pub recovered_lsn: u64,
+}
+
+impl Claim {
+    /// What a start says that found `past_lives` in its log.
+    pub fn new(incarnation: u64, life: u64, past_lives: &[u64], recovered_lsn: u64) -> Claim {
+        let mut claim = Claim { incarnation, life, recovered_lsn, ..Claim::default() };
+        claim.past_lives.iter_mut().zip(past_lives).for_each(|(slot, life)| *slot = *life);
+        claim
+    }
+
+    /// The life of an earlier start, if it is not too long ago to be told.
+    fn past_life(&self, incarnation: u64) -> Option<u64> {
+        let back = self.incarnation.checked_sub(incarnation)?.checked_sub(1)?;
+        self.past_lives.get(usize::try_from(back).ok()?).copied()
+    }
 }
 
 /// Why a node's connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// A newer start of the node was met.
-    #[error("incarnation {claimed} of this node is over, {known} was met: this is an old copy of its directory")]
+    #[error("start {claimed} of this node is over, {known} was met: this is an old copy of its directory")]
     OlderStart {
         /// What it claims to be.
         claimed: u64,
         /// The newest known.
         known: u64,
     },
-    /// The same start, with another history.
-    #[error("two nodes claim to be incarnation {claimed}: one runs on a copy of the other's directory")]
+    /// The same start, with another life.
+    #[error("another process was start {claimed} of this node: one of the two runs on a copy of its directory")]
     Twins {
         /// What both claim to be.
         claimed: u64,
+    },
+    /// A newer start that does not come after the one that was met.
+    #[error(
+        "start {claimed} of this node does not follow start {known}, which was met: this is a copy of its directory"
+    )]
+    OtherPast {
+        /// What it claims to be.
+        claimed: u64,
+        /// The newest known.
+        known: u64,
     },
     /// A newer start, which has forgotten what an older one knew.
     #[error(
@@ -50,11 +86,21 @@ pub enum ClaimError {
 }
 
 /// What a node remembers of another one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Witness {
-    newest: Option<Claim>,
-    /// Told by the newest incarnation.
+    incarnation: u64,
+    life: u64,
+    /// Told by the newest life, or recovered by it.
     durable_lsn: u64,
+}
+
+/// What a claim that is let in means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// The life that is known already.
+    Known,
+    /// A life that is new here: it must be remembered durably before it is let in.
+    New(Witness),
 }
 
 impl Witness {
@@ -62,27 +108,33 @@ impl Witness {
     ///
     /// # Errors
     /// The claim contradicts what was met before: refuse the connection.
-    pub fn judge(&mut self, claim: Claim) -> Result<(), ClaimError> {
-        if let Some(known) = self.newest {
-            let claimed = claim.incarnation;
-            if claimed < known.incarnation {
-                return Err(ClaimError::OlderStart { claimed, known: known.incarnation });
-            }
-            if claimed == known.incarnation && claim != known {
-                return Err(ClaimError::Twins { claimed });
-            }
-            if claimed > known.incarnation && claim.recovered_lsn < self.durable_lsn {
-                return Err(ClaimError::ForgottenLog { claimed: claim.recovered_lsn, known: self.durable_lsn });
-            }
+    pub fn judge(&self, claim: &Claim) -> Result<Met, ClaimError> {
+        let (claimed, known) = (claim.incarnation, self.incarnation);
+        if claimed < known {
+            return Err(ClaimError::OlderStart { claimed, known });
         }
-        self.newest = Some(claim);
-        self.durable_lsn = self.durable_lsn.max(claim.recovered_lsn);
-        Ok(())
+        if claimed == known {
+            let same = claim.life == self.life || crate::mutant!(life_ignored);
+            return if same { Ok(Met::Known) } else { Err(ClaimError::Twins { claimed }) };
+        }
+        let met_before = known > 0 && !crate::mutant!(life_ignored);
+        if met_before && claim.past_life(known).is_some_and(|life| life != self.life) {
+            return Err(ClaimError::OtherPast { claimed, known });
+        }
+        if claim.recovered_lsn < self.durable_lsn {
+            return Err(ClaimError::ForgottenLog { claimed: claim.recovered_lsn, known: self.durable_lsn });
+        }
+        Ok(Met::New(Witness { incarnation: claimed, life: claim.life, durable_lsn: claim.recovered_lsn }))
     }
 
     /// The node said how far its log is durable, on a connection that was let in.
     pub fn told(&mut self, durable_lsn: u64) {
         self.durable_lsn = self.durable_lsn.max(durable_lsn);
+    }
+
+    /// Whether this is the newest life that was let in.
+    pub fn is(&self, life: u64) -> bool {
+        self.life == life
     }
 }
 
@@ -90,19 +142,83 @@ impl Witness {
 mod tests {
     use super::*;
 
+    /// A data directory: the lives of its starts, newest first, and its log's end.
+    #[derive(Clone, Default)]
+    struct Directory {
+        lives: Vec<u64>,
+        end: u64,
+    }
+
+    impl Directory {
+        fn start(&mut self, life: u64) -> Claim {
+            let claim = Claim::new(self.lives.len() as u64 + 1, life, &self.lives, self.end);
+            self.lives.insert(0, life);
+            claim
+        }
+    }
+
+    fn meets(witness: &mut Witness, claim: &Claim) -> Result<(), ClaimError> {
+        if let Met::New(newer) = witness.judge(claim)? {
+            *witness = newer;
+        }
+        Ok(())
+    }
+
     #[test]
-    fn an_old_copy_is_told_from_a_restart() {
-        let claim = |incarnation, recovered_lsn| Claim { incarnation, recovered_lsn };
-        let mut witness = Witness::default();
-        assert_eq!(witness.judge(claim(4, 100)), Ok(()));
+    fn a_restart_is_no_copy() {
+        let (mut witness, mut directory) = (Witness::default(), Directory::default());
+        for life in 1..40 {
+            let claim = directory.start(life);
+            assert_eq!(meets(&mut witness, &claim), Ok(()));
+            assert_eq!(meets(&mut witness, &claim), Ok(()), "the same start connects again");
+            directory.end += 10;
+            witness.told(directory.end);
+        }
+        for life in 40..100 {
+            directory.start(life);
+        }
+        assert_eq!(meets(&mut witness, &directory.start(100)), Ok(()), "starts that nobody met");
+    }
+
+    /// Stopped, copied, started, worked, stopped; the copy is put back and started: it counts the same start.
+    #[test]
+    fn px12_a_copy_taken_while_the_node_was_stopped_is_told_from_the_life_after_it() {
+        let (mut witness, mut directory) = (Witness::default(), Directory::default());
+        meets(&mut witness, &directory.start(1)).expect("the first");
+        directory.end = 100;
+        let mut copy = directory.clone();
+        meets(&mut witness, &directory.start(2)).expect("the original");
         witness.told(150);
-        assert_eq!(witness.judge(claim(4, 100)), Ok(()), "the same start connects again");
-        // Copied during the start before: it counts itself up to a start that was met.
-        assert_eq!(witness.judge(claim(4, 90)), Err(ClaimError::Twins { claimed: 4 }));
-        assert_eq!(witness.judge(claim(3, 90)), Err(ClaimError::OlderStart { claimed: 3, known: 4 }));
-        // Copied during this start: the next incarnation, without what came after.
-        assert_eq!(witness.judge(claim(5, 120)), Err(ClaimError::ForgottenLog { claimed: 120, known: 150 }));
-        assert_eq!(witness.judge(claim(5, 150)), Ok(()));
-        assert_eq!(witness.judge(claim(9, 700)), Ok(()), "starts that nobody met");
+        let claim = copy.start(3);
+        assert_eq!((claim.incarnation, claim.recovered_lsn), (2, 100), "all else is as the original said it");
+        assert_eq!(meets(&mut witness, &claim), Err(ClaimError::Twins { claimed: 2 }));
+        // It starts once more, and works alone until its log is longer than the original's.
+        copy.end = 400;
+        assert_eq!(meets(&mut witness, &copy.start(4)), Err(ClaimError::OtherPast { claimed: 3, known: 2 }));
+        directory.end = 200;
+        assert_eq!(meets(&mut witness, &directory.start(5)), Ok(()), "the original");
+    }
+
+    #[test]
+    fn an_old_copy_and_one_of_a_running_node_are_told_too() {
+        let (mut witness, mut directory) = (Witness::default(), Directory::default());
+        let mut old = directory.clone();
+        for life in 1..4 {
+            meets(&mut witness, &directory.start(life)).expect("the original");
+        }
+        assert_eq!(meets(&mut witness, &old.start(9)), Err(ClaimError::OlderStart { claimed: 1, known: 3 }));
+        directory.end = 50;
+        let mut running = directory.clone();
+        witness.told(60);
+        let claim = running.start(10);
+        assert_eq!(meets(&mut witness, &claim), Err(ClaimError::ForgottenLog { claimed: 50, known: 60 }));
+    }
+
+    /// An empty directory that is given the identity of a node whose disk was lost in its first start.
+    #[test]
+    fn a_wiped_disk_is_not_the_node_that_it_was() {
+        let mut witness = Witness::default();
+        meets(&mut witness, &Directory::default().start(1)).expect("the first");
+        assert_eq!(meets(&mut witness, &Directory::default().start(2)), Err(ClaimError::Twins { claimed: 1 }));
     }
 }

@@ -5,6 +5,7 @@
 //! | `LOCK` | locked while a process uses the directory; holds its pid |
 //! | `VERSION` | format of the directory; written last at its creation |
 //! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
+//! | `witnesses` | which life of each other node was met last ([`witnesses`]) |
 //! | `endpoints.json` | the addresses after bind; removed at shutdown |
 //! | `map` | the newest partition map known, with its crc32c: a hint, for finding the others after a restart |
 //! | `log/`, `checkpoints/` | see [`crate::log`], `crate::checkpoint` |
@@ -14,6 +15,7 @@
 
 pub mod claim;
 mod identity;
+pub mod witnesses;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Seek, Write};

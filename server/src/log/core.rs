@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::ids::GroupId;
-use super::ledger::Ledger;
+use super::ledger::{Crowded, Ledger};
 use super::record::{self, Entry, Gather};
-use super::segment::{BOUNDARY_BYTES, Header, SegmentNumber, boundary, mark_seed};
+use super::segment::{BOUNDARY_BYTES, Drawn, Header, MarkSeed, PAST_LIVES_MAX, SegmentNumber, boundary};
 use crate::datadir::Identity;
 
 /// Sizes of segments.
@@ -30,6 +30,12 @@ impl Default for Geometry {
 
 /// Files kept for segments to come at most; what two checkpoints cover frees at once what was written between them.
 const POOL_SEGMENTS_MAX: usize = 64;
+
+/// Segments that a log may have, beside twice what is needed in them, before the oldest one's batches are carried.
+const SPARE_SEGMENTS: u64 = 2;
+
+/// Bytes of carried batches that one write takes along, or one batch more: votes wait for them.
+const CARRIED_BYTES_MAX: usize = 256 << 10;
 
 /// A file of the log directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -184,12 +190,16 @@ impl Pool {
 #[derive(Clone, Debug)]
 pub struct Core {
     pub(super) identity: Identity,
+    pub(super) drawn: Drawn,
+    pub(super) past_lives: Vec<u64>,
     pub(super) geometry: Geometry,
     pub(super) active: Active,
     /// The lsn of the next record.
     pub(super) next_lsn: u64,
     /// The checksum of the last record.
     pub(super) chain: u32,
+    /// The checksum from which that of the next record starts: of the last record, or of the mark that follows it.
+    pub(super) link: u32,
     /// Invariant: every record up to here is durable, and it is below `next_lsn`.
     pub(super) durable: u64,
     /// Invariant: the newest mark says this, and it is at most `durable`.
@@ -202,6 +212,8 @@ pub struct Core {
     /// Segments that are being prepared.
     pub(super) ordered: VecDeque<Preparation>,
     pub(super) pool: Pool,
+    /// A segment whose batches are being carried; without them while they are being read.
+    pub(super) crowded: Option<(Crowded, Option<VecDeque<(u64, Entry)>>)>,
     /// Segments that may go as soon as the write under way is durable.
     pub(super) leaving: Option<SegmentNumber>,
     /// Whether trimmed segments are moved aside instead of removed.
@@ -222,7 +234,9 @@ impl Core {
     ) -> u64 {
         assert!(self.in_flight.is_none(), "two writes at once");
         let before = self.next_lsn;
-        self.make_room(entries.clone().map(|entry| entry.bytes() as u64).sum());
+        let batches = self.next_batches();
+        let carried_bytes: u64 = batches.iter().map(|(_, entry)| entry.bytes() as u64).sum();
+        self.make_room(carried_bytes + entries.clone().map(|entry| entry.bytes() as u64).sum::<u64>());
         let mut out = Gather::default();
         let offset = self.open_write(&mut out);
         for entry in entries {
@@ -231,6 +245,7 @@ impl Core {
             self.put(entry, false, &mut out);
         }
         assert!(self.next_lsn > before, "a write without entries");
+        self.carry_batches(batches, &mut out);
         for entry in self.take_carried() {
             self.put(&entry, true, &mut out);
         }
@@ -281,10 +296,36 @@ impl Core {
         self.spares.push_back(preparation.expect("segments are prepared in order"));
     }
 
+    /// The segment whose batches are to be read and carried, if that is due: then [`Core::read`].
+    pub fn to_carry(&mut self) -> Option<Crowded> {
+        if self.crowded.is_some() || crate::mutant!(undecided_pins_log) {
+            return None;
+        }
+        let crowded = self.ledger.crowded(SPARE_SEGMENTS * self.geometry.segment_bytes)?;
+        self.crowded = Some((crowded.clone(), None));
+        Some(crowded)
+    }
+
+    /// The batches asked for by [`Core::to_carry`], each with its lsn, in that order. None: they could not be read, and
+    /// are asked for again.
+    pub fn read(&mut self, batches: Option<Vec<(u64, Entry)>>) {
+        self.crowded = self.crowded.take().and_then(|(crowded, _)| Some((crowded, Some(batches?.into()))));
+    }
+
+    /// Bytes of the batches that are needed, at least.
+    pub fn needed_bytes(&self) -> u64 {
+        self.ledger.needed_bytes()
+    }
+
     /// Gives up the files that are kept for segments to come: the disk needs their room.
     pub fn release_pool(&mut self, effects: &mut Vec<FileEffect>) {
         let files = self.pool.files.drain(..).map(FileName::Temporary);
         effects.extend(files.map(|file| FileEffect::Remove { file }));
+    }
+
+    /// The life of this start, and those before it, newest first.
+    pub fn lives(&self) -> (u64, &[u64]) {
+        (self.drawn.life, &self.past_lives)
     }
 
     /// The highest durable lsn.
@@ -313,9 +354,44 @@ impl Core {
     }
 
     fn put(&mut self, entry: &Entry, carried: bool, out: &mut Gather) {
-        self.chain = record::encode(entry, self.next_lsn, carried, self.chain, out);
+        self.chain = record::encode(entry, self.next_lsn, carried, self.link, out);
+        self.link = self.chain;
         self.ledger.note(self.active.number, self.next_lsn, carried, entry);
         self.next_lsn += 1;
+    }
+
+    /// The batches that the next write carries.
+    fn next_batches(&mut self) -> Vec<(u64, Entry)> {
+        let Some((crowded, Some(batches))) = &mut self.crowded else { return Vec::new() };
+        if !self.ledger.holds(crowded.segment) {
+            // Checkpoints were faster.
+            self.crowded = None;
+            return Vec::new();
+        }
+        let (mut bytes, mut next) = (0, Vec::new());
+        while bytes < CARRIED_BYTES_MAX
+            && let Some((lsn, entry)) = batches.pop_front()
+        {
+            bytes += entry.bytes();
+            next.push((lsn, entry));
+        }
+        next
+    }
+
+    /// Writes batches of an old segment again, as far as they still count, behind everything else of this write: that
+    /// may end the replica whose they are. With the last ones the segment is needed no more.
+    fn carry_batches(&mut self, batches: Vec<(u64, Entry)>, out: &mut Gather) {
+        for (lsn, entry) in batches {
+            if let Some((group, instance)) = entry.batch()
+                && self.ledger.needs(lsn, group, instance)
+            {
+                self.put(&entry, true, out);
+            }
+        }
+        if let Some((crowded, _)) = self.crowded.take_if(|(_, rest)| rest.as_ref().is_some_and(VecDeque::is_empty)) {
+            self.ledger.carried(crowded.segment);
+            self.trim_wanted = true;
+        }
     }
 
     /// What this write must hold too, so that segments can go when it is durable.
@@ -351,12 +427,14 @@ impl Core {
         let offset = self.active.next;
         if offset == 0 {
             let Active { number: segment, reused, .. } = self.active;
-            let header = Header { identity: self.identity, segment, first_lsn: self.next_lsn, reused };
+            let (identity, drawn, past_lives) = (self.identity, self.drawn, self.past_lives.clone());
+            let header = Header { identity, drawn, past_lives, segment, first_lsn: self.next_lsn, reused };
             out.copy(&header.encode());
         }
         let at = offset + out.len();
-        let seed = mark_seed(self.identity.cluster, self.identity.node, self.active.number, at);
-        record::encode_mark(self.next_lsn, self.durable, self.chain, seed, out);
+        let Identity { cluster, node, .. } = self.identity;
+        let seed = MarkSeed::new(cluster, node, self.active.number, at, self.drawn.salt);
+        self.link = record::encode_mark(self.next_lsn, self.durable, self.chain, seed, out);
         self.marked = self.durable;
         offset
     }
@@ -413,6 +491,8 @@ pub(super) struct Past {
     pub(super) tail: Vec<(bool, Entry)>,
     /// The segment that the new one follows, and its proven bytes.
     pub(super) last: Option<(SegmentNumber, u64)>,
+    /// The lives of all starts so far, newest first.
+    pub(super) lives: Vec<u64>,
     /// Files that are no part of the log: prepared segments, half-made ones.
     pub(super) leftovers: Vec<FileName>,
 }
@@ -420,20 +500,25 @@ pub(super) struct Past {
 impl Past {
     /// Nothing: the log of a new node begins. Whatever lies there goes.
     pub(super) fn nothing(leftovers: Vec<FileName>) -> Past {
-        Past { ledger: Ledger::default(), proven: 0, chain: 0, tail: Vec::new(), last: None, leftovers }
+        let (ledger, tail, lives) = (Ledger::default(), Vec::new(), Vec::new());
+        Past { ledger, proven: 0, chain: 0, tail, last: None, lives, leftovers }
     }
 
     /// Opens the segment of this start, holding the unproven tail again.
-    pub(super) fn open(self, identity: Identity, geometry: Geometry, keep_all: bool) -> Opening {
+    pub(super) fn open(mut self, identity: Identity, drawn: Drawn, geometry: Geometry, keep_all: bool) -> Opening {
+        self.lives.truncate(PAST_LIVES_MAX);
         let number = self.last.map_or(1, |(number, _)| number + 1);
         let tail: u64 = self.tail.iter().map(|(_, entry)| entry.bytes() as u64).sum();
         let capacity = geometry.first_bytes.max(boundary(BOUNDARY_BYTES + record::HEAD_BYTES as u64 + tail));
         let mut core = Core {
             identity,
+            drawn,
+            past_lives: self.lives,
             geometry,
             active: Active { number, next: 0, capacity, reused: false },
             next_lsn: self.proven + 1,
             chain: self.chain,
+            link: self.chain,
             durable: self.proven,
             marked: self.proven,
             in_flight: None,
@@ -441,6 +526,7 @@ impl Past {
             spares: VecDeque::new(),
             ordered: VecDeque::new(),
             pool: Pool { whole_from: number + 1, ..Pool::default() },
+            crowded: None,
             leaving: None,
             keep_all,
             trim_wanted: true,

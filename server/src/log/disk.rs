@@ -1,5 +1,6 @@
 //! The log directory on a real file system. With `file`, all of `log/` that opens files.
 
+use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -17,6 +18,10 @@ pub trait Disk {
     fn list(&mut self) -> io::Result<Vec<FileName>>;
     /// The first `limit` bytes of a file; fewer if it is shorter.
     fn read(&mut self, file: FileName, limit: usize) -> io::Result<Vec<u8>>;
+    /// This file is written soon: the disk may open it now. If it cannot, it tries again when the file is written.
+    fn open_ahead(&mut self, file: FileName) {
+        _ = file;
+    }
     /// Carries out one effect. A failed `Flush` must never be repeated (reliability.md ST1).
     fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()>;
 }
@@ -28,8 +33,12 @@ const ZERO_CHUNK_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct FileDisk {
     dir: PathBuf,
+    /// Kept open: names are flushed when no descriptor is left, too.
+    directory: File,
     /// The file written last, kept open.
     open: Option<(FileName, LogFile)>,
+    /// Files to be written next.
+    ahead: VecDeque<(FileName, LogFile)>,
     stage: Stage,
     /// `log.flush = off`: nothing is durable, a power cut loses votes.
     unsafe_no_flush: bool,
@@ -39,13 +48,18 @@ impl FileDisk {
     /// The log in `dir`, which is created if need be.
     pub fn new(dir: &Path, unsafe_no_flush: bool) -> io::Result<FileDisk> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        Ok(FileDisk { dir: dir.to_owned(), open: None, stage: Stage::default(), unsafe_no_flush })
+        FileDisk::at(dir, unsafe_no_flush)
     }
 
     /// The log in `dir`, which must be there.
     pub fn existing(dir: &Path) -> io::Result<FileDisk> {
         fs::read_dir(dir)?;
-        Ok(FileDisk { dir: dir.to_owned(), open: None, stage: Stage::default(), unsafe_no_flush: false })
+        FileDisk::at(dir, false)
+    }
+
+    fn at(dir: &Path, unsafe_no_flush: bool) -> io::Result<FileDisk> {
+        let (directory, stage) = (File::open(dir)?, Stage::default());
+        Ok(FileDisk { dir: dir.to_owned(), directory, open: None, ahead: VecDeque::new(), stage, unsafe_no_flush })
     }
 
     fn path(&self, file: FileName) -> PathBuf {
@@ -59,10 +73,17 @@ impl FileDisk {
 
     fn file(&mut self, name: FileName) -> io::Result<&mut LogFile> {
         if self.open.as_ref().is_none_or(|(open, _)| *open != name) {
-            let file = LogFile::open(&self.path(name), OpenOptions::new().write(true), self.way())?;
+            let file = match self.ahead.iter().position(|(ahead, _)| *ahead == name) {
+                Some(at) => self.ahead.drain(..=at).next_back().expect("at least one").1,
+                None => self.open_file(name)?,
+            };
             self.open = Some((name, file));
         }
         Ok(&mut self.open.as_mut().expect("just opened").1)
+    }
+
+    fn open_file(&self, name: FileName) -> io::Result<LogFile> {
+        LogFile::open(&self.path(name), OpenOptions::new().write(true), self.way())
     }
 
     fn write(&mut self, name: FileName, offset: u64, parts: &[Bytes]) -> io::Result<()> {
@@ -111,6 +132,12 @@ impl Disk for FileDisk {
         Ok(bytes)
     }
 
+    fn open_ahead(&mut self, file: FileName) {
+        if let Ok(open) = self.open_file(file) {
+            self.ahead.push_back((file, open));
+        }
+    }
+
     fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()> {
         match effect {
             FileEffect::Create { file, bytes } => self.create(*file, *bytes),
@@ -129,7 +156,7 @@ impl Disk for FileDisk {
                 if old.exists() {
                     File::open(old)?.sync_all()?;
                 }
-                File::open(&self.dir)?.sync_all()
+                self.directory.sync_all()
             }
             FileEffect::Truncate { file, bytes } => {
                 self.open = None;

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::carry;
-use super::core::{Core, FileEffect, Geometry, Opening, Past, Preparation};
+use super::core::{Core, FileEffect, FileName, Geometry, Opening, Past, Preparation};
 use super::disk::Disk;
+pub use super::ledger::Crowded;
 use super::record::Entry;
 use super::recovery::{self, Cut, Recovered};
-use super::segment::SegmentNumber;
+use super::segment::{Drawn, SegmentNumber};
 use super::writer::LogError;
 use crate::datadir::Identity;
 
@@ -27,7 +28,7 @@ pub struct Failure {
 pub enum Progress {
     /// Everything written is durable.
     Durable,
-    /// The disk is full. Nothing is lost: ask again when there may be room.
+    /// The disk is full, or no file can be opened. Nothing is lost: ask again when there may be room.
     Full,
 }
 
@@ -61,9 +62,13 @@ impl Found {
     /// As [`super::LogWriter::open`].
     pub fn read<D: Disk>(disk: &mut D, known: Identity, sink: &mut dyn FnMut(bool, Entry)) -> Result<Found, LogError> {
         let owner = Some((known.cluster, known.node));
-        let Recovered { past, cut, incarnation } =
+        let Recovered { past, cut, incarnation, behind } =
             recovery::recover(disk, owner, &mut |_, carried, entry| sink(carried, entry))?;
         if incarnation < known.incarnation {
+            if let Some(damage) = behind {
+                // The segment that the last start opened: its marks cannot be found without the salt in its header.
+                return Err(damage.into());
+            }
             return Err(LogError::Older { found: incarnation, known: known.incarnation });
         }
         // Above every start that this directory has seen: peers tell an old copy by it (reliability.md PX12).
@@ -77,12 +82,12 @@ impl Found {
         self.past.tail.len()
     }
 
-    /// Opens the segment of this start.
+    /// Opens the segment of this start, which drew these numbers.
     ///
     /// # Errors
     /// The disk's.
-    pub fn open<D: Disk>(self, mut disk: D, geometry: Geometry, keep_all: bool) -> io::Result<Engine<D>> {
-        let opening = self.past.open(self.identity, geometry, keep_all);
+    pub fn open<D: Disk>(self, mut disk: D, drawn: Drawn, geometry: Geometry, keep_all: bool) -> io::Result<Engine<D>> {
+        let opening = self.past.open(self.identity, drawn, geometry, keep_all);
         let core = carry_out(opening, &mut disk)?;
         Ok(Engine::new(core, disk))
     }
@@ -92,9 +97,9 @@ impl Found {
 ///
 /// # Errors
 /// The disk's.
-pub fn create<D: Disk>(disk: &mut D, identity: Identity, geometry: Geometry) -> io::Result<()> {
+pub fn create<D: Disk>(disk: &mut D, identity: Identity, drawn: Drawn, geometry: Geometry) -> io::Result<()> {
     let leftovers = disk.list()?;
-    carry_out(Past::nothing(leftovers).open(identity, geometry, false), disk).map(|_| ())
+    carry_out(Past::nothing(leftovers).open(identity, drawn, geometry, false), disk).map(|_| ())
 }
 
 fn carry_out<D: Disk>(opening: Opening, disk: &mut D) -> io::Result<Core> {
@@ -159,12 +164,24 @@ impl<D: Disk> Engine<D> {
 
     /// A segment asked for by [`Engine::to_prepare`] is ready.
     pub fn prepared(&mut self, number: SegmentNumber) {
+        // So that a process which runs out of descriptors can still go on to it.
+        self.disk.open_ahead(FileName::Segment(number));
         self.core.prepared(number);
     }
 
     /// Gives up files that are kept for segments to come: [`Engine::take_drops`] has them then.
     pub fn release_pool(&mut self) {
         self.core.release_pool(&mut self.drops);
+    }
+
+    /// The segment whose batches are to be carried, if that is due: [`read_batches`] reads them.
+    pub fn to_carry(&mut self) -> Option<Crowded> {
+        self.core.to_carry()
+    }
+
+    /// What was read of a segment asked for by [`Engine::to_carry`]; none: it could not be read now.
+    pub fn carry(&mut self, batches: Option<Vec<(u64, Entry)>>) {
+        self.core.read(batches);
     }
 
     /// The log's state.
@@ -178,7 +195,23 @@ impl<D: Disk> Engine<D> {
     }
 }
 
-/// Whether the disk, or this user's share of it, is full.
+/// Reads what is to be carried of a segment: each batch with its lsn.
+///
+/// # Errors
+/// As [`super::LogWriter::open`].
+pub fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<Vec<(u64, Entry)>, LogError> {
+    recovery::read_batches(disk, crowded)
+}
+
+/// Whether the disk is full, this user's share of it, or the table of open files: what passes by itself.
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    full || is_out_of_descriptors(error)
+}
+
+/// Whether this process, or the machine, has as many open files as it may (EMFILE, ENFILE).
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let code = rustix::io::Errno::from_io_error(error);
+    let out = matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE));
+    out && !crate::mutant!(descriptors_end_the_log)
 }

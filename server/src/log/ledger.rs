@@ -1,7 +1,9 @@
 //! What each segment is still needed for. Pure: told of every record with its segment, it says which segments may go
 //! and what must be written again before they do.
 //!
-//! A batch is needed until a durable checkpoint covers its instance. Promises, births, removals and trim positions are
+//! A batch is needed until a durable checkpoint covers its instance. One that no checkpoint will cover for a while (it is
+//! undecided, for its group has no quorum, or its replica awaits a snapshot) is carried too once most of the log is
+//! kept for its sake ([`Ledger::crowded`]): else one such group would keep the log of all. Promises, births, removals and trim positions are
 //! needed for ever, but only the highest of them: they are *carried*, written again into the newest segment. A vote is
 //! a promise too, so the highest ballot that a group voted in is carried as a promise when its batch goes.
 
@@ -35,6 +37,26 @@ struct GroupState {
     promised: Option<Stated<Ballot>>,
     lease: Option<Stated<Duration>>,
     trimmed: Option<Stated<Instance>>,
+    /// Records up to this lsn are those of an older replica, and void.
+    void_upto: u64,
+}
+
+/// The batches of one group in one segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Batches {
+    highest: Instance,
+    bytes: u64,
+}
+
+/// A segment whose batches are to be carried, so that it can go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crowded {
+    /// Which one: the oldest.
+    pub segment: SegmentNumber,
+    /// The lsn of the first record that it does not hold.
+    pub end_lsn: u64,
+    /// The groups that need batches in it, those above these instances.
+    pub needed: BTreeMap<GroupId, Instance>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +64,7 @@ struct SegmentState {
     first_lsn: u64,
     /// Its length; 0 while it is the newest.
     bytes: u64,
-    /// The highest instance that holds a batch here, per group.
-    batches: BTreeMap<GroupId, Instance>,
+    batches: BTreeMap<GroupId, Batches>,
 }
 
 /// The needs of all groups, segment by segment.
@@ -75,12 +96,13 @@ impl Ledger {
     /// Takes note of one record of `segment`. Carried records only move what they state.
     pub fn note(&mut self, segment: SegmentNumber, lsn: u64, carried: bool, entry: &Entry) {
         match entry {
-            Entry::Group { group, record } => self.note_record(segment, lsn, *group, record),
+            Entry::Group { group, record } => self.note_record(segment, lsn, *group, record, entry.bytes()),
             Entry::Created { group, replica, birth } => {
                 let state = self.groups.entry(*group).or_default();
                 if !carried {
                     // What an older replica of the group left here is void.
-                    *state = GroupState { removed: state.removed.take(), ..GroupState::default() };
+                    let removed = state.removed.take();
+                    *state = GroupState { removed, void_upto: lsn, ..GroupState::default() };
                     self.segments.values_mut().for_each(|segment| _ = segment.batches.remove(group));
                 }
                 let state = self.groups.entry(*group).or_default();
@@ -89,7 +111,7 @@ impl Ledger {
             Entry::Removed { group, replica } => {
                 let state = self.groups.entry(*group).or_default();
                 if !carried {
-                    *state = GroupState::default();
+                    *state = GroupState { void_upto: lsn, ..GroupState::default() };
                     self.segments.values_mut().for_each(|segment| _ = segment.batches.remove(group));
                 }
                 let state = self.groups.entry(*group).or_default();
@@ -102,7 +124,7 @@ impl Ledger {
         }
     }
 
-    fn note_record(&mut self, segment: SegmentNumber, lsn: u64, group: GroupId, record: &Record) {
+    fn note_record(&mut self, segment: SegmentNumber, lsn: u64, group: GroupId, record: &Record, bytes: usize) {
         let state = self.groups.entry(group).or_default();
         let promised = match record {
             Record::Promise { ballot } | Record::Accept { ballot, .. } => Some(*ballot),
@@ -118,9 +140,52 @@ impl Ledger {
         if let Record::Accept { instance, .. } | Record::Learned { instance, .. } = record
             && let Some(segment) = self.segments.get_mut(&segment)
         {
-            let highest = segment.batches.entry(group).or_insert(*instance);
-            *highest = (*highest).max(*instance);
+            let batches = segment.batches.entry(group).or_default();
+            batches.highest = batches.highest.max(*instance);
+            batches.bytes += bytes as u64;
         }
+    }
+
+    /// Whether the batch of this record still counts: of a group's present replica, and in no checkpoint.
+    pub fn needs(&self, lsn: u64, group: GroupId, instance: Instance) -> bool {
+        let Some(state) = self.groups.get(&group) else { return false };
+        lsn > state.void_upto && state.trimmed.as_ref().is_none_or(|trimmed| trimmed.value < instance)
+    }
+
+    /// The oldest segment, if the batches that keep it are to be carried: where the segments hold more than
+    /// `spare_bytes` and twice what is needed in them. So whatever is carried, as much was written for the first time.
+    pub fn crowded(&self, spare_bytes: u64) -> Option<Crowded> {
+        let (number, oldest) = self.segments.first_key_value()?;
+        let (_, next) = self.segments.range(number + 1..).next()?;
+        let needed: BTreeMap<GroupId, Instance> =
+            self.holders(oldest).map(|group| (group, self.trimmed(group))).collect();
+        if needed.is_empty() || self.bytes() <= spare_bytes + 2 * self.needed_bytes() {
+            return None;
+        }
+        Some(Crowded { segment: *number, end_lsn: next.first_lsn, needed })
+    }
+
+    /// Bytes of the batches that are needed, at least: those of a group count whole where a part of them is.
+    pub fn needed_bytes(&self) -> u64 {
+        let of_segment = |segment| self.holders(segment).filter_map(|group| segment.batches.get(&group));
+        self.segments.values().flat_map(of_segment).map(|batches| batches.bytes).sum()
+    }
+
+    /// All batches of `segment` that were needed stand in newer segments too.
+    pub fn carried(&mut self, segment: SegmentNumber) {
+        if let Some(segment) = self.segments.get_mut(&segment) {
+            segment.batches.clear();
+        }
+    }
+
+    /// Whether this segment is in use.
+    pub fn holds(&self, segment: SegmentNumber) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
+    fn trimmed(&self, group: GroupId) -> Instance {
+        let trimmed = self.groups.get(&group).and_then(|state| state.trimmed.as_ref());
+        trimmed.map_or(Instance::ZERO, |trimmed| trimmed.value)
     }
 
     /// The oldest segment that must stay: all below may go once [`Ledger::carry`] is durable. The newest always stays.
@@ -142,10 +207,7 @@ impl Ledger {
     }
 
     fn holders<'a>(&'a self, segment: &'a SegmentState) -> impl Iterator<Item = GroupId> + 'a {
-        let holds = |(group, highest): &(&GroupId, &Instance)| {
-            let trimmed = self.groups.get(group).and_then(|state| state.trimmed.as_ref());
-            trimmed.is_none_or(|trimmed| trimmed.value < **highest)
-        };
+        let holds = |(group, batches): &(&GroupId, &Batches)| self.trimmed(**group) < batches.highest;
         segment.batches.iter().filter(holds).map(|(group, _)| *group)
     }
 

@@ -9,8 +9,9 @@
 //! Segments `00000001.seg`, `00000002.seg` .. hold one sequence of records, numbered by `lsn` from 1 without gaps.
 //! A segment opens with a header in its first 4 KiB ([`segment::Header`]). Every write starts at the next 4 KiB
 //! boundary with a mark: the lsn durable before it, and the checksum of the record before it. A mark's checksum is
-//! seeded with cluster, node, segment and offset, each other record's with the checksum of its predecessor: an intact
-//! record in a wrong place does not fit. Zeros end a write, up to the boundary. What lies behind the last write are
+//! seeded with cluster, node, segment, offset and the salt of the start that opened the segment, each other record's
+//! with the checksum of its predecessor: an intact record in a wrong place does not fit, nor do bytes that a client
+//! made up, since it does not know the salt. Zeros end a write, up to the boundary. What lies behind the last write are
 //! zeros, or in a file that was a segment before, which the header tells, what that one held: its marks do not fit.
 //!
 //! # What recovery believes
@@ -24,7 +25,9 @@
 //! # Trimming
 //!
 //! A segment goes when no group needs a batch in it. What must outlive it (promises, births, removals, trim positions)
-//! is written again first, in a flush of its own time ([`ledger::Ledger`]). Its file becomes a segment again: making
+//! is written again first, in a flush of its own time ([`ledger::Ledger`]). So are batches, once the log is more than
+//! twice as long as what is needed in it: votes of a group without a quorum, and what a replica holds that awaits a
+//! snapshot. Their copies say that they are copies, and keep ballot and instance. Its file becomes a segment again: making
 //! one of zeros writes every byte twice.
 
 mod carry;

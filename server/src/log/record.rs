@@ -5,11 +5,11 @@
 //! | at | field | meaning |
 //! |---|---|---|
 //! | 0 | u32 length | head and body; 0 where a write ends |
-//! | 4 | u32 crc | crc32c of the rest and the length, seeded with that of the record before, a mark's with its place |
+//! | 4 | u32 crc | crc32c of the rest and the length, seeded with that of the record before, a mark's with its [`MarkSeed`] |
 //! | 8 | u64 lsn | number of the record; of a mark: of the record after it |
 //! | 16 | u32 group | 0 is the directory's; 0 in records of the node itself |
 //! | 20 | u64 instance | of an accepted batch; a trim position; a mark: the lsn durable before it |
-//! | 28 | u64 round | of the ballot |
+//! | 28 | u64 round | of the ballot; a mark: its salt |
 //! | 36 | u32 replica | of the ballot; of a birth or removal; a mark: the crc of the record before it |
 //! | 40 | u8 kind | [`Kind`] |
 //! | 41 | u8 carried | 1: written again because its first copy was about to be trimmed |
@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Record, ReplicaId, Round};
+use super::segment::MarkSeed;
 
 /// Bytes of a record's head.
 pub const HEAD_BYTES: usize = 44;
@@ -140,6 +141,16 @@ impl Entry {
             | Entry::Removed { group, .. }
             | Entry::Trimmed { group, .. } => Some(*group),
             Entry::Kept { .. } => None,
+        }
+    }
+
+    /// Whose batch it holds, and where, if it does.
+    pub fn batch(&self) -> Option<(GroupId, Instance)> {
+        match self {
+            Entry::Group { group, record: Record::Accept { instance, .. } | Record::Learned { instance, .. } } => {
+                Some((*group, *instance))
+            }
+            _ => None,
         }
     }
 
@@ -303,7 +314,7 @@ impl Gather {
     }
 }
 
-/// Adds one record. `chain` is the checksum of the record before it; returns its own.
+/// Adds one record. `chain` is the checksum of the record or mark before it; returns its own.
 ///
 /// # Panics
 /// If the record is larger than [`RECORD_BYTES_MAX`]: every limit above this one is smaller.
@@ -338,10 +349,11 @@ pub fn encode(entry: &Entry, lsn: u64, carried: bool, chain: u32, out: &mut Gath
 }
 
 /// Adds a mark: `durable` is the highest lsn known to be durable, `next_lsn` that of the record after the mark.
-/// `seed` is the mark's place ([`super::segment::mark_seed`]), `chain` the checksum of the last record before it.
-pub fn encode_mark(next_lsn: u64, durable: u64, chain: u32, seed: u32, out: &mut Gather) {
-    let head = Head { lsn: next_lsn, instance: durable, replica: chain, ..Head::new(Kind::Mark) };
-    encode_parts(&head, seed, &[], &[], out);
+/// `seed` is the mark's place, `chain` the checksum of the last record before it. Returns the mark's own checksum,
+/// from which that of the next record starts.
+pub fn encode_mark(next_lsn: u64, durable: u64, chain: u32, seed: MarkSeed, out: &mut Gather) -> u32 {
+    let head = Head { lsn: next_lsn, instance: durable, round: seed.salt, replica: chain, ..Head::new(Kind::Mark) };
+    encode_parts(&head, seed.crc, &[], &[], out)
 }
 
 fn encode_parts(head: &Head, chain: u32, small: &[u8], large: &[Bytes], out: &mut Gather) -> u32 {
@@ -416,11 +428,11 @@ pub enum BadRecord {
 }
 
 /// Reads the record at the start of `bytes`: its length in bytes, its checksum, and what it says. `None`: the write
-/// ends here. `chain` is the checksum of the record before it, `seed` that of a mark at this place.
+/// ends here. `chain` is the checksum of the record or mark before it, `seed` that of a mark at this place.
 ///
 /// # Errors
 /// Anything that is not the record that was written here.
-pub fn decode(bytes: &[u8], chain: u32, seed: u32) -> Result<Option<(usize, u32, Decoded)>, BadRecord> {
+pub fn decode(bytes: &[u8], chain: u32, seed: MarkSeed) -> Result<Option<(usize, u32, Decoded)>, BadRecord> {
     let mut head = match bytes.get(..HEAD_BYTES) {
         Some(head) if head[..4] != [0; 4] => head,
         None if bytes.len() >= 4 && bytes[..4] != [0; 4] => return Err(bad_length(bytes)),
@@ -437,11 +449,12 @@ pub fn decode(bytes: &[u8], chain: u32, seed: u32) -> Result<Option<(usize, u32,
     }
     let start = match kind {
         _ if crate::mutant!(checksum_no_position) => 0,
-        1 => seed,
+        1 => seed.crc,
         _ => chain,
     };
     let found = crc32c::crc32c_append(crc32c::crc32c_append(start, &bytes[..4]), &bytes[8..length]);
-    if found != crc && !crate::mutant!(catchup_unverified) {
+    let salted = kind != Kind::Mark as u8 || round == seed.salt;
+    if (found != crc || !salted) && !crate::mutant!(catchup_unverified) {
         return Err(BadRecord::Checksum);
     }
     let unreadable = BadRecord::Unreadable { kind };
@@ -459,7 +472,7 @@ pub fn decode(bytes: &[u8], chain: u32, seed: u32) -> Result<Option<(usize, u32,
 }
 
 /// The mark at the start of `bytes`, wherever it was found: the lsn that it says was durable before it.
-pub fn decode_mark(bytes: &[u8], seed: u32) -> Option<u64> {
+pub fn decode_mark(bytes: &[u8], seed: MarkSeed) -> Option<u64> {
     // Cheap first: a boundary in the middle of a payload is the usual case.
     if bytes.get(40) != Some(&(Kind::Mark as u8)) || bytes[..4] != (HEAD_BYTES as u32).to_le_bytes() {
         return None;

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use super::core::{FileName, Past};
 use super::disk::Disk;
 use super::ids::{Ballot, GroupId, Instance, Lsn, Record, ReplicaId};
-use super::ledger::Ledger;
+use super::ledger::{Crowded, Ledger};
 use super::record::{self, BadRecord, Decoded, Entry, LENGTH_BYTES};
-use super::segment::{BOUNDARY_BYTES, BadHeader, HEADER_BYTES, Header, SegmentNumber, boundary, mark_seed};
+use super::segment::{BOUNDARY_BYTES, BadHeader, HEADER_BYTES, Header, MarkSeed, SegmentNumber, boundary};
 use super::writer::LogError;
 use crate::datadir::{ClusterId, NodeId};
 
@@ -60,19 +60,29 @@ pub struct GroupReplay {
     promised: Ballot,
     /// Everything but promises, in log order; batches above `trimmed` only.
     records: Vec<Record>,
+    /// Carried copies of batches above `trimmed`: the one of the highest ballot for each instance.
+    carried: BTreeMap<Instance, Record>,
 }
 
 impl GroupReplay {
     /// The records as `coppice_ordering::RecoveredGroup::apply` takes them, numbered anew from 1: the highest promise,
-    /// then everything else in log order, batches above `trimmed` only. Leaves none.
+    /// carried batches, then everything else in log order, batches above `trimmed` only. Leaves none.
+    ///
+    /// A carried batch stands in the log behind records that are newer than it. Where one of these is about the same
+    /// instance, that counts: while an older one was still in the log, so was what the carried batch is a copy of.
     pub fn take_records(&mut self) -> impl Iterator<Item = (Lsn, Record)> {
         let promise = (self.promised > Ballot::ZERO).then_some(Record::Promise { ballot: self.promised });
-        (1..).map(Lsn).zip(promise.into_iter().chain(std::mem::take(&mut self.records)))
+        let mut carried: Vec<Record> = std::mem::take(&mut self.carried).into_values().collect();
+        let mut records = std::mem::take(&mut self.records);
+        if crate::mutant!(carried_vote_wins) {
+            std::mem::swap(&mut carried, &mut records);
+        }
+        (1..).map(Lsn).zip(promise.into_iter().chain(carried).chain(records))
     }
 
     /// How far the log says that it holds what was decided.
     pub fn decided(&self) -> Instance {
-        let said = self.records.iter().map(|record| match record {
+        let said = self.records.iter().chain(self.carried.values()).map(|record| match record {
             Record::Decided { upto } => *upto,
             Record::Accept { decided_upto, .. } => *decided_upto,
             Record::Learned { instance, .. } => *instance,
@@ -81,11 +91,18 @@ impl GroupReplay {
         said.max().max(self.trimmed).unwrap_or_default()
     }
 
-    fn apply(&mut self, record: Record) {
+    fn apply(&mut self, carried: bool, record: Record) {
         if let Record::Promise { ballot } | Record::Accept { ballot, .. } = &record {
             self.promised = self.promised.max(*ballot);
         }
         let trimmed = self.trimmed.unwrap_or(Instance::ZERO);
+        if let Some(instance) = batch_instance(&record).filter(|_| carried) {
+            let newer = self.carried.get(&instance).is_none_or(|known| batch_ballot(known) <= batch_ballot(&record));
+            if instance > trimmed && newer {
+                self.carried.insert(instance, record);
+            }
+            return;
+        }
         let promise = matches!(record, Record::Promise { .. });
         if !promise && batch_instance(&record).is_none_or(|instance| instance > trimmed) {
             self.records.push(record);
@@ -106,7 +123,7 @@ impl Replay {
         let Some(group) = entry.group() else { return };
         let state = self.groups.entry(group).or_default();
         match entry {
-            Entry::Group { record, .. } => state.apply(record),
+            Entry::Group { record, .. } => state.apply(carried, record),
             Entry::Created { replica, birth, .. } => {
                 if !carried {
                     *state = GroupReplay { removed: state.removed, ..GroupReplay::default() };
@@ -122,6 +139,7 @@ impl Replay {
             Entry::Trimmed { upto, .. } => {
                 state.trimmed = state.trimmed.max(Some(upto));
                 state.records.retain(|record| batch_instance(record).is_none_or(|instance| instance > upto));
+                state.carried.retain(|instance, _| *instance > upto);
             }
             Entry::Kept { .. } => {}
         }
@@ -134,6 +152,49 @@ fn batch_instance(record: &Record) -> Option<Instance> {
         Record::Accept { instance, .. } | Record::Learned { instance, .. } => Some(*instance),
         Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => None,
     }
+}
+
+/// The ballot of a batch's record.
+fn batch_ballot(record: &Record) -> Ballot {
+    match record {
+        Record::Accept { ballot, .. } | Record::Learned { ballot, .. } => *ballot,
+        Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => Ballot::ZERO,
+    }
+}
+
+/// Reads the batches of a segment that are to be carried, each with its lsn, in log order; of several copies of one
+/// batch only the one of the highest ballot.
+///
+/// # Errors
+/// [`LogError::Damage`] if the segment cannot be read to its end; the disk's errors.
+pub(super) fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<Vec<(u64, Entry)>, LogError> {
+    let file = FileName::Segment(crowded.segment);
+    let bytes = disk.read(file, usize::MAX)?;
+    let damage = |offset, reason| LogError::from(Damage { file, offset, reason });
+    let header = Header::decode(&bytes, crowded.segment).map_err(|reason| damage(0, reason.into()))?;
+    let mut newest: BTreeMap<(GroupId, Instance), (u64, Entry)> = BTreeMap::new();
+    let mut sink = |lsn, _, entry: Entry| {
+        let Some((group, instance)) = entry.batch() else { return };
+        if crowded.needed.get(&group).is_none_or(|trimmed| instance <= *trimmed) {
+            return;
+        }
+        let ballot =
+            |entry: &Entry| if let Entry::Group { record, .. } = entry { batch_ballot(record) } else { Ballot::ZERO };
+        if newest.get(&(group, instance)).is_none_or(|(_, known)| ballot(known) <= ballot(&entry)) {
+            newest.insert((group, instance), (lsn, entry));
+        }
+    };
+    let mut walk = Walk::new(Some((header.identity.cluster, header.identity.node)), &mut sink);
+    (walk.next_lsn, walk.salt) = (header.first_lsn, Some(header.drawn.salt));
+    let (offset, reason) = walk.segment(&header, &bytes, crowded.end_lsn);
+    if walk.next_lsn < crowded.end_lsn {
+        return Err(damage(offset, reason.unwrap_or(BadRecord::Missing).into()));
+    }
+    // The segments behind it are open: all of this one was durable before.
+    walk.prove(crowded.end_lsn.saturating_sub(1));
+    let mut batches: Vec<(u64, Entry)> = newest.into_values().collect();
+    batches.sort_by_key(|(lsn, _)| *lsn);
+    Ok(batches)
 }
 
 /// What recovery found and did not use.
@@ -163,6 +224,8 @@ pub(super) struct Recovered {
     pub(super) cut: Option<Cut>,
     /// The start of the node that wrote the newest segment.
     pub(super) incarnation: u64,
+    /// The segment behind that one whose header cannot be read, if there is one.
+    pub(super) behind: Option<Damage>,
 }
 
 struct Unproven {
@@ -180,6 +243,10 @@ struct Walk<'a> {
     next_lsn: u64,
     /// The checksum of the last record; `None` before the first mark of the oldest segment.
     chain: Option<u32>,
+    /// The checksum from which that of the next record starts.
+    link: u32,
+    /// The salt of the segment being read; where its header is lost, that of the one before it.
+    salt: Option<u64>,
     /// Records that no mark has proven durable yet: at most one write.
     buffer: VecDeque<Unproven>,
     proven: u64,
@@ -213,18 +280,7 @@ pub(super) fn recover<D: Disk>(
     sink: &mut dyn FnMut(u64, bool, Entry),
 ) -> Result<Recovered, LogError> {
     let files = list(disk, owner)?;
-    let mut walk = Walk {
-        owner,
-        ledger: Ledger::default(),
-        next_lsn: 0,
-        chain: None,
-        buffer: VecDeque::new(),
-        proven: 0,
-        proven_chain: 0,
-        proven_end: (0, 0),
-        highest_mark: 0,
-        sink,
-    };
+    let mut walk = Walk::new(owner, sink);
     let stop = walk.all(disk, &files)?;
     walk.judge(&files, &stop)?;
     let torn = !stop.is_clean();
@@ -241,7 +297,17 @@ pub(super) fn recover<D: Disk>(
     let cut = torn.then_some(Cut { file: stop.file, offset: stop.offset, reason: stop.reason });
     let newest = files.run.last().and_then(|(_, header)| header.as_ref().ok());
     let incarnation = newest.map_or(0, |header| header.identity.incarnation);
-    Ok(Recovered { past: Past { ledger, proven, chain: proven_chain, tail, last, leftovers }, cut, incarnation })
+    let lives = newest.map_or_else(Vec::new, |header| [&[header.drawn.life], &header.past_lives[..]].concat());
+    let behind = files.unused.first().map(|(number, reason)| {
+        let file = FileName::Segment(*number);
+        Damage { file, offset: 0, reason: (*reason).into() }
+    });
+    Ok(Recovered {
+        past: Past { ledger, proven, chain: proven_chain, tail, last, lives, leftovers },
+        cut,
+        incarnation,
+        behind,
+    })
 }
 
 fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Files, LogError> {
@@ -294,7 +360,24 @@ fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Fil
     Ok(files)
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(owner: Option<(ClusterId, NodeId)>, sink: &'a mut dyn FnMut(u64, bool, Entry)) -> Walk<'a> {
+        Walk {
+            owner,
+            ledger: Ledger::default(),
+            next_lsn: 0,
+            chain: None,
+            link: 0,
+            salt: None,
+            buffer: VecDeque::new(),
+            proven: 0,
+            proven_chain: 0,
+            proven_end: (0, 0),
+            highest_mark: 0,
+            sink,
+        }
+    }
+
     /// Walks every segment; after the first bad place only marks are looked for.
     fn all<D: Disk>(&mut self, disk: &mut D, files: &Files) -> Result<Stop, LogError> {
         let mut stop = None;
@@ -318,6 +401,7 @@ impl Walk<'_> {
                 }
             };
             self.owner.get_or_insert((header.identity.cluster, header.identity.node));
+            self.salt = Some(header.drawn.salt);
             self.highest_mark = self.highest_mark.max(header.first_lsn.saturating_sub(1));
             if at == 0 {
                 self.next_lsn = header.first_lsn;
@@ -382,10 +466,8 @@ impl Walk<'_> {
     }
 
     fn record(&mut self, number: SegmentNumber, bytes: &[u8], offset: u64) -> Result<Option<usize>, BadRecord> {
-        let (cluster, node) = self.owner.expect("set by the first header");
-        let seed = mark_seed(cluster, node, number, offset);
-        let chain = self.chain.unwrap_or(0);
-        let Some((length, crc, decoded)) = record::decode(&bytes[offset as usize..], chain, seed)? else {
+        let seed = self.mark_seed(number, offset).expect("owner and salt are those of the segment's header");
+        let Some((length, crc, decoded)) = record::decode(&bytes[offset as usize..], self.link, seed)? else {
             return Ok(None);
         };
         match decoded {
@@ -402,6 +484,7 @@ impl Walk<'_> {
                     self.proven_chain = chain;
                 }
                 self.chain = Some(chain);
+                self.link = crc;
                 self.prove(durable);
             }
             Decoded::Entry { lsn, carried, entry } => {
@@ -409,6 +492,7 @@ impl Walk<'_> {
                     return Err(BadRecord::Order { found: lsn, expected: self.next_lsn });
                 }
                 self.chain = Some(crc);
+                self.link = crc;
                 self.next_lsn += 1;
                 let end = offset + length as u64;
                 self.buffer.push_back(Unproven { segment: number, lsn, crc, end, carried, entry });
@@ -428,12 +512,16 @@ impl Walk<'_> {
         }
     }
 
+    fn mark_seed(&self, number: SegmentNumber, offset: u64) -> Option<MarkSeed> {
+        let (cluster, node) = self.owner?;
+        Some(MarkSeed::new(cluster, node, number, offset, self.salt?))
+    }
+
     /// Looks for marks at every boundary from `offset` on: each says how much there must be before it.
     fn scan_marks(&mut self, number: SegmentNumber, bytes: &[u8], offset: u64) {
-        let Some((cluster, node)) = self.owner else { return };
         for at in (boundary(offset)..bytes.len() as u64).step_by(BOUNDARY_BYTES as usize) {
             // A mark's seed is its place, so that it can be read without what stood before it.
-            let seed = mark_seed(cluster, node, number, at);
+            let Some(seed) = self.mark_seed(number, at) else { return };
             if let Some(durable) = record::decode_mark(&bytes[at as usize..], seed) {
                 self.highest_mark = self.highest_mark.max(durable);
             }

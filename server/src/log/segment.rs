@@ -11,20 +11,42 @@ pub const BOUNDARY_BYTES: u64 = 4_096;
 const MAGIC: [u8; 8] = *b"COPPLOG\n";
 
 /// Format of header and records. From the first release on, version N reads N and N-1 (experience.md 5); formats 1
-/// to 4 were never released.
-pub const FORMAT: u32 = 5;
+/// to 5 were never released.
+pub const FORMAT: u32 = 6;
+
+/// Lives before the present one that a header names at most: a peer that missed more starts than these compares lsns
+/// only ([`crate::datadir::claim`]).
+pub const PAST_LIVES_MAX: usize = 16;
 
 /// Bytes of the header that mean something; zeros follow up to the first boundary.
-pub const HEADER_BYTES: usize = 68;
+pub const HEADER_BYTES: usize = 88 + 8 * PAST_LIVES_MAX;
 
 /// Number of a segment, from 1, never reused while the file of an older one could be taken for it.
 pub type SegmentNumber = u64;
+
+/// Random numbers of one start of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drawn {
+    /// Tells this start from every other one, also from that of a copy of the directory which counts the same
+    /// incarnation. Other nodes are told it.
+    pub life: u64,
+    /// Seeds the marks of every segment that this start opens, and is part of them. Nobody outside the node learns it,
+    /// so no client can write a value that holds a mark.
+    ///
+    /// One salt per start, not one per segment: a segment whose header is damaged is still searched for marks, with
+    /// the salt of the segment before it. Segments of one start are told apart by the number in the seed.
+    pub salt: u64,
+}
 
 /// What a segment says of itself. Written together with its first records, never again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Whose log this is, and which start of that node wrote it.
     pub identity: Identity,
+    /// The random numbers of that start.
+    pub drawn: Drawn,
+    /// The lives of the starts before it, newest first, at most [`PAST_LIVES_MAX`].
+    pub past_lives: Vec<u64>,
     /// Its own number: a file under a wrong name is found out.
     pub segment: SegmentNumber,
     /// The lsn of its first record. Everything before was durable when the header was written, and whatever older
@@ -46,6 +68,12 @@ impl Header {
         out.put_u64_le(self.segment);
         out.put_u64_le(self.first_lsn);
         out.put_u64_le(u64::from(self.reused));
+        out.put_u64_le(self.drawn.life);
+        out.put_u64_le(self.drawn.salt);
+        let past_lives = &self.past_lives[..self.past_lives.len().min(PAST_LIVES_MAX)];
+        out.put_u32_le(past_lives.len() as u32);
+        past_lives.iter().for_each(|life| out.put_u64_le(*life));
+        out.resize(HEADER_BYTES - 4, 0);
         let crc = crc32c::crc32c(&out);
         out.put_u32_le(crc);
         out.resize(BOUNDARY_BYTES as usize, 0);
@@ -70,7 +98,12 @@ impl Header {
             incarnation: head.get_u64_le(),
         };
         let (segment_found, first_lsn) = (head.get_u64_le(), head.get_u64_le());
-        let header = Header { identity, segment: segment_found, first_lsn, reused: head.get_u64_le() == 1 };
+        let reused = head.get_u64_le() == 1;
+        let drawn = Drawn { life: head.get_u64_le(), salt: head.get_u64_le() };
+        let count = (head.get_u32_le() as usize).min(PAST_LIVES_MAX);
+        let mut past_lives: Vec<u64> = (0..PAST_LIVES_MAX).map(|_| head.get_u64_le()).collect();
+        past_lives.truncate(count);
+        let header = Header { identity, drawn, past_lives, segment: segment_found, first_lsn, reused };
         if magic != MAGIC || crc != head.get_u32_le() {
             return Err(BadHeader::Checksum);
         }
@@ -110,17 +143,30 @@ pub enum BadHeader {
     },
 }
 
-/// The checksum from which a mark's own starts: ties it to one place of one node's log.
-pub fn mark_seed(cluster: ClusterId, node: NodeId, segment: SegmentNumber, offset: u64) -> u32 {
-    if crate::mutant!(checksum_no_position) {
-        return 0;
+/// What ties a mark to one place of one node's log, as one start wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkSeed {
+    /// The checksum from which the mark's own starts.
+    pub crc: u32,
+    /// [`Drawn::salt`], which the mark states: 32 bits of checksum alone could be met by trying.
+    pub salt: u64,
+}
+
+impl MarkSeed {
+    /// Of the mark at `offset` of a segment that was opened with this `salt`.
+    pub fn new(cluster: ClusterId, node: NodeId, segment: SegmentNumber, offset: u64, salt: u64) -> MarkSeed {
+        let salt = if crate::mutant!(marks_unsalted) { 0 } else { salt };
+        if crate::mutant!(checksum_no_position) {
+            return MarkSeed { crc: 0, salt };
+        }
+        let mut place = [0; 44];
+        place[..16].copy_from_slice(&cluster.0.to_le_bytes());
+        place[16..20].copy_from_slice(&node.0.to_le_bytes());
+        place[20..28].copy_from_slice(&segment.to_le_bytes());
+        place[28..36].copy_from_slice(&offset.to_le_bytes());
+        place[36..].copy_from_slice(&salt.to_le_bytes());
+        MarkSeed { crc: crc32c::crc32c(&place), salt }
     }
-    let mut place = [0; 36];
-    place[..16].copy_from_slice(&cluster.0.to_le_bytes());
-    place[16..20].copy_from_slice(&node.0.to_le_bytes());
-    place[20..28].copy_from_slice(&segment.to_le_bytes());
-    place[28..].copy_from_slice(&offset.to_le_bytes());
-    crc32c::crc32c(&place)
 }
 
 /// The next boundary at or after `offset`.
@@ -149,7 +195,8 @@ mod tests {
 
     fn header() -> Header {
         let identity = Identity { cluster: ClusterId(7), node: NodeId(2), incarnation: 3 };
-        Header { identity, segment: 17, first_lsn: 99, reused: true }
+        let drawn = Drawn { life: 77, salt: 78 };
+        Header { identity, drawn, past_lives: vec![76, 75], segment: 17, first_lsn: 99, reused: true }
     }
 
     #[test]

@@ -13,10 +13,11 @@ use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 use super::carry;
 use super::core::{FileEffect, Preparation};
 use super::disk::FileDisk;
-use super::engine::{Engine, Failure, Progress, is_full};
+use super::engine::{self, Crowded, Engine, Failure, Progress, is_full, is_out_of_descriptors};
 use super::ids::{GroupId, Lsn};
+use super::record::Entry;
 use super::segment::SegmentNumber;
-use super::writer::{Append, Flushed, Hooks, LogFailure, LogOptions};
+use super::writer::{Append, Flushed, Hooks, LogError, LogFailure, LogOptions};
 use crate::failpoints::failpoint;
 use crate::spin::{Spin, Wait};
 
@@ -59,11 +60,15 @@ pub(super) enum Submission {
 enum Order {
     Prepare(Preparation),
     CarryOut(Vec<FileEffect>),
+    /// Read what is to be carried of this segment.
+    Read(Crowded),
 }
 
 /// What the keeper has to say.
 enum News {
     Prepared(SegmentNumber),
+    /// To be carried.
+    Read(Vec<(u64, Entry)>),
     Failed(Failure),
 }
 
@@ -90,6 +95,8 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
         news,
         shared: Arc::clone(&shared),
         waiting: VecDeque::new(),
+        unread: None,
+        drops: VecDeque::new(),
     };
     let writer = Writer {
         dir: dir.to_owned(),
@@ -288,6 +295,9 @@ impl Writer {
         while let Some(preparation) = self.engine.to_prepare() {
             _ = self.orders.send(Order::Prepare(preparation));
         }
+        if let Some(crowded) = self.engine.to_carry() {
+            _ = self.orders.send(Order::Read(crowded));
+        }
         dropped
     }
 
@@ -305,6 +315,7 @@ impl Writer {
         while let Ok(news) = self.news.try_recv() {
             match news {
                 News::Prepared(number) => self.engine.prepared(number),
+                News::Read(batches) => self.engine.carry(Some(batches)),
                 News::Failed(failure) => return Err(failure),
             }
         }
@@ -325,6 +336,10 @@ struct Keeper {
     shared: Arc<Shared>,
     /// Segments that are still to be prepared.
     waiting: VecDeque<Preparation>,
+    /// A segment of which something is to be carried, and that could not be read so far.
+    unread: Option<Crowded>,
+    /// What is to be freed.
+    drops: VecDeque<FileEffect>,
 }
 
 impl Keeper {
@@ -332,16 +347,14 @@ impl Keeper {
         loop {
             match self.orders.recv_timeout(self.interval()) {
                 Ok(Order::Prepare(preparation)) => self.waiting.push_back(preparation),
-                Ok(Order::CarryOut(effects)) => {
-                    let done = effects.iter().try_for_each(|effect| carry_out(carry::trim, &mut self.disk, effect));
-                    if let Err(failure) = done {
-                        _ = self.news.send(News::Failed(failure));
-                    }
-                }
+                Ok(Order::CarryOut(effects)) => self.drops.extend(effects),
+                Ok(Order::Read(crowded)) => self.unread = Some(crowded),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.free();
             self.prepare();
+            self.read();
             if let Ok(free_bytes) = free_bytes(&self.dir) {
                 self.shared.free_bytes.store(free_bytes, Ordering::Relaxed);
             }
@@ -349,11 +362,34 @@ impl Keeper {
     }
 
     fn interval(&self) -> Duration {
-        let calm = self.waiting.is_empty() && !self.shared.is_scarce();
+        let calm = self.waiting.is_empty() && self.drops.is_empty() && !self.shared.is_scarce();
         if calm { CALM_KEEPER_INTERVAL } else { KEEPER_INTERVAL }
     }
 
-    /// Prepares what was ordered. On a full disk it is tried again later, behind the drops that make room, while the
+    /// Frees what nobody needs. Without a descriptor to do it with it is tried again later.
+    fn free(&mut self) {
+        while let Some(effect) = self.drops.pop_front() {
+            match carry_out(carry::trim, &mut self.disk, &effect) {
+                Ok(()) => {}
+                Err(failure) if is_out_of_descriptors(&failure.error) => return self.drops.push_front(effect),
+                Err(failure) => _ = self.news.send(News::Failed(failure)),
+            }
+        }
+    }
+
+    /// Reads what is to be carried. A disk that cannot read now is asked again; a segment that is damaged stays where it
+    /// is, and the next start names the place.
+    fn read(&mut self) {
+        let Some(crowded) = &self.unread else { return };
+        match engine::read_batches(&mut self.disk, crowded) {
+            Ok(batches) => _ = self.news.send(News::Read(batches)),
+            Err(LogError::Io(error)) => return tracing::warn!(%error, "a segment of the log cannot be read now"),
+            Err(error) => tracing::error!(%error, "a segment of the log is damaged; replace this node"),
+        }
+        self.unread = None;
+    }
+
+    /// Prepares what was ordered. On a full disk, or without a descriptor, it is tried again later, behind the drops that make room, while the
     /// newest segment grows.
     fn prepare(&mut self) {
         while let Some(preparation) = self.waiting.front() {

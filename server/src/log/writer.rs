@@ -18,8 +18,10 @@ use super::engine::{self, Found};
 use super::ids::{GroupId, Lsn};
 use super::record::Entry;
 use super::recovery::{Cut, Damage, Replay};
+use super::segment::Drawn;
 use super::thread::{self, Running, Shared, Submission};
 use crate::datadir::Identity;
+use crate::datadir::claim::Claim;
 
 /// How the log is kept. Defaults are those of `experience.md` 4.
 #[derive(Clone, Debug)]
@@ -258,6 +260,11 @@ pub struct LogWriter {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// The random numbers of a start.
+fn draw() -> Drawn {
+    Drawn { life: crate::random::draw(), salt: crate::random::draw() }
+}
+
 /// What opening a log gives.
 #[derive(Debug)]
 pub struct Opened {
@@ -267,8 +274,8 @@ pub struct Opened {
     pub replay: Replay,
     /// This node with the incarnation of this start, which the log now holds.
     pub identity: Identity,
-    /// The last durable lsn of the log: with the incarnation, what `Hello` tells others ([`crate::datadir::claim`]).
-    pub recovered_lsn: u64,
+    /// What this start tells others of its log.
+    pub claim: Claim,
     /// A torn tail that was cut, to be logged.
     pub cut: Option<Cut>,
 }
@@ -280,7 +287,7 @@ impl LogWriter {
     /// # Errors
     /// The system's.
     pub fn create(dir: &Path, identity: Identity) -> Result<(), LogError> {
-        Ok(engine::create(&mut FileDisk::new(dir, false)?, identity, Geometry::default())?)
+        Ok(engine::create(&mut FileDisk::new(dir, false)?, identity, draw(), Geometry::default())?)
     }
 
     /// Opens the log in `dir`, whose node was `known` when it last started: reads everything, opens a segment for this
@@ -293,16 +300,11 @@ impl LogWriter {
         let mut replay = Replay::default();
         let found = Found::read(&mut disk, known, &mut |carried, entry| replay.apply(carried, entry))?;
         let (identity, cut) = (found.identity, found.cut.clone());
-        let engine = found.open(disk, options.geometry, options.keep_all)?;
-        let recovered_lsn = engine.core().durable();
+        let engine = found.open(disk, draw(), options.geometry, options.keep_all)?;
+        let (life, past_lives) = engine.core().lives();
+        let claim = Claim::new(identity.incarnation, life, past_lives, engine.core().durable());
         let Running { submissions, shared, threads } = thread::spawn(dir, engine, options, hooks)?;
-        Ok(Opened {
-            writer: LogWriter { log: Log { submissions, shared }, threads },
-            replay,
-            identity,
-            recovered_lsn,
-            cut,
-        })
+        Ok(Opened { writer: LogWriter { log: Log { submissions, shared }, threads }, replay, identity, claim, cut })
     }
 
     /// A handle to append with.

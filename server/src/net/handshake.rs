@@ -21,7 +21,7 @@ use crate::datadir::claim::Claim;
 pub const PEER_PROTOCOL: u16 = 10;
 
 /// Longest frame before both ends have said who they are, with its header.
-pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 128;
+pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 320;
 
 /// Longest refusal that a dialer reads, with its header.
 const REFUSAL_BYTES_MAX: usize = HEADER_BYTES + 2_048;
@@ -46,18 +46,39 @@ pub struct Presence {
     pub cluster: ClusterId,
     /// The node.
     pub node: NodeId,
-    /// Counts the starts of the node.
-    pub incarnation: u64,
-    /// Drawn at random by each start.
-    pub life: u64,
-    /// The last lsn that this start recovered.
-    pub recovered_lsn: u64,
+    /// What it says of its log.
+    pub claim: Claim,
 }
 
-impl Presence {
-    /// What it says of its log.
-    pub fn claim(&self) -> Claim {
-        Claim { incarnation: self.incarnation, recovered_lsn: self.recovered_lsn }
+/// What one end of a connection has against the other one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Objection {
+    /// It runs on a copy of its directory, in words: it must not vote any more.
+    Copy(String),
+    /// It is not let in now.
+    Other(String),
+}
+
+impl Objection {
+    /// In words.
+    pub fn text(&self) -> &str {
+        match self {
+            Objection::Copy(text) | Objection::Other(text) => text,
+        }
+    }
+
+    /// As the frame that tells the dialer.
+    pub fn frame(&self) -> BytesMut {
+        match self {
+            Objection::Copy(text) => peer_frame::frame(peer_frame::COPY, text.as_bytes()),
+            Objection::Other(text) => refusal(text),
+        }
+    }
+}
+
+impl From<String> for Objection {
+    fn from(text: String) -> Objection {
+        Objection::Other(text)
     }
 }
 
@@ -178,6 +199,9 @@ pub fn read_welcome(hello: &PeerHello, frame: &Frame) -> Result<Option<Presence>
     if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
         return Err(HandshakeError::Refused(super::rpc::refusal_text(&frame.body)));
     }
+    if frame.kind == peer_frame::COPY {
+        return Err(HandshakeError::Copy(String::from_utf8_lossy(&frame.body).into_owned()));
+    }
     let own = HandshakeError::Unwanted;
     if frame.kind != peer_frame::WELCOME {
         return Err(own(format!("a frame of kind {} is no answer to a greeting", frame.kind)));
@@ -205,6 +229,9 @@ pub enum HandshakeError {
     /// The acceptor refused.
     #[error("it refuses this node: {0}")]
     Refused(String),
+    /// The acceptor says that this node runs on a copy of its directory.
+    #[error("it refuses this node: {0}")]
+    Copy(String),
     /// The acceptor is not who was meant, or not what it was.
     #[error("this node refuses it: {0}")]
     Unwanted(String),
@@ -224,7 +251,7 @@ fn judge_answer(
     hello: &PeerHello,
     frame: &Frame,
     behind: &FrameDecoder,
-    judge: impl FnOnce(&Presence) -> Result<(), String>,
+    judge: impl FnOnce(&Presence) -> Result<(), Objection>,
 ) -> Result<Option<Presence>, HandshakeError> {
     let them = read_welcome(hello, frame)?;
     if behind.held_bytes() > 0 {
@@ -233,7 +260,7 @@ fn judge_answer(
     if hello.purpose != Purpose::Forming
         && let Some(them) = &them
     {
-        judge(them).map_err(HandshakeError::Unwanted)?;
+        judge(them).map_err(|objection| HandshakeError::Unwanted(objection.text().to_owned()))?;
     }
     Ok(them)
 }
@@ -252,7 +279,7 @@ pub fn refusal(text: &str) -> BytesMut {
 pub async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     hello: &PeerHello,
-    judge: impl FnOnce(&Presence) -> Result<(), String>,
+    judge: impl FnOnce(&Presence) -> Result<(), Objection>,
 ) -> Result<Option<Presence>, HandshakeError> {
     stream.write_all(&frame_of(peer_frame::HELLO, hello)).await?;
     stream.flush().await?;
@@ -274,7 +301,7 @@ pub async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
 pub fn dial_blocking<S: io::Read + io::Write>(
     stream: &mut S,
     hello: &PeerHello,
-    judge: impl FnOnce(&Presence) -> Result<(), String>,
+    judge: impl FnOnce(&Presence) -> Result<(), Objection>,
 ) -> Result<Option<Presence>, HandshakeError> {
     stream.write_all(&frame_of(peer_frame::HELLO, hello))?;
     let mut decoder = FrameDecoder::new(REFUSAL_BYTES_MAX);

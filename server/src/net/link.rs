@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::codec::Body;
 use super::dial::{WAITS, reach, redial};
 use super::fault::Fault;
-use super::handshake::{self, HandshakeError, PeerHello, Presence};
+use super::handshake::{self, HandshakeError, Objection, PeerHello, Presence};
 use super::outbox::Outbox;
 use super::peer::{self, Envelope};
 use super::peer_frame;
@@ -432,7 +432,7 @@ impl State {
 }
 
 /// Whether who answers may be talked to, or why not.
-pub type Judge = Box<dyn Fn(&Presence) -> Result<(), String>>;
+pub type Judge = Box<dyn Fn(&Presence) -> Result<(), Objection>>;
 
 /// What opens the connections of a link.
 pub struct Opening {
@@ -442,6 +442,8 @@ pub struct Opening {
     pub tls: Option<Tls>,
     /// Whether who answers may be talked to, beside being who is meant.
     pub judge: Judge,
+    /// Hears that the other node has let this one in, or why it says that this one is a copy.
+    pub vetted: Box<dyn Fn(Result<(), &str>)>,
 }
 
 /// What came of a connection.
@@ -467,10 +469,18 @@ async fn greet(stream: TcpStream, opening: &Opening) -> io::Result<Opened> {
         Ok(stream)
     };
     match opened.await {
-        Ok(stream) => Ok(Opened::Stands(stream)),
+        Ok(stream) => {
+            (opening.vetted)(Ok(()));
+            Ok(Opened::Stands(stream))
+        }
         // What a certificate proves, or fails to prove, does not change by asking again at once.
         Err(HandshakeError::Io(error)) if error.kind() != io::ErrorKind::Other => Err(error),
-        Err(error) => Ok(Opened::Refused(error.to_string())),
+        Err(error) => {
+            if let HandshakeError::Copy(text) = &error {
+                (opening.vetted)(Err(text));
+            }
+            Ok(Opened::Refused(error.to_string()))
+        }
     }
 }
 

@@ -32,6 +32,8 @@ pub const ALIVE: u8 = 73;
 pub const FULL: u8 = 74;
 /// Who answers; the first frame back on every connection. Body: postcard [`super::handshake::PeerWelcome`].
 pub const WELCOME: u8 = 75;
+/// In place of it: the dialer runs on a copy of its directory. Body: why, in words.
+pub const COPY: u8 = 76;
 
 /// Longest frame between nodes: all undecided batches of a window in one `Phase1b` or `CatchUpReply` fit. Nodes that
 /// said who they are know each other; a decoder still makes no more room than bytes arrive.

@@ -58,11 +58,15 @@ impl Place {
 }
 
 /// Reads `stream` until it ends. `received` came behind the greeting.
-pub async fn serve(shard: Rc<RefCell<Shard>>, node: NodeId, mut stream: Channel, received: BytesMut) {
+/// It is over when a newer life of the node is let in: of two processes on copies of one directory, one counts.
+pub async fn serve(shard: Rc<RefCell<Shard>>, (node, life): (NodeId, u64), mut stream: Channel, received: BytesMut) {
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
     decoder.feed(&received);
     let (tls, mut looked, mut outdated_since) = (shard.borrow().shared.tls().cloned(), Clock::now(), None);
     loop {
+        if !shard.borrow().shared.witnesses.is_newest(node, life) {
+            return;
+        }
         if tls.is_some() && looked.elapsed() > LOOK_EVERY {
             looked = Clock::now();
             // The other node connects again at once, and shows its certificate to the new authorities.
@@ -118,7 +122,7 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
         if frame.kind == peer_frame::DURABLE
             && let Some(lsn) = frame.body.first_chunk()
         {
-            shard.borrow().shared.told(node, u64::from_le_bytes(*lsn));
+            shard.borrow().shared.witnesses.told(node, u64::from_le_bytes(*lsn));
             continue;
         }
         if frame.kind == peer_frame::FULL

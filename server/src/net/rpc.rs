@@ -365,7 +365,7 @@ async fn ask_as(
         match handshake::dial(&mut stream, hello, |them| shared.judge(them)).await {
             Ok(_) => {}
             Err(HandshakeError::Io(error)) => return Err(broken(error)),
-            Err(HandshakeError::Refused(text)) => return Err(refused(text)),
+            Err(HandshakeError::Refused(text) | HandshakeError::Copy(text)) => return Err(refused(text)),
             Err(error @ HandshakeError::Unwanted(_)) => return Err(refused(error.to_string())),
         }
         let body = postcard::to_stdvec(question).expect("questions are plain data");

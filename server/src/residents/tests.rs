@@ -349,11 +349,26 @@ fn px1_no_flush_of_a_removed_replica_is_its_successors() {
     assert!(first_record(2).0 - first_record(1).0 > 1 << 32, "more records than a replica writes before it is removed");
 }
 
+/// The process ends between a removal and the deletion that follows it; the next one knows who was removed.
+#[test]
+fn the_checkpoints_of_a_replica_that_is_gone_are_stale() {
+    let mut residents = parent(&[1, 2, 3]);
+    let on_disk = || vec![PARENT, CHILD];
+    assert_eq!(residents.stale(on_disk()), [CHILD], "of a replica that never began");
+    residents.note_removed(CHILD, ReplicaId(1));
+    assert_eq!(residents.stale(on_disk()), [CHILD]);
+    let start = residents.fork(OWN, PARENT, false, &fork(&[2, 3])).map(|_| ());
+    assert!(start.is_none(), "the child has no replica here");
+    residents.remove(PARENT).expect("it runs");
+    assert_eq!(residents.stale(on_disk()), on_disk());
+}
+
 /// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_residents_are_caught() {
     for (mutant, test) in [
+        ("stale_checkpoints_stay", "the_checkpoints_of_a_replica_that_is_gone_are_stale"),
         ("parent_awaits_fork", "mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join"),
         ("merge_skipped", "mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too"),
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),

@@ -69,6 +69,9 @@ impl Shard {
     }
 
     fn send(&mut self, id: PartitionId, to: ReplicaId, message: coppice_ordering::Message) {
+        if !self.shared.vetting.may_speak() {
+            return;
+        }
         let Some(group) = self.groups.get(&id) else { return };
         let Some(link) = group.nodes.get(&to).and_then(|node| self.links.get(node)) else { return };
         link.send(&Envelope { group: id.0, to, from: group.me, message });

@@ -79,6 +79,8 @@ pub enum ToShard {
     Peer {
         /// Who.
         node: NodeId,
+        /// Its life: when a newer one is let in, the connection is over.
+        life: u64,
         /// Its connection.
         stream: Parked,
         /// What came behind the greeting.
@@ -262,7 +264,9 @@ impl Shard {
         match input {
             ToShard::Peers { node, envelopes } => self.on_peers(node, envelopes),
             ToShard::Client(stream) => self.add_client(stream),
-            ToShard::Peer { node, stream, received, place } => self.add_peer(node, stream, received, place),
+            ToShard::Peer { node, life, stream, received, place } => {
+                self.add_peer((node, life), stream, received, place);
+            }
             ToShard::Request { group, origin, request } => self.request(group, origin, request),
             ToShard::Query { origin, client, request } => self.query(origin, client, *request),
             ToShard::Letters(letters) => self.on_letters(letters),
@@ -382,11 +386,11 @@ impl Shard {
         !give_way.is_empty()
     }
 
-    fn add_peer(&mut self, node: NodeId, stream: Parked, received: BytesMut, place: Place) {
+    fn add_peer(&mut self, (node, life): (NodeId, u64), stream: Parked, received: BytesMut, place: Place) {
         let Ok(stream) = stream.resume() else { return };
         self.shared.heard(node, self.now(), true);
         self.shared.set_node_full(node, false);
-        let serving = crate::net::peer_in::serve(self.this(), node, stream, received);
+        let serving = crate::net::peer_in::serve(self.this(), (node, life), stream, received);
         tokio::task::spawn_local(async move {
             tokio::select! {
                 () = serving => {}

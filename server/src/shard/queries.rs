@@ -328,7 +328,7 @@ impl Shard {
         let receiver = letter.receiver();
         let own = self.shared.identity().map(|identity| NodeId(identity.node.0));
         let send = |shard: &Shard, node: NodeId, letter: &Letter| {
-            if let Some(link) = shard.links.get(&node) {
+            if let Some(link) = shard.links.get(&node).filter(|_| shard.shared.vetting.may_speak()) {
                 link.send_letter(letter);
             }
         };
@@ -353,7 +353,9 @@ impl Shard {
         letters.retain(|letter| letter.may_come_from(sender, &self.map));
         letters.retain(|letter| match self.led_elsewhere(sender, letter) {
             Some(link) => {
-                link.send_letter(&Letter { passed_on: true, ..letter.clone() });
+                if self.shared.vetting.may_speak() {
+                    link.send_letter(&Letter { passed_on: true, ..letter.clone() });
+                }
                 // What is released any replica may know, and tell its leader.
                 matches!(letter.word, Word::Released(_))
             }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
+use coppice_server::datadir::claim::Claim;
 use coppice_server::local::{Cluster, LocalOptions};
 use coppice_server::net::handshake::{PEER_PROTOCOL, PeerHello, Presence, Purpose, dial_blocking};
 use coppice_server::net::peer;
@@ -58,7 +59,7 @@ fn proven(map: &PartitionMap, to: u32, purpose: Purpose) -> Option<TcpStream> {
     stream.set_read_timeout(Some(patience())).ok()?;
     stream.set_write_timeout(Some(patience())).ok()?;
     let (cluster, node) = (map.cluster, NodeId(4));
-    let from = Some(Presence { cluster, node, incarnation: 1 << 40, life: 77, recovered_lsn: 1 << 50 });
+    let from = Some(Presence { cluster, node, claim: Claim::new(1 << 40, 77, &[], 1 << 50) });
     let hello = PeerHello { protocol: PEER_PROTOCOL, purpose, from, to: Some(NodeId(to)) };
     dial_blocking(&mut stream, &hello, |_| Ok(())).ok()?;
     Some(stream)

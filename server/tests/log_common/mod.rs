@@ -5,13 +5,17 @@ pub mod model;
 pub mod sim_disk;
 
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
-use coppice_server::log::engine::{Found, Progress};
+use coppice_server::log::engine::{Found, Progress, read_batches};
+use coppice_server::log::segment::Drawn;
 use coppice_server::log::{Disk, Engine, Entry, Geometry, LogError, Replay};
 
 use sim_disk::SimDisk;
 
 /// The node whose log it is.
 pub const NODE: Identity = Identity { cluster: ClusterId(0x51), node: NodeId(3), incarnation: 1 };
+
+/// What every start of it draws.
+pub const DRAWN: Drawn = Drawn { life: 0x11fe, salt: 0x5a17 };
 
 /// Segments so small that a few writes fill one.
 pub const SMALL: Geometry = Geometry { first_bytes: 20 << 10, segment_bytes: 24 << 10, segments_ahead: 1 };
@@ -36,7 +40,7 @@ impl Draw {
 /// A fresh log on a fresh disk.
 pub fn new_disk(geometry: Geometry) -> SimDisk {
     let mut disk = SimDisk::default();
-    coppice_server::log::engine::create(&mut disk, NODE, geometry).expect("created");
+    coppice_server::log::engine::create(&mut disk, NODE, DRAWN, geometry).expect("created");
     disk
 }
 
@@ -45,7 +49,7 @@ pub fn open(mut disk: SimDisk, known: Identity) -> Result<(Engine<SimDisk>, Repl
     let mut replay = Replay::default();
     let found = Found::read(&mut disk, known, &mut |carried, entry| replay.apply(carried, entry))?;
     let identity = found.identity;
-    Ok((found.open(disk, SMALL, false)?, replay, identity))
+    Ok((found.open(disk, DRAWN, SMALL, false)?, replay, identity))
 }
 
 /// Reads the log and changes nothing.
@@ -72,6 +76,10 @@ pub fn keep(engine: &mut Engine<SimDisk>) -> bool {
             return false;
         }
         engine.prepared(preparation.number);
+    }
+    if let Some(crowded) = engine.to_carry() {
+        let batches = read_batches(engine.disk(), &crowded).expect("nothing is damaged");
+        engine.carry(Some(batches));
     }
     true
 }

@@ -60,6 +60,11 @@ impl Group {
         }
     }
 
+    /// The batch that a ballot has for an instance: it never has another one.
+    fn proposed(&self, instance: Instance, ballot: Ballot) -> Option<Batch> {
+        self.batches.get(&instance).filter(|(known, _)| *known == ballot).map(|(_, batch)| batch.clone())
+    }
+
     fn trim(&mut self, upto: Instance) {
         self.trimmed = self.trimmed.max(upto);
         self.batches.retain(|instance, _| *instance > upto);
@@ -108,10 +113,15 @@ pub fn draw_entry(draw: &mut Draw, model: &Model) -> Entry {
         }
         9 => Record::Lease { duration: Duration::from_millis(draw.below(500)) },
         10 => Record::Decided { upto: newest },
-        11..15 => Record::Learned { instance, ballot: state.promised, batch: batch(draw) },
+        11..15 => {
+            let (ballot, batch) = (state.promised, batch(draw));
+            Record::Learned { instance, ballot, batch: state.proposed(instance, ballot).unwrap_or(batch) }
+        }
         _ => {
             let ballot = Ballot::new(state.promised.round.0.max(1), 1 + draw.below(3) as u32).max(state.promised);
-            Record::Accept { instance, ballot, decided_upto: state.trimmed, batch: batch(draw) }
+            let (decided_upto, batch) = (state.trimmed, batch(draw));
+            let batch = state.proposed(instance, ballot).unwrap_or(batch);
+            Record::Accept { instance, ballot, decided_upto, batch }
         }
     };
     Entry::Group { group, record }

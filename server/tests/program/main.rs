@@ -5,6 +5,7 @@ mod broken_peers;
 #[path = "../common/mod.rs"]
 mod common;
 mod config;
+mod copies;
 mod crowds;
 mod cuts;
 mod demo;

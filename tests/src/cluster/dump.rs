@@ -118,6 +118,19 @@ impl Reading {
         }
     }
 
+    /// A vote written again, behind records that may be newer than it.
+    fn apply_copy(&mut self, record: Record) {
+        let known = match &record {
+            Record::Accept { instance, ballot, .. } | Record::Learned { instance, ballot, .. } => {
+                self.slots.get(&instance.0).is_some_and(|(newest, _)| newest >= ballot)
+            }
+            Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => false,
+        };
+        if !known {
+            self.apply(record);
+        }
+    }
+
     /// The log is trimmed up to here: by a checkpoint of what it says to be decided, or by a snapshot that says more.
     fn trim(&mut self, upto: u64) {
         if upto <= self.decided_upto {
@@ -137,6 +150,9 @@ impl Logs {
         let mut readings: BTreeMap<PartitionId, Reading> = BTreeMap::new();
         let mut ended: Vec<(PartitionId, Reading)> = Vec::new();
         coppice_server::log::reader::read(&directory.join("log"), |line| match line.entry {
+            Line::Group { group, record } if line.carried => {
+                readings.entry(PartitionId(group.0)).or_default().apply_copy(record);
+            }
             Line::Group { group, record } => {
                 readings.entry(PartitionId(group.0)).or_default().apply(record);
             }

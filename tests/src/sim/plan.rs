@@ -48,6 +48,8 @@ pub(super) enum Purpose {
     Client = 1_024,
     /// Plus the number of the node: what a loss of power leaves of checkpoints.
     Checkpoints = 1 << 20,
+    /// Plus the number of the node: what its starts draw.
+    Starts = 1 << 21,
 }
 
 /// A generator for one purpose of one seed.

@@ -11,6 +11,7 @@ use coppice_btree::Capacity;
 use coppice_ordering::Instance;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{self, Found, Progress};
+use coppice_server::log::segment::Drawn;
 use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
 use coppice_server::snapshot::Loaded;
 
@@ -87,6 +88,12 @@ pub struct Store {
     checkpoints: Checkpoints,
     /// Draws what of them a loss of power leaves.
     checkpoint_random: Random,
+    /// Draws what each start draws.
+    start_random: Random,
+}
+
+fn drawn(random: &mut Random) -> Drawn {
+    Drawn { life: random.next(), salt: random.next() }
 }
 
 /// How a write ended.
@@ -107,7 +114,8 @@ impl Store {
         let bytes = plan.segment_bytes;
         let geometry = Geometry { first_bytes: 20 << 10, segment_bytes: bytes, segments_ahead: 1 };
         let mut disk = Platter::default();
-        engine::create(&mut disk, identity, geometry).expect("an empty disk takes a log");
+        let mut start_random = random(plan.seed, Purpose::Starts, node as u64);
+        engine::create(&mut disk, identity, drawn(&mut start_random), geometry).expect("an empty disk takes a log");
         Store {
             disk,
             engine: None,
@@ -119,6 +127,7 @@ impl Store {
             capacity: plan.capacity(node),
             checkpoints: Checkpoints::default(),
             checkpoint_random: random(plan.seed, Purpose::Checkpoints, node as u64),
+            start_random,
         }
     }
 
@@ -149,7 +158,7 @@ impl Store {
         };
         let identity = found.identity;
         self.was_torn = found.cut.is_some();
-        let opened = found.open(self.disk.clone(), self.geometry, false);
+        let opened = found.open(self.disk.clone(), drawn(&mut self.start_random), self.geometry, false);
         self.disk.0.borrow_mut().cut_at = None;
         let Ok(engine) = opened else { return Ok(None) };
         self.engine = Some(engine);
@@ -223,6 +232,10 @@ impl Store {
                 return false;
             }
             engine.prepared(preparation.number);
+        }
+        if let Some(crowded) = engine.to_carry() {
+            // A disk that cannot read now is asked again after the next write.
+            engine.carry(engine::read_batches(&mut self.disk, &crowded).ok());
         }
         true
     }

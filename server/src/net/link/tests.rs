@@ -94,7 +94,7 @@ fn presence(node: u32) -> Presence {
 fn opening() -> Opening {
     let from = Some(presence(1));
     let hello = PeerHello { protocol: PEER_PROTOCOL, purpose: Purpose::Messages, from, to: Some(NodeId(2)) };
-    Opening { hello, tls: None, judge: Box::new(|_| Ok(())) }
+    Opening { hello, tls: None, judge: Box::new(|_| Ok(())), vetted: Box::new(|_| ()) }
 }
 
 /// Waits until the link uses another connection than when this was last called.
