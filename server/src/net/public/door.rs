@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_btree::Op as TreeOp;
+use coppice_client::tls::names::Names;
 use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
@@ -15,7 +16,7 @@ use coppice_client::wire::{
 };
 
 use super::{Connection, State, new_account, put, refuse_and_close};
-use crate::access::{Access, Credentials, Denial, Needs, Rights, Stranger};
+use crate::access::{Access, CertificateName, Credentials, Denial, Needs, Rights, Stranger};
 use crate::metrics::Op;
 use crate::net::translate;
 use crate::shard::Shard;
@@ -280,7 +281,8 @@ pub(super) fn greet(shard: &RefCell<Shard>, connection: &Rc<Connection>, stream:
         Ok(reply) => reply,
         Err(refusal) => return refuse_and_close(shard, connection, stream, refusal),
     };
-    let credentials = Credentials { token: hello.token.as_ref().map(Token::hash), certificate: None };
+    let certificate = connection.certificate().and_then(Names::client).map(|name| CertificateName(name.to_owned()));
+    let credentials = Credentials { token: hello.token.as_ref().map(Token::hash), certificate };
     match shared.access().rights(&credentials) {
         Ok(rights) => {
             let mut state = connection.state.borrow_mut();
