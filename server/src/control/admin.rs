@@ -24,8 +24,8 @@ const MAP_TIMEOUT: Duration = Duration::from_millis(450);
 pub(super) const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Control {
-    /// Carries a verb out that a client or another node asks for. `by`: the user who asks, and may; none: access control
-    /// is off, or the node itself asks.
+    /// Carries a verb out that a client or another node asks for. `by`: the user who asks, and may; none: access
+    /// control is off, or the node itself asks.
     pub(super) fn answer_admin(
         &mut self,
         by: Option<String>,
