@@ -137,8 +137,8 @@ impl Control {
         }
     }
 
-    /// After a crash between a removal and the end of its deletion. One that stays takes room, and is tried again at the
-    /// next start.
+    /// After a crash between a removal and the end of its deletion. One that stays takes room, and is tried again at
+    /// the next start.
     fn delete_stale_checkpoints(&self) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
         for group in self.residents.stale(checkpoints.partitions().unwrap_or_default()) {

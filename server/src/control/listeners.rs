@@ -286,7 +286,11 @@ async fn answer(shared: &Arc<Shared>, mut proven: Proven) {
     };
     let Proven { mut stream, purpose, from, .. } = proven;
     let (sender, receiver) = oneshot::channel();
-    shared.tell_control(ToControl::Question { asker: Asker { purpose, from }, question, reply: sender });
+    shared.tell_control(ToControl::Question {
+        asker: Asker { purpose, from },
+        question: Box::new(question),
+        reply: sender,
+    });
     let answer = receiver.await.unwrap_or_else(|_| Answer::Refused("the node is stopping".into()));
     let body = postcard::to_stdvec(&answer).expect("answers are plain data");
     let frame = peer_frame::frame(peer_frame::CONTROL_REPLY, &body);

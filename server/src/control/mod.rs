@@ -99,7 +99,7 @@ pub enum ToControl {
     /// An operator's verb.
     Admin {
         /// Which.
-        request: AdminRequest,
+        request: Box<AdminRequest>,
         /// Who asks; none: access control is off.
         by: Option<String>,
         /// Where to.
@@ -110,7 +110,7 @@ pub enum ToControl {
         /// Who.
         asker: Asker,
         /// What.
-        question: Question,
+        question: Box<Question>,
         /// Where to.
         reply: oneshot::Sender<Answer>,
     },
@@ -320,8 +320,8 @@ impl Control {
             ToControl::Forked { group, led, mark } => self.on_forked(group, led, &mark),
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
-            ToControl::Admin { request, by, reply } => self.answer_operator(by, request, reply),
-            ToControl::Question { asker, question, reply } => self.answer_question(asker, question, reply),
+            ToControl::Admin { request, by, reply } => self.answer_operator(by, *request, reply),
+            ToControl::Question { asker, question, reply } => self.answer_question(asker, *question, reply),
             ToControl::Call(call) => call(self),
             ToControl::Stop => {}
         }

@@ -2,8 +2,8 @@
 //!
 //! A copy is a node that forgot what it promised. It cannot know that it is one, so the others tell. Every start of a
 //! node draws a random *life*, and writes it into the log together with the lives of the starts before it, before it
-//! speaks to anybody. It tells all of that whenever it connects ([`Claim`]). The others remember of every node the newest
-//! life that they let in, durably, and how far its log was durable ([`Witness`]). They refuse
+//! speaks to anybody. It tells all of that whenever it connects ([`Claim`]). The others remember of every node the
+//! newest life that they let in, durably, and how far its log was durable ([`Witness`]). They refuse
 //!
 //! - a start that is older than the one they know;
 //! - another life of the same start: both are copies of one directory, and the one that was met first goes on;

@@ -37,6 +37,9 @@ const SPARE_SEGMENTS: u64 = 2;
 /// Bytes of carried batches that one write takes along, or one batch more: votes wait for them.
 const CARRIED_BYTES_MAX: usize = 256 << 10;
 
+/// Batches of an old segment, each with its lsn, in that order.
+type Batches = VecDeque<(u64, Entry)>;
+
 /// A file of the log directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileName {
@@ -213,7 +216,7 @@ pub struct Core {
     pub(super) ordered: VecDeque<Preparation>,
     pub(super) pool: Pool,
     /// A segment whose batches are being carried; without them while they are being read.
-    pub(super) crowded: Option<(Crowded, Option<VecDeque<(u64, Entry)>>)>,
+    pub(super) crowded: Option<(Crowded, Option<Batches>)>,
     /// Segments that may go as soon as the write under way is durable.
     pub(super) leaving: Option<SegmentNumber>,
     /// Whether trimmed segments are moved aside instead of removed.

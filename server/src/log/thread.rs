@@ -377,8 +377,8 @@ impl Keeper {
         }
     }
 
-    /// Reads what is to be carried. A disk that cannot read now is asked again; a segment that is damaged stays where it
-    /// is, and the next start names the place.
+    /// Reads what is to be carried. A disk that cannot read now is asked again; a segment that is damaged stays where
+    /// it is, and the next start names the place.
     fn read(&mut self) {
         let Some(crowded) = &self.unread else { return };
         match engine::read_batches(&mut self.disk, crowded) {
@@ -389,8 +389,8 @@ impl Keeper {
         self.unread = None;
     }
 
-    /// Prepares what was ordered. On a full disk, or without a descriptor, it is tried again later, behind the drops that make room, while the
-    /// newest segment grows.
+    /// Prepares what was ordered. On a full disk, or without a descriptor, it is tried again later, behind the drops
+    /// that make room, while the newest segment grows.
     fn prepare(&mut self) {
         while let Some(preparation) = self.waiting.front() {
             let number = preparation.number;

@@ -434,6 +434,9 @@ impl State {
 /// Whether who answers may be talked to, or why not.
 pub type Judge = Box<dyn Fn(&Presence) -> Result<(), Objection>>;
 
+/// Hears what the other node said of this one.
+pub type Vetted = Box<dyn Fn(Result<(), &str>)>;
+
 /// What opens the connections of a link.
 pub struct Opening {
     /// The first frame.
@@ -443,7 +446,7 @@ pub struct Opening {
     /// Whether who answers may be talked to, beside being who is meant.
     pub judge: Judge,
     /// Hears that the other node has let this one in, or why it says that this one is a copy.
-    pub vetted: Box<dyn Fn(Result<(), &str>)>,
+    pub vetted: Vetted,
 }
 
 /// What came of a connection.

@@ -12,6 +12,15 @@ use crate::entry;
 use crate::request::Origin;
 use crate::sessions::SessionLimits;
 
+/// Reads that one replica holds at most. Beyond: `Busy`.
+pub const READS_MAX: usize = 16_384;
+
+/// Answers that the gate holds at most before requests are refused.
+pub const GATE_MAX: usize = 16_384;
+
+/// Bytes of answers to packs that the gate holds at most before requests are refused.
+pub const GATE_BYTES_MAX: usize = 64 << 20;
+
 /// What was proposed and is not executed is proposed again after this; twice in the log it does no harm.
 const LIMITS_INTERVAL: Duration = Duration::from_secs(1);
 

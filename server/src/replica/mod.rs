@@ -28,6 +28,7 @@ use coppice_ordering::{
 
 use inherit::Stall;
 use limits::Limits;
+pub use limits::{GATE_BYTES_MAX, GATE_MAX, READS_MAX};
 use outputs::refuse;
 use patience::Patience;
 use reads::{AskedRead, HeldRead};
@@ -48,15 +49,6 @@ struct Work {
     origins: Vec<Origin>,
     answers: Vec<Answer>,
 }
-
-/// Reads that one replica holds at most. Beyond: `Busy`.
-pub const READS_MAX: usize = 16_384;
-
-/// Answers that the gate holds at most before requests are refused.
-pub const GATE_MAX: usize = 16_384;
-
-/// Bytes of answers to packs that the gate holds at most before requests are refused.
-pub const GATE_BYTES_MAX: usize = 64 << 20;
 
 /// A `Placed` that was not answered is told again after this: as soon as the coordinator would send its `Place` again.
 const PLACED_INTERVAL: Duration = Duration::from_millis(50);

@@ -105,7 +105,7 @@ impl Follower {
 
     fn is_told(&mut self, ask: u64, position: u64) -> Vec<Effect> {
         let message =
-            ReadPositionReply { incarnation: 1, ask, position: Instance(position), ballot: Ballot::ZERO }.into();
+            ReadPositionReply { incarnation: 1, ask, position: Instance(position), ballot: Ballot::new(0, 1) }.into();
         self.step(Input::Peer { from: ReplicaId(1), message })
     }
 

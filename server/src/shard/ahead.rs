@@ -51,8 +51,8 @@ pub(super) async fn run_ahead(shard: Rc<RefCell<Shard>>) {
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
         let mut shard = shard.borrow_mut();
-        // If a turn is wanted, its end rings again; so does that of the turn which a run wants. What is decided does not
-        // wait for a worker that has nothing else to do.
+        // If a turn is wanted, its end rings again; so does that of the turn which a run wants. What is decided does
+        // not wait for a worker that has nothing else to do.
         if !shard.turn.is_wanted() || shard.groups.values().any(|group| group.replica.is_behind()) {
             shard.run_one_ahead();
         }

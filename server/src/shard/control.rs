@@ -40,7 +40,7 @@ impl Shard {
     ) {
         let Some(place) = self.place_for(connection, stream, Shared::place_for_verb) else { return };
         let (sender, receiver) = oneshot::channel();
-        self.shared.tell_control(ToControl::Admin { request, by, reply: sender });
+        self.shared.tell_control(ToControl::Admin { request: Box::new(request), by, reply: sender });
         self.answer_later(connection, (stream, place), receiver, move |out, reply| {
             encode_control(out, Kind::AdminReply, stream, &reply);
         });

@@ -57,7 +57,7 @@ impl Allowance {
     }
 
     fn covers(&self, own: usize, answered: usize) -> bool {
-        answered <= own.saturating_add(self.left)
+        answered <= own.saturating_add(self.left) || crate::mutant!(answer_unbounded)
     }
 
     fn take(&mut self, own: usize, answered: usize) {
