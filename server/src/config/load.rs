@@ -289,11 +289,11 @@ mod tests {
 
     #[test]
     fn what_a_later_version_brings_is_refused_with_a_sentence() {
-        for text in ["access_file = \"a\"", "[listen]\nresp = \"127.0.0.1:7401\"", "listen.etcd = \"off\""] {
+        for text in ["[listen]\nresp = \"127.0.0.1:7401\"", "listen.etcd = \"off\""] {
             let file = TestFile::new(text);
             assert!(error_of(&with(Some(&file), &[], &[])).contains("is not in this version"), "{text}");
         }
-        assert!(error_of(&with(None, &[("COPPICE_ACCESS_FILE", "a")], &[])).contains("is not in this version"));
+        assert!(error_of(&with(None, &[("COPPICE_LISTEN_RESP", "a")], &[])).contains("is not in this version"));
     }
 
     #[test]

@@ -490,6 +490,7 @@ mod tests {
                 "log.flush" => "off".to_owned(),
                 "log.keep" => "all".to_owned(),
                 "log_format" => "json".to_owned(),
+                "tls.ca" | "tls.cert" | "tls.key" => "file.pem".to_owned(),
                 _ if setting.is_switch() => "true".to_owned(),
                 _ => setting.default.value(),
             };

@@ -146,10 +146,9 @@ fn rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read() 
     let put = follower.put(1);
     follower.hears(1, 2, place(), 1);
     follower.hears(1, 3, put, 2);
-    let ask = follower.is_asked();
-    let effects = follower.waits(PATIENCE);
-    assert_eq!(answers(&effects), 0);
+    follower.waits(PATIENCE);
     assert!(follower.replica.is_out_of_patience());
+    let ask = follower.is_asked();
     assert_eq!(answers(&follower.is_told(ask, 2)), 0, "a ticket that is not released stands before it");
     assert_eq!(read(follower.step(Input::Released(TICKET))), [(Instance(2), 0)], "and not the write behind it");
 }

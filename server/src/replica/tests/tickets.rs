@@ -99,10 +99,10 @@ fn a_read_that_waits_for_a_position_is_given_up_in_time() {
     follower.is_asked();
     let mut waited = Duration::ZERO;
     loop {
-        follower.beats(None);
         let refused = follower.step(Input::Tick).iter().any(|effect| {
             matches!(effect, Effect::Reply { reply: Reply::Refused(Refusal::NotLeader { hint: Some(_) }), .. })
         });
+        follower.beats(None);
         if refused {
             break;
         }
