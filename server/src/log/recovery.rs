@@ -60,8 +60,8 @@ pub struct GroupReplay {
     promised: Ballot,
     /// Everything but promises, in log order; batches above `trimmed` only.
     records: Vec<Record>,
-    /// Carried copies of batches above `trimmed`: the one of the highest ballot for each instance.
-    carried: BTreeMap<Instance, Record>,
+    /// Carried copies of batches above `trimmed`: of each instance the vote of the highest ballot, then what was learned.
+    carried: BTreeMap<BatchKey, Record>,
 }
 
 impl GroupReplay {
@@ -96,10 +96,10 @@ impl GroupReplay {
             self.promised = self.promised.max(*ballot);
         }
         let trimmed = self.trimmed.unwrap_or(Instance::ZERO);
-        if let Some(instance) = batch_instance(&record).filter(|_| carried) {
-            let newer = self.carried.get(&instance).is_none_or(|known| batch_ballot(known) <= batch_ballot(&record));
-            if instance > trimmed && newer {
-                self.carried.insert(instance, record);
+        if let Some(key) = batch_key(&record).filter(|_| carried) {
+            let newer = self.carried.get(&key).is_none_or(|known| batch_ballot(known) <= batch_ballot(&record));
+            if key.0 > trimmed && newer {
+                self.carried.insert(key, record);
             }
             return;
         }
@@ -139,7 +139,7 @@ impl Replay {
             Entry::Trimmed { upto, .. } => {
                 state.trimmed = state.trimmed.max(Some(upto));
                 state.records.retain(|record| batch_instance(record).is_none_or(|instance| instance > upto));
-                state.carried.retain(|instance, _| *instance > upto);
+                state.carried.retain(|(instance, _), _| *instance > upto);
             }
             Entry::Kept { .. } => {}
         }
@@ -152,6 +152,13 @@ fn batch_instance(record: &Record) -> Option<Instance> {
         Record::Accept { instance, .. } | Record::Learned { instance, .. } => Some(*instance),
         Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => None,
     }
+}
+
+/// An instance, and whether its batch was learned to be decided. A vote stays one beside what was learned later.
+type BatchKey = (Instance, bool);
+
+fn batch_key(record: &Record) -> Option<BatchKey> {
+    Some((batch_instance(record)?, matches!(record, Record::Learned { .. })))
 }
 
 /// The ballot of a batch's record.
@@ -172,16 +179,16 @@ pub(super) fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<V
     let bytes = disk.read(file, usize::MAX)?;
     let damage = |offset, reason| LogError::from(Damage { file, offset, reason });
     let header = Header::decode(&bytes, crowded.segment).map_err(|reason| damage(0, reason.into()))?;
-    let mut newest: BTreeMap<(GroupId, Instance), (u64, Entry)> = BTreeMap::new();
+    let mut newest: BTreeMap<(GroupId, BatchKey), (u64, Ballot, Entry)> = BTreeMap::new();
     let mut sink = |lsn, _, entry: Entry| {
-        let Some((group, instance)) = entry.batch() else { return };
-        if crowded.needed.get(&group).is_none_or(|trimmed| instance <= *trimmed) {
+        let Entry::Group { group, record } = &entry else { return };
+        let Some(key) = batch_key(record) else { return };
+        if crowded.needed.get(group).is_none_or(|trimmed| key.0 <= *trimmed) {
             return;
         }
-        let ballot =
-            |entry: &Entry| if let Entry::Group { record, .. } = entry { batch_ballot(record) } else { Ballot::ZERO };
-        if newest.get(&(group, instance)).is_none_or(|(_, known)| ballot(known) <= ballot(&entry)) {
-            newest.insert((group, instance), (lsn, entry));
+        let (key, ballot) = ((*group, key), batch_ballot(record));
+        if newest.get(&key).is_none_or(|(_, known, _)| *known <= ballot) {
+            newest.insert(key, (lsn, ballot, entry));
         }
     };
     let mut walk = Walk::new(Some((header.identity.cluster, header.identity.node)), &mut sink);
@@ -192,7 +199,7 @@ pub(super) fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<V
     }
     // The segments behind it are open: all of this one was durable before.
     walk.prove(crowded.end_lsn.saturating_sub(1));
-    let mut batches: Vec<(u64, Entry)> = newest.into_values().collect();
+    let mut batches: Vec<(u64, Entry)> = newest.into_values().map(|(lsn, _, entry)| (lsn, entry)).collect();
     batches.sort_by_key(|(lsn, _)| *lsn);
     Ok(batches)
 }

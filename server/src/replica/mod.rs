@@ -283,7 +283,9 @@ impl Replica {
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
         let escape = self.escape.deadline(self.executor.decided());
-        let mine = [stall, self.limits.again(), self.patience.ends(), escape, self.asked_until()].into_iter().flatten();
+        let behind = self.executor.is_behind().then_some(self.now);
+        let mine = [stall, self.limits.again(), self.patience.ends(), escape, self.asked_until(), behind];
+        let mine = mine.into_iter().flatten();
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine).min()
     }
 
@@ -346,6 +348,7 @@ impl Replica {
             Input::Inherit(left) => self.on_inherit(now, *left, effects),
             Input::Confirm(token) => self.on_confirm(token),
         }
+        self.run_decided(now, effects);
         self.tell_placed(now, effects);
         self.propose_limits(now, effects);
         self.note_stall(now, effects);
