@@ -322,15 +322,13 @@ pub const OTHERS: &[&str] = &[
     // A query's part is owed by a replica that left its group, and nobody gives it (ordering.md 4, step 4).
     "nobody_stands_in",
     // Messages go to whoever answers at an address; a node speaks as another node's replica; a map or a snapshot of
-    // another cluster is taken; a batch that no leader may propose is; a first seed without a disk forms a second
-    // cluster.
+    // another cluster is taken; a batch that no leader may propose is.
     "answerer_not_checked",
     "sender_not_checked",
     "foreign_map_believed",
     "client_takes_foreign_map",
     "foreign_snapshot_believed",
     "peer_batch_unbounded",
-    "init_asks_nobody",
     // A letter for a leader came to the one before, and is lost there.
     "letters_end_here",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of

@@ -86,7 +86,8 @@ fn clients_and_nodes_that_prove_nothing_are_told_what_is_wrong() {
         let (cert, key) = (own.0.join(format!("{}.pem", own.1)), own.0.join(format!("{}.key", own.1)));
         let tls = Tls::load(Files { ca: ours.join("ca.pem"), own: Some(Own { cert, key }) }).expect("good files");
         let port = cluster.peer_port(0);
-        runtime.block_on(tokio::time::timeout(patience(), said_at_peer_port(port, tls))).expect("it answers")
+        let asked = async { tokio::time::timeout(patience(), said_at_peer_port(port, tls)).await };
+        runtime.block_on(asked).expect("it answers")
     };
     let said = at_peer_port((&foreign, "n2"));
     assert!(said.contains("does not know the authority"), "{said}");

@@ -277,6 +277,7 @@ mod tests {
         for (package, target, name) in ROWS.iter().flat_map(|(_, by)| by.tests()) {
             let (file, room) = match *target {
                 "lib" => (format!("{package}/src/lib.rs"), format!("{package}/src/")),
+                "fuzz" => (format!("{package}/tests/fuzz.rs"), format!("{package}/tests/fuzz_targets/")),
                 _ => (format!("{package}/tests/{target}.rs"), format!("{package}/tests/{target}/")),
             };
             let mut files = sources.iter().filter(|source| source.path == file || source.path.starts_with(&room));
