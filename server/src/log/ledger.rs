@@ -4,8 +4,9 @@
 //! A batch is needed until a durable checkpoint covers its instance. One that no checkpoint will cover for a while (it
 //! is undecided, for its group has no quorum, or its replica awaits a snapshot) is carried too once most of the log is
 //! kept for its sake ([`Ledger::crowded`]): else one such group would keep the log of all. Promises, births, removals
-//! and trim positions are needed for ever, but only the highest of them: they are *carried*, written again into the newest segment. A vote is
-//! a promise too, so the highest ballot that a group voted in is carried as a promise when its batch goes.
+//! and trim positions are needed for ever, but only the highest of them: they are *carried*, written again into the
+//! newest segment. A vote is a promise too, so the highest ballot that a group voted in is carried as a promise when
+//! its batch goes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

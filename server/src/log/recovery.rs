@@ -60,7 +60,8 @@ pub struct GroupReplay {
     promised: Ballot,
     /// Everything but promises, in log order; batches above `trimmed` only.
     records: Vec<Record>,
-    /// Carried copies of batches above `trimmed`: of each instance the vote of the highest ballot, then what was learned.
+    /// Carried copies of batches above `trimmed`: of each instance the vote of the highest ballot, then what was
+    /// learned.
     carried: BTreeMap<BatchKey, Record>,
 }
 
