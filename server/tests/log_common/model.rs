@@ -18,7 +18,14 @@ pub struct Group {
     promised: Ballot,
     lease: Duration,
     trimmed: Instance,
-    batches: BTreeMap<Instance, (Ballot, Batch)>,
+    batches: BTreeMap<Instance, Held>,
+}
+
+/// What is held of one instance. A vote stays one beside what was learned later, and the other way round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Held {
+    vote: Option<(Ballot, Batch)>,
+    learned: Option<(Ballot, Batch)>,
 }
 
 /// The state of all groups.
@@ -46,23 +53,31 @@ impl Group {
             Record::Promise { ballot } => self.promised = self.promised.max(*ballot),
             Record::Accept { instance, ballot, batch, .. } => {
                 self.promised = self.promised.max(*ballot);
-                self.hold(*instance, *ballot, batch);
+                if let Some(held) = self.held(*instance) {
+                    held.vote = Some((*ballot, batch.clone()));
+                }
             }
-            Record::Learned { instance, ballot, batch } => self.hold(*instance, *ballot, batch),
+            Record::Learned { instance, ballot, batch } => {
+                if let Some(held) = self.held(*instance) {
+                    held.learned = Some((*ballot, batch.clone()));
+                }
+            }
             Record::Lease { duration } => self.lease = self.lease.max(*duration),
             Record::Decided { .. } => {}
         }
     }
 
-    fn hold(&mut self, instance: Instance, ballot: Ballot, batch: &Batch) {
-        if instance > self.trimmed {
-            self.batches.insert(instance, (ballot, batch.clone()));
-        }
+    /// None: a checkpoint has it.
+    fn held(&mut self, instance: Instance) -> Option<&mut Held> {
+        (instance > self.trimmed).then(|| self.batches.entry(instance).or_default())
     }
 
-    /// The batch that a ballot has for an instance: it never has another one.
+    /// The batch that a ballot has for an instance, if the log says so: it never has another one, and once a batch is
+    /// decided, neither has any ballot.
     fn proposed(&self, instance: Instance, ballot: Ballot) -> Option<Batch> {
-        self.batches.get(&instance).filter(|(known, _)| *known == ballot).map(|(_, batch)| batch.clone())
+        let Held { vote, learned } = self.batches.get(&instance)?;
+        let vote = vote.iter().filter(|(known, _)| *known == ballot);
+        learned.iter().chain(vote).map(|(_, batch)| batch.clone()).next()
     }
 
     fn trim(&mut self, upto: Instance) {
