@@ -147,6 +147,39 @@ fn a_node_is_who_its_certificate_says() {
 }
 
 #[test]
+fn a_certificate_stands_for_the_user_who_was_added_with_it() {
+    let scratch = Scratch::new("certs");
+    let ours = authority(&scratch, "ours", 1);
+    let mut cluster = Cluster::stopped(1, &[]);
+    start(&mut cluster, &ours, 1);
+    let (alice, nobody) = (as_alice(&ours), flags(&ours, None));
+    form(&cluster, &nobody);
+    let token = scratch.path("root.token").display().to_string();
+    let said = ask(&cluster, &nobody, &["user", "add", "root", "--role", "admin"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    std::fs::write(&token, &said.out).expect("a file");
+    let root = [&nobody[..], &["--token-file".to_owned(), token.clone()]].concat();
+    let turned_away = |certificates: &[String]| {
+        let said = ask(&cluster, certificates, &["get", "a/1", "--timeout", "5s"]);
+        assert!(said.code != 0 && said.code != 1, "{said:?}");
+    };
+    // A certificate that stands for nobody, and none.
+    turned_away(&alice);
+    turned_away(&nobody);
+    let words = ["user", "add", "shop", "--role", "write", "--prefix", "a/", "--cert", "alice"];
+    assert_eq!(ask(&cluster, &root, &words).code, 0);
+    eventually("alice is let in", || ask(&cluster, &alice, &["put", "a/1", "red"]).code == 0);
+    assert_eq!(ask(&cluster, &alice, &["get", "a/1"]).out.trim(), "red");
+    let said = ask(&cluster, &alice, &["put", "z/1", "red"]);
+    assert!(said.code != 0 && said.err.contains("shop"), "{said:?}");
+    // Whoever shows a token too acts for the token's user.
+    let both = [&alice[..], &["--token-file".to_owned(), token]].concat();
+    assert_eq!(ask(&cluster, &both, &["put", "z/1", "grey"]).code, 0);
+    assert_eq!(ask(&cluster, &root, &["user", "remove", "shop"]).code, 0);
+    eventually("alice is out", || ask(&cluster, &alice, &["get", "a/1", "--timeout", "5s"]).code > 1);
+}
+
+#[test]
 fn certificates_and_their_authority_are_replaced_under_load() {
     let scratch = Scratch::new("certs");
     let (old, new) = (authority(&scratch, "old", 3), authority(&scratch, "new", 3));
