@@ -173,6 +173,9 @@ impl Found {
 /// cluster that this node does not belong to. A first seed whose disk was lost would form a second cluster otherwise,
 /// at an address that the first one's clients know.
 async fn look_for_cluster(shared: &Arc<Shared>, seeds: &[String]) -> Option<Found> {
+    if crate::mutant!(init_asks_nobody) {
+        return None;
+    }
     let (sender, mut answers) = tokio::sync::mpsc::unbounded_channel();
     for seed in seeds.iter().skip(1).cloned() {
         let (shared, sender) = (Arc::clone(shared), sender.clone());

@@ -44,3 +44,10 @@ fn nothing_is_begun_while_a_seed_does_not_answer() {
     cluster.form("");
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
 }
+
+#[cfg(feature = "mutants")]
+#[test]
+fn init_that_asks_nobody_is_caught() {
+    let test = "forming::nothing_is_begun_while_a_seed_does_not_answer";
+    crate::common::assert_caught("init_asks_nobody", test);
+}
