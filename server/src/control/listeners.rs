@@ -1,7 +1,8 @@
 //! Doors of a node: who connects is greeted here, then handed to the shard that serves it.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::TcpListener as StdTcpListener;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::metrics::Queue;
 use crate::net::handshake::{self, HELLO_BYTES_MAX, Objection, PEER_PROTOCOL, PeerWelcome, Presence, Purpose};
 use crate::net::peer_frame;
 use crate::net::rpc::{Answer, Asker, Question, refusal_text};
+use crate::net::ungreeted::Ungreeted;
 use crate::shard::ToShard;
 use crate::shared::Shared;
 
@@ -53,7 +55,7 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
     let mut next = 0;
     let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Some(stream) = accept(&listener, shared.config.keepalive).await else { continue };
+        let Some((stream, _)) = accept(&listener, shared.config.keepalive).await else { continue };
         // A full shard makes way by closing others, which takes a moment.
         if shared.connections() >= shared.config.limits.connections + CLOSING_MAX {
             shared.metrics.shard(0).busy(Queue::Connections);
@@ -135,12 +137,12 @@ async fn secure_node(shared: &Shared, stream: TcpStream) -> Option<Channel> {
     None
 }
 
-/// Connections of nodes that have not said who they are. One more ends the oldest of them: a node greets within a round
-/// trip, so only the silent are in its way.
-const UNPROVEN_MAX: usize = 64;
-
 /// Questions of other nodes, and snapshots for them, under way at once. Beyond, they are refused, and come again.
 const QUESTIONS_MAX: usize = 256;
+
+/// The same for what forming a cluster and adding a node ask: whoever reaches the port may, and takes no place from the
+/// nodes of the cluster.
+const FORMING_QUESTIONS_MAX: usize = 32;
 
 /// Longest question, with its header: a map of all partitions.
 const QUESTION_BYTES_MAX: usize = 4 << 20;
@@ -151,26 +153,39 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Accepts nodes. Whoever has proved to be one is served for what it came.
 pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
     let mut next = 0;
-    let mut unproven: VecDeque<AbortHandle> = VecDeque::new();
-    let questions = Rc::new(Semaphore::new(QUESTIONS_MAX));
+    let ungreeted: Rc<RefCell<Ungreeted<AbortHandle>>> = Rc::default();
+    let places = Rc::new(Places::default());
     loop {
-        let Some(stream) = accept(&listener, shared.config.keepalive).await else { continue };
-        unproven.retain(|greeting| !greeting.is_finished());
-        if unproven.len() >= UNPROVEN_MAX
-            && let Some(oldest) = unproven.pop_front()
-        {
-            oldest.abort();
-        }
+        let Some((stream, from)) = accept(&listener, shared.config.keepalive).await else { continue };
         let shard = next % shared.shards();
         next += 1;
-        let (shared, questions) = (Arc::clone(&shared), Rc::clone(&questions));
+        let (shared, places, crowd) = (Arc::clone(&shared), Rc::clone(&places), Rc::clone(&ungreeted));
         let greeting = tokio::task::spawn_local(async move {
             let timeout = shared.config.handshake_timeout;
             if let Ok(Some(proven)) = tokio::time::timeout(timeout, greet(&shared, stream)).await {
-                tokio::task::spawn_local(serve(shared, proven, shard, questions));
+                // A stranger can greet too, as one that belongs to no cluster.
+                if proven.purpose != Purpose::Forming {
+                    crowd.borrow_mut().greeted(from.ip());
+                }
+                tokio::task::spawn_local(serve(shared, proven, shard, places));
             }
         });
-        unproven.push_back(greeting.abort_handle());
+        let surplus = ungreeted.borrow_mut().add(from.ip(), greeting.abort_handle(), AbortHandle::is_finished);
+        surplus.inspect(AbortHandle::abort);
+        // A greeting that is here already is read before the next connection is taken.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Places of questions, and of snapshots, under way.
+struct Places {
+    questions: Semaphore,
+    forming: Semaphore,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places { questions: Semaphore::new(QUESTIONS_MAX), forming: Semaphore::new(FORMING_QUESTIONS_MAX) }
     }
 }
 
@@ -226,7 +241,7 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
     }
 }
 
-async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, questions: Rc<Semaphore>) {
+async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, places: Rc<Places>) {
     if proven.purpose == Purpose::Messages {
         let Proven { stream, received, from: Some(them), .. } = proven else { return };
         let Ok(stream) = stream.park() else { return };
@@ -236,7 +251,9 @@ async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, questions: Rc<
         _ = shared.sender(shard).push(Lane::Client, input);
         return;
     }
-    let Ok(_permit) = questions.try_acquire() else {
+    let of_cluster = proven.purpose != Purpose::Forming;
+    let places = if of_cluster { &places.questions } else { &places.forming };
+    let Ok(_permit) = places.try_acquire() else {
         return refuse(proven.stream, "this node answers too many questions already").await;
     };
     match proven.purpose {
@@ -260,14 +277,14 @@ pub(super) async fn first_frame(shared: &Shared, proven: &mut Proven, (kind, byt
     (frame.kind == kind).then_some(frame)
 }
 
-async fn accept(listener: &TcpListener, keepalive: Duration) -> Option<TcpStream> {
+async fn accept(listener: &TcpListener, keepalive: Duration) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
-        Ok((stream, _)) => {
+        Ok((stream, from)) => {
             _ = stream.set_nodelay(true);
             // Whoever is gone without a word is noticed after a few unanswered probes.
             let probes = socket2::TcpKeepalive::new().with_time(keepalive).with_interval(keepalive / 3);
             _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&probes);
-            Some(stream)
+            Some((stream, from))
         }
         Err(error) => {
             // Out of descriptors, mostly: give the connections that stand a chance to end.

@@ -18,3 +18,4 @@ pub mod rpc;
 pub mod silence;
 pub mod streams;
 pub mod translate;
+pub mod ungreeted;

@@ -2,7 +2,7 @@
 //! attacker does with more machines; the node's memory stays under its limits, and others are served.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,10 @@ use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     ClientId, FrameDecoder, Hello, Kind, PROTOCOL, Part, PartEnd, PartitionId, RangeRequest, Refusal,
 };
+
+use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, Purpose};
+use coppice_server::net::peer_frame;
+use socket2::{Domain, Socket, Type};
 
 use crate::support::{Cluster, eventually, patience};
 
@@ -228,4 +232,40 @@ fn noise_at_every_port_harms_nobody() {
     println!("{served} puts beside {connections} connections of noise, {sent} bytes");
     assert!(most < before + SLACK_KIB, "memory grew from {before} KiB to {most} KiB");
     assert_eq!(cluster.run(&["get", "key"]).out, served.to_string());
+}
+
+/// A connection to this port from another address of the loopback network.
+fn connected_from(host: u8, port: u16) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, host], 0)).into()).expect("an address of this machine");
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).expect("it listens");
+    socket.into()
+}
+
+/// More than 64 connections without a greeting, opened faster than a handshake takes, once ended every handshake that
+/// was under way at the peer port.
+#[test]
+fn a_crowd_at_the_peer_port_does_not_keep_a_node_out() {
+    let cluster = Cluster::formed(1, "");
+    let port = cluster.peer_port(0);
+    let mut node = connected(port);
+    let crowd: Vec<TcpStream> = (0..400).map(|_| connected_from(2, port)).collect();
+    let mut late = connected(port);
+    let hello = PeerHello { protocol: PEER_PROTOCOL, purpose: Purpose::Forming, from: None, to: None };
+    for stream in [&mut node, &mut late] {
+        stream.write_all(&handshake::frame_of(peer_frame::HELLO, &hello)).expect("it is still open");
+        let mut decoder = FrameDecoder::default();
+        let mut buffer = [0; 1_024];
+        let frame = loop {
+            if let Some(frame) = decoder.next_frame().expect("its frames are good") {
+                break frame;
+            }
+            match stream.read(&mut buffer).expect("it answers") {
+                0 => panic!("the connection was closed"),
+                count => decoder.feed(&buffer[..count]),
+            }
+        };
+        assert_eq!(frame.kind, peer_frame::WELCOME);
+    }
+    drop(crowd);
 }
