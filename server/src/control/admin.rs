@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coppice_client::map::Role;
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
+use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, PartitionId};
 use tokio::sync::oneshot;
 
 use super::transfer::{hand_over, reached_nodes};
@@ -115,6 +115,10 @@ impl Control {
         if let Err(text) = asker.may_ask(&question, self.shared.presence().as_ref(), &self.shared.map()) {
             let node = asker.from.map(|from| from.node).unwrap_or_default();
             tracing::warn!(%node, reason = %text, "a question is refused");
+            // Whoever says so, there may be a newer map.
+            if matches!(&question, Question::Adopt { map, .. } if map.version > self.shared.map().version) {
+                self.ask_for_the_map();
+            }
             _ = reply.send(Answer::Refused(text));
             return;
         }
@@ -151,6 +155,10 @@ impl Control {
                 self.answer_transfer(partition, to, Duration::from_millis(u64::from(deadline_ms)), reply);
             }
             Question::Directory(command) => {
+                if let Err(text) = bounds::directory(&command) {
+                    _ = reply.send(Answer::Refused(text));
+                    return;
+                }
                 let shared = Arc::clone(&self.shared);
                 tokio::task::spawn_local(async move {
                     _ = reply.send(match decide_here(&shared, command).await {
@@ -172,25 +180,29 @@ impl Control {
         }
     }
 
-    /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map.
+    /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map: one that
+    /// its own map names, or, if that one gives none, whichever node of the cluster serves at a seed. All others may
+    /// have been replaced while this node was away. Then nobody whom it knows can say so, and whom it does not know it
+    /// must not believe ([`crate::net::rpc::Asker::may_ask`]). It gets home by seeds that live, which its operator
+    /// names, or is replaced itself.
     pub(super) fn ask_for_the_map(&self) {
         let Some(identity) = self.shared.identity() else { return };
         let map = self.shared.map();
         let others = map.nodes.iter().filter(|node| node.id != identity.node);
-        let mut places: Vec<(Option<NodeId>, String)> =
-            others.map(|node| (Some(node.id), node.addresses.peer.clone())).collect();
-        if places.is_empty() {
-            let own = &self.addresses.peer;
-            let seeds = self.shared.config.seeds.iter().map(ToString::to_string).filter(|seed| seed != own);
-            places = seeds.map(|seed| (None, seed)).collect();
-        }
-        let Some((to, address)) = places.get(crate::random::draw() as usize % places.len().max(1)).cloned() else {
-            return;
-        };
+        let others = others.map(|node| (Some(node.id), node.addresses.peer.clone()));
+        let own = &self.addresses.peer;
+        let seeds = self.shared.config.seeds.iter().map(ToString::to_string).filter(|seed| seed != own);
+        let drawn = [one_of(others.collect()), one_of(seeds.map(|seed| (None, seed)).collect())];
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
-            let answer = ask(&shared, to, &address, &Question::Map, MAP_TIMEOUT).await;
-            if let Ok(Answer::Map { map, leaders, settings, users }) = answer
+            let mut answer = None;
+            for (to, address) in drawn.into_iter().flatten() {
+                answer = ask(&shared, to, &address, &Question::Map, MAP_TIMEOUT).await.ok();
+                if answer.is_some() {
+                    break;
+                }
+            }
+            if let Some(Answer::Map { map, leaders, settings, users }) = answer
                 && map.cluster == identity.cluster
             {
                 for (group, leader) in leaders {
@@ -252,6 +264,12 @@ impl Control {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// One of them, drawn.
+fn one_of<T>(mut all: Vec<T>) -> Option<T> {
+    let drawn = crate::random::draw() as usize % all.len().max(1);
+    (drawn < all.len()).then(|| all.swap_remove(drawn))
 }
 
 /// Has the directory's leader decide `command`: here, or on the node that is known to lead it.

@@ -4,11 +4,14 @@
 
 use std::time::Duration;
 
+use coppice_client::map::Addresses;
 use coppice_client::wire::{
-    AdminRequest, InitRequest, KEY_BYTES_MAX, LinkFault, ReshapeRequest, Shape, TRANSFER_DEADLINE_MAX,
+    AdminRequest, InitRequest, KEY_BYTES_MAX, LinkFault, MapVersion, ReshapeRequest, Shape, TRANSFER_DEADLINE_MAX,
 };
 
+use crate::config::ClusterSettings;
 use crate::config::units::show_time;
+use crate::machine::directory::{DirectoryCommand, Reshape};
 
 /// Bytes of a setting's name, or of its value: all that there are need fewer than fifty.
 const SETTING_BYTES_MAX: usize = 256;
@@ -24,6 +27,9 @@ const LOG_FILTER_BYTES_MAX: usize = 1_024;
 
 /// Bytes of `host:port`: the longest name that DNS knows, and a port.
 const ADDRESS_BYTES_MAX: usize = 253 + 6;
+
+/// Bytes of a node's label.
+const NAME_BYTES_MAX: usize = 1_024;
 
 /// Nodes in one verb: more than a cluster has.
 const NODES_MAX: usize = 1_024;
@@ -60,6 +66,41 @@ pub(super) fn check(request: &AdminRequest) -> Result<(), String> {
         // Whose names and prefixes the directory judges.
         AdminRequest::Users | AdminRequest::ChangeUsers(_) => Ok(()),
     }
+}
+
+/// The same for a change of the directory that another node passes on: what an operator asked for was checked there, by
+/// a node that may have been broken since. What is once in the directory's log every node takes.
+pub(super) fn directory(command: &DirectoryCommand) -> Result<(), String> {
+    match command {
+        DirectoryCommand::Create { map, settings } => {
+            if map.version != MapVersion(1) {
+                return Err(format!("the first map has version 1, not {}", map.version.0));
+            }
+            map.check().map_err(|error| error.to_string())?;
+            at_most("a map", map.nodes.len(), NODES_MAX, "nodes")?;
+            map.nodes.iter().try_for_each(|node| named(&node.name, &node.addresses))?;
+            settings.iter().try_for_each(|(key, value)| known_setting(key, value))
+        }
+        DirectoryCommand::Set { key, value } => known_setting(key, value),
+        DirectoryCommand::Announce { addresses, .. } => named("", addresses),
+        DirectoryCommand::Reshape(Reshape::Register { name, addresses, .. }) => named(name, addresses),
+        DirectoryCommand::Reshape(Reshape::Move { to, .. }) => at_most("a move", to.len(), NODES_MAX, "nodes that get"),
+        // Whose numbers, keys and names the directory judges.
+        DirectoryCommand::Reshape(_) | DirectoryCommand::ChangeUsers { .. } => Ok(()),
+    }
+}
+
+fn known_setting(key: &str, value: &str) -> Result<(), String> {
+    setting(key, value)?;
+    ClusterSettings::default().set(key, value).map_err(|error| error.to_string())
+}
+
+fn named(name: &str, addresses: &Addresses) -> Result<(), String> {
+    at_most("the name of a node", name.len(), NAME_BYTES_MAX, "bytes")?;
+    let Addresses { native, peer, admin, resp } = addresses;
+    [native, peer, admin, resp]
+        .into_iter()
+        .try_for_each(|address| at_most("an address", address.len(), ADDRESS_BYTES_MAX, "bytes"))
 }
 
 fn at_most(what: &str, is: usize, most: usize, unit: &str) -> Result<(), String> {
@@ -100,6 +141,9 @@ fn reshape(request: &ReshapeRequest) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use coppice_client::map::PartitionMap;
     use coppice_client::wire::{Borders, ChangeId, NodeId, PartitionId};
 
     use super::*;
@@ -115,6 +159,27 @@ mod tests {
         let words = |outcome: Result<(), String>| outcome.expect_err("it is refused");
         assert_eq!(words(transfer(60_001)), "the deadline of a transfer is between 1ms and 1min, not 60001ms");
         assert!(words(transfer(u32::MAX)).contains("1min") && words(transfer(0)).contains("1ms"));
+    }
+
+    /// A change that another node passed on went into the directory's log as it was.
+    #[test]
+    fn what_another_node_passes_on_to_the_directory_is_bounded_too() {
+        let (long, map) = (|| "x".repeat(5_000), |version| PartitionMap { version, ..PartitionMap::default() });
+        let set = |key: &str, value: String| DirectoryCommand::Set { key: key.into(), value };
+        let create = |version| DirectoryCommand::Create { map: map(MapVersion(version)), settings: BTreeMap::new() };
+        let announce = |native: String| DirectoryCommand::Announce {
+            node: NodeId(1),
+            addresses: Addresses { native, ..Addresses::default() },
+        };
+        let register = |name: String| {
+            let (addresses, replaces) = (Addresses::default(), None);
+            DirectoryCommand::Reshape(Reshape::Register { name, addresses, replaces })
+        };
+        let fine = [set("replicas", "3".into()), create(1), announce("n1:7400".into()), register("rack 1".into())];
+        assert!(fine.iter().all(|command| directory(command) == Ok(())));
+        let absurd =
+            [set("replicas", long()), set("no_such", "1".into()), create(u64::MAX), announce(long()), register(long())];
+        assert!(absurd.iter().all(|command| directory(command).is_err()));
     }
 
     #[test]

@@ -67,6 +67,9 @@ pub enum Question {
     },
 }
 
+/// Most replicas of the directory in an [`Assignment`]: more than a group has voters.
+const DIRECTORY_MAX: usize = 64;
+
 /// Who asks, as the connection proved.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
@@ -87,6 +90,8 @@ impl Asker {
             (Purpose::Forming, Question::Identify | Question::Admin(AdminRequest::Init(_))) => Ok(()),
             (Purpose::Forming, Question::Assign(assignment)) => match (self.from, own) {
                 (Some(from), _) if from.cluster != assignment.cluster => no("you do not belong to that cluster"),
+                // Each entry is a link here.
+                _ if assignment.directory.len() > DIRECTORY_MAX => no("the directory has too many replicas"),
                 (_, Some(own)) if own.cluster != assignment.cluster || own.node != assignment.node => {
                     Err(format!("this is {} of cluster {} already", own.node, own.cluster))
                 }
@@ -99,7 +104,12 @@ impl Asker {
                 if newer.cluster != own.cluster && !crate::mutant!(foreign_map_believed) {
                     return Err(format!("the map is of cluster {}, this node of {}", newer.cluster, own.cluster));
                 }
-                // Everybody whom this node knows may have been replaced meanwhile.
+                // A newer map says who leads the directory by now. It cannot vouch for a node that is not in the one
+                // known here: without TLS whoever knows the cluster's id can make one that names him. Such a map is a
+                // hint to ask for it (`Control::ask_for_the_map`).
+                if !crate::mutant!(newer_map_vouches) {
+                    handshake::standing(from.node, map)?;
+                }
                 directs(from.node, map).or_else(|_| directs(from.node, newer))
             }
             (Purpose::Question, Question::Median(_) | Question::Configure { .. }) => match self.from {
@@ -438,9 +448,8 @@ mod tests {
         let ours = Some(presence(OURS, 2));
         assert!(may(Purpose::Question, ours, &adopt(OURS, &[1, 2])));
         assert!(!may(Purpose::Question, ours, &adopt(ClusterId(2), &[1, 2])));
-        let replacement = Some(presence(OURS, 7));
-        assert!(may(Purpose::Question, replacement, &adopt(OURS, &[1, 7])), "it took another node's place meanwhile");
-        assert!(!may(Purpose::Question, replacement, &adopt(OURS, &[1, 2])), "by no map it is a node");
+        let stranger = Some(presence(OURS, 7));
+        assert!(!may(Purpose::Question, stranger, &adopt(OURS, &[1, 2])), "by no map it is a node");
         assert!(!may(Purpose::Question, Some(presence(OURS, 3)), &adopt(OURS, &[1, 2, 3])), "it cannot lead");
         assert!(!may(Purpose::Forming, ours, &adopt(OURS, &[1, 2])), "that needs a proof");
     }
@@ -483,6 +492,31 @@ mod tests {
         assert!(by(ours, Some(presence(OURS, 4)), &assign(OURS, 4)), "repeated");
         assert!(!by(ours, Some(presence(OURS, 5)), &assign(OURS, 4)));
         assert!(!by(ours, Some(presence(ClusterId(2), 4)), &assign(OURS, 4)));
+    }
+
+    /// Whoever knew the cluster's id once made a map that named him, and every node adopted it.
+    #[test]
+    fn a_newer_map_does_not_vouch_for_who_brings_it() {
+        let (settings, users) = (BTreeMap::new(), Users::default());
+        let forged = Question::Adopt { map: map(OURS, 9, &[1, 7]), settings, users };
+        assert!(!may(Purpose::Question, Some(presence(OURS, 7)), &forged));
+        assert!(
+            may(Purpose::Question, Some(presence(OURS, 2)), &forged),
+            "a node of the map says who took whose place"
+        );
+        let moved =
+            Question::Adopt { map: map(OURS, 9, &[2, 3, 4]), settings: BTreeMap::new(), users: Users::default() };
+        assert!(may(Purpose::Question, Some(presence(OURS, 3)), &moved), "the directory moved to a node of the map");
+        let new = Asker { purpose: Purpose::Question, from: Some(presence(OURS, 2)) };
+        let own = presence(OURS, 8);
+        assert!(new.may_ask(&forged, Some(&own), &PartitionMap::default()).is_ok(), "a new node knows nobody yet");
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_map_that_vouches_for_who_brings_it_is_caught() {
+        let test = "net::rpc::tests::a_newer_map_does_not_vouch_for_who_brings_it";
+        crate::mutants::assert_caught("newer_map_vouches", test);
     }
 
     #[cfg(feature = "mutants")]
