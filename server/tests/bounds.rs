@@ -13,13 +13,14 @@ use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{
     ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, ReadRequest, SessionId, VALUE_BYTES_MAX, frame,
 };
-use coppice_ordering::message::{AcceptedBatch, Phase1b, Phase2a};
-use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, ReplicaId, WINDOW_BYTES_MAX};
+use coppice_ordering::message::{AcceptedBatch, Message, Phase1b, Phase2a, Preempted};
+use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, ReplicaId, Ticket, WINDOW_BYTES_MAX};
 use coppice_server::entry;
 use coppice_server::local::LocalOptions;
 use coppice_server::log::record::RECORD_BYTES_MAX;
 use coppice_server::machine::Outcome;
 use coppice_server::machine::shard::Shard;
+use coppice_server::multicast::{Letter, Word, letter};
 use coppice_server::net::peer::{self, BATCH_BYTES_MAX, Envelope};
 use coppice_server::net::{codec::Body, outbox::Outbox, peer_frame};
 use tokio::task::JoinSet;
@@ -193,6 +194,43 @@ fn a_batch_that_no_leader_may_propose_is_refused() {
 #[test]
 fn a_batch_of_any_size_is_caught() {
     common::assert_caught("peer_batch_unbounded", "a_batch_that_no_leader_may_propose_is_refused");
+}
+
+/// A frame of 48 MiB held twelve million empty batches, or eight million short messages: gigabytes once they were read.
+#[test]
+fn counts_of_a_peer_make_no_room_beyond_what_is_ever_sent() {
+    let ballot = Ballot::new(2, 3);
+    let frame = |messages: Vec<Message>| -> Bytes {
+        let mut body = Body::default();
+        for message in messages {
+            peer::encode(&mut body, &Envelope { group: 1, to: ReplicaId(2), from: ReplicaId(3), message });
+        }
+        body.take_pieces().concat().into()
+    };
+    let promise = |count: u64| {
+        let vote = |n| AcceptedBatch { instance: Instance(n), ballot, batch: Batch::NoOp };
+        let accepted = (1..=count).map(vote).collect();
+        let (from, decided_upto, trimmed_upto) = (Instance(1), Instance(0), Instance(0));
+        Message::from(Phase1b { ballot, from, accepted, decided_upto, trimmed_upto })
+    };
+    assert!(peer::decode(frame(vec![promise(2 << 16)])).is_ok(), "all that two halves of an acceptor may hold");
+    assert!(peer::decode(frame(vec![promise((2 << 16) + 1)])).is_err());
+    let short = || Message::from(Preempted { ballot });
+    assert!(peer::decode(frame((0..4_096).map(|_| short()).collect())).is_ok());
+    assert!(peer::decode(frame((0..4_097).map(|_| short()).collect())).is_err());
+    let letters = |count| -> Bytes {
+        let mut body = Body::default();
+        let letter = Letter::new(PartitionId(1), Word::Released(Ticket::default()));
+        (0..count).for_each(|_| letter::encode(&mut body, &letter));
+        body.take_pieces().concat().into()
+    };
+    assert!(letter::decode(&letters(4_096)).is_ok() && letter::decode(&letters(4_097)).is_err());
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn counts_of_a_peer_without_bounds_are_caught() {
+    common::assert_caught("peer_counts_unbounded", "counts_of_a_peer_make_no_room_beyond_what_is_ever_sent");
 }
 
 /// Two requests on one stream end the connection, and cost the node nothing for ever.

@@ -326,9 +326,15 @@ pub const OTHERS: &[&str] = &[
     "answerer_not_checked",
     "sender_not_checked",
     "foreign_map_believed",
+    "newer_map_vouches",
     "client_takes_foreign_map",
     "foreign_snapshot_believed",
     "peer_batch_unbounded",
+    "peer_counts_unbounded",
+    // A crowd at the peer port that does not greet drives out nodes that are about to.
+    "oldest_ungreeted_goes",
+    // `init` begins a cluster although a seed belongs to one, or does not answer (experience.md 4).
+    "init_asks_nobody",
     // A letter for a leader came to the one before, and is lost there.
     "letters_end_here",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of

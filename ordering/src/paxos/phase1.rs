@@ -14,6 +14,10 @@ use crate::window::Window;
 /// `heartbeat_interval`.
 const FIRST_PAUSE_PARTS: u32 = 8;
 
+/// Decided batches in one `Phase1b` at most: empty ones have no bytes, and each costs whoever reads it some room. Who
+/// holds more tells what is undecided, and the candidate catches up first.
+const ACCEPTED_DECIDED_MAX: usize = 1 << 16;
+
 /// Candidate.
 impl Paxos {
     /// The leader is lost: asks the voters whether they lost it too, or, without a vote, anybody for news.
@@ -330,7 +334,8 @@ impl Paxos {
         // Decided batches only as far as they fit together; all of the undecided ones.
         let decided: Vec<_> = slots.iter_from(from).take_while(|(instance, _)| *instance <= decided_upto).collect();
         let bytes: usize = decided.iter().map(|(_, slot)| slot.batch.len_bytes()).sum();
-        let skipped = if bytes > self.settings.phase1b_bytes_max { decided.len() } else { 0 };
+        let too_many = bytes > self.settings.phase1b_bytes_max || decided.len() > ACCEPTED_DECIDED_MAX;
+        let skipped = if too_many { decided.len() } else { 0 };
         let report = |(instance, slot): (Instance, &Slot)| AcceptedBatch {
             instance,
             ballot: if mutant!(one_ballot_field) { self.acceptor.promised() } else { slot.ballot },

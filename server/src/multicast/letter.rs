@@ -87,6 +87,9 @@ const CHANGE: u8 = 2;
 /// command with its keys; it becomes a batch of the partition's log.
 const PLACE_BYTES_MAX: usize = 2 << 20;
 
+/// Most letters in one frame: a sender closes a frame at 16 KiB, and the shortest letter has 5 bytes.
+const LETTERS_MAX: usize = 4_096;
+
 /// Appends one letter to a frame's body.
 pub fn encode(body: &mut Body, letter: &Letter) {
     body.put_varint(u64::from(letter.partition.0));
@@ -123,6 +126,10 @@ pub fn decode(body: &Bytes) -> Result<Vec<Letter>, WireError> {
             RELEASED => Word::Released(ticket(&mut reader)?),
             other => return Err(WireError::Unknown { what: "letter", value: u64::from(other) }),
         };
+        if letters.len() == LETTERS_MAX {
+            let (value, max) = (LETTERS_MAX as u64 + 1, LETTERS_MAX as u64);
+            return Err(WireError::Limit { what: "letters in a frame", value, max });
+        }
         letters.push(Letter { partition, word, passed_on: kind & PASSED_ON != 0 });
     }
     Ok(letters)

@@ -33,6 +33,17 @@ pub struct Envelope {
 /// record of the log holds twice that.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
+/// Most messages in one frame: a sender closes a frame at 16 KiB, and the shortest message has 6 bytes. Once read, each
+/// takes far more room than on the wire.
+const MESSAGES_MAX: usize = 4_096;
+
+/// Most batches in one message: as many as an acceptor may hold undecided, and as many decided ones
+/// (`ACCEPTED_DECIDED_MAX` of the core). Empty ones have five bytes on the wire, and far more in memory.
+const ACCEPTED_MAX: usize = 2 << 16;
+
+/// Room made ahead for batches of a message.
+const ACCEPTED_AHEAD: usize = 1_024;
+
 /// Most replicas in one set of a configuration.
 const REPLICAS_MAX: usize = 1_024;
 
@@ -170,6 +181,7 @@ pub fn decode(body: Bytes) -> Result<Vec<Envelope>, WireError> {
         let to = ReplicaId(reader.varint_u32()?);
         let from = ReplicaId(reader.varint_u32()?);
         let message = decode_message(&mut reader)?;
+        within("messages in a frame", envelopes.len() + 1, MESSAGES_MAX)?;
         envelopes.push(Envelope { group, to, from, message });
     }
     Ok(envelopes)
@@ -300,7 +312,8 @@ fn put_accepted(body: &mut Body, accepted: &[AcceptedBatch]) {
 
 fn accepted(r: &mut BodyReader<'_>) -> Result<Vec<AcceptedBatch>, WireError> {
     let count = r.count("accepted", 4)?;
-    let mut accepted = Vec::with_capacity(count);
+    within("accepted", count, ACCEPTED_MAX)?;
+    let mut accepted = Vec::with_capacity(count.min(ACCEPTED_AHEAD));
     for _ in 0..count {
         accepted.push(AcceptedBatch { instance: instance(r)?, ballot: ballot(r)?, batch: batch(r)? });
     }
@@ -341,10 +354,17 @@ fn batch(r: &mut BodyReader<'_>) -> Result<Batch, WireError> {
     })
 }
 
+/// A count that a peer says, before room is made for it.
+fn within(what: &'static str, value: usize, max: usize) -> Result<(), WireError> {
+    let unbounded = crate::mutant!(peer_counts_unbounded);
+    if value > max && !unbounded {
+        return Err(WireError::Limit { what, value: value as u64, max: max as u64 });
+    }
+    Ok(())
+}
+
 fn replicas(r: &mut BodyReader<'_>) -> Result<BTreeSet<ReplicaId>, WireError> {
     let count = r.count("replicas", 1)?;
-    if count > REPLICAS_MAX {
-        return Err(WireError::Limit { what: "replicas", value: count as u64, max: REPLICAS_MAX as u64 });
-    }
+    within("replicas", count, REPLICAS_MAX)?;
     (0..count).map(|_| r.varint_u32().map(ReplicaId)).collect()
 }
