@@ -28,26 +28,92 @@ pub enum MeetError {
     Unwritten(#[from] io::Error),
 }
 
-/// What is remembered of every node that was met. Any thread may ask.
+/// What is remembered of every node that was met. Pure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known(BTreeMap<NodeId, Witness>);
+
+impl Known {
+    /// What the file says; none: there is none. One that is damaged says nothing, and is written anew.
+    pub fn read(file: Option<&[u8]>) -> Known {
+        if crate::mutant!(witness_forgets) {
+            return Known::default();
+        }
+        let Some(bytes) = file else { return Known::default() };
+        decode(bytes).unwrap_or_else(|| {
+            tracing::warn!(file = FILE, "what is remembered of other nodes is damaged, and begins anew");
+            Known::default()
+        })
+    }
+
+    /// What the file is to say.
+    pub fn file(&self) -> Vec<u8> {
+        let body = postcard::to_stdvec(&self.0).expect("plain data");
+        [&FORMAT[..], &crc32c::crc32c(&body).to_le_bytes(), &body].concat()
+    }
+
+    /// Whether `node` may talk, which claims this. If it is a life that was not met before, returns what is to be
+    /// remembered, durably, before it is let in.
+    ///
+    /// # Errors
+    /// Refuse it.
+    pub fn judge(&self, node: NodeId, claim: &Claim) -> Result<Option<Known>, ClaimError> {
+        let known = self.0.get(&node).copied().unwrap_or_default();
+        Ok(match known.judge(claim)? {
+            Met::Known => None,
+            Met::New(witness) => {
+                let mut newer = self.clone();
+                newer.0.insert(node, witness);
+                Some(newer)
+            }
+        })
+    }
+
+    /// Takes over what `newer` says of `node`.
+    fn take(&mut self, node: NodeId, mut newer: Known) {
+        if let Some(witness) = newer.0.remove(&node) {
+            self.0.insert(node, witness);
+        }
+    }
+
+    /// `node` said how far its log is durable, on a connection that was let in.
+    pub fn told(&mut self, node: NodeId, durable_lsn: u64) {
+        if let Some(witness) = self.0.get_mut(&node) {
+            witness.told(durable_lsn);
+        }
+    }
+
+    /// Whether this is the newest life of `node` that was let in; none was: yes.
+    pub fn is_newest(&self, node: NodeId, life: u64) -> bool {
+        self.0.get(&node).is_none_or(|witness| witness.is(life))
+    }
+
+    /// Whether nobody was met.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Known> {
+    let (crc, body) = bytes.strip_prefix(FORMAT)?.split_at_checked(4)?;
+    if crc != crc32c::crc32c(body).to_le_bytes() {
+        return None;
+    }
+    postcard::from_bytes(body).ok().map(Known)
+}
+
+/// The same in a file of the data directory. Any thread may ask.
 #[derive(Debug)]
 pub struct Witnesses {
     dir: PathBuf,
-    known: Mutex<BTreeMap<NodeId, Witness>>,
+    known: Mutex<Known>,
     /// Held while a life is met: of two of the same node, one comes first.
     meeting: Mutex<()>,
 }
 
 impl Witnesses {
-    /// What the data directory at `dir` says. A file that is damaged says nothing, and is written anew.
+    /// What the data directory at `dir` says.
     pub fn open(dir: &Path) -> Witnesses {
-        let known = match std::fs::read(dir.join(FILE)) {
-            Ok(bytes) => decode(&bytes).unwrap_or_else(|| {
-                tracing::warn!(file = FILE, "what is remembered of other nodes is damaged, and begins anew");
-                BTreeMap::new()
-            }),
-            Err(_) => BTreeMap::new(),
-        };
-        let known = if crate::mutant!(witness_forgets) { BTreeMap::new() } else { known };
+        let known = Known::read(std::fs::read(dir.join(FILE)).ok().as_deref());
         Witnesses { dir: dir.to_owned(), known: Mutex::new(known), meeting: Mutex::default() }
     }
 
@@ -58,26 +124,23 @@ impl Witnesses {
     /// [`MeetError`]: refuse it.
     pub fn meet(&self, node: NodeId, claim: &Claim) -> Result<(), MeetError> {
         let _meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
-        let judged = self.known().get(&node).copied().unwrap_or_default().judge(claim)?;
-        if let Met::New(witness) = judged {
-            let mut newer = self.known().clone();
-            newer.insert(node, witness);
-            replace(&self.dir, FILE, &encode(&newer))?;
-            self.known().insert(node, witness);
+        let judged = self.known().judge(node, claim)?;
+        if let Some(newer) = judged {
+            replace(&self.dir, FILE, &newer.file())?;
+            // Only this one: the others may have said meanwhile how far they are durable.
+            self.known().take(node, newer);
         }
         Ok(())
     }
 
-    /// `node` said how far its log is durable, on a connection that was let in.
+    /// See [`Known::told`].
     pub fn told(&self, node: NodeId, durable_lsn: u64) {
-        if let Some(witness) = self.known().get_mut(&node) {
-            witness.told(durable_lsn);
-        }
+        self.known().told(node, durable_lsn);
     }
 
-    /// Whether this is the newest life of `node` that was let in: connections of older ones are over.
+    /// See [`Known::is_newest`]: connections of older lives are over.
     pub fn is_newest(&self, node: NodeId, life: u64) -> bool {
-        self.known().get(&node).is_none_or(|witness| witness.is(life))
+        self.known().is_newest(node, life)
     }
 
     /// Writes down how far the others were durable too: at an orderly end.
@@ -87,23 +150,10 @@ impl Witnesses {
     pub fn save(&self) -> io::Result<()> {
         let _meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.known().clone();
-        if known.is_empty() { Ok(()) } else { replace(&self.dir, FILE, &encode(&known)) }
+        if known.is_empty() { Ok(()) } else { replace(&self.dir, FILE, &known.file()) }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<NodeId, Witness>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn encode(known: &BTreeMap<NodeId, Witness>) -> Vec<u8> {
-    let body = postcard::to_stdvec(known).expect("plain data");
-    [&FORMAT[..], &crc32c::crc32c(&body).to_le_bytes(), &body].concat()
-}
-
-fn decode(bytes: &[u8]) -> Option<BTreeMap<NodeId, Witness>> {
-    let (crc, body) = bytes.strip_prefix(FORMAT)?.split_at_checked(4)?;
-    if crc != crc32c::crc32c(body).to_le_bytes() {
-        return None;
-    }
-    postcard::from_bytes(body).ok()
 }
