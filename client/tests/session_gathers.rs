@@ -34,7 +34,12 @@ fn start(seed: u64) -> Run {
 }
 
 fn learn_leaders(run: &mut Run) {
-    for (token, key) in [(101, "a"), (102, "g"), (103, "n"), (104, "t")] {
+    write_everywhere(run, 101);
+}
+
+/// A write to each partition, under tokens from here on.
+fn write_everywhere(run: &mut Run, first: u64) {
+    for (token, key) in (first..).zip(["a", "g", "n", "t"]) {
         let put = Operation::put(key, &*format!("v{token}"));
         run.submit(token, Duration::from_secs(5), Request::Command(put.into())).unwrap();
     }
@@ -201,6 +206,41 @@ fn whatever_becomes_of_the_node_the_range_ends() {
         }
         assert_eq!(run.session.calls_waiting(), 0, "seed {seed}");
     }
+}
+
+/// The node that reads a range falls silent, and coordinates besides. It was found out once for each of the two, and
+/// the range waited twice.
+#[test]
+fn a_silent_node_is_found_out_once() {
+    for seed in 0..20 {
+        let mut run = start(seed);
+        let node = run.world.queries.coordinator;
+        run.world.partitions.iter_mut().for_each(|partition| partition.leader = node);
+        write_everywhere(&mut run, 201);
+        run.world.validates = false;
+        ask(&mut run, 1, &all());
+        run.run_for(Duration::from_secs(1));
+        whole(&run, 1, &all());
+        assert!(run.world.is_query(1), "seed {seed}: it knows the coordinator");
+        run.world.validates = true;
+        run.world.silence(node);
+        let began = run.world.now;
+        ask(&mut run, 2, &all());
+        run.run_for(Duration::from_secs(4));
+        whole(&run, 2, &all());
+        let took = run.ended(2).expect("an end").0 - began;
+        assert!(took < 2 * Config::default().attempt_timeout, "seed {seed}: {took:?}");
+    }
+}
+
+/// In a process of its own, as every planted bug (reliability.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn a_silence_that_counts_for_one_partition_only_is_caught() {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = std::process::Command::new(program);
+    command.args(["a_silent_node_is_found_out_once", "--exact"]).env("COPPICE_MUTANT", "silence_of_one_lane");
+    assert!(!command.output().expect("it runs").status.success(), "the planted bug survived");
 }
 
 #[test]

@@ -167,6 +167,36 @@ fn planted_bugs_of_a_query_are_caught() {
     assert!(!passes("late_completion_counts", test), "late_completion_counts is not caught");
 }
 
+/// While a coordinator is cut off it aborts a query again and again, at once. The next attempt, at another coordinator,
+/// lost a part, and was waited for eight times as long as the first one would have been.
+#[test]
+fn a_query_that_was_refused_often_is_not_waited_for_longer() {
+    for seed in 0..10 {
+        let refusing = QueryChaos { void: 1000, ..QueryChaos::default() };
+        let mut run = start(seed, CALM, refusing, 1 << 20);
+        ask(&mut run, 1, "", None);
+        run.run_for(Duration::from_millis(600));
+        assert!(run.world.queries.tickets.len() > 4, "seed {seed}: it asked on");
+        run.world.queries.chaos = QueryChaos { lost: 1000, ..QueryChaos::default() };
+        let began = run.world.now;
+        run.run_for(Duration::from_millis(150));
+        run.world.queries.chaos = QueryChaos::default();
+        run.run_for(Duration::from_secs(4));
+        assert_whole(&run, 1);
+        let took = run.ended(1).expect("an end").0 - began;
+        assert!(took < 2 * Config::default().attempt_timeout, "seed {seed}: {took:?}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn refusals_that_make_patient_are_caught() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.args(["--exact", "a_query_that_was_refused_often_is_not_waited_for_longer"]);
+    assert!(!command.env("COPPICE_MUTANT", "refusals_make_patient").output().unwrap().status.success());
+}
+
 #[test]
 fn a_query_in_flight_finds_the_new_coordinator() {
     for seed in 0..30 {

@@ -55,6 +55,7 @@ pub const PAXOS: &[&str] = &[
     "decision_held_in_memory",
     "serves_twice_in_a_ballot",
     "rest_outlives_leader",
+    "rests_without_the_lost",
     "rest_is_silence",
     "stands_without_room",
     "late_position_counts",

@@ -54,6 +54,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("serves_twice_in_a_ballot", "a_leader_serves_once_in_a_ballot"),
     ("rest_outlives_leader", "a_group_with_nothing_to_do_rests"),
     ("rest_is_silence", "a_group_with_nothing_to_do_rests"),
+    ("rests_without_the_lost", "a_leader_does_not_rest_without_those_that_it_lost"),
     ("stands_without_room", "st10_a_leader_stays_while_no_log_has_room"),
     ("late_position_counts", "rd02_an_answer_to_an_earlier_run_answers_nothing"),
     ("question_of_another_ballot", "rd15_a_question_confirms_no_leader_whom_the_asker_has_left"),

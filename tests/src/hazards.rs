@@ -301,6 +301,10 @@ pub const OTHERS: &[&str] = &[
     // A connection to another node that lost packets waits for the kernel, which repeats them ever more rarely.
     "silence_is_borne",
     "client_silence_is_borne",
+    // A client finds out for each partition anew that the node which led them is silent.
+    "silence_of_one_lane",
+    // A range across partitions that was refused a few times is then waited for as if nodes had been silent as often.
+    "refusals_make_patient",
     "spare_forgets_client",
     // A Phase 1 gives up sooner than the disks flush, every time: nobody ever leads (ordering.md 1.1).
     "phase1_impatient",
@@ -354,6 +358,8 @@ pub const OTHERS: &[&str] = &[
     // the rest for silence, and resigns (ordering.md 1.3).
     "rest_outlives_leader",
     "rest_is_silence",
+    // A leader that is cut off and was told so rests, and bears the silence of all others for as long.
+    "rests_without_the_lost",
     // A follower acknowledges a ticket that is executed and not decided, or takes what is decided for released; only a
     // leader acknowledges, or hears the coordinator: one that is cut off from it holds all replies behind a ticket
     // (ordering.md 4, step 5). A merge's second ticket holds the replies of one side while the sealed one has no

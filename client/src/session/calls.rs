@@ -85,6 +85,8 @@ pub(super) struct Call {
     pub maybe: bool,
     /// Sendings that ended in silence.
     pub attempts: u8,
+    /// Attempts at a range across partitions that came to nothing, for whatever reason.
+    pub voided: u8,
     /// A range gave something out: it cannot start again.
     pub streaming: bool,
     /// Where a range is under way: peer and stream.
@@ -146,6 +148,7 @@ impl Calls {
             in_flight: false,
             maybe: false,
             attempts: 0,
+            voided: 0,
             streaming: false,
             stream: None,
             query: None,

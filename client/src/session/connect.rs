@@ -168,16 +168,19 @@ impl Session {
 
     /// Whatever waited on the connection that was may or may not have been executed.
     fn requests_lost(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
-        let node = self.peers[at].node;
         for sent in self.peers[at].take_all() {
             self.unanswered(now, sent, effects);
         }
         self.parts_lost(now, at, effects);
         self.validations_lost(now, at, effects);
-        for lane in &mut self.lanes {
-            if node.is_some() && lane.leader == node {
-                lane.follow(None);
-            }
+        self.follow_no_more(at);
+    }
+
+    /// No lane takes the node at `at` for its leader any more: whatever goes there next may wait in vain.
+    fn follow_no_more(&mut self, at: usize) {
+        let node = self.peers[at].node;
+        for lane in self.lanes.iter_mut().filter(|lane| node.is_some() && lane.leader == node) {
+            lane.follow(None);
         }
     }
 
@@ -380,6 +383,13 @@ impl Session {
         {
             lane.rotation += 1;
             lane.follow(None);
+        }
+        if !alive && !mutant!(silence_of_one_lane) {
+            // What comes next of this call, or of another one, is for another lane, and would find out as slowly.
+            self.follow_no_more(at);
+        }
+        if let Flight::Query { call, .. } = sent.flight {
+            self.note_silence(call);
         }
         self.unanswered(now, sent, effects);
     }

@@ -96,7 +96,7 @@ impl Session {
         let Some(call) = self.calls.get_mut(key) else { return };
         call.in_flight = true;
         call.query = Some(number);
-        let attempts = call.attempts;
+        let (attempts, voided) = (call.attempts, call.voided);
         let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode } = range;
         let (low, high) = (Bytes::from(&low), high.as_ref().map(Bytes::from));
         let bounds = (low.clone(), high.clone(), reverse);
@@ -109,7 +109,7 @@ impl Session {
             reverse,
             keys_only,
             count_only,
-            from_leaders: attempts > 0,
+            from_leaders: attempts > 0 || voided > 0,
             spread: mode == ReadMode::AnyReplica,
             pairs_max,
             bytes_max,
@@ -299,6 +299,9 @@ impl Session {
             self.reroute(now, key, effects);
         }
         for number in self.queries.overdue(now) {
+            if let Some(attempt) = self.queries.under_way.get(&number) {
+                self.note_silence(attempt.query.call);
+            }
             self.ask_the_silent(now, number, effects);
             self.void(now, number, effects);
         }
@@ -352,10 +355,21 @@ impl Session {
             return self.end(now, key, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
         }
         call.in_flight = false;
+        if mutant!(refusals_make_patient) {
+            call.attempts = call.attempts.saturating_add(1);
+        }
         // An attempt costs the coordinator little, and its pause adds to every gap that a cut makes.
-        let rest = pause(self.config.backoff, self.config.search_pause_max, u32::from(call.attempts), draw);
-        call.attempts = call.attempts.saturating_add(1);
+        let rest = pause(self.config.backoff, self.config.search_pause_max, u32::from(call.voided), draw);
+        call.voided = call.voided.saturating_add(1);
         self.queries.resting.insert((now + rest, key));
+    }
+
+    /// An attempt waited in vain: the next one is waited for longer. One that was refused says nothing of how long an
+    /// answer takes.
+    pub(super) fn note_silence(&mut self, key: CallKey) {
+        if let Some(call) = self.calls.get_mut(key) {
+            call.attempts = call.attempts.saturating_add(1);
+        }
     }
 
     /// Forgets an attempt and calls off what may still come of it. Returns its call.

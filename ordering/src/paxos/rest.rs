@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::ids::{ReplicaId, Time};
+use crate::ids::{Beat, ReplicaId, Time};
 use crate::paxos::Paxos;
 use crate::proposer::Proposer;
 use crate::settings::Reads;
@@ -88,9 +88,19 @@ impl Paxos {
         if self.election.leader == Some(peer) && !mutant!(rest_outlives_leader) {
             self.election.unrest(since);
         }
-        if self.proposer.as_deref().is_some_and(|proposer| proposer.peer(peer).is_some()) {
-            self.rouse(effects);
+        if self.proposer.as_deref().is_none_or(|proposer| proposer.peer(peer).is_none()) {
+            return;
         }
+        self.rouse(effects);
+        let (now, timeout) = (self.now, self.settings.election_timeout);
+        let Some(lost) = self.proposer.as_deref_mut().and_then(|proposer| proposer.peer_mut(peer)) else { return };
+        if !mutant!(rests_without_the_lost) {
+            // Until it is heard again the group does not rest: nobody says a second time that it is lost.
+            lost.acked = Beat(0);
+        }
+        // The rest hid its silence. It is asked now, and has half of a timeout left to be heard.
+        let chance = now + timeout / 2;
+        lost.heard_at = lost.heard_at.min(since.max(Time(chance.0.saturating_sub(timeout.as_nanos() as u64))));
     }
 }
 

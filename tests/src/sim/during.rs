@@ -13,8 +13,7 @@ use super::trace::Trace;
 use super::world::World;
 
 /// Nobody waits for longer.
-/// The goal is a second; when the coordinator's node dies its clients wait for 1.03 s.
-pub const WAIT_MAX: Nanos = 1_100 * MS;
+pub const WAIT_MAX: Nanos = 1_000 * MS;
 
 /// When a cut begins, and how long it lasts: for somebody who waits for its end that is far too long.
 const BEGIN: Nanos = 1_500 * MS;

@@ -85,14 +85,15 @@ impl World {
         self.coordinate(node, Input::Query(Query { id, map: MapVersion(map.version.0), parts: shares }));
     }
 
-    /// The replica that answers: the leader if that is wanted and known, else any voter whose node is up, as far as its
-    /// connection says.
+    /// The replica that answers: the leader if that is wanted and known, else any voter, of those whose nodes are up and
+    /// answer as far as their connections say.
     fn draw_replica(&mut self, node: usize, entry: &Entry, from_leader: bool) -> (ReplicaId, NodeId) {
-        let leader = self.nodes[node].leaders.get(&entry.partition).filter(|_| from_leader);
+        let answers = |to: usize| self.nodes[to].up && !self.net.is_silent(node, to, self.now);
+        let leader = self.nodes[node].leaders.get(&entry.partition).filter(|&&leader| from_leader && answers(leader));
         let voters = || entry.replicas.iter().filter(|info| info.role == Role::Voter);
         let place = |node: NodeId| node.0 as usize - 1;
         let led = voters().find(|info| Some(&place(info.node)) == leader);
-        let up: Vec<_> = voters().filter(|info| self.nodes[place(info.node)].up).collect();
+        let up: Vec<_> = voters().filter(|info| answers(place(info.node))).collect();
         let drawn = self.replica_random.below(up.len());
         match led.or_else(|| up.get(drawn).copied()).or_else(|| entry.replicas.first()) {
             Some(info) => (ReplicaId(info.replica.0), info.node),
