@@ -70,6 +70,7 @@ const LIVENESS: &[&str] = &[
     "serves_twice_in_a_ballot",
     "rest_outlives_leader",
     "rest_is_silence",
+    "rests_without_the_lost",
     "stands_without_room",
     "question_of_another_ballot",
     "leader_deaf_to_watermarks",
