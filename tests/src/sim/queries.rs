@@ -85,8 +85,8 @@ impl World {
         self.coordinate(node, Input::Query(Query { id, map: MapVersion(map.version.0), parts: shares }));
     }
 
-    /// The replica that answers: the leader if that is wanted and known, else any voter, of those whose nodes are up and
-    /// answer as far as their connections say.
+    /// The replica that answers: the leader if that is wanted and known, else any voter, of those whose nodes are up
+    /// and answer as far as their connections say.
     fn draw_replica(&mut self, node: usize, entry: &Entry, from_leader: bool) -> (ReplicaId, NodeId) {
         let answers = |to: usize| self.nodes[to].up && !self.net.is_silent(node, to, self.now);
         let leader = self.nodes[node].leaders.get(&entry.partition).filter(|&&leader| from_leader && answers(leader));
