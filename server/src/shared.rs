@@ -35,6 +35,9 @@ const STATUSES_MAX: usize = 4_096;
 /// Verbs that may be under way on the node: most ask other nodes, over a connection each.
 const VERBS_MAX: usize = 64;
 
+/// What the log says of a node that has forgotten promises.
+const COPY_FOUND: &str = "this node runs on a copy of its data directory: it votes no more";
+
 /// A place among the control requests of the node, free again when dropped.
 pub struct ControlPlace(Arc<AtomicUsize>);
 
@@ -327,11 +330,20 @@ impl Shared {
     /// Node `by` says that this one runs on a copy of its directory. It takes part in nothing any more, and says so.
     pub fn found_out(&self, by: NodeId, text: &str) {
         if self.vetting.is_copy(text) {
-            let next = self.identity().map(|own| self.config.replace_command(own.node));
-            let next = next.unwrap_or_default();
-            tracing::error!(%by, reason = text, %next, "this node runs on a copy of its data directory: it votes no more");
+            tracing::error!(%by, reason = text, next = %self.instead_of_copy(), "{COPY_FOUND}");
             self.tell_control(ToControl::Call(Box::new(Control::stop_as_copy)));
         }
+    }
+
+    /// A node said so to a process that used this directory before.
+    pub fn was_found_out(&self, text: &str) {
+        self.vetting.is_copy(text);
+        tracing::error!(reason = text, next = %self.instead_of_copy(), "{COPY_FOUND}");
+    }
+
+    /// The command that comes next where this node runs on a copy.
+    fn instead_of_copy(&self) -> String {
+        self.identity().map(|own| self.config.replace_command(own.node)).unwrap_or_default()
     }
 
     /// Something came from `node`, on a new connection or on one that stands.

@@ -227,6 +227,33 @@ fn px12_a_copy_put_back_one_life_later_is_told_by_witnesses_that_restarted_since
     witness.meets(&temp.0).expect("the original");
 }
 
+/// The copy starts again and again where nobody hears it: its log grows, and so does the number of its starts.
+#[test]
+fn px12_a_copy_that_started_often_is_told_all_the_same() {
+    let _alone = alone();
+    let (temp, old) = (node_dir("often"), absent("often-copy"));
+    let witness = Witnessing::new();
+    witness.meets(&temp.0).expect("the original");
+    copy(&temp.0, &old.0);
+    witness.meets(&temp.0).expect("the original, started again");
+    for _ in 0..20 {
+        Witnessing::new().meets(&old.0).expect("nobody who knows");
+    }
+    let refused = witness.meets(&old.0);
+    assert!(matches!(refused, Err(MeetError::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
+}
+
+/// Once another node said so, no later start needs to be told.
+#[test]
+fn px12_a_directory_that_is_a_copy_stays_one() {
+    let _alone = alone();
+    let temp = node_dir("told");
+    let opened = || DataDir::open(&temp.0).expect("opens");
+    assert_eq!(opened().read_copy(), None);
+    opened().write_copy("an old copy").expect("written");
+    assert_eq!(opened().read_copy().as_deref(), Some("an old copy"));
+}
+
 /// A directory that was emptied and given the same identity again, while the others know its first start.
 #[test]
 fn a_wiped_directory_is_not_the_node_that_it_was() {
@@ -285,4 +312,5 @@ fn every_planted_bug_is_caught() {
     let one_life = "px12_a_copy_put_back_one_life_later_is_told_by_witnesses_that_restarted_since";
     common::assert_caught("life_ignored", one_life);
     common::assert_caught("witness_forgets", one_life);
+    common::assert_caught("copy_forgets", "px12_a_directory_that_is_a_copy_stays_one");
 }

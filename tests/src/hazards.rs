@@ -60,7 +60,14 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "PX12",
         "old copy of a data directory returns",
-        &[cargo("no_incarnation"), cargo("life_ignored"), cargo("witness_forgets"), cargo("speaks_unvetted")],
+        &[
+            cargo("no_incarnation"),
+            cargo("life_ignored"),
+            cargo("short_past"),
+            cargo("witness_forgets"),
+            cargo("speaks_unvetted"),
+            cargo("copy_forgets"),
+        ],
     ),
     hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),
     hazard("PX14", "apply depends on map order, time or free memory", &[sim("hash_order")]),

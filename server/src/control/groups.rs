@@ -97,7 +97,13 @@ impl Control {
         if let Some((map, ..)) = kept {
             self.adopt_map(map);
         }
-        self.await_vetting();
+        match self.home.read_copy() {
+            Some(text) => {
+                self.shared.was_found_out(&text);
+                self.stop_as_copy();
+            }
+            None => self.await_vetting(),
+        }
         Ok(())
     }
 
@@ -125,7 +131,13 @@ impl Control {
     }
 
     /// Another node says that this one runs on a copy of its directory: nothing here takes part in anything any more.
+    /// That is written down, so that no later start on this directory has to be told again.
     pub(crate) fn stop_as_copy(&mut self) {
+        if let Some(text) = self.shared.vetting.copy()
+            && let Err(error) = self.home.write_copy(&text)
+        {
+            tracing::warn!(%error, "it cannot be written down that this directory is a copy");
+        }
         for shard in 0..self.shared.shards() {
             self.on_shard_index(shard, move |shard| {
                 let groups: Vec<PartitionId> = shard.groups.keys().copied().collect();

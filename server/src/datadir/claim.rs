@@ -18,6 +18,51 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::log::segment::PAST_LIVES_MAX;
 
+/// The lives of starts, newest first; 0 behind the first one. It travels as long as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
+pub struct PastLives([u64; PAST_LIVES_MAX]);
+
+impl PastLives {
+    /// The newest of these.
+    pub fn new(lives: &[u64]) -> PastLives {
+        let mut past = PastLives::default();
+        past.0.iter_mut().zip(lives).for_each(|(slot, life)| *slot = *life);
+        past
+    }
+
+    fn known(&self) -> &[u64] {
+        let end = self.0.iter().rposition(|&life| life != 0).map_or(0, |last| last + 1);
+        &self.0[..end]
+    }
+}
+
+impl Default for PastLives {
+    fn default() -> PastLives {
+        PastLives([0; PAST_LIVES_MAX])
+    }
+}
+
+impl std::fmt::Debug for PastLives {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.known()).finish()
+    }
+}
+
+impl From<PastLives> for Vec<u64> {
+    fn from(past: PastLives) -> Vec<u64> {
+        past.known().to_vec()
+    }
+}
+
+impl TryFrom<Vec<u64>> for PastLives {
+    type Error = &'static str;
+
+    fn try_from(lives: Vec<u64>) -> Result<PastLives, &'static str> {
+        if lives.len() > PAST_LIVES_MAX { Err("too many lives") } else { Ok(PastLives::new(&lives)) }
+    }
+}
+
 /// What a node says of its log when it connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
@@ -25,8 +70,8 @@ pub struct Claim {
     pub incarnation: u64,
     /// Drawn by that start.
     pub life: u64,
-    /// The lives of the starts before it, newest first; 0 behind the first one.
-    pub past_lives: [u64; PAST_LIVES_MAX],
+    /// The lives of the starts before it.
+    pub past_lives: PastLives,
     /// The last lsn that it recovered: its log goes on from there.
     pub recovered_lsn: u64,
 }
@@ -34,15 +79,14 @@ pub struct Claim {
 impl Claim {
     /// What a start says that found `past_lives` in its log.
     pub fn new(incarnation: u64, life: u64, past_lives: &[u64], recovered_lsn: u64) -> Claim {
-        let mut claim = Claim { incarnation, life, recovered_lsn, ..Claim::default() };
-        claim.past_lives.iter_mut().zip(past_lives).for_each(|(slot, life)| *slot = *life);
-        claim
+        Claim { incarnation, life, past_lives: PastLives::new(past_lives), recovered_lsn }
     }
 
     /// The life of an earlier start, if it is not too long ago to be told.
     fn past_life(&self, incarnation: u64) -> Option<u64> {
-        let back = self.incarnation.checked_sub(incarnation)?.checked_sub(1)?;
-        self.past_lives.get(usize::try_from(back).ok()?).copied()
+        let back = usize::try_from(self.incarnation.checked_sub(incarnation)?.checked_sub(1)?).ok()?;
+        let told = if crate::mutant!(short_past) { &self.past_lives.0[..16] } else { &self.past_lives.0[..] };
+        told.get(back).copied()
     }
 }
 
@@ -214,11 +258,43 @@ mod tests {
         assert_eq!(meets(&mut witness, &claim), Err(ClaimError::ForgottenLog { claimed: 50, known: 60 }));
     }
 
+    /// A copy that starts again and again where nobody hears it was once taken for the node after seventeen starts: it
+    /// told of the sixteen before only.
+    #[test]
+    fn px12_a_copy_does_not_become_the_node_by_starting_often() {
+        let (mut witness, mut directory) = (Witness::default(), Directory::default());
+        meets(&mut witness, &directory.start(1)).expect("the first");
+        directory.end = 100;
+        let mut copy = directory.clone();
+        meets(&mut witness, &directory.start(2)).expect("the original");
+        copy.end = 500;
+        for life in 3..250 {
+            let claim = copy.start(life);
+            assert!(meets(&mut witness, &claim).is_err(), "start {}", claim.incarnation);
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_the_past_is_bounded() {
+        let told = |lives: &[u64]| postcard::from_bytes::<PastLives>(&postcard::to_stdvec(lives).expect("plain data"));
+        let most = [7; PAST_LIVES_MAX];
+        assert_eq!(told(&most), Ok(PastLives::new(&most)));
+        assert!(told(&[7; PAST_LIVES_MAX + 1]).is_err());
+        assert_eq!(postcard::to_stdvec(&PastLives::new(&[1, 2, 3])).map(|bytes| bytes.len()), Ok(4));
+    }
+
     /// An empty directory that is given the identity of a node whose disk was lost in its first start.
     #[test]
     fn a_wiped_disk_is_not_the_node_that_it_was() {
         let mut witness = Witness::default();
         meets(&mut witness, &Directory::default().start(1)).expect("the first");
         assert_eq!(meets(&mut witness, &Directory::default().start(2)), Err(ClaimError::Twins { claimed: 1 }));
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_past_that_is_told_in_part_is_caught() {
+        let test = "datadir::claim::tests::px12_a_copy_does_not_become_the_node_by_starting_often";
+        crate::mutants::assert_caught("short_past", test);
     }
 }

@@ -6,6 +6,7 @@
 //! | `VERSION` | format of the directory; written last at its creation |
 //! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
 //! | `witnesses` | which life of each other node was met last ([`witnesses`]) |
+//! | `copy` | another node said that this directory is a copy, and why: it takes part in nothing any more |
 //! | `endpoints.json` | the addresses after bind; removed at shutdown |
 //! | `map` | the newest partition map known, with its crc32c: a hint, for finding the others after a restart |
 //! | `log/`, `checkpoints/` | see [`crate::log`], `crate::checkpoint` |
@@ -195,6 +196,20 @@ impl DataDir {
     /// The system's.
     pub fn write_endpoints(&self, json: &str) -> io::Result<()> {
         replace(&self.path, "endpoints.json", json.as_bytes())
+    }
+
+    /// Writes down what another node said: that this directory is a copy. It stays one however often it starts.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_copy(&self, text: &str) -> io::Result<()> {
+        replace(&self.path, "copy", text.as_bytes())
+    }
+
+    /// Why this directory is a copy, if another node said so to any process that used it.
+    pub fn read_copy(&self) -> Option<String> {
+        let text = fs::read(self.path.join("copy")).ok()?;
+        (!crate::mutant!(copy_forgets)).then(|| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Keeps the newest map that this node knows, so that a restart finds nodes that the seeds do not name.

@@ -11,12 +11,13 @@ pub const BOUNDARY_BYTES: u64 = 4_096;
 const MAGIC: [u8; 8] = *b"COPPLOG\n";
 
 /// Format of header and records. From the first release on, version N reads N and N-1 (experience.md 5); formats 1
-/// to 5 were never released.
-pub const FORMAT: u32 = 6;
+/// to 6 were never released.
+pub const FORMAT: u32 = 7;
 
 /// Lives before the present one that a header names at most: a peer that missed more starts than these compares lsns
-/// only ([`crate::datadir::claim`]).
-pub const PAST_LIVES_MAX: usize = 16;
+/// only ([`crate::datadir::claim`]). As many as fit a header with room to spare: a copy that starts again and again
+/// where nobody hears it must not outlive them.
+pub const PAST_LIVES_MAX: usize = 256;
 
 /// Bytes of the header that mean something; zeros follow up to the first boundary.
 pub const HEADER_BYTES: usize = 88 + 8 * PAST_LIVES_MAX;

@@ -18,13 +18,13 @@ use super::peer_frame;
 use crate::datadir::claim::Claim;
 
 /// Version of everything that nodes say to one another.
-pub const PEER_PROTOCOL: u16 = 10;
+pub const PEER_PROTOCOL: u16 = 11;
 
 /// Longest frame before both ends have said who they are, with its header.
-pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 320;
+pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 3_072;
 
-/// Longest refusal that a dialer reads, with its header.
-const REFUSAL_BYTES_MAX: usize = HEADER_BYTES + 2_048;
+/// Longest answer that a dialer reads, with its header: a greeting, or a refusal.
+const ANSWER_BYTES_MAX: usize = HELLO_BYTES_MAX;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -283,7 +283,7 @@ pub async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Option<Presence>, HandshakeError> {
     stream.write_all(&frame_of(peer_frame::HELLO, hello)).await?;
     stream.flush().await?;
-    let mut decoder = FrameDecoder::new(REFUSAL_BYTES_MAX);
+    let mut decoder = FrameDecoder::new(ANSWER_BYTES_MAX);
     let frame = read_frame(stream, &mut decoder).await?;
     let judged = judge_answer(hello, &frame, &decoder, judge);
     if let Err(HandshakeError::Unwanted(text)) = &judged {
@@ -304,8 +304,8 @@ pub fn dial_blocking<S: io::Read + io::Write>(
     judge: impl FnOnce(&Presence) -> Result<(), Objection>,
 ) -> Result<Option<Presence>, HandshakeError> {
     stream.write_all(&frame_of(peer_frame::HELLO, hello))?;
-    let mut decoder = FrameDecoder::new(REFUSAL_BYTES_MAX);
-    let mut buffer = [0; REFUSAL_BYTES_MAX];
+    let mut decoder = FrameDecoder::new(ANSWER_BYTES_MAX);
+    let mut buffer = [0; ANSWER_BYTES_MAX];
     let frame = loop {
         if let Some(frame) = decoder.next_frame().map_err(invalid)? {
             break frame;

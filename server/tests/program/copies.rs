@@ -62,6 +62,22 @@ fn px12_a_copy_put_back_one_life_later_takes_part_in_nothing() {
     eventually("the two others go on", || answers(&cluster, "a", "19"));
 }
 
+/// It was told once: later it says so by itself, where nobody is left to tell.
+#[test]
+fn px12_a_copy_that_was_told_takes_part_in_nothing_when_it_starts_again() {
+    let mut cluster = Cluster::formed(3, "");
+    copied_while_stopped(&mut cluster, 2);
+    cluster.stop(2);
+    put_back(&cluster, 2);
+    cluster.start(2, "ready");
+    finds_out(&cluster, 2);
+    for index in 0..3 {
+        cluster.kill(index);
+    }
+    cluster.start(2, "ready");
+    eventually("it knows", || cluster.page(2, "/status").contains("takes part in nothing"));
+}
+
 /// Every process that met the real node has ended since: what they wrote down tells.
 #[test]
 fn px12_a_copy_is_known_by_nodes_that_all_restarted_meanwhile() {
