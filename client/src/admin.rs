@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::round::{Round, Standing};
 use crate::channel::Channel;
+use crate::client::random;
 use crate::config::Config;
 use crate::connection::describe;
 use crate::error::{NodeTrouble, Place};
@@ -227,7 +228,7 @@ impl Admin {
     /// # Errors
     /// [`AdminError::Exists`] if there is a cluster (and `if_needed` is not set).
     pub async fn init(&self, init: InitRequest) -> Result<AdminReply, Error> {
-        self.verb(AdminRequest::Init(init)).await
+        self.verb(AdminRequest::Init(InitRequest { nonce: random(), ..init })).await
     }
 
     /// Effective settings.

@@ -64,7 +64,7 @@ impl std::fmt::Debug for Client {
 }
 
 /// Randomness without a crate for it: the standard library seeds its hash maps from the operating system.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

@@ -552,6 +552,7 @@ fn control_messages_come_back_and_a_longer_one_of_the_future_is_understood() {
         split_keys: vec![Bytes::from_static(b"g"), Bytes::from_static(b"n")],
         settings: vec![("replicas".to_string(), "3".to_string())],
         if_needed: true,
+        nonce: 7,
     };
     let mut out = BytesMut::new();
     encode_control(&mut out, Kind::Admin, 0, &AdminRequest::Init(init.clone()));

@@ -85,9 +85,9 @@ impl Cluster {
         let cluster = Cluster { configs, nodes, ports };
         let request = InitRequest {
             partitions: options.partitions,
-            split_keys: Vec::new(),
             settings: options.settings.clone(),
             if_needed: true,
+            ..InitRequest::default()
         };
         match admin(cluster.endpoints()[0], AdminRequest::Init(request), Duration::from_secs(30))? {
             AdminReply::Initialized { .. } => Ok(cluster),

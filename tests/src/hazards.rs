@@ -67,6 +67,7 @@ pub const HAZARDS: &[Hazard] = &[
             cargo("witness_forgets"),
             cargo("speaks_unvetted"),
             cargo("copy_forgets"),
+            cargo("absurd_life_met"),
         ],
     ),
     hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),

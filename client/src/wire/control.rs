@@ -129,6 +129,9 @@ pub struct InitRequest {
     pub settings: Vec<(String, String)>,
     /// A cluster that exists is fine.
     pub if_needed: bool,
+    /// Drawn for each request: one that is sent again, since its answer was slow to come, hears that it formed the
+    /// cluster, not that there is one. [`crate::Admin::init`] draws it.
+    pub nonce: u64,
 }
 
 /// The longest deadline of a leader transfer: far beyond what an election takes, and nobody is kept waiting for days.

@@ -161,8 +161,7 @@ impl Cluster {
         let spoken = || names.iter().all(|name| ground.site.said(name).contains("waiting for init"));
         ground.site.wait(&processes, PATIENCE, spoken)?;
         let settings = vec![("replicas".to_owned(), shape.replicas.to_string())];
-        let split_keys = Vec::new();
-        let request = InitRequest { partitions: shape.partitions, split_keys, settings, if_needed: false };
+        let request = InitRequest { partitions: shape.partitions, settings, ..InitRequest::default() };
         let admin = self.admin();
         let formed = self.runtime.block_on(async {
             admin.init(request).await?;

@@ -142,7 +142,7 @@ fn request_of(args: &InitArgs, coding: Coding) -> Result<InitRequest, Failure> {
         given.push((key.to_owned(), value.to_owned()));
     }
     settings.check().map_err(|error| setting_failure(&error))?;
-    Ok(InitRequest { partitions, split_keys, settings: given, if_needed: args.if_needed })
+    Ok(InitRequest { partitions, split_keys, settings: given, if_needed: args.if_needed, nonce: 0 })
 }
 
 fn setting_failure(error: &ClusterSettingError) -> Failure {

@@ -54,6 +54,7 @@ impl Control {
         }
         // Drawn once: a repeated init goes on with the cluster that an interrupted one began.
         let drawn = *self.drawn.get_or_insert_with(draw_cluster);
+        self.formed_for = Some(request.nonce);
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
             let found = tokio::time::timeout(INIT_TIMEOUT, look_for_cluster(&shared, &seeds)).await;
@@ -84,12 +85,13 @@ impl Control {
     fn existed(&self, request: &InitRequest) -> AdminReply {
         let map = self.shared.map();
         let cluster = self.shared.identity().map(|identity| identity.cluster).unwrap_or_default();
-        if !request.if_needed {
+        let again = request.nonce != 0 && self.formed_for == Some(request.nonce);
+        if !request.if_needed && !again {
             let text = format!("this node belongs to cluster {cluster} already");
             return AdminReply::Failed(AdminError::Exists(text));
         }
         let (nodes, partitions) = (map.nodes.len() as u32, map.partitions.len() as u32);
-        AdminReply::Initialized { cluster, nodes, partitions, existed: true }
+        AdminReply::Initialized { cluster, nodes, partitions, existed: !again }
     }
 
     /// Becomes a node of a cluster: durable before it answers; only a node without an identity accepts.

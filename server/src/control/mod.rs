@@ -135,6 +135,8 @@ pub struct Control {
     pub(super) driver: growth::Driver,
     /// The cluster that `init` forms here, if it is asked for.
     pub(super) drawn: Option<ClusterId>,
+    /// The nonce of the `init` that forms, or formed, the cluster here.
+    pub(super) formed_for: Option<u64>,
     pub(super) settings: ClusterSettings,
     /// The directory, or a node that knows it, has told the settings since this process began.
     pub(super) told: bool,
@@ -179,6 +181,7 @@ impl Control {
             directory: None,
             driver: growth::Driver::default(),
             drawn: None,
+            formed_for: None,
             settings: ClusterSettings::default(),
             told: false,
             pairs: BTreeMap::new(),

@@ -90,6 +90,12 @@ impl Claim {
     }
 }
 
+/// No node starts so often: what claims more would make every later start of the real node an old one.
+const STARTS_MAX: u64 = 1 << 40;
+
+/// No log has so many records: what tells of more would make the log of every later start one that ends too early.
+const LSN_MAX: u64 = 1 << 56;
+
 /// Why a node's connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
@@ -116,6 +122,14 @@ pub enum ClaimError {
         claimed: u64,
         /// The newest known.
         known: u64,
+    },
+    /// No node gets so far.
+    #[error("no node is at its start {claimed} with {lsn} records in its log")]
+    Absurd {
+        /// The start that it claims to be.
+        claimed: u64,
+        /// Where its log ended.
+        lsn: u64,
     },
     /// A newer start, which has forgotten what an older one knew.
     #[error(
@@ -154,6 +168,9 @@ impl Witness {
     /// The claim contradicts what was met before: refuse the connection.
     pub fn judge(&self, claim: &Claim) -> Result<Met, ClaimError> {
         let (claimed, known) = (claim.incarnation, self.incarnation);
+        if (claimed > STARTS_MAX || claim.recovered_lsn > LSN_MAX) && !crate::mutant!(absurd_life_met) {
+            return Err(ClaimError::Absurd { claimed, lsn: claim.recovered_lsn });
+        }
         if claimed < known {
             return Err(ClaimError::OlderStart { claimed, known });
         }
@@ -173,7 +190,9 @@ impl Witness {
 
     /// The node said how far its log is durable, on a connection that was let in.
     pub fn told(&mut self, durable_lsn: u64) {
-        self.durable_lsn = self.durable_lsn.max(durable_lsn);
+        if durable_lsn <= LSN_MAX || crate::mutant!(absurd_life_met) {
+            self.durable_lsn = self.durable_lsn.max(durable_lsn);
+        }
     }
 
     /// Whether this is the newest life that was let in.
@@ -283,6 +302,19 @@ mod tests {
         assert_eq!(postcard::to_stdvec(&PastLives::new(&[1, 2, 3])).map(|bytes| bytes.len()), Ok(4));
     }
 
+    /// One frame with the highest number that there is once made every later start of a node an old copy.
+    #[test]
+    fn px12_what_no_node_says_changes_nothing() {
+        let (mut witness, mut directory) = (Witness::default(), Directory::default());
+        meets(&mut witness, &directory.start(1)).expect("the first");
+        witness.told(u64::MAX);
+        for (incarnation, lsn) in [(u64::MAX, 5), (2, u64::MAX), (STARTS_MAX + 1, LSN_MAX)] {
+            let absurd = Claim::new(incarnation, 9, &[1], lsn);
+            assert!(matches!(meets(&mut witness, &absurd), Err(ClaimError::Absurd { .. })), "{absurd:?}");
+        }
+        assert_eq!(meets(&mut witness, &directory.start(2)), Ok(()), "the node itself");
+    }
+
     /// An empty directory that is given the identity of a node whose disk was lost in its first start.
     #[test]
     fn a_wiped_disk_is_not_the_node_that_it_was() {
@@ -296,5 +328,14 @@ mod tests {
     fn a_past_that_is_told_in_part_is_caught() {
         let test = "datadir::claim::tests::px12_a_copy_does_not_become_the_node_by_starting_often";
         crate::mutants::assert_caught("short_past", test);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_life_that_no_node_has_is_caught() {
+        crate::mutants::assert_caught(
+            "absurd_life_met",
+            "datadir::claim::tests::px12_what_no_node_says_changes_nothing",
+        );
     }
 }

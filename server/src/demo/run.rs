@@ -126,8 +126,8 @@ async fn form(nodes: &mut Nodes, waiting: &[u32], partitions: u32, endpoints: &s
         let request = InitRequest {
             partitions,
             split_keys: split_keys(partitions).into_iter().map(Bytes::from).collect(),
-            settings: Vec::new(),
             if_needed: true,
+            ..InitRequest::default()
         };
         admin.init(request).await.map_err(|error| errors::admin_failure(&error, &context))?;
     }

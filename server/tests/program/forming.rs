@@ -1,6 +1,9 @@
 //! `init` asks all seeds who they are before it draws a cluster.
 
-use crate::support::Cluster;
+use coppice_client::wire::{AdminReply, AdminRequest, InitRequest};
+use coppice_client::{Admin, Config};
+
+use crate::support::{Cluster, patience};
 
 fn cluster_of(cluster: &Cluster, index: usize) -> String {
     let said = cluster.run_at(index, &["status", "-o", "json"]);
@@ -43,6 +46,26 @@ fn nothing_is_begun_while_a_seed_does_not_answer() {
     cluster.start(2, "waiting for init");
     cluster.form("");
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
+}
+
+/// On a busy machine a client gives up on an answer that is still to come, and asks again. It was once told that there is
+/// a cluster already: the one that it had formed itself.
+#[test]
+fn an_init_that_is_sent_again_hears_that_it_formed_the_cluster() {
+    let mut cluster = Cluster::stopped(1, &[]);
+    cluster.start(0, "waiting for init");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let admin = Admin::new([cluster.endpoint(0)], Config { timeout: patience(), ..Config::default() });
+    let init = |nonce| {
+        let request = InitRequest { partitions: 1, nonce, ..InitRequest::default() };
+        runtime.block_on(admin.verb(AdminRequest::Init(request)))
+    };
+    for _ in 0..2 {
+        let said = init(7);
+        assert!(matches!(said, Ok(AdminReply::Initialized { existed: false, .. })), "{said:?}");
+    }
+    let said = init(8);
+    assert!(said.is_err(), "{said:?}");
 }
 
 #[cfg(feature = "mutants")]

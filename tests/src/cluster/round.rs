@@ -287,7 +287,7 @@ fn begin(
                 split_keys: space.borders(),
                 // Small, so that the nodes compare their states with each other many times.
                 settings: vec![("digest_interval".into(), "100".into())],
-                if_needed: false,
+                ..InitRequest::default()
             };
             let admin = Admin::new([endpoints[0].clone()], patient.clone());
             admin.init(request).await.map_err(|error| format!("the cluster cannot be formed: {error}"))?;

@@ -130,7 +130,7 @@ impl Cluster {
     fn form(&self, settings: &[(&str, &str)]) -> Result<(), String> {
         let set = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let settings = [("election_timeout", ELECTION_TIMEOUT)].iter().chain(settings).map(set).collect();
-        let request = InitRequest { partitions: 1, split_keys: Vec::new(), settings, if_needed: false };
+        let request = InitRequest { partitions: 1, settings, ..InitRequest::default() };
         let formed = self.runtime.block_on(async {
             let admin =
                 Admin::new([self.nodes.native(0).to_string()], Config { timeout: PATIENCE, ..Config::default() });
