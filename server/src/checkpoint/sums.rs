@@ -53,6 +53,10 @@ impl Sums {
 
     /// Writes `SUMS` into `dir`, durably.
     pub(super) fn write(&self, dir: &Path) -> io::Result<()> {
+        datadir::replace(dir, NAME, &self.encode())
+    }
+
+    fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_slice(&MAGIC);
         out.put_u32_le(FORMAT);
@@ -65,7 +69,7 @@ impl Sums {
         }
         let crc = crc32c::crc32c(&out);
         out.put_u32_le(crc);
-        datadir::replace(dir, NAME, &out)
+        out
     }
 
     /// Reads `SUMS`; `None` if there is none that makes sense.
@@ -182,5 +186,51 @@ fn sum(path: &Path) -> io::Result<FileSum> {
         }
         sum.bytes += filled as u64;
         sum.crcs.push(crc32c::crc32c(&block[..filled]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sums() -> Sums {
+        let sum = |bytes: u64| FileSum { bytes, crcs: (0..bytes.div_ceil(BLOCK_BYTES as u64) as u32).collect() };
+        Sums([("conf".into(), sum(9)), ("db".into(), sum(200_000)), ("blobs/1".into(), sum(0))].into())
+    }
+
+    #[test]
+    fn sums_read_back() {
+        assert_eq!(Sums::decode(&sums().encode()), Some(sums()));
+    }
+
+    proptest! {
+        /// Behind a checksum that fits, lengths lie and bytes are moved, missing and doubled.
+        #[test]
+        fn damaged_sums_are_none_or_some_that_read_back(
+            places in proptest::collection::vec((any::<prop::sample::Index>(), 0..6, 0..8_usize), 1..4),
+        ) {
+            let mut bytes = sums().encode();
+            bytes.truncate(bytes.len() - 4);
+            for (at, how, number) in places {
+                let at = at.index(bytes.len());
+                let number = [0, 1, u64::MAX, u64::MAX - 1, 1 << 31, 1 << 32, 65_536, 65_537][number];
+                let width = (bytes.len() - at).min(if how < 2 { 4 } else { 8 });
+                match how {
+                    0..4 => bytes[at..at + width].copy_from_slice(&number.to_le_bytes()[..width]),
+                    4 => drop(bytes.drain(at..at + width)),
+                    _ => bytes.splice(at..at, bytes[at..at + width].to_vec()).for_each(drop),
+                }
+                if bytes.is_empty() {
+                    bytes.push(0);
+                }
+            }
+            let crc = crc32c::crc32c(&bytes);
+            bytes.put_u32_le(crc);
+            if let Some(sums) = Sums::decode(&bytes) {
+                prop_assert_eq!(Sums::decode(&sums.encode()), Some(sums));
+            }
+        }
     }
 }

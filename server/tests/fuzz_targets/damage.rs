@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use coppice_client::wire::put_varint;
 
 /// The ends of ranges, and one beside them.
-const NUMBERS: &[u64] = &[
+pub const NUMBERS: &[u64] = &[
     0,
     1,
     127,
