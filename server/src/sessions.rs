@@ -92,6 +92,21 @@ impl Numbers {
         }
     }
 
+    fn len(&self) -> usize {
+        match self {
+            Numbers::Run { count, .. } => *count as usize,
+            Numbers::List(list) => list.len(),
+        }
+    }
+
+    /// Whether they are some, ascend, and have a successor.
+    fn are_sound(&self) -> bool {
+        match self {
+            Numbers::Run { first, count } => *count > 0 && first.checked_add(u64::from(*count)).is_some(),
+            Numbers::List(list) => !list.is_empty() && list.windows(2).all(|pair| pair[0] < pair[1]),
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Numbers::Run { .. } => 16,
@@ -119,6 +134,11 @@ pub struct Answers {
 impl Answers {
     fn bytes(&self) -> usize {
         ANSWERS_BYTES + self.numbers.bytes() + self.indexes.bytes() + self.results.len()
+    }
+
+    /// Whether each number has an index. The results are looked at when they are repeated.
+    fn are_sound(&self) -> bool {
+        self.numbers.are_sound() && self.indexes.are_sound() && self.numbers.len() == self.indexes.len()
     }
 
     fn digest(&self) -> u64 {
@@ -522,6 +542,21 @@ impl Sessions {
             sessions.rows.insert(row.session, restored);
         }
         sessions
+    }
+
+    /// The table of a snapshot that came from a disk or from another node; none: it makes no sense. A session that
+    /// stood there twice could never be ended, and numbers that wrap would be executed again.
+    pub fn read(saved: Vec<SavedSession>) -> Option<Sessions> {
+        let ascend = saved.windows(2).all(|pair| pair[0].session < pair[1].session);
+        let sound = ascend && saved.iter().all(SavedSession::is_sound);
+        (sound || crate::mutant!(saved_sessions_believed)).then(|| Sessions::import(saved))
+    }
+}
+
+impl SavedSession {
+    fn is_sound(&self) -> bool {
+        let known = |answers: &Answers| answers.are_sound() && answers.numbers.highest() <= self.highest;
+        self.answers.iter().all(known)
     }
 }
 

@@ -120,7 +120,8 @@ pub fn restore_with_capacity(
         Machine::Directory(directory_of(&blobs.directory)?)
     } else {
         let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
-        let sessions = Sessions::import(postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?);
+        let saved = postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?;
+        let sessions = Sessions::read(saved).ok_or(NoState)?;
         let mut shard = Shard::restored(partition, range, map_version, tree, sessions, last_ticket);
         let (sealed, limits) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
         shard.set_sealed(sealed);

@@ -347,6 +347,8 @@ pub const OTHERS: &[&str] = &[
     "oldest_ungreeted_goes",
     // `init` begins a cluster although a seed belongs to one, or does not answer (experience.md 4).
     "init_asks_nobody",
+    // The sessions of a snapshot from elsewhere are taken as they are: one that stands there twice is never ended.
+    "saved_sessions_believed",
     // A letter for a leader came to the one before, and is lost there.
     "letters_end_here",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of

@@ -196,3 +196,43 @@ fn a_table_that_keeps_all_answers_is_caught() {
     let test = "sessions::tests::sessions_that_are_open_already_keep_no_more_than_the_table_may";
     crate::mutants::assert_caught("sessions_unbounded", test);
 }
+
+/// A snapshot comes from another node. One with a session twice kept the executor ending it for ever, and one whose
+/// numbers wrap let them be executed again.
+#[test]
+fn a_table_of_a_snapshot_that_makes_no_sense_is_refused() {
+    let (mut sessions, mut records) = (Sessions::default(), Vec::new());
+    for n in 1..4 {
+        sessions.open(session(n), n, &LIMITS, &mut records);
+        sessions.acknowledge(session(n), 0, n, &LIMITS, &mut records);
+        sessions.store(session(n), answers(n, 8), &LIMITS, &mut records);
+    }
+    let sound = sessions.export();
+    assert_eq!(Sessions::read(sound.clone()), Some(sessions));
+    let damaged = |damage: fn(&mut Vec<SavedSession>)| {
+        let mut saved = sound.clone();
+        damage(&mut saved);
+        Sessions::read(saved)
+    };
+    let numbers = |numbers: fn() -> Numbers| {
+        let mut saved = sound.clone();
+        saved[1].answers[0].numbers = numbers();
+        saved[1].highest = u64::MAX;
+        Sessions::read(saved)
+    };
+    assert_eq!(damaged(|saved| saved.push(SavedSession { last_used: 9, ..saved[0].clone() })), None, "twice");
+    assert_eq!(damaged(|saved| saved.swap(0, 1)), None, "out of order");
+    assert_eq!(damaged(|saved| saved[1].highest = 0), None, "an answer to a number that is new");
+    assert_eq!(numbers(|| Numbers::Run { first: u64::MAX, count: 1 }), None, "no number comes behind it");
+    assert_eq!(numbers(|| Numbers::Run { first: 0, count: 0 }), None, "none");
+    assert_eq!(numbers(|| Numbers::List(Box::new([]))), None, "none");
+    assert_eq!(numbers(|| Numbers::Run { first: 1, count: 2 }), None, "a number without an index");
+    assert!(numbers(|| Numbers::List(Box::new([7]))).is_some());
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_saved_table_that_is_believed_is_caught() {
+    let test = "sessions::tests::a_table_of_a_snapshot_that_makes_no_sense_is_refused";
+    crate::mutants::assert_caught("saved_sessions_believed", test);
+}

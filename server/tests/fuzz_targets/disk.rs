@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use coppice_btree::{Key, KeyRange, Value};
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClusterId, MapVersion, NodeId, PartitionId};
+use coppice_client::wire::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, SessionId};
 use coppice_ordering::message::AcceptedBatch;
 use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, Record, ReplicaId, Ticket};
 use coppice_server::access::Users;
@@ -22,6 +22,7 @@ use coppice_server::machine::Machine;
 use coppice_server::machine::directory::DirectoryState;
 use coppice_server::machine::shard::{BorderChange, Shard};
 use coppice_server::residents::Birth;
+use coppice_server::sessions::{SessionLimits, Sessions};
 use coppice_server::snapshot;
 
 use super::clients::{ENTRIES, entry_of, pack_of, run_batch_entries, session};
@@ -233,10 +234,12 @@ pub fn run_manifest(bytes: &[u8]) -> bool {
 /// Partition 1 with sessions that hold answers, in runs and in lists.
 fn shard() -> Machine {
     let mut machine = Machine::Shard(Box::new(Shard::new(PartitionId(1), KeyRange::all(), MapVersion(4))));
+    let other = SessionId { instance: 9, ..session() };
     for (instance, part) in [
-        (7, entry::open(coppice_client::wire::ClientId(7), 3)),
+        (7, entry::open(ClientId(7), 3)),
         (8, entry_of(&pack_of(session(), false))),
-        (9, entry::open(coppice_client::wire::ClientId(8), 3)),
+        (9, entry::open(ClientId(8), 3)),
+        (10, entry_of(&pack_of(other, true))),
     ] {
         let batch = Batch::Commands(Commands::new(1, part));
         let mark = machine.execute(Instance(instance), &batch, &mut Vec::new());
@@ -354,7 +357,7 @@ pub fn run_snapshot_state(bytes: &[u8]) -> bool {
     let before = loaded.machine.digest();
     if let Machine::Shard(shard) = &loaded.machine {
         let saved = shard.sessions().export();
-        let again = coppice_server::sessions::Sessions::import(saved.clone());
+        let again = Sessions::import(saved.clone());
         assert_eq!(again.export(), saved, "not the same when it is saved again");
     }
     // The log goes on from there.
@@ -366,12 +369,16 @@ pub fn run_snapshot_state(bytes: &[u8]) -> bool {
     true
 }
 
-fn commands_after() -> &'static [Batch; 2] {
-    static BATCHES: std::sync::OnceLock<[Batch; 2]> = std::sync::OnceLock::new();
+/// Packs of each session, then ends of sessions; every change of a directory.
+fn commands_after() -> &'static [Batch] {
+    static BATCHES: std::sync::OnceLock<Vec<Batch>> = std::sync::OnceLock::new();
     BATCHES.get_or_init(|| {
-        let pack = entry_of(&pack_of(session(), false));
-        let command = &peers::directory_commands(ClusterId(7))[6];
-        let parts = [pack, entry::directory(command)];
-        parts.map(|part| Batch::Commands(Commands::new(1, part)))
+        let packs =
+            [session(), SessionId { instance: 9, ..session() }].map(|session| entry_of(&pack_of(session, true)));
+        let limits = SessionLimits { expiry_instances: 20, ..SessionLimits::default() };
+        let ends = [entry::limits(&limits), entry::open(ClientId(9), 3), entry::open(ClientId(10), 3)];
+        let commands: Vec<Bytes> = peers::directory_commands(ClusterId(7)).iter().map(entry::directory).collect();
+        let batch = |parts: &[Bytes]| Batch::Commands(Commands::new(1, parts.concat().into()));
+        vec![batch(&packs), batch(&ends), batch(&commands)]
     })
 }
