@@ -76,7 +76,7 @@ pub fn run_frames(bytes: &[u8]) -> bool {
             }
         }
         let room = decoder.space().capacity();
-        assert!(room <= 2 * bytes.len() + 8_192, "{room} bytes of room for {}", bytes.len());
+        assert!(room <= 4 * bytes.len() + 16_384, "{room} bytes of room for {}", bytes.len());
     }
     // Again with a length and a checksum that fit.
     if let Some((header, body)) = bytes.split_at_checked(16)
