@@ -18,7 +18,7 @@ use coppice_client::wire::{
 use coppice_ordering::{Ballot, Batch, Commands, Instance};
 use coppice_server::entry;
 use coppice_server::machine::Machine;
-use coppice_server::machine::directory::Directory;
+use coppice_server::machine::directory::{Directory, DirectoryState};
 use coppice_server::machine::shard::Shard;
 use coppice_server::multicast::Word;
 use coppice_server::sessions::SessionLimits;
@@ -284,9 +284,8 @@ fn shard() -> Machine {
 }
 
 fn directory() -> Machine {
-    let mut state = coppice_server::machine::directory::DirectoryState::default();
-    state.map = peers::map(ClusterId(7));
-    state.users = peers::users();
+    let (map, users) = (peers::map(ClusterId(7)), peers::users());
+    let state = DirectoryState { map, users, ..DirectoryState::default() };
     Machine::Directory(Directory::new(state))
 }
 

@@ -411,13 +411,12 @@ pub fn user_changes() -> Vec<UserChange> {
     let grant = |role, prefix: &'static str| Grant { role, prefix: Bytes::from_static(prefix.as_bytes()) };
     let name = || "shop".to_owned();
     let (all, some) = (grant(UserRole::Admin, ""), grant(UserRole::Write, "shop/"));
-    let token = || token.clone();
     vec![
-        UserChange::Add { name: "root".into(), grant: all, token: Some(token()), certificate: None },
+        UserChange::Add { name: "root".into(), grant: all, token: Some(token), certificate: None },
         UserChange::Add { name: name(), grant: some.clone(), token: None, certificate: Some("shop".into()) },
         UserChange::Grant { name: name(), grant: some.clone() },
         UserChange::Revoke { name: name(), grant: some },
-        UserChange::Token { name: name(), token: token(), keep: true },
+        UserChange::Token { name: name(), token, keep: true },
         UserChange::Remove { name: name() },
     ]
 }

@@ -1,9 +1,6 @@
 //! Images as trees of their fields: what changes one is not any byte but a number, a length, a part, and everything
 //! around it is written to fit, so that it gets past the door and into the branches behind it.
 
-use bytes::BytesMut;
-use coppice_client::wire::put_varint;
-
 use super::damage::{NUMBERS, damage};
 
 /// How a number is written.
@@ -436,8 +433,6 @@ fn varint(rest: &mut &[u8]) -> u64 {
     let mut reader = coppice_client::wire::Reader::new(rest);
     let value = reader.varint().expect("a varint");
     *rest = reader.rest();
-    let mut again = BytesMut::new();
-    put_varint(&mut again, value);
     value
 }
 
