@@ -84,6 +84,12 @@ pub enum Event {
     Mend { side: u32, one_way: bool },
     /// One node hears another one again.
     MendPair { to: usize, from: usize },
+    /// A node connects to another one.
+    Greets { node: usize, life: u64, to: usize },
+    /// A process has waited for the word of the others for long enough.
+    Vetted { node: usize, life: u64 },
+    /// The copy of a disk takes its place.
+    PutBack { node: usize },
     /// A slow or full disk is well again.
     DiskWell { node: usize },
 }
@@ -104,6 +110,8 @@ impl Event {
             | Event::Vigil { node, life }
             | Event::MapTold { node, life, .. }
             | Event::Drive { node, life, .. }
+            | Event::Greets { node, life, .. }
+            | Event::Vetted { node, life }
             | Event::View { node, life, .. } => Some((node, life)),
             _ => None,
         }

@@ -230,6 +230,18 @@ pub enum Kind {
         /// How long.
         length: Nanos,
     },
+    /// A node's process ends, its disk is copied, and it goes on; later the copy takes the place of the disk, until
+    /// somebody says so.
+    Copy {
+        /// Which.
+        who: Target,
+        /// The node goes on for so long at least.
+        after: Nanos,
+        /// It is down for so long each time.
+        down: Nanos,
+        /// All other nodes start anew before the copy does.
+        others_restart: bool,
+    },
     /// All connections of clients to a node break.
     HangUp {
         /// Which.
@@ -281,7 +293,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 31] = [
+pub const KINDS: [&str; 32] = [
     "crash",
     "crash-all",
     "pause",
@@ -313,6 +325,7 @@ pub const KINDS: [&str; 31] = [
     "leave",
     "resize",
     "checkpoint-error",
+    "copy",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -323,9 +336,14 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         if random.below(2) == 0 {
             continue;
         }
+        // Nodes greet each other only where there are copies, so most runs have none. Of a single voter's copy nobody
+        // can know.
+        if *name == "copy" && (plan.replicas < 3 || random.below(4) > 0) {
+            continue;
+        }
         let rare = match *name {
             "crash-all" | "isolate" | "upset" | "rot" | "sever" | "limits" | "belated" => 8,
-            "trap" | "return" => 2,
+            "trap" | "return" | "copy" => 2,
             "join" | "leave" | "resize" => 4,
             _ => 1,
         };
@@ -364,8 +382,9 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         }
     }
     faults.extend(leaderless(plan));
-    // One disk of each group may be damaged, not two.
-    let damage: [fn(&Kind) -> bool; 3] = [
+    // One disk of each group may be damaged or forget something, not two.
+    let damage: [fn(&Kind) -> bool; 4] = [
+        |kind| matches!(kind, Kind::Copy { .. }),
         |kind| matches!(kind, Kind::Wipe { .. }),
         |kind| matches!(kind, Kind::RotLog { .. }),
         |kind| matches!(kind, Kind::Rot { .. }),
@@ -429,6 +448,12 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
             batch_bytes_max: 1 << (4 + random.below(18)),
             window: 1 << random.below(8),
             window_bytes_max: 1 << (6 + random.below(21)),
+        },
+        31 => Kind::Copy {
+            who,
+            after: length(random, 3_000 * MS),
+            down: length(random, 1_000 * MS),
+            others_restart: random.below(2) == 0,
         },
         30 => Kind::CheckpointError { who, after: random.below(12) as u64 },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },

@@ -15,6 +15,7 @@
 //! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
 //! | `net`, `damage` | messages on their way, and damaged there |
 //! | `faults`, `stories`, `traps` | what goes wrong, and what together; what waits for its moment |
+//! | `copies` | disks put back as they were, and what nodes know of each other's lives |
 //! | `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
 //! | `queries` | queries over several partitions: the coordinator, letters, parts |
@@ -32,6 +33,7 @@ mod ailments;
 pub mod cli;
 mod clients;
 mod control;
+mod copies;
 mod damage;
 mod doors;
 mod driver;

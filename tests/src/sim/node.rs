@@ -17,6 +17,7 @@ use coppice_server::snapshot::SavedBorders;
 use coppice_server::vigil::{Heard, Vigil};
 
 use super::control::Control;
+use super::copies::Lives;
 use super::damage;
 use super::events::Event;
 use super::marks::Marks;
@@ -102,6 +103,8 @@ pub struct Node {
     pub has_rotten_log: bool,
     /// It is a process that waits to be told which node it is.
     pub is_new: bool,
+    /// Which lives of the others it has met, and what they make of its own.
+    pub lives: Lives,
     /// Its clock.
     pub clock: Clock,
     /// It does nothing until then.
@@ -147,6 +150,7 @@ impl Node {
             is_lost: false,
             is_rotten: false,
             has_rotten_log: false,
+            lives: Lives::default(),
             clock,
             paused_until: 0,
             doom: None,
@@ -177,6 +181,7 @@ impl Node {
         self.gathers = Gathers::new(0);
         self.leaders.clear();
         self.limits = None;
+        self.lives.forget();
     }
 
     /// Whether a process can be started on it.
@@ -205,6 +210,10 @@ impl World {
         if host.replica.is_out_of_patience() {
             self.reached.note("replica: reads what is decided, for nothing gets decided");
         }
+        if self.is_silent(node) {
+            effects.retain(|effect| !matches!(effect, Effect::Send { .. }));
+        }
+        let host = &self.nodes[node].hosts[&group];
         let rollbacks = host.replica.executor().counters().rollbacks - rollbacks;
         self.reached.add("executor: takes back what it ran ahead", rollbacks);
         effects.iter().for_each(|effect| self.reached.effect(effect));
@@ -296,6 +305,9 @@ impl World {
         let Some(host) = self.nodes[node].hosts.get(&group) else { return };
         let Some(&place) = host.nodes.get(&to) else { return };
         let from = host.me;
+        if !self.may_say(node, place) {
+            return;
+        }
         let [first, copy] = self.net.send(node, place);
         if let Some(random) = self.net.damages() {
             // The connection ends there, and what was on it is lost.

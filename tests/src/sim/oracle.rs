@@ -14,6 +14,7 @@ use coppice_server::machine::Machine;
 use coppice_server::machine::shard::Shard;
 use coppice_server::replica::{Effect, QueryPart};
 
+use super::copies::Aside;
 use super::groups::Group;
 use super::known::{Known, decided_by};
 use super::ledger::Ledger;
@@ -40,6 +41,8 @@ pub struct Oracle {
     /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted, of one node at
     /// most. They wait for that of another one.
     rotten: BTreeSet<(PartitionId, ReplicaId)>,
+    /// Nodes that run on copies of their disks: what they write there counts for nobody.
+    pub copies: BTreeSet<usize>,
     /// What the logs come to, by a model.
     pub ledger: Ledger,
 }
@@ -120,7 +123,9 @@ impl Oracle {
             Record::Accept { instance, ballot, .. } => {
                 known.promised = known.promised.max(*ballot);
                 known.accepted.insert(*instance, *ballot);
-                self.vote(id.0, id.1, *instance, *ballot);
+                if !self.copies.contains(&node) {
+                    self.vote(id.0, id.1, *instance, *ballot);
+                }
             }
             Record::Learned { instance, .. } => _ = known.learned.insert(*instance),
             Record::Decided { .. } | Record::Lease { .. } => {}
@@ -137,6 +142,20 @@ impl Oracle {
         self.lost.extend(self.known.iter().filter(|(_, known)| known.node == node).map(|(id, _)| *id));
         self.known.retain(|_, known| known.node != node);
         self.ids.retain(|(of, _), _| *of != node);
+    }
+
+    /// A copy takes the place of a node's disk: what is known of the replicas there is kept until that comes back.
+    pub fn set_aside(&mut self, node: usize) -> Aside {
+        let known = self.known.extract_if(.., |_, known| known.node == node).collect();
+        let ids = self.ids.extract_if(.., |(of, _), _| *of == node).collect();
+        Aside { known, ids }
+    }
+
+    /// The disk of a node is back.
+    pub fn put_back(&mut self, node: usize, aside: Aside) {
+        self.set_aside(node);
+        self.known.extend(aside.known);
+        self.ids.extend(aside.ids);
     }
 
     fn vote(&mut self, group: PartitionId, replica: ReplicaId, instance: Instance, ballot: Ballot) {
@@ -181,7 +200,9 @@ impl Oracle {
                         let what = format!("n{node}.{group} finds another batch at {instance} than that of {ballot}");
                         return broken("I2 vote changed", what);
                     }
-                    self.vote(group, replica, *instance, *ballot);
+                    if !self.copies.contains(&node) {
+                        self.vote(group, replica, *instance, *ballot);
+                    }
                 }
                 Record::Learned { instance, batch, .. } => {
                     now.slots.insert(*instance, batch.clone());

@@ -128,6 +128,7 @@ impl World {
         self.healed = true;
         self.net.heal();
         self.traps.clear();
+        self.end_copies();
         self.clients.iter_mut().for_each(Client::comes_back);
         if self.plan.minority_down {
             // A disk that was lost is as good as a node that stays down, and so is one with damage.

@@ -42,6 +42,7 @@ pub(super) enum Purpose {
     Escape,
     Collects,
     Gathers,
+    Copies,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.

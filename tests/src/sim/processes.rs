@@ -90,6 +90,7 @@ impl World {
         // The step in which the process before it ended may have written there once more.
         self.nodes[node].forget();
         self.nodes[node].up = true;
+        self.begin_greeting(node);
         let life = self.nodes[node].life;
         let mut starts = Vec::new();
         for (group, replay) in replay.groups {
@@ -117,6 +118,7 @@ impl World {
             let first = self.random.below(LOOK as usize) as Nanos;
             self.schedule(self.now + first, Event::Look { node, life });
             self.begin_vigil(node);
+            self.greet_all(node);
         }
     }
 

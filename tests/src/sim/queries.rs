@@ -249,6 +249,9 @@ impl World {
 
     fn send_letter(&mut self, node: usize, to: Vec<usize>, letter: Letter) {
         for to in to {
+            if !self.may_say(node, to) {
+                continue;
+            }
             let [first, copy] = if to == node { [Some(0), None] } else { self.net.send(node, to) };
             if let Some(random) = self.net.damages().filter(|_| to != node) {
                 let refused = damage::refused(&damage::of_letter(&letter), random);

@@ -282,6 +282,7 @@ impl Reached {
             Kind::CheckpointError { .. } => self.note("fault: I/O error of a checkpoint"),
             Kind::FullDisk { .. } => self.note("fault: full disk"),
             Kind::Wipe { .. } => self.note("fault: disk lost"),
+            Kind::Copy { .. } => self.note("fault: a disk is copied"),
             Kind::HangUp { .. } => self.note("fault: clients are hung up on"),
             Kind::Sever { .. } => self.note("fault: leader and its group do not hear each other"),
             Kind::Absent { .. } => self.note("fault: a client reaches no node"),

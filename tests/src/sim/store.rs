@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use coppice_btree::Capacity;
 use coppice_ordering::Instance;
+use coppice_server::datadir::claim::Claim;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{self, Found, Progress};
 use coppice_server::log::segment::Drawn;
@@ -90,6 +91,10 @@ pub struct Store {
     checkpoint_random: Random,
     /// Draws what each start draws.
     start_random: Random,
+    /// What the newest start says of its log.
+    claim: Option<Claim>,
+    /// The lives of all starts, oldest first.
+    lives: Vec<u64>,
 }
 
 fn drawn(random: &mut Random) -> Drawn {
@@ -128,7 +133,44 @@ impl Store {
             checkpoints: Checkpoints::default(),
             checkpoint_random: random(plan.seed, Purpose::Checkpoints, node as u64),
             start_random,
+            claim: None,
+            lives: Vec::new(),
         }
+    }
+
+    /// A copy of the disk, while no process uses it; none: one does.
+    pub fn copy(&self, seed: u64) -> Option<Store> {
+        if self.engine.is_some() || !self.waiting.is_empty() {
+            return None;
+        }
+        let node = u64::from(self.identity.node.0);
+        Some(Store {
+            disk: Platter(Rc::new(RefCell::new(self.disk.0.borrow().clone()))),
+            engine: None,
+            waiting: Vec::new(),
+            writing: None,
+            checkpoints: self.checkpoints.clone(),
+            checkpoint_random: self.checkpoint_random.clone(),
+            // Its starts draw other lives.
+            start_random: random(seed, Purpose::Starts, 1_000 + node),
+            lives: self.lives.clone(),
+            ..*self
+        })
+    }
+
+    /// What a process says of its log; none: it has not opened it.
+    pub fn claim(&self) -> Option<Claim> {
+        self.claim
+    }
+
+    /// The lives of all starts that opened this disk, or the one that it is a copy of.
+    pub fn lives(&self) -> &[u64] {
+        &self.lives
+    }
+
+    /// How far its log is durable.
+    pub fn durable_lsn(&self) -> u64 {
+        self.engine.as_ref().map_or(0, |engine| engine.core().durable())
     }
 
     /// This start's incarnation.
@@ -161,6 +203,9 @@ impl Store {
         let opened = found.open(self.disk.clone(), drawn(&mut self.start_random), self.geometry, false);
         self.disk.0.borrow_mut().cut_at = None;
         let Ok(engine) = opened else { return Ok(None) };
+        let (life, past) = engine.core().lives();
+        self.claim = Some(Claim::new(identity.incarnation, life, past, engine.core().durable()));
+        self.lives.push(life);
         self.engine = Some(engine);
         self.identity = identity;
         self.checkpoints.open();

@@ -14,6 +14,7 @@ use coppice_server::sessions::SessionLimits;
 
 use super::account::Account;
 use super::clients::{Client, key};
+use super::copies::Copies;
 use super::doors::Line;
 use super::events::{Event, Scheduled};
 use super::faults::{Kind, Target};
@@ -90,6 +91,7 @@ pub struct World {
     pub limits: SessionLimits,
     pub net: Net,
     pub oracle: Oracle,
+    pub copies: Copies,
     pub tickets: Tickets,
     pub traps: Vec<Trap>,
     pub account: Account,
@@ -153,6 +155,7 @@ impl World {
             lines: BTreeMap::new(),
             next_line: 1,
             oracle: Oracle::default(),
+            copies: Copies::new(&plan),
             tickets: Tickets::default(),
             traps: Vec::new(),
             first_map: Arc::clone(&map),
@@ -242,6 +245,9 @@ impl World {
             Event::Start { node, life } => {
                 let each = &self.nodes[node];
                 if !each.up && each.life == life && each.may_start() && self.stays_down >> node & 1 == 0 {
+                    if self.waits_for_witnesses(node) {
+                        return self.schedule(self.now + 100 * MS, Event::Start { node, life });
+                    }
                     self.start(node);
                 }
             }
@@ -259,6 +265,9 @@ impl World {
             }
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
             Event::Settings { node, .. } => self.on_settings(node),
+            Event::Greets { node, to, .. } => self.on_greets(node, to),
+            Event::Vetted { node, .. } => self.on_vetted(node),
+            Event::PutBack { node } => self.on_put_back(node),
             Event::Look { node, .. } => self.look_around(node),
             Event::Vigil { node, .. } => self.keep_vigil(node),
             Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
@@ -428,6 +437,7 @@ impl World {
                 self.tune(PartitionId(group), batch_bytes_max, window, window_bytes_max);
             }
             Kind::Limits { sessions_max, expiry_instances } => self.set_limits(sessions_max, expiry_instances),
+            Kind::Copy { who, after, down, others_restart } => self.copy(who, (after, down), others_restart),
             Kind::HangUp { who } => self.hang_up(self.node_of(who)),
             Kind::Absent { client, length } => self.send_away(client, length),
             Kind::Trap { moment, crash, length } => self.set_trap(moment, crash, length),
