@@ -7,7 +7,7 @@ use coppice_server::request::Reply;
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 236] = [
+pub const NAMES: [&str; 243] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -25,6 +25,13 @@ pub const NAMES: [&str; 236] = [
     "fault: checkpoint rots",
     "fault: log rots",
     "fault: coordinator and leader do not hear each other",
+    "fault: a disk is copied",
+    "copy: made",
+    "copy: put in the place of the disk",
+    "copy: all others start anew before it does",
+    "copy: found out",
+    "copy: nobody can know, and it is taken away",
+    "vetting: a node that was not reached is not awaited",
     "fault: clients are hung up on",
     "fault: leader and its group do not hear each other",
     "fault: a client reaches no node",
