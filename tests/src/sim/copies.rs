@@ -4,8 +4,11 @@
 //! with such a fault only.
 //!
 //! The rule: a copy says nothing, from its start until it is found out. It holds where a node of its groups that met a
-//! life which the copy lacks can be asked. Where all such nodes are down or cut off when the copy starts, or its life
-//! was met by nobody, nobody can know: such a copy is taken away before it speaks.
+//! life which the copy lacks can be asked. Where all such nodes are down or cut off when the copy starts, nobody can
+//! know: such a copy is taken away before it speaks.
+//!
+//! A copy is put back only once every node has met a life that it lacks. A node that has not would write the copy's
+//! life down, and refuse the original from then on, whom only `coppice node replace` brings back.
 //!
 //! A copy beside the living node is not drawn: a place in the simulated network belongs to one process.
 
@@ -272,17 +275,17 @@ impl World {
         self.schedule(self.now + down + after, Event::PutBack { node });
     }
 
-    /// The copy takes the place of the disk, as soon as somebody knows a life that it lacks.
+    /// The copy takes the place of the disk, as soon as everybody knows a life that it lacks.
     pub fn on_put_back(&mut self, node: usize) {
         let Some(copied) = self.copies.copied.as_ref().filter(|_| !self.healed && self.nodes[node].may_start()) else {
             return;
         };
         let (down, others_restart) = (copied.down, copied.others_restart);
-        let awaited = self.awaited(node);
         let life = self.nodes[node].store.claim().map(|claim| claim.life);
         let met = |other: usize| life.is_some_and(|life| self.nodes[other].lives.met.contains(&(node, life)));
-        let known = self.nodes[node].up && awaited.iter().any(|id| met(id.0 as usize - 1));
-        if !known {
+        let knows = |other: usize| standing(own(node), &self.nodes[other].control.map).is_ok();
+        let others = || (0..self.nodes.len()).filter(|other| *other != node && knows(*other));
+        if !self.nodes[node].up || others().next().is_none() || !others().all(met) {
             return self.schedule(self.now + LOOK, Event::PutBack { node });
         }
         self.crash_process(node, down);
