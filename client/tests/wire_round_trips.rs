@@ -321,7 +321,7 @@ proptest! {
             2 => Refusal::Busy { retry_after: Duration::from_millis(number >> 33) },
             3 => Refusal::Full,
             4 => Refusal::SessionExpired,
-            5 => Refusal::TooLarge,
+            5 => Refusal::TooLarge { text },
             6 => Refusal::Denied { text },
             7 => Refusal::ShuttingDown,
             8 => Refusal::BadRequest { text },
@@ -568,4 +568,21 @@ fn control_messages_come_back_and_a_longer_one_of_the_future_is_understood() {
     };
     let body = postcard::to_stdvec(&reply).unwrap();
     assert_eq!(decode_control::<MapReply>(&body, "map"), Ok(reply));
+}
+
+/// Sessions opened behind packs that were refused kept the two megabytes of each pack in memory.
+#[test]
+fn a_small_frame_keeps_nothing_of_the_large_one_before_it() {
+    let (mut out, mut decoder) = (BytesMut::new(), FrameDecoder::default());
+    encode_frame(&mut out, Kind::Ping, 1, &vec![7; 1 << 20]);
+    encode_frame(&mut out, Kind::Ping, 2, b"small");
+    for chunk in out.chunks(64 << 10) {
+        decoder.space();
+        decoder.feed(chunk);
+    }
+    let mut next = || decoder.next_frame().expect("our own frames").expect("it is whole");
+    let (large, small) = (next().body, next().body);
+    drop((large, decoder));
+    let small = small.try_into_mut().expect("nobody else has it");
+    assert!(small.capacity() < 128 << 10, "{} bytes are kept for {}", small.capacity(), small.len());
 }

@@ -31,7 +31,7 @@ pub struct Executing {
 }
 
 /// The same for a node: a few milliseconds, which others wait for at most.
-pub const STEP_WORK_MAX: u64 = 16_384;
+pub const STEP_WORK_MAX: u64 = 4_096;
 
 /// Bytes of answers to batches that ran ahead of their decision; beyond, the next waits until some are decided.
 const AHEAD_ANSWER_BYTES_MAX: usize = 16 << 20;

@@ -68,7 +68,9 @@ pub enum Wanted {
 pub struct Residents {
     /// Replicas that run here.
     running: BTreeMap<PartitionId, ReplicaId>,
-    /// Replicas that were removed here: not started again (ordering.md 8).
+    /// Replicas that were removed here: not started again (ordering.md 8). One number for each group that operators
+    /// merged or moved away; nothing that a client sends adds to it. A group that has ended may not be dropped from it:
+    /// a parent that is behind executes its split yet.
     removed: BTreeMap<PartitionId, ReplicaId>,
     /// Replicas whose state must come from another node, or from a split executed again, before they run.
     healing: BTreeMap<PartitionId, Healing>,

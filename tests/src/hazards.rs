@@ -325,6 +325,8 @@ pub const OTHERS: &[&str] = &[
     // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.
     "sessions_unbounded",
     "answers_uncharged",
+    // A node whose memory or disk is full tells nobody: the others make it grow until it is killed (reliability.md ST10).
+    "fullness_untold",
     // A stale read finds what was taken back in the index of what is undecided (ordering.md 7).
     "overlay_survives_undo",
     // A join that was taken back still holds up what is decided below it (ordering.md 8).

@@ -320,7 +320,7 @@ impl Session {
             }
             Refusal::SessionExpired => self.on_session_expired(now, sent, effects),
             Refusal::SnapshotExpired => self.give_up(now, sent, Reason::Interrupted { last: None }, effects),
-            Refusal::TooLarge => self.give_up(now, sent, Reason::TooLarge, effects),
+            Refusal::TooLarge { .. } => self.give_up(now, sent, Reason::TooLarge, effects),
             Refusal::Denied { .. } if sent.has_several() => self.send_apart(now, sent, effects),
             Refusal::Denied { text } | Refusal::Unauthenticated { text } => {
                 self.give_up(now, sent, Reason::Denied(text), effects);

@@ -252,6 +252,10 @@ impl FrameDecoder {
         }
         self.buffer.advance(HEADER_BYTES);
         let body = self.buffer.split_to(length).freeze();
+        if length > self.buffer_bytes_max {
+            // A command of a few bytes that came in the buffer of a large frame would keep all of it in memory.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
         Ok(Some(Frame { kind, flags, stream, body }))
     }
 }

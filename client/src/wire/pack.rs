@@ -151,9 +151,9 @@ impl<'a> Pack<'a> {
         for at in 0..pack.count {
             let command = read_command(&mut reader, pack.eight, at == 0, &mut number, true)?;
             work = work.saturating_add(command.work());
-            if work > PACK_WORK_MAX {
-                return Err(limit("operations in a pack", u64::from(work / OPERATION_WORK), MANY_OPERATIONS_MAX));
-            }
+        }
+        if work > PACK_WORK_MAX {
+            return Err(limit("operations in a pack", u64::from(work / OPERATION_WORK), MANY_OPERATIONS_MAX));
         }
         reader.finish()?;
         if number == u64::MAX {

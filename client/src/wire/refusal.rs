@@ -38,8 +38,11 @@ pub enum Refusal {
     /// The session is not in the partition's table: nothing of the pack was executed by this sending. An earlier
     /// sending of the same numbers may have been.
     SessionExpired,
-    /// A key, value, command or frame is above its limit.
-    TooLarge,
+    /// A key, value, command, pack or frame is above its limit.
+    TooLarge {
+        /// Which limit, and what was found.
+        text: String,
+    },
     /// The user of this connection may not do it.
     Denied {
         /// What is missing.
@@ -106,6 +109,14 @@ impl Refusal {
         Refusal::BadRequest { text: error.to_string() }
     }
 
+    /// Of a message that is not one, or is above a limit: says what was wrong.
+    pub fn of_message(error: &WireError) -> Refusal {
+        match error {
+            WireError::Limit { .. } => Refusal::TooLarge { text: error.to_string() },
+            _ => Refusal::bad_request(error),
+        }
+    }
+
     /// Whether this sending certainly has no effect, now or later (reliability.md 1).
     pub fn is_sure(&self) -> bool {
         !matches!(self, Refusal::Deposed { .. })
@@ -116,6 +127,7 @@ impl Refusal {
         match self {
             Refusal::Denied { text }
             | Refusal::Unauthenticated { text }
+            | Refusal::TooLarge { text }
             | Refusal::BadRequest { text }
             | Refusal::Unavailable { text } => text,
             refusal => format!("refused: {refusal:?}"),
@@ -141,7 +153,7 @@ impl Refusal {
             }
             Refusal::Full => out.put_u8(FULL),
             Refusal::SessionExpired => out.put_u8(SESSION_EXPIRED),
-            Refusal::TooLarge => out.put_u8(TOO_LARGE),
+            Refusal::TooLarge { text } => put_text(out, TOO_LARGE, text),
             Refusal::Denied { text } => put_text(out, DENIED, text),
             Refusal::ShuttingDown => out.put_u8(SHUTTING_DOWN),
             Refusal::BadRequest { text } => put_text(out, BAD_REQUEST, text),
@@ -181,7 +193,7 @@ impl Refusal {
             BUSY => Refusal::Busy { retry_after: Duration::from_millis(u64::from(reader.varint_u32()?)) },
             FULL => Refusal::Full,
             SESSION_EXPIRED => Refusal::SessionExpired,
-            TOO_LARGE => Refusal::TooLarge,
+            TOO_LARGE => Refusal::TooLarge { text: text(&mut reader)? },
             DENIED => Refusal::Denied { text: text(&mut reader)? },
             SHUTTING_DOWN => Refusal::ShuttingDown,
             BAD_REQUEST => Refusal::BadRequest { text: text(&mut reader)? },

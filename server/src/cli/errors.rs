@@ -191,7 +191,7 @@ fn refused(refusal: &Refusal, context: &Context) -> Failure {
         Refusal::Denied { text } | Refusal::Unauthenticated { text } => Reason::Denied(one_line(text)),
         Refusal::Busy { .. } => Reason::Busy,
         Refusal::Full => Reason::Full,
-        Refusal::TooLarge => Reason::TooLarge,
+        Refusal::TooLarge { .. } => Reason::TooLarge,
         Refusal::NotLeader { .. } | Refusal::Deposed { .. } | Refusal::WrongPartition { .. } => Reason::NoLeader,
         Refusal::ShuttingDown | Refusal::SessionExpired | Refusal::SnapshotExpired | Refusal::Aborted { .. } => {
             Reason::TimedOut

@@ -188,7 +188,7 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
         Refusal::Unauthenticated { text: text() },
         Refusal::Busy { retry_after: Duration::ZERO },
         Refusal::Full,
-        Refusal::TooLarge,
+        Refusal::TooLarge { text: text() },
         Refusal::NotLeader { partition: PartitionId(0), hint: None },
         Refusal::Deposed { partition: PartitionId(0), hint: None },
         Refusal::ShuttingDown,

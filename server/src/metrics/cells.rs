@@ -30,14 +30,18 @@ const BUCKETS_MAX: usize = 21;
 pub(super) struct Scale {
     first: u32,
     last: u32,
+    /// The unit, for times; 0: it measures none.
+    nanos: u64,
 }
 
 /// 32 us to 16.8 s, in microseconds: below the cheapest flush of a disk, above every timeout of a client.
-pub(super) const SECONDS: Scale = Scale { first: 5, last: 24 };
+pub(super) const SECONDS: Scale = Scale { first: 5, last: 24, nanos: 1_000 };
+/// 78 us to 2.56 s: halves and doubles of the 10 ms that a step of a worker may take.
+pub(super) const STEPS: Scale = Scale { first: 0, last: 15, nanos: 10_000_000 >> 7 };
 /// 64 bytes to 2 MiB, the largest `batch_bytes_max`.
-pub(super) const BYTES: Scale = Scale { first: 6, last: 21 };
+pub(super) const BYTES: Scale = Scale { first: 6, last: 21, nanos: 0 };
 /// 1 to 65 536 commands or records.
-pub(super) const COUNT: Scale = Scale { first: 0, last: 16 };
+pub(super) const COUNT: Scale = Scale { first: 0, last: 16, nanos: 0 };
 
 impl Scale {
     const fn buckets(self) -> usize {
@@ -73,9 +77,9 @@ impl Histogram {
     }
 
     pub(super) fn observe_time(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.counts[self.scale.index(micros)].add(1);
-        self.sum.add(nanos(took));
+        let nanos = nanos(took);
+        self.counts[self.scale.index(nanos.div_ceil(self.scale.nanos))].add(1);
+        self.sum.add(nanos);
     }
 }
 
@@ -113,14 +117,14 @@ impl Total {
 
     /// Sum in seconds or in the unit itself.
     pub(super) fn sum(&self) -> f64 {
-        if self.scale == SECONDS { seconds(self.sum) } else { self.sum as f64 }
+        if self.scale.nanos > 0 { seconds(self.sum) } else { self.sum as f64 }
     }
 
     /// Upper bounds with the observations between this bound and the one before; the last bound is infinite.
     pub(super) fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = (self.scale.first..=self.scale.last).map(|exponent| {
-            let bound = (1u64 << exponent) as f64;
-            if self.scale == SECONDS { bound / 1e6 } else { bound }
+            let bound = 1u64 << exponent;
+            if self.scale.nanos > 0 { seconds(bound * self.scale.nanos) } else { bound as f64 }
         });
         bounds.chain([f64::INFINITY]).zip(self.counts)
     }
@@ -168,5 +172,14 @@ mod tests {
         assert_eq!(buckets.len(), 21);
         assert_eq!(total.count(), 5);
         assert!((total.sum() - 33.554_499).abs() < 1e-9);
+    }
+
+    #[test]
+    fn steps_have_a_bound_at_10_ms() {
+        let histogram = Histogram::new(STEPS);
+        [1, 9_999, 10_000, 10_001].map(|micros| histogram.observe_time(Duration::from_micros(micros)));
+        let total = Total::of([&histogram]).expect("one histogram");
+        let up_to = |bound: f64| total.buckets().filter(|(of, _)| *of <= bound).map(|(_, count)| count).sum::<u64>();
+        assert_eq!((up_to(0.005), up_to(0.01), total.buckets().count()), (1, 3, 17));
     }
 }

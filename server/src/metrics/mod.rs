@@ -22,7 +22,7 @@ pub use names::{
     CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
 
-use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, nanos};
+use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, STEPS, nanos};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -151,6 +151,7 @@ struct ShardCells {
     letters: Cell,
     stage_busy_nanos: [Cell; Stage::COUNT],
     worker_step_seconds: Histogram,
+    worker_processor_seconds: Histogram,
     queue_depth: [Cell; Queue::COUNT],
     busy: [Cell; Queue::COUNT],
 }
@@ -171,7 +172,8 @@ impl ShardCells {
             tickets_in_flight: Cell::default(),
             letters: Cell::default(),
             stage_busy_nanos: Default::default(),
-            worker_step_seconds: Histogram::new(SECONDS),
+            worker_step_seconds: Histogram::new(STEPS),
+            worker_processor_seconds: Histogram::new(STEPS),
             queue_depth: Default::default(),
             busy: Default::default(),
         }
@@ -239,9 +241,10 @@ impl Shard {
         self.0.stage_busy_nanos[stage.index()].add(nanos(took));
     }
 
-    /// The thread did nothing else for so long.
-    pub fn worker_step(&self, took: Duration) {
+    /// The thread did nothing else for so long, and its processor worked on it for so long.
+    pub fn worker_step(&self, took: Duration, worked: Duration) {
         self.0.worker_step_seconds.observe_time(took);
+        self.0.worker_processor_seconds.observe_time(worked);
     }
 
     /// Entries now in this thread's queue.

@@ -188,6 +188,8 @@ metrics! {
          batches were executed counts as execute.";
     WorkerStepSeconds => "worker_step", Histogram, Seconds, None,
         "Time that a worker spent in one go, from when it took up something until it could look at something else.";
+    WorkerProcessorSeconds => "worker_processor", Histogram, Seconds, None,
+        "Processor time in one such go: a busy machine runs others in the middle of it.";
     QueueDepth => "queue_depth", Gauge, None, Queue,
         "Entries waiting in a queue.";
     Busy => "busy", Counter, None, Queue,

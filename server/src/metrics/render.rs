@@ -78,6 +78,7 @@ impl Family<'_> {
             }),
             Metric::GateWaitSeconds => self.histogram(&[], shards.iter().map(|s| &s.gate_wait_seconds)),
             Metric::WorkerStepSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_step_seconds)),
+            Metric::WorkerProcessorSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_processor_seconds)),
             Metric::TicketSeconds => self.histogram(&[], shards.iter().map(|s| &s.ticket_seconds)),
             Metric::TicketsInFlight => self.value(&[], sum(shards, |shard| &shard.tickets_in_flight)),
             Metric::Letters => self.value(&[], sum(shards, |shard| &shard.letters)),

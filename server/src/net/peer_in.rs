@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::{peer, peer_frame};
 use crate::control::RETIRE_WITHIN;
 use crate::multicast::letter;
-use crate::shard::Shard;
+use crate::shard::{Shard, TURN_TIME_MAX};
 
 /// How often it is asked whether the connection began with certificates that have been replaced.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -74,14 +74,18 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, (node, life): (NodeId, u64), mut s
                 return;
             }
         }
-        let (begun, stepped) = (Clock::now(), shard.borrow().stepped());
-        let handed = hand_on(&shard, node, &mut decoder);
+        let (begun, stepped) = (shard.borrow().step_begins(), shard.borrow().stepped());
+        let (handed, more) = hand_on(&shard, node, &mut decoder, begun);
         shard.borrow().received(begun, stepped);
         match handed {
             Handed::Bad => return,
             Handed::All => {}
             Handed::Asked if stream.write_all(&peer_frame::frame(peer_frame::ECHO, &[])).await.is_err() => return,
             Handed::Asked => {}
+        }
+        if more {
+            tokio::task::yield_now().await;
+            continue;
         }
         if stream.readable().await.is_err() {
             return;
@@ -103,21 +107,26 @@ enum Handed {
     Bad,
 }
 
-fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> Handed {
+/// Hands on what was read, and what came of it; and whether there is more of it: that has taken time since `begun`, and
+/// others have their turn.
+fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder, begun: Clock) -> (Handed, bool) {
     let mut handed = Handed::All;
     loop {
+        if begun.elapsed() > TURN_TIME_MAX {
+            return (handed, true);
+        }
         let frame = match decoder.next_frame() {
             Ok(Some(frame)) => frame,
-            Ok(None) => return handed,
+            Ok(None) => return (handed, false),
             Err(error) => {
                 tracing::warn!(%node, %error, "bytes of a peer are no frames; its connection is closed");
-                return Handed::Bad;
+                return (Handed::Bad, false);
             }
         };
         if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
             let reason = super::rpc::refusal_text(&frame.body);
             tracing::warn!(%node, %reason, "another node refuses this one");
-            return Handed::Bad;
+            return (Handed::Bad, false);
         }
         if frame.kind == peer_frame::DURABLE
             && let Some(lsn) = frame.body.first_chunk()
@@ -147,12 +156,12 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder) -> 
             }
             _ => {
                 tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
-                return Handed::Bad;
+                return (Handed::Bad, false);
             }
         };
         if let Err(error) = read {
             tracing::warn!(%node, %error, "a peer's message cannot be read; its connection is closed");
-            return Handed::Bad;
+            return (Handed::Bad, false);
         }
     }
 }

@@ -11,7 +11,7 @@ mod state;
 mod secured;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
@@ -20,18 +20,19 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, CommandRefusal, CommandsRequest, Completed, Frame, FrameDecoder, Kind, PackReply, PartitionId,
-    Refusal as Refused, Request as Asked,
+    ClientId, CommandsRequest, Completed, Frame, FrameDecoder, Kind, PackReply, PartitionId, Refusal as Refused,
+    Request as Asked,
 };
 use coppice_ordering::Time;
 use tokio::sync::Notify;
 
 pub use self::secured::turn_away;
+use self::state::{Large, ReadAnswer};
 use super::arriving::Arriving;
 use super::eviction::Candidate;
 use super::outbox::Outbox;
 use super::progress::Progress;
-use super::streams::Streams;
+use super::streams::{Slice, Streams};
 use super::translate;
 use crate::access::{Credentials, Rights};
 use crate::cost::{Account, Charge, ClientBytes};
@@ -46,12 +47,21 @@ pub use door::{STRANGERS_MAX, may_give};
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
 
-/// Work of frames that a connection has taken in one go, a key or a [`FRAME_BYTES`] each; beyond, others have their
-/// turn.
+/// Work of frames that a connection has taken as soon as they are read, a key or a [`FRAME_BYTES`] each. For the rest of
+/// what was read connections wait for each other: one slice of one of them between two looks at all sockets.
+const FIRST_WORK: usize = 1_024;
+
+/// Work of such a slice.
 const SLICE_WORK: usize = 4_096;
 
 /// Bytes of a frame that cost as much to decode as a key to read.
 const FRAME_BYTES: usize = 64;
+
+/// Bytes of an answer that cost as much to find.
+const ANSWER_BYTES: u64 = 1_024;
+
+/// An entry of the log of fewer bytes is copied out of the buffer in which it was received.
+const ALONE_BYTES_MAX: usize = 1_024;
 
 /// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
 const PARTS_MAX: usize = 4_096;
@@ -116,6 +126,8 @@ struct State {
     /// Answers of this turn, framed together at its end.
     answers: Vec<(u32, Bytes)>,
     answers_bytes: usize,
+    /// Answers that are written when there is time and room for them.
+    large: VecDeque<(u32, Large)>,
     /// What the largest answers to packs took of late: what the next one is expected to take.
     expects: usize,
     account: Account,
@@ -150,6 +162,7 @@ impl Connection {
             outbox: Outbox::default(),
             answers: Vec::new(),
             answers_bytes: 0,
+            large: VecDeque::new(),
             expects: 0,
             unread: account.charge(0),
             unread_bytes: 0,
@@ -186,7 +199,7 @@ impl Connection {
     /// What it is to a newcomer that finds no place, if it has nothing in flight.
     pub fn candidate(&self) -> Option<Candidate> {
         let state = self.state.borrow();
-        let replies = state.outbox.is_empty() && state.answers.is_empty();
+        let replies = state.outbox.is_empty() && state.answers.is_empty() && state.large.is_empty();
         let idle = state.waiting.is_empty() && state.ranges.is_empty() && state.parts.is_empty() && !state.closing;
         let idle = idle && replies && self.control.get() == 0;
         idle.then(|| Candidate { id: self.id, greeted: state.client.is_some(), heard: self.heard.get() })
@@ -221,13 +234,7 @@ impl Connection {
                 state.push_answer(stream, answer);
             }
             Reply::Read { instance, values, left_out, charge } => {
-                let mut out = BytesMut::new();
-                let mut answer = PackReply::read(&mut out, group, instance.0, 0);
-                values.iter().for_each(|value| answer.value(value.as_deref()));
-                (0..left_out).for_each(|_| answer.refused(CommandRefusal::Later));
-                let answer = answer.finish_split();
-                state.push_answer(stream, answer);
-                drop(charge);
+                state.push_read(stream, ReadAnswer { group, instance: instance.0, values, left_out, _charge: charge });
             }
             Reply::Validated { instance, unchanged } => {
                 let mut out = BytesMut::new();
@@ -282,12 +289,12 @@ impl Connection {
         InWait { replies: state.outbox.waiting(), scans: state.ranges.len(), inflight: state.waiting.len() }
     }
 
-    /// Writes what the turn has queued, as far as the socket takes it.
-    pub fn flush(&self) {
+    /// Writes what the turn has queued, as far as the socket takes it; what takes time to make as far as `slice` goes.
+    pub fn flush(&self, slice: &mut Slice) {
         self.dirty.set(false);
         let mut state = self.state.borrow_mut();
         state.frame_answers();
-        let more = state.pump_ranges();
+        let more = state.pump(slice);
         let written = state.outbox.write_to(&self.stream);
         state.settle();
         match written {
@@ -298,6 +305,17 @@ impl Connection {
                 self.bell.notify_one();
             }
         }
+    }
+
+    /// What its account is charged.
+    fn held_bytes(&self) -> u64 {
+        self.state.borrow().account.bytes()
+    }
+
+    /// Whether something is to be made that takes time.
+    fn may_pump(&self) -> bool {
+        let state = self.state.borrow();
+        !state.large.is_empty() || state.ranges.may_send() || state.parts.may_send()
     }
 
     fn has_ranges(&self) -> bool {
@@ -346,10 +364,10 @@ impl Connection {
 
 /// Serves `connection` until it ends.
 pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
-    let (limits, handshake, draining) = {
+    let (limits, handshake, draining, slices) = {
         let shard = shard.borrow();
         let config = &shard.shared.config;
-        (config.limits.clone(), config.handshake_timeout, std::sync::Arc::clone(&shard.shared))
+        (config.limits.clone(), config.handshake_timeout, Arc::clone(&shard.shared), Rc::clone(&shard.slices))
     };
     let deadline = tokio::time::sleep(handshake);
     tokio::pin!(deadline);
@@ -359,18 +377,21 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     loop {
         if decoder.has_frame() && connection.may_read(&limits) {
             // The rest of what was read, behind what others have to do.
+            let _turn = slices.acquire().await;
             tokio::task::yield_now().await;
-            take_frames(&shard, &connection, &mut decoder, &limits);
+            let begun = shard.borrow().step_begins();
+            take_frames(&shard, &connection, &mut decoder, &limits, SLICE_WORK);
+            shard.borrow().step_ends(begun);
             arriving.set(decoder.held_bytes());
         }
         let waits = arriving.must_wait();
         let (pending, finished, greeted, unread) = {
             let state = connection.state.borrow();
-            let idle = state.waiting.is_empty() && state.answers.is_empty();
+            let idle = state.waiting.is_empty() && state.answers.is_empty() && state.large.is_empty();
             let leaves = draining.is_draining() || (state.retiring && state.parts.is_empty());
             let sends = state.ranges.may_send() || state.parts.may_send();
             let unsent = !state.outbox.is_empty() || connection.stream.is_unsent();
-            let pending = unsent || (sends && draining.may_scan(state.scan_bytes));
+            let pending = unsent || !state.large.is_empty() || (sends && draining.may_scan(state.scan_bytes));
             let finished = !unsent && (state.closing || (leaves && idle));
             (pending, finished, state.client.is_some(), unsent)
         };
@@ -385,7 +406,15 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
             () = connection.bell.notified() => {}
             ready = connection.stream.writable(), if pending => {
                 if ready.is_err() { break }
-                connection.flush();
+                if connection.may_pump() {
+                    let _turn = slices.acquire().await;
+                    tokio::task::yield_now().await;
+                    let begun = shard.borrow().step_begins();
+                    connection.flush(&mut Slice::default());
+                    shard.borrow().step_ends(begun);
+                } else {
+                    connection.flush(&mut Slice::default());
+                }
                 tokio::task::yield_now().await;
             }
             ready = connection.stream.readable(), if !waits && may_read => {
@@ -430,7 +459,7 @@ fn receive(
     decoder: &mut FrameDecoder,
     limits: &crate::config::Limits,
 ) -> bool {
-    let begun = Clock::now();
+    let begun = shard.borrow().step_begins();
     let stepped = shard.borrow().stepped();
     match connection.stream.read(decoder.space()) {
         Ok(0) => return false,
@@ -438,24 +467,27 @@ fn receive(
         Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
     }
     connection.heard.set(begun);
-    take_frames(shard, connection, decoder, limits);
+    take_frames(shard, connection, decoder, limits, FIRST_WORK);
     shard.borrow().received(begun, stepped);
     true
 }
 
-/// Hands on frames that are there, as far as the connection has room for their requests, one slice at most.
+/// Hands on frames that are there, as far as the connection has room for their requests, so much work at most.
 fn take_frames(
     shard: &RefCell<Shard>,
     connection: &Rc<Connection>,
     decoder: &mut FrameDecoder,
     limits: &crate::config::Limits,
+    work_max: usize,
 ) {
     let mut work = 0;
-    while work < SLICE_WORK && connection.may_read(limits) {
+    while work < work_max && connection.may_read(limits) {
         match decoder.next_frame() {
             Ok(Some(frame)) => {
                 work += 1 + frame.body.len() / FRAME_BYTES;
+                let held = connection.held_bytes();
                 handle(shard, connection, frame);
+                work += (connection.held_bytes().saturating_sub(held) / ANSWER_BYTES) as usize;
             }
             Ok(None) => break,
             Err(error) => {
@@ -484,7 +516,14 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
     let bytes = frame.body.len();
     let asked = match Asked::decode(&frame) {
         Ok(asked) => asked,
-        Err(error) => return refuse_and_close(shard, connection, frame.stream, Refused::bad_request(&error)),
+        Err(error) => {
+            let refusal = Refused::of_message(&error);
+            if greeted && matches!(refusal, Refused::TooLarge { .. }) {
+                // The frame was whole, and what is behind it is another one.
+                return put(shard, connection, |out| refusal.encode(out, frame.stream));
+            }
+            return refuse_and_close(shard, connection, frame.stream, refusal);
+        }
     };
     if !connection.is_allowed(shard, frame.stream, &asked) {
         return;
@@ -525,12 +564,14 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Commands(commands) => {
             let (op, grows) = translate::pack_op(&commands);
             let CommandsRequest { entry, count, work, .. } = commands;
-            let request = Request::Pack { entry, commands: count, work, grows, owner: connection.owner() };
+            let request =
+                Request::Pack { entry: alone(entry), commands: count, work, grows, owner: connection.owner() };
             (commands.partition, op, request)
         }
         Asked::OpenSession(open) => {
             // While users are asked who they are a session is its user's, not that of who the client says it is.
-            let entry = connection.owner().map_or(open.entry, |owner| crate::entry::open(ClientId(owner), open.nonce));
+            let entry =
+                connection.owner().map_or(alone(open.entry), |owner| crate::entry::open(ClientId(owner), open.nonce));
             (open.partition, Op::Open, Request::Open { entry })
         }
         Asked::Read(read) => {
@@ -555,6 +596,11 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
     if let Some((origin, _)) = admit(shard, connection, frame.stream, op, bytes) {
         shard.borrow_mut().request(group, origin, request);
     }
+}
+
+/// What is logged stays in memory for long: a few bytes must not keep the buffer in which they were received.
+fn alone(entry: Bytes) -> Bytes {
+    if entry.len() < ALONE_BYTES_MAX { Bytes::copy_from_slice(&entry) } else { entry }
 }
 
 /// Notes that `stream` waits for an answer, unless there is no room for its request.

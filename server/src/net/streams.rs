@@ -19,13 +19,37 @@ pub struct Streams<K> {
     last: Option<K>,
 }
 
-/// What may be made in one go.
-#[derive(Clone, Copy, Debug)]
-pub struct PumpRoom {
-    /// Until so many bytes wait to be written.
-    pub bytes_max: usize,
-    /// Until so many pairs were walked over.
-    pub pairs_max: u64,
+/// Bytes of chunks and large answers that are made in one go: a quarter of a millisecond, and no chunk is larger.
+const SLICE_BYTES: usize = 256 << 10;
+
+/// Pairs that ranges walk over in one go: a quarter of a millisecond.
+const SLICE_PAIRS: u64 = 16_384;
+
+/// What may yet be made in one go, for one connection or for many.
+#[derive(Debug)]
+pub struct Slice {
+    /// Bytes.
+    pub bytes: usize,
+    /// Pairs that are walked over.
+    pub pairs: u64,
+}
+
+impl Default for Slice {
+    fn default() -> Slice {
+        Slice { bytes: SLICE_BYTES, pairs: SLICE_PAIRS }
+    }
+}
+
+impl Slice {
+    /// Four times as much: what all connections together have at the end of a turn, before each has its own.
+    pub fn of_turn() -> Slice {
+        Slice { bytes: 4 * SLICE_BYTES, pairs: 4 * SLICE_PAIRS }
+    }
+
+    /// Whether there is nothing left.
+    pub fn is_spent(&self) -> bool {
+        self.bytes == 0 || self.pairs == 0
+    }
 }
 
 impl<K> Default for Streams<K> {
@@ -80,28 +104,30 @@ impl<K: Copy + Ord> Streams<K> {
         old
     }
 
-    /// Makes a chunk of each that has credit, as far as there is room in `outbox` and time, in frames of the stream
-    /// that `stream_of` says, and tells `ended` which of them that was the end of; `true` if there is more to make.
+    /// Makes a chunk of each that has credit, while less than `bytes_max` waits in `outbox` and as far as `slice` goes,
+    /// in frames of the stream that `stream_of` says, and tells `ended` which of them that was the end of; `true` if
+    /// there is more to make.
     pub fn pump(
         &mut self,
-        (outbox, room): (&mut Outbox, PumpRoom),
+        (outbox, bytes_max): (&mut Outbox, usize),
+        slice: &mut Slice,
         stream_of: impl Fn(K) -> u32,
         mut ended: impl FnMut(K),
     ) -> bool {
-        let mut pairs = 0;
         let mut send = |name: K, job: &mut RangeJob, outbox: &mut Outbox| {
             let mut last = false;
-            let before = job.pairs();
+            let (pairs, bytes) = (job.pairs(), outbox.bytes());
             outbox.append(|out| last = job.send(stream_of(name), out));
-            pairs += (job.pairs() - before).max(MIN_PAIRS);
+            slice.pairs = slice.pairs.saturating_sub((job.pairs() - pairs).max(MIN_PAIRS));
+            slice.bytes = slice.bytes.saturating_sub(outbox.bytes().saturating_sub(bytes));
             if last {
                 ended(name);
             }
-            (last, pairs < room.pairs_max)
+            (last, !slice.is_spent())
         };
         let mut goes_on = true;
         for name in self.turns() {
-            if outbox.bytes() >= room.bytes_max || !goes_on {
+            if outbox.bytes() >= bytes_max || !goes_on {
                 return true;
             }
             let Some(job) = self.begun.get_mut(&name) else { continue };
@@ -111,7 +137,7 @@ impl<K: Copy + Ord> Streams<K> {
                 self.begun.remove(&name);
             }
         }
-        while outbox.bytes() < room.bytes_max
+        while outbox.bytes() < bytes_max
             && goes_on
             && let Some((name, mut job)) = self.fresh.pop_front()
         {
@@ -189,8 +215,8 @@ mod tests {
     }
 
     fn pump(parts: &mut Streams<(u32, PartitionId)>, outbox: &mut Outbox, bytes_max: usize) -> bool {
-        let room = PumpRoom { bytes_max, pairs_max: u64::MAX };
-        parts.pump((outbox, room), |(query, _)| query, |_| {})
+        let mut slice = Slice { bytes: usize::MAX, pairs: u64::MAX };
+        parts.pump((outbox, bytes_max), &mut slice, |(query, _)| query, |_| {})
     }
 
     /// 768 ranges that were only counted took 50 million pairs in one go, and the worker stood still for as long.
@@ -199,16 +225,15 @@ mod tests {
         let (mut ranges, mut outbox, mut ended) = (Streams::default(), Outbox::default(), Vec::new());
         let tree = tree(MANY);
         (0..50_u32).for_each(|name| ranges.add(name, of_tree(&tree, 1, true)));
-        let room = PumpRoom { bytes_max: 1 << 30, pairs_max: 16_384 };
         let mut goes = 1;
-        while ranges.pump((&mut outbox, room), |name| name, |name| ended.push(name)) {
+        while ranges.pump((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |name| ended.push(name)) {
             goes += 1;
         }
         assert!(goes > 50 * MANY / 20_480, "{goes} goes");
         assert_eq!((ended.len(), frames(&mut outbox).len(), ranges.is_empty()), (50, 50, true));
         // What has nothing to walk over costs something all the same.
         (0..1_000).for_each(|name| ranges.add(name, job(1, 0)));
-        assert!(ranges.pump((&mut outbox, room), |name| name, |_| {}));
+        assert!(ranges.pump((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |_| {}));
     }
 
     #[test]
@@ -252,8 +277,8 @@ mod tests {
         for (name, job) in [(5, job(1, 3)), (2, job(1, MANY)), (7, job(0, 1))] {
             ranges.add(name, job);
         }
-        let room = PumpRoom { bytes_max: 1 << 30, pairs_max: u64::MAX };
-        assert!(!ranges.pump((&mut outbox, room), |name| name, |name| ended.push(name)));
+        let mut slice = Slice { bytes: usize::MAX, pairs: u64::MAX };
+        assert!(!ranges.pump((&mut outbox, 1 << 30), &mut slice, |name| name, |name| ended.push(name)));
         assert_eq!((ended, ranges.len()), (vec![5], 2), "one without credit has not been begun");
         ranges.add(9, job(1, 1));
         assert_eq!(ranges.expire(Duration::from_secs(3600), u64::MAX), [0u32; 0]);

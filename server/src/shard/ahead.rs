@@ -34,10 +34,9 @@ impl Shard {
         let next = waiting().find(|&id| self.ahead.last.is_none_or(|last| id > last)).or_else(|| waiting().next());
         let Some(id) = next else { return };
         self.ahead.last = Some(id);
-        let begun = Clock::now();
+        let begun = self.step_begins();
         self.step(id, Input::RunAhead);
-        let took = begun.elapsed();
-        self.metrics.worker_step(took);
+        let took = self.step_ends(begun);
         self.look.ran(took);
     }
 }

@@ -22,6 +22,7 @@ mod queries;
 pub mod ranges;
 mod room;
 mod settling;
+mod steps;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -36,7 +37,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::Time;
 use tokio::runtime::LocalOptions;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 pub use group::{Group, GroupStatus};
 pub use pilot::{Flushes, Tuned};
@@ -52,6 +53,7 @@ use crate::net::link::Link;
 use crate::net::peer::Envelope;
 use crate::net::peer_in::Place;
 use crate::net::public::Connection;
+use crate::net::streams::Slice;
 use crate::replica::{Effect, Input, QueryPart, Samples};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shared::Shared;
@@ -61,8 +63,8 @@ use crate::vigil::Vigil;
 /// within a fraction of a millisecond.
 const TURN_INPUTS_MAX: usize = 256;
 
-/// Or inputs that take so long: each may be a step of a few milliseconds.
-const TURN_TIME_MAX: Duration = Duration::from_millis(2);
+/// Or inputs, or messages of a peer, that take so long: each may be a step of a few milliseconds.
+pub(crate) const TURN_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// What other threads send to a shard.
 pub enum ToShard {
@@ -187,6 +189,9 @@ pub struct Shard {
     room: room::Room,
     /// Time spent in steps so far: whoever measures a stage around them takes it off.
     stepped: Duration,
+    steps: steps::Steps,
+    /// Connections with much to do have their turn one after the other.
+    pub(crate) slices: Rc<Semaphore>,
     this: std::rc::Weak<RefCell<Shard>>,
 }
 
@@ -224,6 +229,8 @@ impl Shard {
                 lags_at: Time::ZERO,
                 room: room::Room::default(),
                 stepped: Duration::ZERO,
+                steps: steps::Steps::new(),
+                slices: Rc::new(Semaphore::new(1)),
                 this: this.clone(),
             })
         })
@@ -424,8 +431,7 @@ impl Shard {
 
     /// A socket was read and its frames handed on since `begun`, when `stepped` had been spent in steps.
     pub(crate) fn received(&self, begun: Clock, stepped: Duration) {
-        let (steps, took) = (self.stepped.saturating_sub(stepped), begun.elapsed());
-        self.metrics.worker_step(took);
+        let (steps, took) = (self.stepped.saturating_sub(stepped), self.step_ends(begun));
         self.metrics.stage_busy(Stage::Receive, took.saturating_sub(steps));
     }
 
@@ -435,7 +441,7 @@ impl Shard {
     }
 
     fn end_turn(&mut self) {
-        let begun = Clock::now();
+        let begun = self.step_begins();
         self.turn.ends();
         self.deliver_letters();
         self.ask_for_gathers();
@@ -463,14 +469,15 @@ impl Shard {
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        let full = self.log.as_ref().is_some_and(|log| log.space().full) || self.shared.memory_is_full();
+        let full = !self.has_room_here() && !crate::mutant!(fullness_untold);
         self.links.values().for_each(|link| link.flush(durable, full, respond));
         if !self.dirty.is_empty() {
             self.look.answered();
         }
+        let mut slice = Slice::of_turn();
         for id in std::mem::take(&mut self.dirty) {
             if let Some(connection) = self.connections.get(&id) {
-                connection.flush();
+                connection.flush(&mut slice);
                 failpoint!("shard.replied");
             }
         }
@@ -479,13 +486,13 @@ impl Shard {
         self.look_at_lags();
         self.look_for_room(self.now());
         self.metrics.turn();
-        self.metrics.worker_step(begun.elapsed());
+        self.step_ends(begun);
         self.look.end_turn();
         self.timer.notify_one();
     }
 
     fn tick(&mut self) {
-        let (now, begun) = (self.now(), Clock::now());
+        let (now, begun) = (self.now(), self.step_begins());
         let due = |group: &Group| group.replica.deadline().is_some_and(|deadline| deadline <= now);
         let ids: Vec<PartitionId> = self.groups.iter().filter(|(_, group)| due(group)).map(|(&id, _)| id).collect();
         for id in ids {
@@ -495,7 +502,7 @@ impl Shard {
         self.tick_gathers(now);
         self.watch(now);
         self.settle(now);
-        self.metrics.worker_step(begun.elapsed());
+        self.step_ends(begun);
         self.turn.want();
     }
 
@@ -565,20 +572,20 @@ async fn timers(shard: Rc<RefCell<Shard>>) {
 
 async fn inputs(shard: Rc<RefCell<Shard>>, receiver: Receiver<ToShard>) {
     loop {
-        let (mut taken, mut begun) = (0, Clock::now());
+        let (mut taken, mut begun) = (0, shard.borrow().step_begins());
         loop {
             shard.borrow_mut().take_durable();
             let Some(input) = receiver.pop() else { break };
             shard.borrow_mut().take(input);
             taken += 1;
             if taken == TURN_INPUTS_MAX || begun.elapsed() > TURN_TIME_MAX {
-                shard.borrow().metrics.worker_step(begun.elapsed());
+                shard.borrow().step_ends(begun);
                 tokio::task::yield_now().await;
-                (taken, begun) = (0, Clock::now());
+                (taken, begun) = (0, shard.borrow().step_begins());
             }
         }
         if taken > 0 {
-            shard.borrow().metrics.worker_step(begun.elapsed());
+            shard.borrow().step_ends(begun);
         }
         receiver.wait().await;
     }

@@ -61,7 +61,7 @@ impl Shard {
     }
 
     /// Whether neither this node's disk is filled to its reserve nor its memory to its limit.
-    fn has_room_here(&self) -> bool {
+    pub(super) fn has_room_here(&self) -> bool {
         self.log.as_ref().is_none_or(|log| !log.space().full) && !self.shared.memory_is_full()
     }
 

@@ -5,7 +5,9 @@ use std::net::TcpStream;
 
 use bytes::{BufMut, BytesMut};
 use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{ClusterId, Frame, FrameDecoder, Hello, Kind, PROTOCOL, Refusal, encode_frame};
+use coppice_client::wire::{
+    ClusterId, Frame, FrameDecoder, Hello, Kind, MANY_OPERATIONS_MAX, PROTOCOL, Refusal, encode_frame, put_varint,
+};
 use coppice_server::net::peer_frame;
 
 use crate::support::{Cluster, eventually, patience};
@@ -98,6 +100,32 @@ fn garbage_and_oversized_frames_get_a_readable_error_and_take_no_memory() {
     let after = resident_kib(cluster.pid(0));
     assert!(after < before + 16 * 1024, "memory grew from {before} KiB to {after} KiB");
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
+}
+
+/// 209,000 double gets of one large value took 21 s on every replica.
+#[test]
+fn a_pack_of_too_much_work_is_refused_with_the_limit_and_its_size_and_the_connection_goes_on() {
+    const COMMANDS: usize = 209_000;
+    let cluster = Cluster::formed(1, "");
+    // flags, session, count, lowest number; then two gets of the empty key under each number.
+    let mut pack = BytesMut::from(&[0, 1, 1, 0][..]);
+    put_varint(&mut pack, COMMANDS as u64);
+    put_varint(&mut pack, 0);
+    pack.extend_from_slice(&[6, 1, 5, 2, 5, 0, 5, 0].repeat(COMMANDS));
+    let mut body = BytesMut::from(&[1, 1][..]);
+    put_varint(&mut body, pack.len() as u64);
+    body.extend_from_slice(&pack);
+    let mut frames = hello(None);
+    encode_frame(&mut frames, Kind::Commands, 7, &body);
+    encode_frame(&mut frames, Kind::Ping, 8, b"");
+    // Ends the connection, which stays open otherwise.
+    frames.extend_from_slice(&promising(u32::MAX));
+    let frames = answers(cluster.native_port(0), &frames);
+    let kinds: Vec<_> = frames.iter().map(|frame| (Kind::from_u8(frame.kind), frame.stream)).collect();
+    let expected = [(Kind::HelloOk, 0), (Kind::Refused, 7), (Kind::Pong, 8), (Kind::Refused, 0)];
+    assert_eq!(kinds, expected.map(|(kind, stream)| (Some(kind), stream)));
+    let text = format!("operations in a pack is {}, at most {MANY_OPERATIONS_MAX} is allowed", 2 * COMMANDS);
+    assert_eq!(Refusal::decode(&frames[1].body), Ok(Refusal::TooLarge { text }));
 }
 
 /// Frames of nodes at the clients' port, before and after a greeting, and of clients at the nodes' port.

@@ -301,3 +301,49 @@ fn below_the_reserve_of_a_majority_writes_are_refused_and_deletes_are_not() {
     std::fs::remove_file(second).expect("it is ours");
     assert_eq!(cluster.run(&["get", "a"]).out, "4");
 }
+
+/// Resident memory of a node, MiB.
+fn resident_mib(cluster: &Cluster, node: usize) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", cluster.pid(node))).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") >> 10
+}
+
+/// The leader has memory without end. Unless the others tell it of their limit, they grow until they are killed.
+#[test]
+fn where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes_are_not() {
+    let mut cluster = Cluster::formed(3, "");
+    for node in [1, 2] {
+        let limit = resident_mib(&cluster, node) + 48;
+        cluster.kill(node);
+        let mut command = cluster.command(node);
+        command.arg(format!("--memory-limit={limit}MiB"));
+        if let Ok(mutant) = std::env::var("COPPICE_MUTANT") {
+            command.env("COPPICE_MUTANT", mutant);
+        }
+        cluster.start_as(node, command, "ready");
+        cluster.healthy();
+    }
+    eventually("the node without a limit leads", || cluster.run(&["leader", "transfer", "p1", "n1"]).code == 0);
+    let value = format!("@{}", cluster.scratch.path("value").display());
+    std::fs::write(cluster.scratch.path("value"), vec![b'v'; 512 << 10]).expect("a file");
+    let mut keys = 0;
+    eventually("writes are refused, and it is said why", || {
+        let said = cluster.run(&["put", &format!("k{keys:03}"), &value, "--timeout", "1s"]);
+        keys += 1;
+        let refused = said.err.contains("takes no writes that grow it");
+        assert!(refused || said.code == 0, "after {keys} of them: {said:?}");
+        refused
+    });
+    let full = |node: usize| cluster.page(node, "/metrics").contains("coppice_warning{kind=\"memory_limit\"} 1\n");
+    assert_eq!([0, 1, 2].map(full), [false, true, true]);
+    assert_eq!(cluster.run(&["get", "k000", "-o", "raw"]).code, 0);
+    assert_eq!(cluster.run(&["delete", "k000"]).code, 0, "deletes are how one makes room");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn nodes_that_do_not_tell_that_they_are_full_are_caught() {
+    let test = "full_disks::where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes_are_not";
+    crate::common::assert_caught("fullness_untold", test);
+}

@@ -357,8 +357,11 @@ impl Nodes {
             .arg(&data)
             .args(["--listen-native", &self.native(node).to_string()])
             .args(["--listen-peer", &self.peer(node).to_string()])
-            .args(["--listen-admin", "off", "--seeds", &seeds.join(","), "--drain-timeout", "1s"])
+            .args(["--seeds", &seeds.join(","), "--drain-timeout", "1s"])
             .args(&self.plan.flags);
+        if self.plan.flags.iter().all(|flag| flag != "--listen-admin") {
+            command.args(["--listen-admin", "off"]);
+        }
         if let Some(certs) = &self.plan.certs {
             command.args(certs.flags_of_node(node as u32 + 1));
         }

@@ -1,13 +1,17 @@
-//! Well-behaved clients: so many requests a second, half writes and half reads, through the client library.
+//! Well-behaved clients: so many requests a second, half writes and half reads, through the client library; and an
+//! operator who asks now and then how the cluster is.
 
 use std::time::Duration;
 
-use coppice_client::{Client, Config};
+use coppice_client::{Admin, Client, Config};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 /// A request that takes longer has failed: the cluster hangs for others.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Between two questions of the operator, each over connections of its own.
+const OPERATOR_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Keys that they use.
 const KEYS: u64 = 1_000;
@@ -35,8 +39,21 @@ pub fn ask(endpoints: &[String], rate: u64, length: Duration) -> Result<Served, 
     Ok(runtime.block_on(asked(endpoints.to_vec(), rate, length)))
 }
 
+/// Asks like `coppice status` until then: what went wrong first.
+async fn operator(endpoints: Vec<String>, end: Instant) -> Result<(), String> {
+    loop {
+        if Instant::now() >= end {
+            return Ok(());
+        }
+        let admin = Admin::new(endpoints.clone(), Config { timeout: TIMEOUT, ..Config::default() });
+        admin.status(false).await.map_err(|error| format!("the operator got no status: {error}"))?;
+        tokio::time::sleep(OPERATOR_INTERVAL).await;
+    }
+}
+
 async fn asked(endpoints: Vec<String>, rate: u64, length: Duration) -> Served {
     let config = Config { timeout: TIMEOUT, ..Config::default() };
+    let operator = tokio::spawn(operator(endpoints.clone(), Instant::now() + length));
     let client = Client::start(endpoints, config);
     let (begun, count) = (Instant::now(), (length.as_secs_f64() * rate as f64) as u64);
     let mut calls = JoinSet::new();
@@ -64,6 +81,10 @@ async fn asked(endpoints: Vec<String>, rate: u64, length: Duration) -> Served {
             // A call does not panic.
             Err(_) => {}
         }
+    }
+    if let Ok(Err(why)) = operator.await {
+        failed += 1;
+        error.get_or_insert(why);
     }
     times.sort_unstable();
     let p99 = times.get(times.len() * 99 / 100).or(times.last()).copied().unwrap_or(TIMEOUT);

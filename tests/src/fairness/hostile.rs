@@ -9,12 +9,14 @@ use bytes::BytesMut;
 use coppice_btree::Op;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    AdminRequest, ClientId, Frame, FrameDecoder, Hello, Kind as Wire, OpenRequest, PACK_BYTES_MAX, PROTOCOL,
-    PackWriter, PartitionId, RangeRequest, ReadRequest, Replies, SessionId, StatusGet,
+    AdminRequest, ClientId, Frame, FrameDecoder, Hello, Kind as Wire, NodeId, OpenRequest, PACK_BYTES_MAX, PROTOCOL,
+    PackWriter, PartitionId, RangeRequest, ReadRequest, Refusal, Replies, SessionId, StatusGet, encode_frame,
+    put_varint,
 };
 
 use super::is_over;
 use super::target::{BIG, Victim};
+use crate::check::random::Random;
 
 /// A kind of hostile client.
 pub struct Kind {
@@ -22,21 +24,31 @@ pub struct Kind {
     pub name: &'static str,
     /// What it does.
     pub act: fn(&Victim, &AtomicBool) -> String,
+    /// A node is restarted behind it: what it left behind may cost as much again.
+    pub restarts: bool,
+}
+
+const fn kind(name: &'static str, act: fn(&Victim, &AtomicBool) -> String) -> Kind {
+    Kind { name, act, restarts: false }
 }
 
 /// All of them.
 pub const KINDS: &[Kind] = &[
-    Kind { name: "unacknowledged", act: unacknowledged },
-    Kind { name: "double-gets", act: double_gets },
-    Kind { name: "unread-reads", act: unread_reads },
-    Kind { name: "status-and-admin", act: control },
-    Kind { name: "stopped-readers", act: stopped_readers },
-    Kind { name: "stale-reads", act: stale_reads },
-    Kind { name: "second-hellos", act: second_hellos },
-    Kind { name: "count-only", act: count_only },
-    Kind { name: "idle-connections", act: idle },
-    Kind { name: "silent-peers", act: silent_peers },
-    Kind { name: "garbage", act: garbage },
+    Kind { restarts: true, ..kind("unacknowledged", unacknowledged) },
+    kind("double-gets", double_gets),
+    kind("oversized-packs", oversized_packs),
+    kind("repeated-packs", repeated_packs),
+    kind("unread-reads", unread_reads),
+    kind("status-and-admin", control),
+    kind("transfers", transfers),
+    kind("stopped-readers", stopped_readers),
+    kind("pinned-snapshots", pinned_snapshots),
+    kind("stale-reads", stale_reads),
+    kind("second-hellos", second_hellos),
+    kind("count-only", count_only),
+    kind("idle-connections", idle),
+    kind("silent-peers", silent_peers),
+    kind("garbage", garbage),
 ];
 
 /// Their names.
@@ -156,28 +168,101 @@ fn unacknowledged(victim: &Victim, stop: &AtomicBool) -> String {
     format!("{done} sessions, turned away {away} times")
 }
 
-/// Packs of commands that each read the largest value twice, and the same packs again.
+/// Packs of commands that each read the largest value twice, as many as a pack takes, and the same packs again.
 fn double_gets(victim: &Victim, stop: &AtomicBool) -> String {
     let client = drawn_client(victim);
-    let commands = 5_000 + victim.random.clone().below(15_000) as u64;
+    let most = 1_000 + victim.random.clone().below(10_000) as u64;
+    let mut commands = 0;
     let (done, away) = again(stop, |round| {
         let mut raw = Raw::greeted(victim, client)?;
         let session = raw.session(client, round)?;
         let mut pack = PackWriter::new(Vec::new(), session, 1, false, PACK_BYTES_MAX);
-        for number in 1..=commands {
+        for number in 1..=most {
             let both = [Op::Get { key: BIG }, Op::Get { key: BIG }];
             if pack.push_many(number, both.into_iter()).is_err() {
                 break;
             }
         }
+        commands = pack.count();
         let pack = pack.finish(P1, 2_000).unwrap_or_default();
-        // Two at a time, under the name that the first one has: repeated.
+        // One after the other, under the name that the first one has: repeated.
         (0..2).try_for_each(|_| {
             raw.send(&pack)?;
             raw.frame(Wire::Replies).map(drop)
         })
     });
     format!("{done} packs of {commands} commands, turned away {away} times")
+}
+
+/// Packs of more work than one may have, as no library writes them.
+fn oversized_packs(victim: &Victim, stop: &AtomicBool) -> String {
+    let client = drawn_client(victim);
+    let commands = 20_000 + victim.random.clone().below(120_000);
+    let (mut line, mut too_large) = (None, 0_u64);
+    let (done, away) = again(stop, |round| {
+        let mut raw = match line.take() {
+            Some(raw) => raw,
+            None => Raw::greeted(victim, client)?,
+        };
+        let session = raw.session(client, round)?;
+        raw.send(&raw_pack(session, commands, 3_000 + round as u32))?;
+        let refusal = Refusal::decode(&raw.frame(Wire::Refused)?.body).map_err(io::Error::other)?;
+        too_large += u64::from(matches!(refusal, Refusal::TooLarge { .. }));
+        line = Some(raw);
+        Ok(())
+    });
+    format!("{done} packs of {commands} double gets, {too_large} refused as too large, turned away {away} times")
+}
+
+/// A frame with a pack of so many double gets of the largest value.
+fn raw_pack(session: SessionId, commands: usize, stream: u32) -> BytesMut {
+    let mut pack = BytesMut::from(&[0][..]);
+    put_varint(&mut pack, u64::from(session.partition.0));
+    put_varint(&mut pack, session.instance);
+    put_varint(&mut pack, u64::from(session.index));
+    put_varint(&mut pack, commands as u64);
+    put_varint(&mut pack, 0);
+    let get = [&[5, BIG.len() as u8], BIG].concat();
+    let content = [&[2], &get[..], &get[..]].concat();
+    let command = [&[6, 1, content.len() as u8], &content[..]].concat();
+    pack.extend_from_slice(&command.repeat(commands));
+    let mut body = BytesMut::new();
+    put_varint(&mut body, u64::from(P1.0));
+    body.extend_from_slice(&[1]);
+    put_varint(&mut body, pack.len() as u64);
+    body.extend_from_slice(&pack);
+    let mut frame = BytesMut::new();
+    encode_frame(&mut frame, Wire::Commands, stream, &body);
+    frame
+}
+
+/// A pack of small commands, as many as it takes, and the same pack again and again, several at a time.
+fn repeated_packs(victim: &Victim, stop: &AtomicBool) -> String {
+    let client = drawn_client(victim);
+    let most = 4_000 + victim.random.clone().below(16_000) as u64;
+    let mut commands = 0;
+    let (done, away) = again(stop, |round| {
+        let mut raw = Raw::greeted(victim, client)?;
+        let session = raw.session(client, round)?;
+        let pack = |stream: u32| {
+            let mut pack = PackWriter::new(Vec::new(), session, 1, false, PACK_BYTES_MAX);
+            for number in 1..=most {
+                let key = format!("small{:08}", number * 7);
+                let op = if number % 3 == 0 { Op::Delete { key: b"none" } } else { Op::Get { key: key.as_bytes() } };
+                if pack.push(number, op).is_err() {
+                    break;
+                }
+            }
+            (pack.count(), pack.finish(P1, stream).unwrap_or_default())
+        };
+        for stream in 10..14 {
+            let (count, frame) = pack(stream);
+            raw.send(&frame)?;
+            commands = count;
+        }
+        (0..4).try_for_each(|_| raw.frame(Wire::Replies).map(drop))
+    });
+    format!("{done} packs of {commands} commands four times, turned away {away} times")
 }
 
 /// Small requests whose large answers nobody reads.
@@ -228,6 +313,32 @@ fn control(victim: &Victim, stop: &AtomicBool) -> String {
     format!("{} requests, turned away {away} times", done * 500)
 }
 
+/// Leaderships asked for with deadlines of weeks, and for nodes that there are not.
+fn transfers(victim: &Victim, stop: &AtomicBool) -> String {
+    let client = drawn_client(victim);
+    let mut line = None;
+    let (done, away) = again(stop, |round| {
+        let raw: &mut Raw = match &mut line {
+            Some(raw) => raw,
+            none => none.insert(Raw::greeted(victim, client)?),
+        };
+        let mut out = BytesMut::new();
+        for (at, (to, deadline_ms)) in
+            [(1, u32::MAX), (2, u32::MAX / 2), (3, 1 << 30), (9, 60_000)].into_iter().enumerate()
+        {
+            let stream = 2 + (round as u32).wrapping_mul(4).wrapping_add(at as u32);
+            let verb = AdminRequest::TransferLeader { partition: P1, to: NodeId(to), deadline_ms };
+            encode_control(&mut out, Wire::Admin, stream, &verb);
+        }
+        let sent = raw.send(&out).and_then(|()| (0..4).try_for_each(|_| raw.frame(Wire::AdminReply).map(drop)));
+        if sent.is_err() {
+            line = None;
+        }
+        sent
+    });
+    format!("{} verbs, turned away {away} times", done * 4)
+}
+
 /// Connections that ask for everything, and read nothing.
 fn stopped_readers(victim: &Victim, stop: &AtomicBool) -> String {
     let (client, most) = (drawn_client(victim), 40 + victim.random.clone().below(40));
@@ -248,22 +359,78 @@ fn stopped_readers(victim: &Victim, stop: &AtomicBool) -> String {
     format!("{} connections", lines.len())
 }
 
-/// Stale reads, many at a time, while others' writes are undecided.
+/// Puts of some of the small keys, in a pack; the answer is not waited for.
+fn put_some(raw: &mut Raw, session: SessionId, round: u64, random: &mut Random) -> io::Result<()> {
+    let mut pack = PackWriter::new(Vec::new(), session, round * 64 + 1, false, PACK_BYTES_MAX);
+    for number in 1..=64 {
+        let key = format!("small{:08}", random.below(20_000));
+        let value = [b'h'; 200];
+        pack.push(round * 64 + number, Op::Put { key: key.as_bytes(), value: &value })
+            .map_err(|_| ErrorKind::InvalidInput)?;
+    }
+    raw.send(&pack.finish(P1, 5_000 + round as u32).unwrap_or_default())
+}
+
+/// Ranges that were begun and rest, while what they read is overwritten.
+fn pinned_snapshots(victim: &Victim, stop: &AtomicBool) -> String {
+    let (client, mut random) = (drawn_client(victim), victim.random.clone());
+    let (mut lines, mut writer, mut puts) = (Vec::new(), None, 0);
+    let (_, away) = again(stop, |round| {
+        let (raw, session, at) = match &mut writer {
+            Some(writer) => writer,
+            none => {
+                let mut raw = Raw::greeted(victim, client)?;
+                let session = raw.session(client, round)?;
+                none.insert((raw, session, 0))
+            }
+        };
+        let sent = put_some(raw, *session, *at, &mut random).and_then(|()| raw.frame(Wire::Replies).map(drop));
+        *at += 1;
+        if let Err(error) = sent {
+            writer = None;
+            return Err(error);
+        }
+        puts += 64;
+        if lines.len() < 100 {
+            let mut raw = Raw::greeted(victim, client.wrapping_add(round))?;
+            let mut out = BytesMut::new();
+            for stream in 2..10 {
+                RangeRequest { credit: 1, ..RangeRequest::whole(P1) }.encode(&mut out, stream);
+            }
+            raw.send(&out)?;
+            lines.push(raw);
+        }
+        Ok(())
+    });
+    format!("{} connections, {puts} puts, turned away {away} times", lines.len())
+}
+
+/// Stale reads and ranges, many at a time, while writes are undecided: others' and the client's own.
 fn stale_reads(victim: &Victim, stop: &AtomicBool) -> String {
-    let client = drawn_client(victim);
+    let (client, mut random) = (drawn_client(victim), victim.random.clone());
     let mut line = None;
     let (done, away) = again(stop, |round| {
-        let raw: &mut Raw = match &mut line {
-            Some(raw) => raw,
-            none => none.insert(Raw::greeted(victim, client)?),
+        let (raw, session, at) = match &mut line {
+            Some(line) => line,
+            none => {
+                let mut raw = Raw::greeted(victim, client)?;
+                let session = raw.session(client, round)?;
+                none.insert((raw, session, 0))
+            }
         };
         let mut out = BytesMut::new();
-        for stream in 0..64 {
-            let stream = 2 + (round as u32).wrapping_mul(64).wrapping_add(stream);
+        let base = 10_000 + (*at as u32).wrapping_mul(64);
+        for stream in base..base + 64 {
             let key = format!("guest{:04}", stream % 1_000);
-            ReadRequest::encode(&mut out, stream, P1, (true, true), [key.as_bytes()].into_iter());
+            match stream % 4 {
+                0 => RangeRequest { stale: true, pairs_max: 1, credit: 1, ..RangeRequest::whole(P1) }
+                    .encode(&mut out, stream),
+                _ => ReadRequest::encode(&mut out, stream, P1, (true, true), [key.as_bytes()].into_iter()),
+            }
         }
-        let sent = raw.send(&out).and_then(|()| raw.frame(Wire::Replies).map(drop));
+        let sent = put_some(raw, *session, *at, &mut random).and_then(|()| raw.send(&out));
+        let sent = sent.and_then(|()| raw.frame(Wire::Replies).map(drop));
+        *at += 1;
         if sent.is_err() {
             line = None;
         }
@@ -301,9 +468,9 @@ fn count_only(victim: &Victim, stop: &AtomicBool) -> String {
     format!("{} ranges, turned away {away} times", done * 768)
 }
 
-/// More connections than anybody needs, greeted, and then silent.
+/// Ten thousand connections, where descriptors allow it: greeted, and then silent.
 fn idle(victim: &Victim, stop: &AtomicBool) -> String {
-    let (client, most) = (drawn_client(victim), descriptors() / 2);
+    let (client, most) = (drawn_client(victim), descriptors().min(10_000));
     let mut lines = Vec::new();
     again(stop, |round| {
         for at in 0..64.min(most.saturating_sub(lines.len())) {
@@ -351,5 +518,5 @@ fn descriptors() -> usize {
     // Where that is not allowed, there are as many as there are.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let most = getrlimit(Resource::Nofile).current.unwrap_or(1 << 14);
-    usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(1_000).clamp(100, 8_000)
+    usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(1_000).max(100)
 }

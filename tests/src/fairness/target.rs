@@ -10,6 +10,7 @@ use coppice_btree::Value;
 use coppice_client::wire::{InitRequest, PartitionId};
 use coppice_client::{Admin, Client, Config};
 
+use super::steps::Steps;
 use crate::check::random::Random;
 use crate::cluster::nodes::{Nodes, Plan, draw_ports};
 
@@ -53,7 +54,8 @@ impl Target {
         let directory = std::env::temp_dir().join(own);
         std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         let memory = format!("{memory_limit_mib}MiB");
-        let flags = ["--memory-limit", &memory, "--log-disk-reserve", "0", "--handshake-timeout", "2s"];
+        let limits = ["--memory-limit", &memory, "--log-disk-reserve", "0", "--handshake-timeout", "2s"];
+        let flags = limits.into_iter().chain(["--listen-admin", "127.0.0.1:0"]);
         let plan = Plan {
             certs: None,
             program,
@@ -62,7 +64,7 @@ impl Target {
             _held: held,
             hosts: Vec::new(),
             overrides: vec![String::new(); NODES],
-            flags: flags.map(str::to_owned).to_vec(),
+            flags: flags.map(str::to_owned).collect(),
             failpoints: false,
         };
         let nodes = Nodes::start(plan).map_err(|error| error.to_string())?;
@@ -115,6 +117,31 @@ impl Target {
         Ok(Victim { leader: native, peer, random: Random::new(random.next()) })
     }
 
+    /// What the nodes tell of their workers' steps.
+    ///
+    /// # Errors
+    /// One does not.
+    pub fn steps(&self) -> Result<Steps, String> {
+        let admins: Option<Vec<SocketAddr>> = (0..NODES).map(|node| self.admin(node)).collect();
+        Steps::of(&admins.ok_or("a node does not say where its metrics are")?)
+    }
+
+    fn admin(&self, node: usize) -> Option<SocketAddr> {
+        let text = std::fs::read_to_string(self.nodes.data(node).join("endpoints.json")).ok()?;
+        let endpoints: serde_json::Value = serde_json::from_str(&text).ok()?;
+        endpoints["admin"].as_str()?.parse().ok()
+    }
+
+    /// Ends a node, and waits until it serves again.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn restart(&mut self, address: SocketAddr) -> Result<(), String> {
+        let node = (0..NODES).find(|&node| self.nodes.native(node) == address).ok_or("no such node")?;
+        self.nodes.kill(node);
+        self.nodes.relaunch(node).and_then(|()| self.nodes.ready(node)).map_err(|error| error.to_string())
+    }
+
     /// Process numbers of the nodes.
     pub fn pids(&self) -> Arc<Vec<AtomicU32>> {
         self.nodes.pids()
@@ -134,14 +161,14 @@ impl Drop for Target {
     }
 }
 
-/// The most that one of these processes holds now, bytes.
+/// The most that one of these processes has held, bytes.
 pub fn memory(pids: &[AtomicU32]) -> u64 {
     pids.iter().map(|pid| resident(pid.load(Ordering::Relaxed))).max().unwrap_or(0)
 }
 
-/// Resident bytes of a process; 0: it has ended.
+/// The most resident bytes of a process; 0: it has ended.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) << 10
 }

@@ -4,6 +4,9 @@ use coppice_btree::{Cursor, Direction, KeyRange, Value};
 
 use super::Shard;
 
+/// From here on looking for a key again costs less than a copy of its value.
+const SHARED_BYTES_MIN: usize = 4_096;
+
 /// What a read of keys finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values {
@@ -27,10 +30,15 @@ impl Shard {
         }
         let mut values = Vec::with_capacity(keys.len());
         let mut bytes = 0;
-        self.tree.get_batch(&keys, |_, value| {
+        self.tree.get_batch(&keys, |at, value| {
             if bytes < bytes_max {
                 bytes += value.map_or(0, <[u8]>::len);
-                values.push(value.map(Value::from));
+                values.push(match value {
+                    Some(value) if value.len() < SHARED_BYTES_MIN => Some(Value::from(value)),
+                    // Shared with the tree: thousands of reads of one large value copy nothing.
+                    Some(_) => self.tree.get_value(keys[at]),
+                    None => None,
+                });
             }
         });
         let left_out = keys.len() - values.len();

@@ -1,16 +1,17 @@
 //! What waits on a client's connection: answers on their way out, ranges that stream, and what they are charged for.
 
 use bytes::{Bytes, BytesMut};
-use coppice_client::wire::{Refusal as Refused, RepliesWriter};
+use coppice_btree::Value;
+use coppice_client::wire::{CommandRefusal, PackReply, PartitionId, Refusal as Refused, RepliesWriter};
 
 use super::{Connection, State};
-use crate::cost::Account;
-use crate::net::streams::PumpRoom;
+use crate::cost::{Account, Charge};
+use crate::net::streams::Slice;
 
-/// Pairs that ranges walk over in one go: a quarter of a millisecond. Beyond, others have their turn.
-const RANGES_PAIRS_MAX: u64 = 16_384;
+/// An answer of more bytes is written when there is time for it: others have their turn between two of them.
+const LARGE_BYTES: usize = 64 << 10;
 
-/// Range chunks are made while less than this waits to be written.
+/// Large answers and range chunks are made while less than this waits to be written.
 const RANGES_BYTES_MAX: usize = 1 << 20;
 
 /// Answers may grow by so many bytes before the account is told.
@@ -34,10 +35,22 @@ impl State {
     }
 
     pub(super) fn push_answer(&mut self, stream: u32, answer: Bytes) {
+        if answer.len() > LARGE_BYTES {
+            let charge = self.account.charge(answer.len());
+            return self.large.push_back((stream, Large::Pack(answer, charge)));
+        }
         self.answers_bytes += answer.len();
         self.answers.push((stream, answer));
         if self.outbox.bytes() + self.answers_bytes > self.unread_bytes + SETTLE_BYTES {
             self.settle();
+        }
+    }
+
+    /// The answer to a read: written at once, or, if it is large, when there is time and room for it.
+    pub(super) fn push_read(&mut self, stream: u32, read: ReadAnswer) {
+        match read.bytes() > LARGE_BYTES {
+            true => self.large.push_back((stream, Large::Read(read))),
+            false => self.push_answer(stream, read.written()),
         }
     }
 
@@ -56,6 +69,7 @@ impl State {
         self.closing = true;
         self.outbox.clear();
         self.answers.clear();
+        self.large.clear();
         self.answers_bytes = 0;
         self.settle();
     }
@@ -69,11 +83,16 @@ impl State {
         if self.answers.is_empty() {
             return;
         }
-        let State { answers, outbox, .. } = self;
+        let mut answers = std::mem::take(&mut self.answers);
         self.answers_bytes = 0;
-        outbox.append(|out| {
+        self.write_answers(answers.drain(..));
+        self.answers = answers;
+    }
+
+    fn write_answers(&mut self, answers: impl IntoIterator<Item = (u32, Bytes)>) {
+        self.outbox.append(|out| {
             let mut replies = RepliesWriter::new(out);
-            for (stream, answer) in answers.drain(..) {
+            for (stream, answer) in answers {
                 // What the executor wrote is well formed; were it not, the client would time out and ask again.
                 _ = replies.answer(stream, &answer);
             }
@@ -81,8 +100,27 @@ impl State {
         });
     }
 
-    /// Makes a chunk of each range and part that has credit; `true` if there is more to make.
-    pub(super) fn pump_ranges(&mut self) -> bool {
+    /// Writes large answers, and makes a chunk of each range and part that has credit; `true` if there is more to make.
+    pub(super) fn pump(&mut self, slice: &mut Slice) -> bool {
+        while !slice.is_spent()
+            && self.outbox.bytes() < RANGES_BYTES_MAX
+            && let Some((stream, large)) = self.large.pop_front()
+        {
+            let (answer, _charge) = match large {
+                Large::Pack(answer, charge) => (answer, Some(charge)),
+                Large::Read(read) => (read.written(), None),
+            };
+            slice.bytes = slice.bytes.saturating_sub(answer.len());
+            self.write_answers([(stream, answer)]);
+        }
+        self.pump_ranges(slice) || !self.large.is_empty()
+    }
+
+    fn pump_ranges(&mut self, slice: &mut Slice) -> bool {
+        let may_send = self.ranges.may_send() || self.parts.may_send();
+        if !may_send || slice.is_spent() {
+            return may_send;
+        }
         // Beyond `limits.scan_bytes` they wait until other clients have read: looked at again by the clock.
         if !self.shared.may_scan(self.scan_bytes) {
             return false;
@@ -90,9 +128,8 @@ impl State {
         let before = self.outbox.bytes();
         let State { ranges, parts, outbox, .. } = self;
         let mut ended = Vec::new();
-        let room = PumpRoom { bytes_max: RANGES_BYTES_MAX, pairs_max: RANGES_PAIRS_MAX };
-        let mut more = ranges.pump((outbox, room), |stream| stream, |stream| ended.push(stream));
-        more |= parts.pump((outbox, room), |(query, _)| query, |_| {});
+        let mut more = ranges.pump((outbox, RANGES_BYTES_MAX), slice, |stream| stream, |stream| ended.push(stream));
+        more |= parts.pump((outbox, RANGES_BYTES_MAX), slice, |(query, _)| query, |_| {});
         for stream in ended {
             self.done(stream);
         }
@@ -100,5 +137,37 @@ impl State {
         self.scan_bytes += made;
         self.shared.add_scan_bytes(made as i64);
         more
+    }
+}
+
+/// An answer that takes time to write.
+pub(super) enum Large {
+    /// Written already, and to be framed.
+    Pack(Bytes, Charge),
+    /// Not written.
+    Read(ReadAnswer),
+}
+
+/// The answer to a read, as it was found.
+pub(super) struct ReadAnswer {
+    pub(super) group: PartitionId,
+    pub(super) instance: u64,
+    pub(super) values: Vec<Option<Value>>,
+    pub(super) left_out: usize,
+    /// Until it is written; what is written is charged anew.
+    pub(super) _charge: Charge,
+}
+
+impl ReadAnswer {
+    fn bytes(&self) -> usize {
+        self.values.iter().flatten().map(|value| value.len()).sum()
+    }
+
+    fn written(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(64 + self.bytes() + 8 * self.values.len());
+        let mut answer = PackReply::read(&mut out, self.group, self.instance, 0);
+        self.values.iter().for_each(|value| answer.value(value.as_deref()));
+        (0..self.left_out).for_each(|_| answer.refused(CommandRefusal::Later));
+        answer.finish_split()
     }
 }
