@@ -619,6 +619,7 @@ struct Asking {
     stream: TcpStream,
     decoder: FrameDecoder,
     shapes: Vec<Shape>,
+    sessions: Vec<SessionId>,
 }
 
 impl Asking {
@@ -626,7 +627,8 @@ impl Asking {
         let stream = TcpStream::connect(cluster.endpoints()[at]).ok()?;
         stream.set_nodelay(true).ok()?;
         stream.set_read_timeout(Some(patience())).ok()?;
-        let mut asking = Asking { stream, decoder: FrameDecoder::of_answers(), shapes: Vec::new() };
+        let mut asking =
+            Asking { stream, decoder: FrameDecoder::of_answers(), shapes: Vec::new(), sessions: Vec::new() };
         let mut out = BytesMut::new();
         encode_control(&mut out, Kind::Hello, 1, &coppice_client::wire::Hello { client: ClientId(client), ..hello() });
         for partition in [1, 2] {
@@ -656,7 +658,17 @@ impl Asking {
             let session = session.unwrap_or(SessionId { partition, instance: 3, index: 0 });
             (0..times).for_each(|_| asking.shapes.extend(requests_of(partition, session)));
         }
+        asking.sessions.extend(sessions.into_values());
         Some(asking)
+    }
+
+    /// Whether a request speaks in the session of another client, as without users everybody may: what the other one
+    /// is answered then is not wrong.
+    fn forges(&self, request: &Request) -> bool {
+        match request {
+            Request::Commands(pack) => !self.sessions.contains(&pack.session) && pack.session.instance < 1 << 20,
+            _ => false,
+        }
     }
 }
 
@@ -716,6 +728,9 @@ fn a_client_that_says_anything_ends_no_node() {
             let frame = Frame { kind, flags: 0, stream, body: Bytes::copy_from_slice(body) };
             let request = Request::decode(&frame);
             if matches!(&request, Ok(Request::Admin(admin)) if admin_undoes(admin) || admin_waits(admin)) {
+                continue;
+            }
+            if request.as_ref().is_ok_and(|request| connection.forges(request)) {
                 continue;
             }
             // What cannot be read ends the connection, and a second greeting: nothing behind it is heard.
