@@ -293,9 +293,18 @@ impl Connection {
     pub fn flush(&self, slice: &mut Slice) {
         self.dirty.set(false);
         let mut state = self.state.borrow_mut();
+        let much = state.has_much_to_write();
+        if much && slice.is_spent() {
+            // Its own task goes on.
+            return self.bell.notify_one();
+        }
         state.frame_answers();
         let more = state.pump(slice);
+        let taken = state.outbox.taken();
         let written = state.outbox.write_to(&self.stream);
+        if much {
+            slice.bytes = slice.bytes.saturating_sub((state.outbox.taken() - taken) as usize);
+        }
         state.settle();
         match written {
             Ok(true) if !more => {}
@@ -312,10 +321,10 @@ impl Connection {
         self.state.borrow().account.bytes()
     }
 
-    /// Whether something is to be made that takes time.
+    /// Whether something is to be made or written that takes time.
     fn may_pump(&self) -> bool {
         let state = self.state.borrow();
-        !state.large.is_empty() || state.ranges.may_send() || state.parts.may_send()
+        state.has_much_to_write() || !state.large.is_empty() || state.ranges.may_send() || state.parts.may_send()
     }
 
     fn has_ranges(&self) -> bool {

@@ -100,6 +100,11 @@ impl State {
         });
     }
 
+    /// Whether writing what waits takes time: the system copies it.
+    pub(super) fn has_much_to_write(&self) -> bool {
+        self.outbox.bytes() > LARGE_BYTES
+    }
+
     /// Writes large answers, and makes a chunk of each range and part that has credit; `true` if there is more to make.
     pub(super) fn pump(&mut self, slice: &mut Slice) -> bool {
         while !slice.is_spent()
