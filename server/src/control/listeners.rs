@@ -304,7 +304,7 @@ async fn answer(shared: &Arc<Shared>, mut proven: Proven) {
     let Proven { mut stream, purpose, from, .. } = proven;
     let (sender, receiver) = oneshot::channel();
     shared.tell_control(ToControl::Question {
-        asker: Asker { purpose, from },
+        asker: Box::new(Asker { purpose, from }),
         question: Box::new(question),
         reply: sender,
     });

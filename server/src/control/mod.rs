@@ -108,7 +108,7 @@ pub enum ToControl {
     /// Another node asks.
     Question {
         /// Who.
-        asker: Asker,
+        asker: Box<Asker>,
         /// What.
         question: Box<Question>,
         /// Where to.
@@ -324,7 +324,7 @@ impl Control {
             ToControl::Dismissed { group } => self.remove_group(group),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
             ToControl::Admin { request, by, reply } => self.answer_operator(by, *request, reply),
-            ToControl::Question { asker, question, reply } => self.answer_question(asker, *question, reply),
+            ToControl::Question { asker, question, reply } => self.answer_question(*asker, *question, reply),
             ToControl::Call(call) => call(self),
             ToControl::Stop => {}
         }

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Instant as Clock;
 
 use coppice_client::wire::PartitionId;
 use tokio::sync::Notify;
