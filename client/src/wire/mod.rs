@@ -89,7 +89,7 @@ pub const PACK_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX + 64 * 1024;
 /// [`OPERATION_WORK`], a pair of a bulk load 1.
 pub const PACK_WORK_MAX: u32 = 65_536;
 /// What one operation on the tree counts in [`PACK_WORK_MAX`].
-pub const OPERATION_WORK: u32 = 4;
+pub const OPERATION_WORK: u32 = 8;
 /// Most operations in one `Many`; bounds the work that one command can ask of an executor.
 pub const MANY_OPERATIONS_MAX: usize = PACK_WORK_MAX as usize / OPERATION_WORK as usize;
 /// No client takes the result of a query that is completed later after it asked (ordering.md 4.4).

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn steps_have_a_bound_at_10_ms() {
         let histogram = Histogram::new(STEPS);
-        [1, 9_999, 10_000, 10_001].map(|micros| histogram.observe_time(Duration::from_micros(micros)));
+        [1, 9_999, 10_000, 10_001].iter().for_each(|&micros| histogram.observe_time(Duration::from_micros(micros)));
         let total = Total::of([&histogram]).expect("one histogram");
         let up_to = |bound: f64| total.buckets().filter(|(of, _)| *of <= bound).map(|(_, count)| count).sum::<u64>();
         assert_eq!((up_to(0.005), up_to(0.01), total.buckets().count()), (1, 3, 17));

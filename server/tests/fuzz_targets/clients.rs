@@ -337,7 +337,7 @@ fn refusals() -> Vec<(Refusal, &'static str)> {
         (Refusal::Busy { retry_after: std::time::Duration::from_millis(9) }, "bv"),
         (Refusal::Full, "b"),
         (Refusal::SessionExpired, "b"),
-        (Refusal::TooLarge, "b"),
+        (Refusal::TooLarge { text: text() }, "bl"),
         (Refusal::Denied { text: text() }, "bl"),
         (Refusal::ShuttingDown, "b"),
         (Refusal::BadRequest { text: text() }, "bl"),

@@ -458,6 +458,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         split_keys: vec![Bytes::from_static(b"b"), Bytes::from_static(b"c")],
         settings: settings().into_iter().collect(),
         if_needed: true,
+        nonce: 9,
     };
     let others = [
         AdminRequest::Init(init),
