@@ -16,7 +16,7 @@ use coppice_server::datadir::claim::{Claim, Met, Witness};
 use coppice_server::datadir::witnesses::Witnesses;
 use coppice_server::entry;
 use coppice_server::log::record::{self, Gather};
-use coppice_server::log::segment::{Drawn, HEADER_BYTES, Header, MarkSeed};
+use coppice_server::log::segment::{Drawn, HEADER_BYTES, Header, MarkSeed, PAST_LIVES_MAX};
 use coppice_server::log::{Entry, GroupId};
 use coppice_server::machine::Machine;
 use coppice_server::machine::directory::DirectoryState;
@@ -107,7 +107,8 @@ pub fn headers() -> Vec<Shape> {
     let identity = Identity { cluster: ClusterId(7), node: NodeId(2), incarnation: 3 };
     let drawn = Drawn { life: 77, salt: 78 };
     let header = Header { identity, drawn, past_lives: vec![76, 75], segment: 17, first_lsn: 99, reused: true };
-    vec![parse("8 4 88 4 8 8 8 8 8 8 4 8888888888888888 4", &header.encode()[..HEADER_BYTES])]
+    let grammar = format!("8 4 88 4 8 8 8 8 8 8 4 {} 4", "8".repeat(PAST_LIVES_MAX));
+    vec![parse(&grammar, &header.encode()[..HEADER_BYTES])]
 }
 
 pub fn run_header(bytes: &[u8]) -> bool {
