@@ -325,7 +325,7 @@ pub const OTHERS: &[&str] = &[
     // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.
     "sessions_unbounded",
     "answers_uncharged",
-    // A node whose memory or disk is full tells nobody: the others make it grow until it is killed (reliability.md ST10).
+    // A node whose memory or disk is full tells nobody: the others make it grow until it is killed (ST10).
     "fullness_untold",
     // A stale read finds what was taken back in the index of what is undecided (ordering.md 7).
     "overlay_survives_undo",

@@ -6,6 +6,7 @@
 //! which other connections have their turn. It does not know what commands mean.
 
 mod door;
+mod slices;
 mod state;
 
 mod secured;
@@ -46,19 +47,6 @@ pub use door::{STRANGERS_MAX, may_give};
 
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
-
-/// Work of frames that a connection has taken as soon as they are read, a key or a [`FRAME_BYTES`] each. For the rest of
-/// what was read connections wait for each other: one slice of one of them between two looks at all sockets.
-const FIRST_WORK: usize = 1_024;
-
-/// Work of such a slice.
-const SLICE_WORK: usize = 4_096;
-
-/// Bytes of a frame that cost as much to decode as a key to read.
-const FRAME_BYTES: usize = 64;
-
-/// Bytes of an answer that cost as much to find.
-const ANSWER_BYTES: u64 = 1_024;
 
 /// An entry of the log of fewer bytes is copied out of the buffer in which it was received.
 const ALONE_BYTES_MAX: usize = 1_024;
@@ -373,7 +361,7 @@ impl Connection {
 
 /// Serves `connection` until it ends.
 pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
-    let (limits, handshake, draining, slices) = {
+    let (limits, handshake, draining, turns) = {
         let shard = shard.borrow();
         let config = &shard.shared.config;
         (config.limits.clone(), config.handshake_timeout, Arc::clone(&shard.shared), Rc::clone(&shard.slices))
@@ -386,10 +374,10 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     loop {
         if decoder.has_frame() && connection.may_read(&limits) {
             // The rest of what was read, behind what others have to do.
-            let _turn = slices.acquire().await;
+            let _turn = turns.acquire().await;
             tokio::task::yield_now().await;
             let begun = shard.borrow().step_begins();
-            take_frames(&shard, &connection, &mut decoder, &limits, SLICE_WORK);
+            slices::take_frames(&shard, &connection, &mut decoder, &limits, slices::SLICE_WORK);
             shard.borrow().step_ends(begun);
             arriving.set(decoder.held_bytes());
         }
@@ -416,7 +404,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
             ready = connection.stream.writable(), if pending => {
                 if ready.is_err() { break }
                 if connection.may_pump() {
-                    let _turn = slices.acquire().await;
+                    let _turn = turns.acquire().await;
                     tokio::task::yield_now().await;
                     let begun = shard.borrow().step_begins();
                     connection.flush(&mut Slice::default());
@@ -427,7 +415,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
                 tokio::task::yield_now().await;
             }
             ready = connection.stream.readable(), if !waits && may_read => {
-                if ready.is_err() || !receive(&shard, &connection, &mut decoder, &limits) { break }
+                if ready.is_err() || !slices::receive(&shard, &connection, &mut decoder, &limits) { break }
                 arriving.set(decoder.held_bytes());
             }
             () = &mut deadline, if !greeted => break,
@@ -459,52 +447,6 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
         (state.ranges, state.parts) = (Streams::default(), Streams::default());
     }
     draining.connection_closed();
-}
-
-/// Reads what is there, up to one buffer, and hands on every whole frame. `false`: the connection is gone.
-fn receive(
-    shard: &RefCell<Shard>,
-    connection: &Rc<Connection>,
-    decoder: &mut FrameDecoder,
-    limits: &crate::config::Limits,
-) -> bool {
-    let begun = shard.borrow().step_begins();
-    let stepped = shard.borrow().stepped();
-    match connection.stream.read(decoder.space()) {
-        Ok(0) => return false,
-        Ok(_) => {}
-        Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
-    }
-    connection.heard.set(begun);
-    take_frames(shard, connection, decoder, limits, FIRST_WORK);
-    shard.borrow().received(begun, stepped);
-    true
-}
-
-/// Hands on frames that are there, as far as the connection has room for their requests, so much work at most.
-fn take_frames(
-    shard: &RefCell<Shard>,
-    connection: &Rc<Connection>,
-    decoder: &mut FrameDecoder,
-    limits: &crate::config::Limits,
-    work_max: usize,
-) {
-    let mut work = 0;
-    while work < work_max && connection.may_read(limits) {
-        match decoder.next_frame() {
-            Ok(Some(frame)) => {
-                work += 1 + frame.body.len() / FRAME_BYTES;
-                let held = connection.held_bytes();
-                handle(shard, connection, frame);
-                work += (connection.held_bytes().saturating_sub(held) / ANSWER_BYTES) as usize;
-            }
-            Ok(None) => break,
-            Err(error) => {
-                refuse_and_close(shard, connection, 0, Refused::bad_request(&error));
-                break;
-            }
-        }
-    }
 }
 
 fn refuse_and_close(shard: &RefCell<Shard>, connection: &Connection, stream: u32, refusal: Refused) {
