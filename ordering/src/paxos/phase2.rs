@@ -220,11 +220,9 @@ impl Paxos {
             if let Some(slot) = slot {
                 // Unless a later ballot decided it: this replica heard of that by catch-up only and has promised
                 // nothing, so a leader that was overwritten still finds its ear here, but no vote.
-                if slot.ballot > m.ballot && slot.batch != m.batch && !mutant!(overwritten_is_heard) {
-                    return;
-                }
-                if slot.batch != m.batch {
-                    self.counters.messages_refused += 1;
+                if slot.batch != m.batch && !mutant!(overwritten_is_heard) {
+                    let absurd = slot.ballot <= m.ballot;
+                    self.counters.messages_refused += u64::from(absurd);
                     return;
                 }
                 if !self.acceptor.is_durable(slot.lsn) {
