@@ -425,7 +425,7 @@ impl Executor {
     }
 
     /// The state of a decided instance of late for reading only, and that instance. Making one costs what is undecided,
-    /// so under load one serves for a while: asking costs [`VIEW_WORK_EACH`] at most, on average.
+    /// so under load one serves for a while: asking costs `VIEW_WORK_EACH` at most, on average.
     pub fn recent_view(&mut self) -> (&Machine, Instance) {
         if self.executed.is_empty() {
             self.view = None;

@@ -199,6 +199,27 @@ fn a_full_disk_stops_writes_and_room_brings_them_back() {
     assert!(stuck > 20, "the disk was hardly ever full: {stuck}");
 }
 
+/// A write for which no file can be opened is no broken disk: it waits, and the same bytes go to the same place later.
+#[test]
+fn a_write_without_a_descriptor_waits_for_one() {
+    let mut life = Life::new(5);
+    let (mut engine, replay, identity) = open(life.disk.clone(), life.known).expect("opens");
+    let mut model = model::of_replay(&replay);
+    for no_descriptors in [true, false] {
+        engine.disk().no_descriptors = no_descriptors;
+        let entry = model::draw_entry(&mut life.draw, &model);
+        model::apply(&mut model, &entry);
+        engine.write([entry].iter());
+        if no_descriptors {
+            assert_eq!(engine.proceed().expect("it passes by itself"), Progress::Full);
+            engine.disk().no_descriptors = false;
+        }
+        assert_eq!(engine.proceed().expect("there is one"), Progress::Durable);
+    }
+    let disk = engine.disk().clone().crash(Crash::AllLost);
+    assert_eq!(model::of_replay(&read(&disk, identity).expect("reads")), model);
+}
+
 /// Files of trimmed segments are written again, and given up when the disk needs their room.
 #[test]
 fn a_log_in_steady_state_makes_no_new_files() {
@@ -336,5 +357,6 @@ fn every_planted_bug_is_caught() {
     log_common::catch("reused_keeps_header", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
     log_common::catch("trim_early", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
     log_common::catch("enospc_ignored", "a_full_disk_stops_writes_and_room_brings_them_back");
+    log_common::catch("descriptors_end_the_log", "a_write_without_a_descriptor_waits_for_one");
     log_common::catch("no_incarnation", "every_start_is_told_apart_from_the_one_before");
 }

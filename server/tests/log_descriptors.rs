@@ -94,10 +94,3 @@ fn a_log_without_descriptors_waits_for_one_and_loses_nothing() {
     });
     assert_eq!(newest.max(), Some(last));
 }
-
-#[cfg(feature = "mutants")]
-#[test]
-fn a_log_that_ends_for_want_of_descriptors_is_caught() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    common::assert_caught("descriptors_end_the_log", "a_log_without_descriptors_waits_for_one_and_loses_nothing");
-}

@@ -43,6 +43,8 @@ pub struct SimDisk {
     pub cut_at: Option<u64>,
     /// This many flushes from now on fail; their data is gone, and the next flush says that all is well.
     pub fail_flushes: u32,
+    /// No file can be opened: the process has as many as it may.
+    pub no_descriptors: bool,
     /// After so many reads one fails; the next succeeds.
     pub fail_read: Option<u64>,
     /// How many bytes all files may hold.
@@ -204,6 +206,7 @@ impl Disk for SimDisk {
                 }
                 written
             }
+            FileEffect::Append { .. } if self.no_descriptors => Err(rustix::io::Errno::MFILE.into()),
             FileEffect::Append { file, offset, parts } => {
                 let mut bytes = parts.concat();
                 bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
