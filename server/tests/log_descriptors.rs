@@ -4,9 +4,9 @@
 mod common;
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -46,12 +46,9 @@ fn votes(log: &Log, completions: &mpsc::Receiver<Lsn>, from: u64, writes: u64) -
     from + writes - 1
 }
 
-/// The limit and what is open are those of the whole process.
-static ALONE: Mutex<()> = Mutex::new(());
-
+// The limit and what is open are those of the whole process: one test only.
 #[test]
 fn a_log_without_descriptors_waits_for_one_and_loses_nothing() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = Scratch::new("log-descriptors");
     LogWriter::create(&dir.0, NODE).expect("created");
     let (done, completions) = mpsc::channel();
