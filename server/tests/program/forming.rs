@@ -48,8 +48,8 @@ fn nothing_is_begun_while_a_seed_does_not_answer() {
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
 }
 
-/// On a busy machine a client gives up on an answer that is still to come, and asks again. It was once told that there is
-/// a cluster already: the one that it had formed itself.
+/// On a busy machine a client gives up on an answer that is still to come, and asks again. It was once told that there
+/// is a cluster already: the one that it had formed itself.
 #[test]
 fn an_init_that_is_sent_again_hears_that_it_formed_the_cluster() {
     let mut cluster = Cluster::stopped(1, &[]);

@@ -9,8 +9,8 @@ use super::{Connection, handle, refuse_and_close};
 use crate::config::Limits;
 use crate::shard::Shard;
 
-/// Work of frames that a connection has taken as soon as they are read, a key or a [`FRAME_BYTES`] each. For the rest of
-/// what was read connections wait for each other: one slice of one of them between two looks at all sockets.
+/// Work of frames that a connection has taken as soon as they are read, a key or a [`FRAME_BYTES`] each. For the rest
+/// of what was read connections wait for each other: one slice of one of them between two looks at all sockets.
 const FIRST_WORK: usize = 1_024;
 
 /// Work of such a slice.
