@@ -81,6 +81,7 @@ fn a_late_proposal_between_a_vote_and_the_decision_is_neither_a_vote_nor_the_end
     assert_eq!(paxos.decided_upto(), Instance(1), "learned");
     let sent = hear(&mut paxos, 2, proposal(second, "lost"));
     assert!(!sent.iter().any(|message| matches!(message, Message::Phase2b(_))), "a vote for what was overwritten");
+    assert_eq!(paxos.counters().messages_refused, 0, "it was late, not absurd");
 }
 
 #[cfg(feature = "mutants")]
