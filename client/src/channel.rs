@@ -2,7 +2,7 @@
 //! come, write what the socket takes, wait for either. The plain one costs what the socket itself costs.
 //!
 //! Inside TLS nothing is buffered that was read: what a system call brought is decrypted into the caller's buffer, but
-//! for the record that has not come whole. What is written is bounded by [`UNSENT_BYTES_MAX`].
+//! for the record that has not come whole. What is written is bounded by `UNSENT_BYTES_MAX`.
 
 mod blocking;
 mod stream;
