@@ -15,7 +15,7 @@ use crate::quorum::{LEARNERS_MAX, VOTERS_MAX};
 const ROUND_AHEAD_MAX: u64 = 1 << 32;
 
 /// No ballot has a higher round. Far enough below the largest number that nothing wraps, and 2^30 times
-/// [`ROUND_AHEAD_MAX`] above the first one.
+/// `ROUND_AHEAD_MAX` above the first one.
 pub const ROUND_MAX: Round = Round(1 << 62);
 
 /// No log is longer. Relative bounds do not help here: a learner begins with nothing, and its group may be any length.
