@@ -347,8 +347,8 @@ impl Sessions {
         self.digest = self.digest.wrapping_add(row_digest(session, row));
     }
 
-    /// Keeps the answers of the pack that [`Sessions::acknowledge`] was just called for. Forgets others, if all that is
-    /// kept is more than `limits` allow.
+    /// Keeps the answers of the pack that [`Sessions::acknowledge`] was just called for, and of this session no more
+    /// than `limits` allow. [`Sessions::relieve`] follows, once no pack waits for its answers.
     pub fn store(&mut self, session: SessionId, answers: Answers, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
         let Some(row) = self.rows.get_mut(&session) else { return };
         self.digest = self.digest.wrapping_sub(row_digest(session, row)).wrapping_add(answers.digest());
@@ -365,7 +365,6 @@ impl Sessions {
         self.sizes.change(session, before, row.bytes);
         note_dropped(undo, session, row.dropped);
         self.digest = self.digest.wrapping_add(row_digest(session, row));
-        self.relieve(session, limits, undo);
     }
 
     /// Takes back one record; records go in the reverse of the order in which they were made.

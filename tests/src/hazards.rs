@@ -324,6 +324,8 @@ pub const OTHERS: &[&str] = &[
     "answer_unbounded",
     // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.
     "sessions_unbounded",
+    // A session ends between the operations of its pack and their answers: it is told that nothing ran (SP8).
+    "relieved_amid_packs",
     "answers_uncharged",
     // A node whose memory or disk is full tells nobody: the others make it grow until it is killed (ST10).
     "fullness_untold",

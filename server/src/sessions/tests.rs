@@ -23,6 +23,7 @@ fn answers_that_nobody_acknowledges_are_bounded_by_the_sessions_that_left_them()
         sessions.open(id, client, &LIMITS, &mut records);
         sessions.acknowledge(id, 0, id.instance, &LIMITS, &mut records);
         sessions.store(id, answers(id.instance, 3_000), &LIMITS, &mut records);
+        sessions.relieve(id, &LIMITS, &mut records);
     }
     assert!(sessions.len() <= 5, "{} sessions keep their answers", sessions.len());
     assert!(sessions.contains(session(50_000)) && !sessions.contains(session(1_000)));
@@ -41,6 +42,7 @@ fn an_acknowledgement_makes_room_for_others() {
         sessions.open(id, client, &LIMITS, &mut records);
         sessions.acknowledge(id, 0, id.instance, &LIMITS, &mut records);
         sessions.store(id, answers(id.instance, 3_000), &LIMITS, &mut records);
+        sessions.relieve(id, &LIMITS, &mut records);
         sessions.acknowledge(id, 2, id.instance, &LIMITS, &mut records);
     }
     assert_eq!(sessions.len(), 50);
@@ -125,6 +127,7 @@ fn sessions_that_are_open_already_keep_no_more_than_the_table_may() {
     for (at, &id) in (60_001..).zip(&opened[1..]) {
         sessions.acknowledge(id, 0, at, &LIMITS, &mut records);
         sessions.store(id, answers(at, 5_000), &LIMITS, &mut records);
+        sessions.relieve(id, &LIMITS, &mut records);
         assert!(sessions.bytes() <= LIMITS.table_bytes_max, "{} bytes are kept", sessions.bytes());
     }
     assert_eq!(sessions.len(), 50, "answers go, not sessions");

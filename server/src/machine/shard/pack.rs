@@ -96,6 +96,7 @@ impl Shard {
                         if !self.gather(index, &pack, &mut gathered) {
                             let repeats = crate::mutant!(gate_skips_repeats) && self.repeats(&pack);
                             let outcome = self.execute_pack(instance, index, &pack, &mut allowance, mark, None);
+                            self.sessions.relieve(pack.session(), &self.session_limits, &mut mark.sessions);
                             let mut answer = self.answer(instance, index, outcome);
                             if repeats {
                                 answer.last_ticket = None;
@@ -174,10 +175,14 @@ impl Shard {
             self.tree.undo_to(&mut self.undo, before);
         }
         let mut ready = results.iter();
+        let newest = gathered.packs.last().map(|(_, pack)| pack.session());
         for (index, pack) in gathered.packs.drain(..) {
             let ready = (!one_by_one).then_some(&mut ready);
             let outcome = self.execute_pack(instance, index, &pack, allowance, mark, ready);
             answers.push(self.answer(instance, index, outcome));
+        }
+        if let Some(newest) = newest {
+            self.sessions.relieve(newest, &self.session_limits, &mut mark.sessions);
         }
         results.clear();
         self.scratch.results_of_ops = results;
@@ -261,6 +266,9 @@ impl Shard {
             };
             scratch.results.clear();
             self.sessions.store(session, answers, &self.session_limits, &mut mark.sessions);
+            if crate::mutant!(relieved_amid_packs) {
+                self.sessions.relieve(session, &self.session_limits, &mut mark.sessions);
+            }
         }
         self.scratch = scratch;
         Outcome::Pack(answer)

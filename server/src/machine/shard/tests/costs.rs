@@ -5,6 +5,7 @@ use coppice_client::wire::{CommandRefusal, MANY_OPERATIONS_MAX, Replies, Replies
 
 use super::*;
 use crate::machine::shard::BATCH_ANSWER_BYTES_MAX;
+use crate::sessions::SessionLimits;
 
 const LARGE: usize = 1 << 20;
 
@@ -54,6 +55,37 @@ fn sum(answers: &[Answer]) -> (usize, usize, usize) {
         }
     }
     sum
+}
+
+/// Seeds 666, 833 and 946: a table of sessions that was full ended one whose pack had run, and had no answer yet.
+#[test]
+fn a_session_that_ends_within_a_batch_is_told_what_its_pack_came_to() {
+    let mut log = Log::new();
+    let mut open = |client| {
+        let (_, answers) = log.run(entry::open(ClientId(client), 1));
+        let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
+        session
+    };
+    let (idle, busy) = (open(1), open(2));
+    log.shard.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
+    let before = log.keys();
+    let (mark, answers) = run_all(&mut log, 1, vec![put(busy, 1, "b"), put(idle, 1, "i")]);
+    for answer in &answers {
+        assert!(matches!(answer.outcome, Outcome::Pack(_)), "it ran, and is told: {answer:?}");
+    }
+    assert_eq!(log.keys(), before + 2);
+    // From the next batch on there is no such session: what runs and what is told agree again.
+    let (_, answers) = run_all(&mut log, 1, vec![put(busy, 2, "c")]);
+    assert!(matches!(answers[0].outcome, Outcome::SessionExpired), "{answers:?}");
+    assert_eq!(log.keys(), before + 2);
+    drop(mark);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_session_that_ends_amid_the_packs_of_a_batch_is_caught() {
+    let test = "a_session_that_ends_within_a_batch_is_told_what_its_pack_came_to";
+    crate::mutants::assert_caught("relieved_amid_packs", &format!("machine::shard::tests::costs::{test}"));
 }
 
 fn large_value(log: &mut Log) -> SessionId {
