@@ -1,5 +1,5 @@
-//! A group without a quorum decides nothing, so no checkpoint ever covers its votes; a replica that awaits a snapshot
-//! has none either. What they hold is carried from segment to segment, and the log of the node stays short.
+//! A group without a quorum decides nothing more, so no checkpoint ever covers its votes; a replica that awaits a
+//! snapshot has none either. What they hold is carried from segment to segment, and the log of the node stays short.
 
 mod log_common;
 
@@ -18,7 +18,7 @@ const GEOMETRY: Geometry = Geometry { first_bytes: 20 << 10, segment_bytes: 24 <
 const STUCK: GroupId = GroupId(1);
 const HEALTHY: GroupId = GroupId(2);
 
-/// Instances that the group without a quorum has voted for.
+/// Instances that the group without a quorum has voted for, and that no checkpoint will cover.
 const UNDECIDED: u64 = 6;
 
 fn vote(group: GroupId, instance: u64, round: u64, bytes: usize, draw: &mut Draw) -> Entry {
@@ -73,6 +73,10 @@ impl Life {
                 self.round += 1;
                 let ballot = Ballot::new(self.round, 2);
                 next.push(Entry::Group { group: STUCK, record: Record::Promise { ballot } });
+            }
+            2 => {
+                let upto = Instance(2 + self.draw.below(UNDECIDED));
+                next.push(Entry::Group { group: STUCK, record: Record::Decided { upto } });
             }
             _ => {}
         }
@@ -205,4 +209,5 @@ fn a_power_cut_while_votes_are_carried_loses_none() {
 fn every_planted_bug_is_caught() {
     log_common::catch("undecided_pins_log", "votes_that_are_never_decided_do_not_keep_the_log_of_the_others");
     log_common::catch("carried_vote_wins", "votes_that_are_never_decided_do_not_keep_the_log_of_the_others");
+    log_common::catch("decided_uncarried", "votes_that_are_never_decided_do_not_keep_the_log_of_the_others");
 }

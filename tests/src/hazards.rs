@@ -211,7 +211,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "ST15",
         "votes of a group without a quorum keep the whole log, or come back above newer ones",
-        &[cargo("undecided_pins_log"), cargo("carried_vote_wins")],
+        &[cargo("undecided_pins_log"), cargo("carried_vote_wins"), cargo("decided_uncarried")],
     ),
     hazard("ST16", "a process that can open no file ends for it", &[cargo("descriptors_end_the_log")]),
     hazard("ST17", "checkpoints of a removed replica stay for ever", &[cargo("stale_checkpoints_stay")]),

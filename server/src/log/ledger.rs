@@ -3,10 +3,10 @@
 //!
 //! A batch is needed until a durable checkpoint covers its instance. One that no checkpoint will cover for a while (it
 //! is undecided, for its group has no quorum, or its replica awaits a snapshot) is carried too once most of the log is
-//! kept for its sake ([`Ledger::crowded`]): else one such group would keep the log of all. Promises, births, removals
-//! and trim positions are needed for ever, but only the highest of them: they are *carried*, written again into the
-//! newest segment. A vote is a promise too, so the highest ballot that a group voted in is carried as a promise when
-//! its batch goes.
+//! kept for its sake ([`Ledger::crowded`]): else one such group would keep the log of all. Promises, births, removals,
+//! trim positions and how far batches are decided are needed for ever, but only the highest of them: they are
+//! *carried*, written again into the newest segment. A vote is a promise too, so the highest ballot that a group voted
+//! in is carried as a promise when its batch goes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,6 +38,8 @@ struct GroupState {
     promised: Option<Stated<Ballot>>,
     lease: Option<Stated<Duration>>,
     trimmed: Option<Stated<Instance>>,
+    /// A replica may be a voter only by a configuration that is decided, and nobody else may be left to say so.
+    decided: Option<Stated<Instance>>,
     /// Records up to this lsn are those of an older replica, and void.
     void_upto: u64,
 }
@@ -138,6 +140,9 @@ impl Ledger {
         if let Some(ballot) = promised {
             raise(&mut state.promised, lsn, ballot);
         }
+        if let Record::Decided { upto } | Record::Accept { decided_upto: upto, .. } = record {
+            raise(&mut state.decided, lsn, *upto);
+        }
         if let Record::Accept { instance, .. } | Record::Learned { instance, .. } = record
             && let Some(segment) = self.segments.get_mut(&segment)
         {
@@ -235,6 +240,12 @@ impl Ledger {
             }
             if let Some(Stated { lsn, value }) = &state.trimmed {
                 leave(*lsn, Entry::Trimmed { group, upto: *value });
+            }
+            if let Some(Stated { lsn, value }) = &state.decided
+                && *value > self.trimmed(group)
+                && !crate::mutant!(decided_uncarried)
+            {
+                leave(*lsn, Entry::Group { group, record: Record::Decided { upto: *value } });
             }
         }
         out.push(Entry::Kept { segment: first_kept });

@@ -18,6 +18,7 @@ pub struct Group {
     promised: Ballot,
     lease: Duration,
     trimmed: Instance,
+    decided: Instance,
     batches: BTreeMap<Instance, Held>,
 }
 
@@ -51,8 +52,9 @@ impl Group {
     fn apply(&mut self, record: &Record) {
         match record {
             Record::Promise { ballot } => self.promised = self.promised.max(*ballot),
-            Record::Accept { instance, ballot, batch, .. } => {
+            Record::Accept { instance, ballot, decided_upto, batch } => {
                 self.promised = self.promised.max(*ballot);
+                self.decided = self.decided.max(*decided_upto);
                 if let Some(held) = self.held(*instance) {
                     held.vote = Some((*ballot, batch.clone()));
                 }
@@ -63,7 +65,7 @@ impl Group {
                 }
             }
             Record::Lease { duration } => self.lease = self.lease.max(*duration),
-            Record::Decided { .. } => {}
+            Record::Decided { upto } => self.decided = self.decided.max(*upto),
         }
     }
 
@@ -82,6 +84,7 @@ impl Group {
 
     fn trim(&mut self, upto: Instance) {
         self.trimmed = self.trimmed.max(upto);
+        self.decided = self.decided.max(upto);
         self.batches.retain(|instance, _| *instance > upto);
     }
 }
@@ -176,6 +179,7 @@ pub fn difference(expected: &Model, found: &Model) -> String {
             ("promised", a.promised == b.promised),
             ("lease", a.lease == b.lease),
             ("trimmed", a.trimmed == b.trimmed),
+            ("decided", a.decided == b.decided),
             ("batches", a.batches == b.batches),
         ] {
             if !same {

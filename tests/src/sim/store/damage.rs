@@ -1,6 +1,6 @@
 //! A disk that does not give what was written: changed bytes, blocks written elsewhere, blocks read from elsewhere.
 
-use coppice_ordering::Record;
+use coppice_ordering::{Ballot, Configuration, Instance, Lsn, RecoveredGroup};
 use coppice_server::log::engine::Found;
 use coppice_server::log::segment::{BadHeader, Header};
 use coppice_server::log::{Disk, Entry, FileName, GroupReplay, LogError, Replay};
@@ -60,8 +60,8 @@ impl Held {
         let replayed = |entries: &[(bool, Entry)]| {
             let mut replay = Replay::default();
             entries.iter().for_each(|(carried, entry)| replay.apply(*carried, entry.clone()));
-            let records: Vec<Vec<Record>> = replay.groups.values_mut().map(what_counts).collect();
-            (replay, records)
+            let starts: Vec<RecoveredGroup> = replay.groups.values_mut().map(start_of).collect();
+            (replay, starts)
         };
         let found = replayed(&self.entries);
         (whole.proven()..=whole.entries.len()).rev().any(|upto| replayed(&whole.entries[..upto]) == found)
@@ -78,17 +78,12 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// The records of a group that say something. A lease does not where its carried copy follows, nor does it that
-/// something is decided which a checkpoint holds.
-fn what_counts(group: &mut GroupReplay) -> Vec<Record> {
+/// What a replica of this group starts from. Where each record stands makes no difference.
+fn start_of(group: &mut GroupReplay) -> RecoveredGroup {
     let trimmed = group.trimmed.unwrap_or_default();
-    let records: Vec<Record> = group.take_records().map(|(_, record)| record).collect();
-    let stays = |(at, record): &(usize, &Record)| match record {
-        Record::Lease { .. } => !records[at + 1..].contains(record),
-        Record::Decided { upto } => *upto > trimmed,
-        _ => true,
-    };
-    records.iter().enumerate().filter(stays).map(|(_, record)| record.clone()).collect()
+    let mut start = RecoveredGroup::from_snapshot(trimmed, Configuration::default(), Instance::ZERO, Ballot::ZERO);
+    group.take_records().for_each(|(_, record)| start.apply(Lsn(1), record));
+    start
 }
 
 /// The block of a file with this number, if both are there.
