@@ -3,6 +3,7 @@
 
 mod script;
 
+use coppice_client::config::Config;
 use coppice_client::session::Input;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{ClusterId, Kind, MapReply, MapVersion, NodeId, Refusal};
@@ -57,4 +58,34 @@ fn who_has_not_got_the_partition_is_not_followed() {
     let refusal = Refusal::WrongPartition { partition: PARTITION, version: MapVersion(7), entries };
     bench.answer(asked, |out, stream| refusal.encode(out, stream));
     assert_ne!(bench.asks(Kind::Read).0, connection, "the other one may lead");
+}
+
+/// A node that could not be reached may be gone although those who followed it do not know that yet.
+#[test]
+fn who_is_lost_is_not_followed() {
+    let mut bench = start(&[1, 2], NodeId(1));
+    let (connection, _) = bench.dialled.remove(0);
+    bench.step(Input::Disconnected { connection, trouble: "connection refused".into() });
+    let refuse = |bench: &mut script::Bench| {
+        let asked = bench.asks(Kind::Read);
+        let refusal = Refusal::NotLeader { partition: PARTITION, hint: Some(NodeId(1)) };
+        bench.answer(asked, |out, stream| refusal.encode(out, stream));
+    };
+    while bench.dialled.is_empty() {
+        refuse(&mut bench);
+    }
+    // It is dialled again, without an answer. The other one is asked on: it may lead soon.
+    let began = bench.now;
+    (0..3).for_each(|_| refuse(&mut bench));
+    let waited = bench.now - began;
+    assert!(waited < Config::default().connect_timeout / 4, "{waited:?}");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_lost_node_that_is_followed_is_caught() {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+    command.args(["who_is_lost_is_not_followed", "--exact"]);
+    let output = command.env("COPPICE_MUTANT", "client_follows_the_gone").output().expect("it runs");
+    assert!(!output.status.success(), "client_follows_the_gone is not caught");
 }

@@ -83,21 +83,21 @@ impl<T> Receiver<T> {
 
     /// Waits until something may have been put in since the last time [`Receiver::pop`] returned `None`.
     pub async fn wait(&self) {
-        #[cfg(not(coppice_loom))]
+        #[cfg(not(feature = "loom"))]
         self.0.bell.wait().await;
-        #[cfg(coppice_loom)]
+        #[cfg(feature = "loom")]
         self.wait_blocking();
     }
 
     /// The same for loom's threads, which know no event loop.
-    #[cfg(coppice_loom)]
+    #[cfg(feature = "loom")]
     pub fn wait_blocking(&self) {
         self.0.bell.wait();
     }
 }
 
 /// What the mailbox is made of. The bell keeps one ring for a shard that is not listening yet.
-#[cfg(not(coppice_loom))]
+#[cfg(not(feature = "loom"))]
 mod sync {
     pub use crossbeam::queue::ArrayQueue as Queue;
     pub use std::sync::Arc;
@@ -120,7 +120,7 @@ mod sync {
 }
 
 /// The same parts on loom's primitives.
-#[cfg(coppice_loom)]
+#[cfg(feature = "loom")]
 mod sync {
     use std::collections::VecDeque;
 

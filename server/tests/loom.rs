@@ -1,6 +1,6 @@
 //! Every interleaving of the mailbox with up to three threads: nothing put in is lost, nothing is taken twice, a
-//! waiting shard is always woken, a full lane gives the input back. Run with `RUSTFLAGS="--cfg coppice_loom"`.
-#![cfg(coppice_loom)]
+//! waiting shard is always woken, a full lane gives the input back. Run with `--features loom`.
+#![cfg(feature = "loom")]
 
 use coppice_server::mailbox::{Lane, mailbox};
 

@@ -225,7 +225,7 @@ impl Paxos {
     /// A leader that heard no quorum for an election timeout must not stay: it may be heard, and so keep the others
     /// from electing one that works (ordering.md 1.3, reliability.md PX13).
     pub(super) fn resign_if_deaf(&mut self, effects: &mut Vec<Effect>) {
-        if self.deaf_at().is_some_and(|at| at <= self.now) && !mutant!(deaf_leader_stays) {
+        if self.deaf_at().is_some_and(|at| at <= self.now) {
             self.counters.resignations += 1;
             self.ask_the_unheard(effects);
             self.stand_down(effects);
@@ -248,7 +248,7 @@ impl Paxos {
     /// When this leader resigns if it hears nothing more.
     pub(super) fn deaf_at(&self) -> Option<Time> {
         let proposer = self.proposer.as_deref().filter(|proposer| proposer.elected)?;
-        if self.log_room == LogRoom::Nowhere {
+        if self.log_room == LogRoom::Nowhere || mutant!(deaf_leader_stays) {
             return None;
         }
         let heard_at = proposer.quorum_heard_at(&self.learner.quorum, self.id);

@@ -35,6 +35,12 @@ impl ClientConnections {
         ClientBytes::clone(&known.bytes)
     }
 
+    /// How many connections have said whose they are.
+    pub fn connections(&self) -> usize {
+        let connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.values().map(|client| client.connections.len()).sum()
+    }
+
     /// A connection ended; the others of the client stay.
     pub fn ended(&self, client: ClientId, connection: u64) {
         let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -24,10 +24,10 @@ pub struct Candidate {
     pub heard: Instant,
 }
 
-/// Those that give way to newcomers, of all `connections` and those of them that have nothing in flight; none: there
-/// is no room.
-pub fn give_way(connections: usize, mut idle: Vec<Candidate>) -> Vec<u64> {
-    let ungreeted = idle.iter().filter(|candidate| !candidate.greeted).count();
+/// Those that give way to newcomers, of the connections of a shard that have nothing in flight; none: there is no room.
+/// Of all `connections` of the node `ungreeted` have not said who they are: of a crowd that comes at once, most have not
+/// reached a shard yet.
+pub fn give_way((connections, ungreeted): (usize, usize), mut idle: Vec<Candidate>) -> Vec<u64> {
     let crowd = ungreeted > 0 && ungreeted >= connections / UNGREETED_PART;
     let greeted = idle.iter().any(|candidate| candidate.greeted);
     if crowd || !greeted {
@@ -36,7 +36,7 @@ pub fn give_way(connections: usize, mut idle: Vec<Candidate>) -> Vec<u64> {
         idle.retain(|candidate| candidate.greeted);
     }
     idle.sort_unstable_by_key(|candidate| candidate.heard);
-    idle.iter().map(|candidate| candidate.id).take((connections / AT_ONCE_PART).max(1)).collect()
+    idle.iter().map(|candidate| candidate.id).take((idle.len() / AT_ONCE_PART).max(1)).collect()
 }
 
 #[cfg(test)]
@@ -57,15 +57,22 @@ mod tests {
     fn the_most_silent_clients_give_way() {
         let mut all = candidates(256, 0);
         all.reverse();
-        assert_eq!(give_way(256, all), [0, 1]);
-        assert_eq!(give_way(3, candidates(1, 0)), [0], "the others have something in flight");
-        assert_eq!(give_way(300, Vec::new()), [0_u64; 0]);
+        assert_eq!(give_way((256, 0), all), [0, 1]);
+        assert_eq!(give_way((3, 0), candidates(1, 0)), [0], "the others have something in flight");
+        assert_eq!(give_way((300, 0), Vec::new()), [0_u64; 0]);
     }
 
     #[test]
     fn a_crowd_that_says_nothing_drives_out_its_own_and_no_clients() {
-        assert_eq!(give_way(128, candidates(100, 28)), [100]);
-        assert_eq!(give_way(128, candidates(120, 8)), [0], "a few that greet in a moment");
-        assert_eq!(give_way(20, candidates(0, 2)), [0], "the clients all have something in flight");
+        assert_eq!(give_way((128, 28), candidates(100, 28)), [100]);
+        assert_eq!(give_way((128, 8), candidates(120, 8)), [0], "a few that greet in a moment");
+        assert_eq!(give_way((20, 2), candidates(0, 2)), [0], "the clients all have something in flight");
+    }
+
+    /// The first of a crowd found clients only in their shard, and drove them out.
+    #[test]
+    fn a_crowd_that_has_not_reached_the_shards_drives_out_no_clients() {
+        assert_eq!(give_way((150, 75), candidates(38, 0)), [0_u64; 0]);
+        assert_eq!(give_way((150, 75), candidates(38, 1)), [38]);
     }
 }

@@ -60,7 +60,7 @@ fn is_on_disk(state: &DirectoryState, view: &View, partition: PartitionId, absor
 /// The next step of a move, if there is one to take now (ordering.md 1.5, 8).
 fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move, tried: bool) -> Option<Step> {
     let entry = state.map.entry(change.partition)?;
-    let Led { leader, report } = view.led(change.partition)?;
+    let Led { leader, report } = view.led(change.partition).filter(|led| has_named(state, change.partition, led))?;
     let all: BTreeSet<ReplicaId> = entry.replicas.iter().map(|replica| replica.replica).collect();
     let added: BTreeSet<ReplicaId> = change.add.iter().copied().collect();
     let target: BTreeSet<ReplicaId> = all.iter().copied().filter(|id| !change.remove.contains(id)).collect();
@@ -128,10 +128,19 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
     configure(&target, &BTreeSet::new())
 }
 
+/// Whether this directory has named all replicas of the group. Else another one leads meanwhile, and this one was deposed
+/// and does not know it: a learner that it took for a stray would be removed for ever.
+fn has_named(state: &DirectoryState, partition: PartitionId, led: &Led<'_>) -> bool {
+    let used = state.replicas_used.get(&partition).copied().unwrap_or(0);
+    let mut replicas = led.report.voters.iter().chain(&led.report.learners);
+    replicas.all(|replica| replica.0 <= used) || crate::mutant!(moves_of_another_time)
+}
+
 /// Removes learners that no move names: a configuration that was to add them came to the group's leader when the move
 /// had been called off. Their leader would send to them for ever.
 fn without_stray_learners(state: &DirectoryState, view: &View, partition: PartitionId) -> Option<Step> {
-    let Led { leader, report } = view.led(partition).filter(|led| !led.report.learners.is_empty())?;
+    let strays = |led: &Led<'_>| !led.report.learners.is_empty() && has_named(state, partition, led);
+    let Led { leader, report } = view.led(partition).filter(strays)?;
     let entry = state.map.entry(partition).filter(|_| state.change_of(partition).is_none())?;
     let named: BTreeSet<ReplicaId> = entry.replicas.iter().map(|info| info.replica).collect();
     let voters: BTreeSet<ReplicaId> = report.voters.iter().copied().collect();

@@ -385,7 +385,9 @@ impl Shard {
     /// The port is full: connections that have nothing in flight give way, if there are any.
     fn make_way(&self) -> bool {
         let idle = self.connections.values().filter_map(|connection| connection.candidate()).collect();
-        let give_way = eviction::give_way(self.connections.len(), idle);
+        let connections = self.shared.connections();
+        let ungreeted = connections.saturating_sub(self.shared.clients().connections());
+        let give_way = eviction::give_way((connections, ungreeted), idle);
         for connection in give_way.iter().filter_map(|id| self.connections.get(id)) {
             self.metrics.busy(metrics::Queue::Connections);
             connection.close();

@@ -356,7 +356,7 @@ fn without_a_quorum_a_change_is_unknown_if_it_was_sent_and_refused_if_it_was_not
     assert_eq!(said.code, 6, "{said:?}");
     assert!(said.err.starts_with("error: config set: outcome unknown: "), "{said:?}");
     for words in [&["node", "add", "127.0.0.1:1", "--yes"][..], &["partition", "add", "--nodes", "n2", "--yes"]] {
-        let said = cluster.run_at(0, words);
+        let said = cluster.run_at(0, &[words, &["--timeout", "5s"]].concat());
         assert_eq!(said.code, 3, "{words:?}: {said:?}");
     }
     for index in [1, 2] {

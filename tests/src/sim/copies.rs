@@ -299,7 +299,6 @@ impl World {
         }
         self.swap(node);
         self.nodes[node].lives.is_copy = true;
-        self.oracle.copies.insert(node);
         if let Some(copied) = &mut self.copies.copied {
             copied.aside = self.oracle.set_aside(node);
         }
@@ -334,7 +333,6 @@ impl World {
         self.crash_process(node, down);
         self.swap(node);
         self.nodes[node].lives.is_copy = false;
-        self.oracle.copies.remove(&node);
         if let Some(copied) = self.copies.copied.take() {
             self.oracle.put_back(node, copied.aside);
         }

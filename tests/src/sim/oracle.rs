@@ -41,8 +41,9 @@ pub struct Oracle {
     /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted, of one node at
     /// most. They wait for that of another one.
     rotten: BTreeSet<(PartitionId, ReplicaId)>,
-    /// Nodes that run on copies of their disks: what they write there counts for nobody.
-    pub copies: BTreeSet<usize>,
+    /// Nodes that run on copies of their disks, and who lives on the disks themselves. What is written to a copy counts
+    /// for nobody.
+    copies: BTreeMap<usize, BTreeSet<(PartitionId, ReplicaId)>>,
     /// What the logs come to, by a model.
     pub ledger: Ledger,
 }
@@ -123,7 +124,7 @@ impl Oracle {
             Record::Accept { instance, ballot, .. } => {
                 known.promised = known.promised.max(*ballot);
                 known.accepted.insert(*instance, *ballot);
-                if !self.copies.contains(&node) {
+                if !self.copies.contains_key(&node) {
                     self.vote(id.0, id.1, *instance, *ballot);
                 }
             }
@@ -146,16 +147,23 @@ impl Oracle {
 
     /// A copy takes the place of a node's disk: what is known of the replicas there is kept until that comes back.
     pub fn set_aside(&mut self, node: usize) -> Aside {
-        let known = self.known.extract_if(.., |_, known| known.node == node).collect();
-        let ids = self.ids.extract_if(.., |(of, _), _| *of == node).collect();
-        Aside { known, ids }
+        let aside = self.take_known(node);
+        self.copies.insert(node, aside.known.keys().copied().collect());
+        aside
     }
 
     /// The disk of a node is back.
     pub fn put_back(&mut self, node: usize, aside: Aside) {
-        self.set_aside(node);
+        self.copies.remove(&node);
+        self.take_known(node);
         self.known.extend(aside.known);
         self.ids.extend(aside.ids);
+    }
+
+    fn take_known(&mut self, node: usize) -> Aside {
+        let known = self.known.extract_if(.., |_, known| known.node == node).collect();
+        let ids = self.ids.extract_if(.., |(of, _), _| *of == node).collect();
+        Aside { known, ids }
     }
 
     fn vote(&mut self, group: PartitionId, replica: ReplicaId, instance: Instance, ballot: Ballot) {
@@ -200,7 +208,7 @@ impl Oracle {
                         let what = format!("n{node}.{group} finds another batch at {instance} than that of {ballot}");
                         return broken("I2 vote changed", what);
                     }
-                    if !self.copies.contains(&node) {
+                    if !self.copies.contains_key(&node) {
                         self.vote(group, replica, *instance, *ballot);
                     }
                 }
@@ -420,9 +428,10 @@ impl Oracle {
                 let logged = known.accepted.contains_key(&instance) || known.learned.contains(&instance);
                 logged || saved(known.node) >= instance
             });
-            // What it held when it answered is gone with its disk, or with a part of that: one of a majority may be
-            // (seed 901356).
-            known || self.lost.contains(&id) || self.rotten.contains(&id)
+            // What it held when it answered is gone with its disk, or with a part of that, or a copy stands in the
+            // disk's place: one of a majority may be (seeds 901356 and 2331).
+            let is_aside = || self.copies.values().any(|replicas| replicas.contains(&id));
+            known || self.lost.contains(&id) || self.rotten.contains(&id) || is_aside()
         };
         let governing = state.configurations.partition_point(|(from, _)| *from <= instance).saturating_sub(1);
         state.configurations[governing..].iter().any(|(_, configuration)| {
