@@ -121,7 +121,11 @@ fn a_planted_bug_that_is_caught_is_shown_by_less_than_its_seed_draws() {
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_that_make_clients_wait_are_caught() {
-    for (mutant, cut) in [("letters_end_here", "a pair"), ("deaf_leader_stays", "the coordinator hears nobody")] {
+    for (mutant, cut) in [
+        ("letters_end_here", "a pair"),
+        ("deaf_leader_stays", "the coordinator hears nobody"),
+        ("client_follows_the_gone", "node dies"),
+    ] {
         let output = simulate(&["cuts", "--count", "2", "--only", cut], mutant);
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success() && said.contains(" ms: c"), "{mutant} under {cut}: {said}");

@@ -348,13 +348,7 @@ impl Session {
     fn on_not_leader(&mut self, now: Time, at: usize, sent: &Sent, hint: Option<NodeId>) {
         let node = self.peers[at].node;
         let draw = self.draws.next();
-        // A node that was lost may be gone although others do not know it yet: it is asked when it is connected again,
-        // and until then the others are asked on.
-        let gone = |hint: NodeId| {
-            let known = self.peers.iter().find(|peer| peer.node == Some(hint));
-            known.is_some_and(|peer| !peer.is_ready() && !peer.trouble.is_empty()) && !mutant!(client_follows_the_gone)
-        };
-        let lost = hint.is_some_and(gone);
+        let lost = hint.is_some_and(|hint| self.is_lost(hint));
         let lane = &mut self.lanes[sent.lane];
         if sent.anywhere {
             // It could not get a position from the leader; that says nothing about who leads.

@@ -10,7 +10,7 @@ use crate::error::{Cause, Error, Reason};
 use crate::map::{Entry, PartitionMap, Role};
 use crate::time::Time;
 use crate::wire::control::encode_control;
-use crate::wire::{Kind, MapGet, MapReply, MapVersion, PartitionId, Position};
+use crate::wire::{Kind, MapGet, MapReply, MapVersion, NodeId, PartitionId, Position};
 
 use super::calls::{CallKey, Request};
 use super::lane::{Lane, Trouble};
@@ -187,12 +187,20 @@ impl Session {
             // What a node remembers of who led may be older than its map: whoever is no replica leads nothing, and
             // would send this client away for ever, with nothing newer to say.
             let leads = |lane: &&mut Lane| lane.partition == partition && lane.replicas.contains(&node);
+            let lost = self.is_lost(node);
             let lane = self.lanes.iter_mut().find(leads);
-            if let Some(lane) = lane.filter(|lane| lane.leader.is_none()) {
+            if let Some(lane) = lane.filter(|lane| lane.leader.is_none() && !lost) {
                 lane.follow(Some(node));
             }
         }
         self.list_all();
+    }
+
+    /// Whether the connection to a node was lost: it may be gone although others, who name it as a leader, do not know
+    /// that yet. It is asked when it is connected again, and until then the others are asked on.
+    pub(super) fn is_lost(&self, node: NodeId) -> bool {
+        let known = self.peers.iter().find(|peer| peer.node == Some(node));
+        known.is_some_and(|peer| !peer.is_ready() && !peer.trouble.is_empty()) && !mutant!(client_follows_the_gone)
     }
 
     /// Takes newer entries into the map: what they overlap goes. Returns whether a whole map came out. It keeps its

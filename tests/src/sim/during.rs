@@ -12,8 +12,8 @@ use super::plan::{DiskPlan, Judged, MS, Nanos, Network, Plan};
 use super::trace::Trace;
 use super::world::World;
 
-/// Nobody waits for longer. The goal is a second; when the coordinator's node dies its clients wait for 1.03 s.
-pub const WAIT_MAX: Nanos = 1_100 * MS;
+/// Nobody waits for longer.
+pub const WAIT_MAX: Nanos = 1_000 * MS;
 
 /// When a cut begins, and how long it lasts: for somebody who waits for its end that is far too long.
 const BEGIN: Nanos = 1_500 * MS;
