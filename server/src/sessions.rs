@@ -349,7 +349,7 @@ impl Sessions {
 
     /// Keeps the answers of the pack that [`Sessions::acknowledge`] was just called for, and of this session no more
     /// than `limits` allow. [`Sessions::relieve`] follows, once no pack waits for its answers.
-    pub fn store(&mut self, session: SessionId, answers: Answers, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
+    pub fn store(&mut self, session: SessionId, answers: Answers, limits: &SessionLimits, undo: &mut [SessionUndo]) {
         let Some(row) = self.rows.get_mut(&session) else { return };
         self.digest = self.digest.wrapping_sub(row_digest(session, row)).wrapping_add(answers.digest());
         let before = row.bytes;
