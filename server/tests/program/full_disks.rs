@@ -106,7 +106,7 @@ fn deletes_make_room_on_a_full_disk() {
     let (cluster, _) = node_on_small_disk(&flags, &settings);
     let value = format!("@{}", cluster.scratch.path("value").display());
     std::fs::write(cluster.scratch.path("value"), vec![b'v'; 256 << 10]).expect("a file");
-    let put = |key: &str| cluster.run(&["put", key, &value, "--timeout", "1s"]);
+    let put = |key: &str| cluster.run(&["put", key, &value, "--timeout", "5s"]);
     let mut keys = Vec::new();
     loop {
         let key = format!("k{:03}", keys.len());
@@ -329,7 +329,7 @@ fn where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes
     std::fs::write(cluster.scratch.path("value"), vec![b'v'; 512 << 10]).expect("a file");
     let mut keys = 0;
     eventually("writes are refused, and it is said why", || {
-        let said = cluster.run(&["put", &format!("k{keys:03}"), &value, "--timeout", "1s"]);
+        let said = cluster.run(&["put", &format!("k{keys:03}"), &value, "--timeout", "5s"]);
         keys += 1;
         let refused = said.err.contains("takes no writes that grow it");
         assert!(refused || said.code == 0, "after {keys} of them: {said:?}");
