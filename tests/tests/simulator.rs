@@ -31,24 +31,6 @@ fn a_seed_can_be_replayed_and_its_history_judged_apart() {
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 
-/// The snapshot that a replica installed rots: below it the log holds votes that were overwritten, and no older
-/// checkpoint leads past them.
-#[test]
-fn what_an_installed_snapshot_covered_is_never_read_from_the_log() {
-    let schedule = concat!(env!("CARGO_MANIFEST_DIR"), "/schedules/an_installed_snapshot_rots.json");
-    let output = simulate(&["replay", schedule], "");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-}
-
-#[cfg(feature = "mutants")]
-#[test]
-fn an_older_checkpoint_below_an_installed_snapshot_is_caught() {
-    let schedule = concat!(env!("CARGO_MANIFEST_DIR"), "/schedules/an_installed_snapshot_rots.json");
-    let output = simulate(&["replay", schedule], "install_trims_nothing");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(!output.status.success() && said.contains("FAILED") && said.contains("I1"), "{said}");
-}
-
 /// Schedules A to F, and the runs of the past (reliability.md 6).
 #[test]
 fn scripts_and_schedules_end_well() {
