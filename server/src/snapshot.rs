@@ -8,7 +8,7 @@ use coppice_ordering::{Ballot, Configuration, Instance};
 
 use crate::checkpoint::{Blobs, Head};
 use crate::machine::Machine;
-use crate::machine::directory::Directory;
+use crate::machine::directory::{Directory, DirectoryState};
 use crate::machine::shard::Shard;
 use crate::replica::Replica;
 use crate::sessions::Sessions;
@@ -92,7 +92,8 @@ fn directory_bytes(directory: &Directory) -> Bytes {
 }
 
 fn directory_of(bytes: &[u8]) -> Result<Directory, NoState> {
-    postcard::from_bytes(bytes).map(Directory::new).map_err(|_| NoState)
+    let state = postcard::from_bytes(bytes).ok().filter(DirectoryState::is_sound);
+    state.map(Directory::new).ok_or(NoState)
 }
 
 /// The state that [`take`] took. The pairs must ascend.
@@ -176,7 +177,6 @@ mod tests {
     use coppice_client::wire::{Grant, Role, UserChange};
 
     use super::*;
-    use crate::machine::directory::DirectoryState;
 
     #[test]
     fn a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back() {
@@ -205,6 +205,21 @@ mod tests {
         assert_eq!(state.users.apply(None, &add), Ok(true));
         let taken = directory_bytes(&Directory::new(state.clone()));
         assert_eq!(directory_of(&taken).expect("a state").state().users, state.users);
+    }
+
+    /// The next partition of one that holds the last number there is would be the directory.
+    #[test]
+    fn a_snapshot_of_the_directory_that_nothing_can_follow_is_refused() {
+        let sound = DirectoryState { partitions_used: 1_000_000, ..DirectoryState::default() };
+        assert!(directory_of(&directory_bytes(&Directory::new(sound.clone()))).is_ok());
+        let damaged = |damage: fn(&mut DirectoryState)| {
+            let mut state = sound.clone();
+            damage(&mut state);
+            directory_of(&directory_bytes(&Directory::new(state)))
+        };
+        assert!(damaged(|state| state.partitions_used = u32::MAX).is_err());
+        assert!(damaged(|state| _ = state.replicas_used.insert(PartitionId(1), u32::MAX)).is_err());
+        assert!(damaged(|state| state.map.version = MapVersion(u64::MAX)).is_err());
     }
 
     #[cfg(feature = "mutants")]

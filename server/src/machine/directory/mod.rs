@@ -105,6 +105,19 @@ pub struct DirectoryState {
     pub users: Users,
 }
 
+/// No cluster counts nodes, partitions or replicas so far.
+const NUMBER_MAX: u32 = u32::MAX / 2;
+
+impl DirectoryState {
+    /// Whether what comes next has a number of its own. A snapshot comes from a disk or from another node.
+    pub fn is_sound(&self) -> bool {
+        let nodes = self.map.nodes.iter().map(|node| node.id.0);
+        let partitions = self.map.groups().map(|entry| entry.partition.0).chain([self.partitions_used]);
+        let mut numbers = nodes.chain(partitions).chain(self.replicas_used.values().copied());
+        numbers.all(|number| number <= NUMBER_MAX) && self.map.version.0 <= u64::MAX / 2
+    }
+}
+
 /// The machine of group 0.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
