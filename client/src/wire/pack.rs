@@ -156,10 +156,6 @@ impl<'a> Pack<'a> {
             return Err(limit("operations in a pack", u64::from(work / OPERATION_WORK), MANY_OPERATIONS_MAX));
         }
         reader.finish()?;
-        if number == u64::MAX {
-            // The number after it must exist.
-            return Err(WireError::Overflow);
-        }
         Ok((pack, work))
     }
 
@@ -178,8 +174,11 @@ impl<'a> Pack<'a> {
         if count == 0 {
             return Err(WireError::Empty("commands"));
         }
-        let eight = flags & FLAG_EIGHT != 0;
-        Ok(Pack { session, count, lowest_unacknowledged, eight, commands: reader.rest() })
+        let (eight, commands) = (flags & FLAG_EIGHT != 0, reader.rest());
+        if count as usize > commands.len() {
+            return Err(WireError::Truncated);
+        }
+        Ok(Pack { session, count, lowest_unacknowledged, eight, commands })
     }
 
     /// Whose commands.
@@ -244,12 +243,18 @@ fn read_command<'a>(
     if step == 0 && !first {
         return Err(WireError::Order("command numbers"));
     }
-    *number = number.checked_add(step).ok_or(WireError::Overflow)?;
+    *number = number_after(*number, step).ok_or(WireError::Overflow)?;
     match code {
         MANY => read_many(reader, eight, check).map(Command::Many),
         LOAD => read_load(reader, eight, check).map(Command::Load),
         _ => read_op(reader, code, eight).map(Command::Op),
     }
+}
+
+/// A number that another one can follow.
+#[inline]
+fn number_after(number: u64, step: u64) -> Option<u64> {
+    number.checked_add(step).filter(|number| *number < u64::MAX)
 }
 
 /// The papers' case in one look: an update of 8 bytes and 8 bytes whose number is near. Else nothing is read.
@@ -260,7 +265,7 @@ fn read_eight<'a>(reader: &mut Reader<'a>, eight: bool, first: bool, number: &mu
     if !eight || code > INSERT || code == 0 || step >= 0x80 || (step == 0 && !first) {
         return None;
     }
-    *number = number.checked_add(u64::from(step))?;
+    *number = number_after(*number, u64::from(step))?;
     reader.skip(18);
     let (key, value) = (&record[2..10], &record[10..]);
     Some(if code == PUT { Op::Put { key, value } } else { Op::Insert { key, value } })
