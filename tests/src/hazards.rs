@@ -329,6 +329,8 @@ pub const OTHERS: &[&str] = &[
     "answers_uncharged",
     // A node whose memory or disk is full tells nobody: the others make it grow until it is killed (ST10).
     "fullness_untold",
+    // A node whose memory is spent takes nothing more although its group has no majority without it: nobody leads.
+    "spent_memory_loses_all",
     // A stale read finds what was taken back in the index of what is undecided (ordering.md 7).
     "overlay_survives_undo",
     // A join that was taken back still holds up what is decided below it (ordering.md 8).

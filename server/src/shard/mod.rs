@@ -326,7 +326,7 @@ impl Shard {
             if owner != self.index {
                 elsewhere.entry(owner).or_default().push(envelope);
             } else if self.groups.get(&id).is_some_and(|group| group.hears(&envelope, node))
-                && !self.loses(&envelope.message)
+                && !self.loses(id, &envelope.message)
             {
                 self.step(id, Input::Peer { from: envelope.from, message: envelope.message });
             }

@@ -3,7 +3,7 @@
 //! Memory at its limit counts as a disk at its reserve. A leader whose own memory is there refuses writes that grow,
 //! and hands over to a replica that has room. A replica that follows has nobody to refuse: where the others have room
 //! it goes on growing with them, up to nine eighths of its limit; then it takes nothing more from them, and falls
-//! behind instead of being killed.
+//! behind instead of being killed. Where no majority has room it takes what comes, for that grows no more.
 //!
 //! A node below its reserve still votes, so that its partitions go on where the others have room; when fewer than a
 //! majority have, writes that grow are refused, and what is left of the reserves is for deletes, elections and tickets.
@@ -73,10 +73,13 @@ impl Shard {
         }
     }
 
-    /// Whether a message of a peer is lost because there is no room for what it asks to hold.
-    pub(super) fn loses(&self, message: &Message) -> bool {
-        matches!(message, Message::Phase1a(_) | Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_))
-            && (self.log_is_stuck() || self.shared.memory_is_spent() && !matches!(message, Message::Phase1a(_)))
+    /// Whether a message of a peer is lost because there is no room for what it asks to hold. Memory that is spent loses
+    /// none where no majority has room: without these replicas nobody leads, and nothing comes that grows.
+    pub(super) fn loses(&self, id: PartitionId, message: &Message) -> bool {
+        let asks = matches!(message, Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_));
+        let goes_on = || !self.lacks_room(id) || crate::mutant!(spent_memory_loses_all);
+        (asks || matches!(message, Message::Phase1a(_))) && self.log_is_stuck()
+            || asks && self.shared.memory_is_spent() && goes_on()
     }
 
     /// Hands over what is led here while nothing can be written, or nothing that grows, to replicas that can. Where no

@@ -341,6 +341,46 @@ fn where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes
     assert_eq!(cluster.run(&["delete", "k000"]).code, 0, "deletes are how one makes room");
 }
 
+/// Neither took what a leader proposes any more, and the partition had none for as long as that lasted.
+#[test]
+fn where_the_memory_of_a_majority_is_spent_somebody_leads_and_deletes_make_room() {
+    let mut cluster = Cluster::formed(3, "");
+    let value = format!("@{}", cluster.scratch.path("value").display());
+    std::fs::write(cluster.scratch.path("value"), vec![b'v'; 512 << 10]).expect("a file");
+    let put = |cluster: &Cluster, key: &str| cluster.run(&["put", key, &value]);
+    for key in 0..40 {
+        assert_eq!(put(&cluster, &format!("k{key:03}")).code, 0);
+    }
+    for node in [1, 2] {
+        // Less than it takes to hold what is there.
+        cluster.kill(node);
+        let mut command = cluster.command(node);
+        command.arg("--memory-limit=16MiB");
+        if let Ok(mutant) = std::env::var("COPPICE_MUTANT") {
+            command.env("COPPICE_MUTANT", mutant);
+        }
+        cluster.start_as(node, command, "ready");
+    }
+    let full = |node: usize| cluster.page(node, "/metrics").contains("coppice_warning{kind=\"memory_limit\"} 1\n");
+    eventually("their memory is at its limit", || full(1) && full(2));
+    for key in ["k000", "k001", "k002"] {
+        // It has room itself, and needs the vote of one that has none.
+        let said = cluster.run(&["leader", "transfer", "p1", "n1", "--timeout", "30s"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let said = cluster.run(&["delete", key, "--timeout", "30s"]);
+        assert_eq!(said.code, 0, "somebody leads: {said:?}");
+    }
+    let said = cluster.run(&["put", "more", &value, "--timeout", "5s"]);
+    assert!(said.err.contains("takes no writes that grow it"), "{said:?}");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn spent_memory_that_takes_nothing_is_caught() {
+    let test = "full_disks::where_the_memory_of_a_majority_is_spent_somebody_leads_and_deletes_make_room";
+    crate::common::assert_caught("spent_memory_loses_all", test);
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn nodes_that_do_not_tell_that_they_are_full_are_caught() {
