@@ -9,7 +9,7 @@ use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
 use coppice_client::session::Request;
 use model::run::Run;
-use model::{CALM, World};
+use model::{CALM, Chaos, World};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -72,4 +72,18 @@ fn a_client_that_no_node_knows_is_told_at_once() {
     put(&mut run, 3, "a");
     run.run_for(TIMEOUT);
     assert!(run.outcome(3).is_ok(), "{:?}", run.outcome(3));
+}
+
+/// Nodes let a stranger wait for their refusal: the first one was asked again before the last one had answered, and
+/// only when all happened to rest at once was the call over.
+#[test]
+fn a_client_that_no_node_knows_is_told_when_each_has_said_so_once() {
+    for seed in 0..20 {
+        let chaos = Chaos { delay_ms: 300, ..CALM };
+        let mut run = Run::new(seed, World::new(seed, chaos, &["n"]), Config::default());
+        run.world.estranged = true;
+        get(&mut run, 1, "a");
+        run.run_for(Duration::from_secs(2));
+        assert_denied(&run, 1, "who are you?");
+    }
 }

@@ -248,7 +248,8 @@ impl Session {
                 let trouble = refusal.map_or_else(|error| error.to_string(), Refusal::words);
                 self.hang_up(now, at, trouble, effects);
                 if is_stranger {
-                    self.turned_away(now, at, effects);
+                    self.peers[at].turned_away = true;
+                    self.end_if_unknown(now, at, effects);
                 }
             }
             _ => self.hang_up(now, at, "did not greet".into(), effects),
@@ -256,10 +257,12 @@ impl Session {
     }
 
     /// A node does not know whom this client acts for. If no other node may, waiting changes nothing.
-    fn turned_away(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
+    fn end_if_unknown(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
         let may_be_known = |peer: &Peer| match peer.state {
             PeerState::Idle => self.map.is_none(),
-            PeerState::Ready | PeerState::Opening { .. } => true,
+            // Asked again, it would say the same.
+            PeerState::Opening { .. } => !peer.turned_away,
+            PeerState::Ready => true,
             PeerState::Down { .. } => false,
         };
         if self.peers.iter().any(may_be_known) {
@@ -306,6 +309,7 @@ impl Session {
         peer.state = PeerState::Ready;
         peer.failures = 0;
         peer.trouble.clear();
+        peer.turned_away = false;
         peer.is_blank = hello.cluster.is_none();
         peer.features = hello.features;
         self.cluster = self.cluster.or(hello.cluster);

@@ -118,9 +118,9 @@ impl Session {
 fn trouble_of(peer: &super::peers::Peer) -> NodeTrouble {
     let trouble = match peer.state {
         PeerState::Idle => "not tried".into(),
-        PeerState::Opening { .. } => "no answer to the connection attempt".into(),
+        PeerState::Opening { .. } if peer.trouble.is_empty() => "no answer to the connection attempt".into(),
         PeerState::Ready => String::new(),
-        PeerState::Down { .. } => peer.trouble.clone(),
+        PeerState::Opening { .. } | PeerState::Down { .. } => peer.trouble.clone(),
     };
     NodeTrouble { node: peer.node, address: peer.address.clone(), trouble }
 }

@@ -212,6 +212,8 @@ pub(super) struct Peer {
     pub features: u64,
     /// What went wrong last, in words.
     pub trouble: String,
+    /// Its last word was that it does not know whom this client acts for.
+    pub turned_away: bool,
     /// Stream of the first element of `sent`. Streams count up and are never used twice in one connection, so that a
     /// late answer can only meet the request that it answers. 0 is the connection itself.
     first_stream: u32,
@@ -239,6 +241,7 @@ impl Peer {
             is_blank: false,
             features: 0,
             trouble: String::new(),
+            turned_away: false,
             first_stream: 1,
             sent: VecDeque::new(),
             asks: BytesMut::new(),
