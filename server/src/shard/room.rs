@@ -76,10 +76,15 @@ impl Shard {
     /// Whether a message of a peer is lost because there is no room for what it asks to hold. Memory that is spent loses
     /// none where no majority has room: without these replicas nobody leads, and nothing comes that grows.
     pub(super) fn loses(&self, id: PartitionId, message: &Message) -> bool {
-        let asks = matches!(message, Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_));
-        let goes_on = || !self.lacks_room(id) || crate::mutant!(spent_memory_loses_all);
-        (asks || matches!(message, Message::Phase1a(_))) && self.log_is_stuck()
-            || asks && self.shared.memory_is_spent() && goes_on()
+        let spent = || {
+            let others_go_on = || !self.lacks_room(id) || crate::mutant!(spent_memory_loses_all);
+            self.shared.memory_is_spent() && others_go_on()
+        };
+        match message {
+            Message::Phase1a(_) => self.log_is_stuck(),
+            Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_) => self.log_is_stuck() || spent(),
+            _ => false,
+        }
     }
 
     /// Hands over what is led here while nothing can be written, or nothing that grows, to replicas that can. Where no

@@ -69,7 +69,7 @@ fn a_session_that_ends_within_a_batch_is_told_what_its_pack_came_to() {
     let (idle, busy) = (open(1), open(2));
     log.shard.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
     let before = log.keys();
-    let (mark, answers) = run_all(&mut log, 1, vec![put(busy, 1, "b"), put(idle, 1, "i")]);
+    let (_, answers) = run_all(&mut log, 1, vec![put(busy, 1, "b"), put(idle, 1, "i")]);
     for answer in &answers {
         assert!(matches!(answer.outcome, Outcome::Pack(_)), "it ran, and is told: {answer:?}");
     }
@@ -78,7 +78,6 @@ fn a_session_that_ends_within_a_batch_is_told_what_its_pack_came_to() {
     let (_, answers) = run_all(&mut log, 1, vec![put(busy, 2, "c")]);
     assert!(matches!(answers[0].outcome, Outcome::SessionExpired), "{answers:?}");
     assert_eq!(log.keys(), before + 2);
-    drop(mark);
 }
 
 #[cfg(feature = "mutants")]
