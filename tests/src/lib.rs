@@ -24,7 +24,6 @@ pub mod cluster;
 pub mod fairness;
 pub mod hazards;
 pub mod lab;
-pub mod model;
 pub mod mutants;
 pub mod say;
 pub mod sim;

@@ -17,7 +17,7 @@ use super::watch::Limits;
 use super::{during, exhaustive, failing, planted, scripts, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
-use crate::model::cli as model;
+use coppice_model::cli as model;
 
 /// Whole clusters of the real pure code, in one thread from one seed (reliability.md 4).
 #[derive(Debug, Parser)]

@@ -9,7 +9,7 @@ use super::planted::with_mutants;
 use super::schedule::{self, Schedule};
 use super::sweep::{panicked, run_plan};
 use super::trace::Trace;
-use crate::model::tickets::scripts::{SCRIPTS, Script};
+use coppice_model::tickets::scripts::{SCRIPTS, Script};
 
 /// `scripts`
 #[derive(Debug, clap::Args)]

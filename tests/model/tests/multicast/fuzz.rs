@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use coppice_ordering::PartitionId;
 
-use coppice_tests::model::tickets::history::{Kind, OPS_MAX, Op, Status};
-use coppice_tests::model::tickets::stage::Stage;
-use coppice_tests::model::tickets::world::{KEYS, Message};
+use coppice_model::tickets::history::{Kind, OPS_MAX, Op, Status};
+use coppice_model::tickets::stage::Stage;
+use coppice_model::tickets::world::{KEYS, Message};
 
 /// Events under faults.
 const EVENTS: usize = 400;
@@ -223,7 +223,7 @@ impl Fuzz {
         match message {
             // Past a leader's filter: an older leader may have let it in.
             Message::Place { to, place } if self.random.percent(10) => {
-                self.stage.world.append(to, coppice_tests::model::tickets::partition::Entry::Place(place));
+                self.stage.world.append(to, coppice_model::tickets::partition::Entry::Place(place));
             }
             other => self.stage.world.deliver(other),
         }

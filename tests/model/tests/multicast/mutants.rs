@@ -7,8 +7,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
+use coppice_model::tickets::scripts::SCRIPTS;
 use coppice_ordering::mutants;
-use coppice_tests::model::tickets::scripts::SCRIPTS;
 
 use crate::explore::search;
 use crate::scripts::all;

@@ -1,7 +1,7 @@
 //! The small worlds of the multicast, each searched whole.
 
-use coppice_tests::model::search::{Limits, explore};
-use coppice_tests::model::tickets::{WEAK, WORLDS};
+use coppice_model::search::{Limits, explore};
+use coppice_model::tickets::{WEAK, WORLDS};
 
 /// Walks through the world of this name; panics where a rule is broken, with the way there.
 pub fn search(name: &str) {

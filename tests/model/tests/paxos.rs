@@ -1,8 +1,8 @@
 //! The short form of the exhaustive search of one group: worlds of one instance; `coppice-sim model` searches more of
 //! them. And what it must find: planted bugs, and the voter that forgot what it promised (reliability.md 7).
 
-use coppice_tests::model::paxos::{Bounds, WORLDS_SMALL, worlds};
-use coppice_tests::model::search::{Found, Limits, explore};
+use coppice_model::paxos::{Bounds, WORLDS_SMALL, worlds};
+use coppice_model::search::{Found, Limits, explore};
 
 fn world(name: &str) -> Bounds {
     let found = worlds(3, 2, 2).into_iter().find(|(world, _)| *world == name);
