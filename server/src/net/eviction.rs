@@ -24,9 +24,9 @@ pub struct Candidate {
     pub heard: Instant,
 }
 
-/// Those that give way to newcomers, of the connections of a shard that have nothing in flight; none: there is no room.
-/// Of all `connections` of the node `ungreeted` have not said who they are: of a crowd that comes at once, most have not
-/// reached a shard yet.
+/// Those that give way to newcomers, of the connections of a shard that have nothing in flight; none: no room.
+/// Of all `connections` of the node `ungreeted` have not said who they are: of a crowd that comes at once, most have
+/// not reached a shard yet.
 pub fn give_way((connections, ungreeted): (usize, usize), mut idle: Vec<Candidate>) -> Vec<u64> {
     let crowd = ungreeted > 0 && ungreeted >= connections / UNGREETED_PART;
     let greeted = idle.iter().any(|candidate| candidate.greeted);

@@ -128,8 +128,8 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
     configure(&target, &BTreeSet::new())
 }
 
-/// Whether this directory has named all replicas of the group. Else another one leads meanwhile, and this one was deposed
-/// and does not know it: a learner that it took for a stray would be removed for ever.
+/// Whether this directory has named all replicas of the group. Else another one leads meanwhile, and this one was
+/// deposed and does not know it: a learner that it took for a stray would be removed for ever.
 fn has_named(state: &DirectoryState, partition: PartitionId, led: &Led<'_>) -> bool {
     let used = state.replicas_used.get(&partition).copied().unwrap_or(0);
     let mut replicas = led.report.voters.iter().chain(&led.report.learners);

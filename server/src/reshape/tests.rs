@@ -517,8 +517,8 @@ fn an_absent_learner_that_votes_is_caught() {
     crate::mutants::assert_caught("absent_learner_votes", test);
 }
 
-/// Seed 2360: a deposed leader of the directory took the learner of a move that it did not know for a stray, and sent it
-/// away. Its node may not bring it back, and the move never ended.
+/// Seed 2360: a deposed leader of the directory took the learner of a move that it did not know for a stray, and sent
+/// it away. Its node may not bring it back, and the move never ended.
 #[test]
 fn a_directory_that_is_one_move_behind_leaves_its_learners_alone() {
     let mut model = Model::new(5, 1);

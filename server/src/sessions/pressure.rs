@@ -53,8 +53,8 @@ impl Sessions {
         self.sizes.total()
     }
 
-    /// Forgets answers until the table is within its bound, and ends sessions if it must; `newest` has just stored some.
-    /// Not between the operations of a pack and its answers: its session may be one that ends.
+    /// Forgets answers until the table is within its bound, and ends sessions if it must; `newest` has just stored
+    /// some. Not between the operations of a pack and its answers: its session may be one that ends.
     pub fn relieve(&mut self, newest: SessionId, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
         while self.sizes.total() > limits.table_bytes_max && !crate::mutant!(sessions_unbounded) {
             if let Some(largest) = self.sizes.largest() {

@@ -73,8 +73,8 @@ impl Shard {
         }
     }
 
-    /// Whether a message of a peer is lost because there is no room for what it asks to hold. Memory that is spent loses
-    /// none where no majority has room: without these replicas nobody leads, and nothing comes that grows.
+    /// Whether a message of a peer is lost because there is no room for what it asks to hold. Memory that is spent
+    /// loses none where no majority has room: without these replicas nobody leads, and nothing comes that grows.
     pub(super) fn loses(&self, id: PartitionId, message: &Message) -> bool {
         let spent = || {
             let others_go_on = || !self.lacks_room(id) || crate::mutant!(spent_memory_loses_all);

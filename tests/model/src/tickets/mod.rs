@@ -18,7 +18,7 @@
 //! it. Worlds in which something is left out that this takes must break (`WEAK`).
 //!
 //! Bounds: `worlds`. About 11 600 000 states in those with a name: 7 000 000 in `lazy of three`, half of the others in
-//! `read twice, of three`; the others take 75 s in the test profile.
+//! `read twice, of three`.
 
 pub mod collect;
 pub mod history;

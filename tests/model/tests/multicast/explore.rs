@@ -21,10 +21,11 @@ fn every_order_of_a_zombie_coordinator_is_linearizable() {
     search("zombie");
 }
 
-/// But for `lazy of three`, which only `coppice-sim model` searches: it takes two minutes with all optimisations.
+/// But for the two of three partitions with most states, which `coppice-sim model` alone searches, with all
+/// optimisations: `read twice, of three` in `.ci/run`, `lazy of three` takes two minutes.
 #[test]
 fn every_order_of_the_other_small_worlds_is_linearizable() {
-    let others = WORLDS.iter().filter(|(name, _)| !["zombie", "lazy of three"].contains(name));
+    let others = WORLDS.iter().filter(|(name, _)| !["zombie", "lazy of three", "read twice, of three"].contains(name));
     others.for_each(|(name, _)| search(name));
 }
 
