@@ -19,7 +19,7 @@ use coppice_server::entry;
 use coppice_server::local::LocalOptions;
 use coppice_server::log::record::RECORD_BYTES_MAX;
 use coppice_server::machine::Outcome;
-use coppice_server::machine::shard::Shard;
+use coppice_server::machine::shard::{BATCH_ANSWER_BYTES_MAX, Shard};
 use coppice_server::multicast::{Letter, Word, letter};
 use coppice_server::net::peer::{self, BATCH_BYTES_MAX, Envelope};
 use coppice_server::net::{codec::Body, outbox::Outbox, peer_frame};
@@ -66,7 +66,7 @@ fn an_answer_to_a_pack_is_bounded_and_what_is_refused_did_not_happen() {
         keys.filter(|key| shard.get_all([*key].into_iter(), usize::MAX).is_some_and(|read| read.values[0].is_some()))
             .count()
     };
-    let gone = REPLY_BYTES_MAX / VALUE_BYTES_MAX;
+    let gone = BATCH_ANSWER_BYTES_MAX / VALUE_BYTES_MAX + 1;
     assert_eq!(left(&shard), keys.len() - gone);
     // Sent again, under the same numbers.
     let rest = &deletes[gone..];

@@ -12,6 +12,7 @@ mod reading;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -84,7 +85,8 @@ pub struct Placed {
 struct Scratch {
     numbers: Vec<u64>,
     indexes: Vec<u64>,
-    results: BytesMut,
+    /// Where in the answer the results stand that the session keeps.
+    stored: Vec<Range<usize>>,
     reply: BytesMut,
     many: Vec<OpResult>,
     results_of_ops: Vec<OpResult>,

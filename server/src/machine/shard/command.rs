@@ -9,14 +9,22 @@ use coppice_ordering::Instance;
 
 use crate::sessions::{Known, Repeats};
 
-/// Answers a number that is not above all that were executed before; `false` if it is new all the same.
-pub(super) fn repeat(repeats: &mut Repeats<'_>, number: u64, now: Instance, reply: &mut PackReply<'_>) -> bool {
+/// Answers a number that is not above all that were executed before, with `room` bytes at most; `false` if it is new
+/// all the same.
+pub(super) fn repeat(
+    repeats: &mut Repeats<'_>,
+    number: u64,
+    now: Instance,
+    room: usize,
+    reply: &mut PackReply<'_>,
+) -> bool {
     match repeats.find(number) {
         Known::New => return false,
         // Two copies in the pipe at once: when the second was proposed, the first was not in the table (SE1).
         Known::Answered { instance, .. } if crate::mutant!(dedupe_at_propose) && now.0 - instance < 16 => return false,
         // Never computed again: the state has moved on since (reliability.md SE7).
         Known::Answered { .. } if crate::mutant!(repeat_recomputed) => return false,
+        Known::Answered { result, .. } if result.len() > room => reply.refused(CommandRefusal::Later),
         Known::Answered { partition, instance, index, result } => {
             reply.repeated(Position { partition, instance, index }, result);
         }

@@ -5,12 +5,13 @@
 //! [`CommandRefusal::Later`], and its client asks again.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::slice;
 
 use bytes::Bytes;
 use coppice_btree::{Op, OpResult};
 use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX, RESULT_BYTES_MAX};
-use coppice_client::wire::{Command, CommandRefusal, Pack, SessionId};
+use coppice_client::wire::{Command, CommandRefusal, Pack, SessionId, VALUE_BYTES_MAX};
 use coppice_ordering::{Commands, Instance};
 
 use super::command::{repeat, run, take_ready, value_bytes};
@@ -22,9 +23,9 @@ use crate::sessions::{Answers, Numbers};
 /// was fetched for the last is still in the cache when its turn comes.
 const GATHERED_OPS_MAX: usize = 512;
 
-/// Bytes that the packs of one batch may answer with together, beyond what each may in any case: a single pack may
-/// fill an answer.
-pub const BATCH_ANSWER_BYTES_MAX: usize = REPLY_BYTES_MAX;
+/// Bytes that the packs of one batch may answer with together, beyond what each may in any case. The command that
+/// passes it is still answered: each replica writes at most so many and one longest result.
+pub const BATCH_ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX;
 
 /// A pack may answer with so many bytes for each of its own, whatever the others of its batch answer: what updates of
 /// small values take.
@@ -51,13 +52,14 @@ impl Allowance {
         ANSWERED_PER_BYTE * pack.bytes()
     }
 
-    /// Whether nothing was taken yet: the first to take some always may, so that no command waits for ever.
-    fn is_whole(&self) -> bool {
-        self.left == BATCH_ANSWER_BYTES_MAX || crate::mutant!(answer_unbounded)
-    }
-
-    fn covers(&self, own: usize, answered: usize) -> bool {
-        answered <= own.saturating_add(self.left) || crate::mutant!(answer_unbounded)
+    /// Bytes that a pack which has answered with so many may answer its next command with: without bound while
+    /// something is left, so that no command waits for ever.
+    fn room(&self, own: usize, answered: usize) -> usize {
+        let all = own.saturating_add(self.left);
+        match (self.left > 0 && answered < all) || crate::mutant!(answer_unbounded) {
+            true => usize::MAX,
+            false => all.saturating_sub(answered),
+        }
     }
 
     fn take(&mut self, own: usize, answered: usize) {
@@ -168,8 +170,8 @@ impl Shard {
         gathered.known_upto.clear();
         let bytes: usize = results.iter().map(value_bytes).sum();
         let own: usize = gathered.packs.iter().map(|(_, pack)| Allowance::own(pack)).sum();
-        let many_bytes = bytes >= REPLY_BYTES_MAX / 2 && !crate::mutant!(answer_unbounded);
-        let one_by_one = many_bytes || !allowance.covers(own, bytes);
+        let too_many = bytes >= REPLY_BYTES_MAX / 2 || bytes > own.saturating_add(allowance.left);
+        let one_by_one = too_many && !crate::mutant!(answer_unbounded);
         if one_by_one {
             // An answer may become too large, which is found out pack by pack.
             self.tree.undo_to(&mut self.undo, before);
@@ -211,44 +213,46 @@ impl Shard {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.numbers.clear();
         scratch.indexes.clear();
+        scratch.stored.clear();
         let mut reply = PackReply::new(&mut scratch.reply, self.partition, instance.0, index);
         let refusal = CommandRefusal::WrongPartition { version: self.map_version };
         let own = Allowance::own(pack);
         let mut repeats = self.sessions.repeats(session);
+        let mut spent = false;
         for (offset, (number, command)) in pack.commands().enumerate() {
             // At every replica alike, as the answers before it are.
-            if ready.is_none() && (reply.is_full() || repeats.work() > REPEAT_WORK_MAX) {
+            if ready.is_none() && (spent || reply.is_full() || repeats.work() > REPEAT_WORK_MAX) {
                 reply.refused(CommandRefusal::Later);
                 continue;
             }
-            if ready.is_none() && number <= known && repeat(&mut repeats, number, instance, &mut reply) {
+            let room = if ready.is_none() { allowance.room(own, reply.bytes()) } else { usize::MAX };
+            if ready.is_none() && number <= known && repeat(&mut repeats, number, instance, room, &mut reply) {
                 continue;
             }
             // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
             if !self.owns(&command) {
                 reply.refused(refusal);
-                if crate::mutant!(refusal_stored) {
-                    scratch.numbers.push(number);
-                    scratch.indexes.push(u64::from(index) + offset as u64);
-                    scratch.results.extend_from_slice(reply.last_result());
+                if !crate::mutant!(refusal_stored) {
+                    continue;
                 }
+            } else if let Some(ready) = ready.as_deref_mut() {
+                take_ready(ready, &command, &mut reply);
+            } else if room < usize::MAX && self.answer_bytes_max(&command) > room {
+                // Those behind it neither: their values are not even looked up.
+                spent = true;
+                reply.refused(CommandRefusal::Later);
                 continue;
-            }
-            match ready.as_deref_mut() {
-                Some(ready) => take_ready(ready, &command, &mut reply),
-                None => {
-                    let more = || reply.bytes().saturating_add(self.answer_bytes_max(&command));
-                    if !allowance.is_whole() && !allowance.covers(own, more()) {
-                        reply.refused(CommandRefusal::Later);
-                        continue;
-                    }
-                    mark.work += u64::from(command.work()) / 4 + 1;
-                    run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many);
-                }
+            } else {
+                mark.work += u64::from(command.work()) / 4 + 1;
+                run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many);
             }
             scratch.numbers.push(number);
             scratch.indexes.push(u64::from(index) + offset as u64);
-            scratch.results.extend_from_slice(reply.last_result());
+            let (start, end) = (reply.bytes() - reply.last_result().len(), reply.bytes());
+            match scratch.stored.last_mut() {
+                Some(stored) if stored.end == start => stored.end = end,
+                _ => scratch.stored.push(start..end),
+            }
         }
         mark.work += repeats.work();
         let answer = reply.finish_split();
@@ -260,11 +264,8 @@ impl Shard {
                 instance: instance.0,
                 numbers: Numbers::from_ascending(&scratch.numbers),
                 indexes: Numbers::from_ascending(&scratch.indexes),
-                // A copy of its own size: a slice would keep the whole buffer alive for as long as the client is
-                // silent.
-                results: Bytes::copy_from_slice(&scratch.results),
+                results: copied(&answer, &scratch.stored),
             };
-            scratch.results.clear();
             self.sessions.store(session, answers, &self.session_limits, &mut mark.sessions);
             if crate::mutant!(relieved_amid_packs) {
                 self.sessions.relieve(session, &self.session_limits, &mut mark.sessions);
@@ -291,5 +292,13 @@ impl Shard {
             }
             Command::Load(_) => 0,
         }
+    }
+}
+
+/// These parts of an answer. A slice of it would keep the whole buffer alive for as long as the client is silent.
+fn copied(answer: &Bytes, parts: &[Range<usize>]) -> Bytes {
+    match parts {
+        [part] => Bytes::copy_from_slice(&answer[part.clone()]),
+        parts => parts.iter().map(|part| &answer[part.clone()]).collect::<Vec<_>>().concat().into(),
     }
 }

@@ -106,11 +106,30 @@ fn the_packs_of_a_batch_answer_with_so_many_bytes_together() {
     let (mark, answers) = run_all(&mut log, 1, packs.clone());
     let (bytes, later, _) = sum(&answers);
     assert_eq!(bytes / LARGE + later, 500);
-    assert!((LARGE..BATCH_ANSWER_BYTES_MAX + LARGE).contains(&bytes), "{bytes} bytes are answered");
+    assert!((LARGE..=BATCH_ANSWER_BYTES_MAX + LARGE).contains(&bytes), "{bytes} bytes are answered");
     assert!(mark.work() < 16_384, "{} units of work", mark.work());
     // Asked for again, the others get theirs: the first of a batch always does.
     let (_, answers) = run_all(&mut log, 1, packs[490..].to_vec());
     assert!(sum(&answers).0 >= LARGE);
+}
+
+/// 12 KiB of packs that all repeat one get of a large value: 500 MiB of answers at every replica.
+#[test]
+fn repeated_answers_are_bounded_like_new_ones() {
+    let mut log = Log::new();
+    let session = large_value(&mut log);
+    let get = get(session, 101, "large");
+    let (_, answers) = run_all(&mut log, 1, vec![get; 500]);
+    let (bytes, later, _) = sum(&answers);
+    assert_eq!(bytes / LARGE + later, 500);
+    assert!((LARGE..=BATCH_ANSWER_BYTES_MAX + LARGE).contains(&bytes), "{bytes} bytes are repeated");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn repeated_answers_without_bounds_are_caught() {
+    let test = "machine::shard::tests::costs::repeated_answers_are_bounded_like_new_ones";
+    crate::mutants::assert_caught("answer_unbounded", test);
 }
 
 #[test]
