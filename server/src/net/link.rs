@@ -327,6 +327,7 @@ impl Link {
                     if ready.is_err() { break Ended::Lost }
                     self.state.borrow_mut().silence.progresses(Clock::now());
                     self.write();
+                    tokio::task::yield_now().await;
                 }
                 opened = async { another.as_mut().expect("there is one").await }, if another.is_some() => {
                     let mut state = self.state.borrow_mut();

@@ -17,6 +17,9 @@ const KEEP_BYTES_MIN: usize = 2_048;
 /// Slices per system call; Linux takes up to 1024, and 64 pieces of 64 KiB fill any socket buffer.
 const SLICES_MAX: usize = 64;
 
+/// Bytes of one write, which the system copies while this thread waits: others have their turn before the next one.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
 /// The tail is closed at this size: a turn full of answers fills several buffers instead of growing one.
 const TAIL_BYTES: usize = 64 << 10;
 
@@ -120,7 +123,8 @@ impl Outbox {
         }
     }
 
-    /// Writes until the socket would block or nothing is left. `Ok(true)`: all is written, and has left the channel.
+    /// Writes until the socket would block, nothing is left, or [`WRITE_BYTES_MAX`] are written. `Ok(true)`: all is
+    /// written, and has left the channel.
     ///
     /// # Errors
     /// The socket's error; the connection is then of no further use.
@@ -129,6 +133,7 @@ impl Outbox {
         if !self.blocked {
             self.seal_tail();
         }
+        let mut left = WRITE_BYTES_MAX;
         loop {
             if self.pieces.is_empty() {
                 self.seal_tail();
@@ -136,16 +141,23 @@ impl Outbox {
             if self.pieces.is_empty() {
                 return stream.try_flush();
             }
+            if left == 0 {
+                return Ok(false);
+            }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let mut count = 0;
+            let (mut count, mut offered) = (0, 0);
             for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-                *slice = IoSlice::new(piece);
-                count += 1;
+                *slice = IoSlice::new(&piece[..piece.len().min(left - offered)]);
+                (count, offered) = (count + 1, offered + slice.len());
+                if offered == left {
+                    break;
+                }
             }
             match stream.write_vectored(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     self.blocked = false;
+                    left -= written;
                     self.advance(written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -273,14 +285,17 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(Bytes::from(vec![7; 64 << 20]));
         stream.writable().await.expect("it is open");
-        // The socket takes what it can; nobody reads.
-        while !outbox.write_to(&stream).expect("it is open") && outbox.written > 0 {
-            let front = outbox.pieces.front().expect("most of it").len();
-            assert!(outbox.written <= front, "{} bytes are held for {front}", outbox.written + front);
-            // As if the socket had taken nearly all of it.
-            outbox.advance(front - 100);
-            outbox.let_go_of_written();
+        // The socket takes what it can, a bounded write at a time; nobody reads.
+        while !outbox.blocked {
+            let taken = outbox.taken();
+            assert!(!outbox.write_to(&stream).expect("it is open"));
+            assert!(outbox.taken() <= taken + WRITE_BYTES_MAX as u64);
         }
+        let front = outbox.pieces.front().expect("most of it").len();
+        assert!(outbox.written <= front, "{} bytes are held for {front}", outbox.written + front);
+        // As if the socket had taken nearly all of it.
+        outbox.advance(front - 100);
+        outbox.let_go_of_written();
         let left = outbox.take().into_iter().next().expect("the end of it");
         assert_eq!(left.len(), 100);
         assert!(left.try_into_mut().expect("its own").capacity() < 4_096);

@@ -31,8 +31,12 @@ pub const BATCH_ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX;
 /// small values take.
 const ANSWERED_PER_BYTE: usize = 4;
 
-/// Bytes that cost as much to copy as one operation on the tree.
-const BYTES_PER_WORK: u64 = 1_024;
+/// Bytes that cost as much as one operation on the tree: they are copied, summed, stored and framed, mostly in memory
+/// that the system clears first.
+const BYTES_PER_WORK: u64 = 256;
+
+/// Results of at least so many bytes are kept as a part of the answer, if they are most of its buffer.
+const SHARED_BYTES_MIN: usize = 64 << 10;
 
 /// Work of finding repeated commands that one pack may cause; beyond, they are asked for again.
 const REPEAT_WORK_MAX: u64 = 16_384;
@@ -264,7 +268,7 @@ impl Shard {
                 instance: instance.0,
                 numbers: Numbers::from_ascending(&scratch.numbers),
                 indexes: Numbers::from_ascending(&scratch.indexes),
-                results: copied(&answer, &scratch.stored),
+                results: kept(&answer, &scratch.stored, scratch.reply.capacity()),
             };
             self.sessions.store(session, answers, &self.session_limits, &mut mark.sessions);
             if crate::mutant!(relieved_amid_packs) {
@@ -295,9 +299,11 @@ impl Shard {
     }
 }
 
-/// These parts of an answer. A slice of it would keep the whole buffer alive for as long as the client is silent.
-fn copied(answer: &Bytes, parts: &[Range<usize>]) -> Bytes {
+/// These parts of an answer, copied unless they are large: a slice keeps the whole buffer alive, of which `spare` bytes
+/// are behind the answer, for as long as the client is silent.
+fn kept(answer: &Bytes, parts: &[Range<usize>], spare: usize) -> Bytes {
     match parts {
+        [part] if part.len() >= SHARED_BYTES_MIN.max((answer.len() + spare) / 4 * 3) => answer.slice(part.clone()),
         [part] => Bytes::copy_from_slice(&answer[part.clone()]),
         parts => parts.iter().map(|part| &answer[part.clone()]).collect::<Vec<_>>().concat().into(),
     }
