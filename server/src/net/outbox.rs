@@ -123,7 +123,7 @@ impl Outbox {
         }
     }
 
-    /// Writes until the socket would block, nothing is left, or [`WRITE_BYTES_MAX`] are written. `Ok(true)`: all is
+    /// Writes until the socket would block, nothing is left, or `WRITE_BYTES_MAX` are written. `Ok(true)`: all is
     /// written, and has left the channel.
     ///
     /// # Errors

@@ -71,6 +71,7 @@ pub struct Delete {
 }
 
 /// A decided batch, and the log that it was taken from.
+#[derive(Debug)]
 struct Held {
     batch: Batch,
     /// Number of the directory.
@@ -144,28 +145,39 @@ impl Reading {
     }
 }
 
+/// What one node's log says of all groups, while it is read.
+#[derive(Default)]
+struct Readings {
+    groups: BTreeMap<PartitionId, Reading>,
+    /// Of replicas that were removed, or followed by another one of their group: what they knew stays true.
+    ended: Vec<(PartitionId, Reading)>,
+}
+
+impl Readings {
+    fn apply(&mut self, carried: bool, entry: Line) {
+        let Some(group) = entry.group().map(|group| PartitionId(group.0)) else { return };
+        match entry {
+            Line::Group { record, .. } => {
+                let reading = self.groups.entry(group).or_default();
+                if carried { reading.apply_copy(record) } else { reading.apply(record) }
+            }
+            // A copy says of the replica that runs who it is, and begins none.
+            Line::Created { .. } | Line::Removed { .. } if carried => {}
+            Line::Created { .. } | Line::Removed { .. } => self.ended.extend(self.groups.remove_entry(&group)),
+            Line::Trimmed { upto, .. } => self.groups.entry(group).or_default().trim(upto.0),
+            Line::Kept { .. } => {}
+        }
+    }
+}
+
 impl Logs {
     fn read(&mut self, node: usize, directory: &std::path::Path) -> Result<(), DumpError> {
         let name = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let mut readings: BTreeMap<PartitionId, Reading> = BTreeMap::new();
-        let mut ended: Vec<(PartitionId, Reading)> = Vec::new();
-        coppice_server::log::reader::read(&directory.join("log"), |line| match line.entry {
-            Line::Group { group, record } if line.carried => {
-                readings.entry(PartitionId(group.0)).or_default().apply_copy(record);
-            }
-            Line::Group { group, record } => {
-                readings.entry(PartitionId(group.0)).or_default().apply(record);
-            }
-            Line::Created { group, .. } | Line::Removed { group, .. } => {
-                // Another replica of the group begins here; what the last one knew stays true.
-                ended.extend(readings.remove_entry(&PartitionId(group.0)));
-            }
-            Line::Trimmed { group, upto } => readings.entry(PartitionId(group.0)).or_default().trim(upto.0),
-            Line::Kept { .. } => {}
-        })
-        .map_err(|error| DumpError::Unreadable(format!("{name}: {error}")))?;
+        let mut readings = Readings::default();
+        coppice_server::log::reader::read(&directory.join("log"), |line| readings.apply(line.carried, line.entry))
+            .map_err(|error| DumpError::Unreadable(format!("{name}: {error}")))?;
         self.names.push(name);
-        for (group, reading) in ended.into_iter().chain(readings) {
+        for (group, reading) in readings.ended.into_iter().chain(readings.groups) {
             self.merge(node, group, reading)?;
         }
         Ok(())
@@ -193,7 +205,10 @@ impl Logs {
             Some(first) if first.batch == held.batch => self.compared += 1,
             Some(other) => {
                 let (one, two) = (&self.names[other.node], &self.names[held.node]);
-                let what = format!("{one} and {two} hold different batches at {group}#{instance}, both decided");
+                let what = format!(
+                    "{one} (accepted in {}) and {two} (in {}) hold different batches at {group}#{instance}, both decided",
+                    other.ballot, held.ballot
+                );
                 return Err(DumpError::Disagree(what));
             }
         }
@@ -521,6 +536,25 @@ mod tests {
         let batch = Batch::Commands(Commands::new(1, what.as_bytes().into()));
         let ballot = Ballot::new(round, 1);
         Record::Accept { instance: Instance(instance), ballot, decided_upto: Instance(decided_upto), batch }
+    }
+
+    /// A segment that goes leaves a copy of the replica's birth, and copies of votes that a later ballot has replaced.
+    #[test]
+    fn a_copy_of_a_birth_begins_no_replica() {
+        let group = coppice_server::log::GroupId(3);
+        let created = Line::Created { group, replica: coppice_ordering::ReplicaId(1), birth: Default::default() };
+        let of_group = |record| Line::Group { group, record };
+        let mut readings = Readings::default();
+        readings.apply(false, created.clone());
+        for vote in [vote(1, 1, 0, "a"), vote(2, 1, 1, "overwritten"), vote(2, 2, 1, "b")] {
+            readings.apply(false, of_group(vote));
+        }
+        readings.apply(true, created);
+        readings.apply(true, of_group(vote(2, 1, 1, "overwritten")));
+        readings.apply(false, of_group(vote(3, 2, 2, "c")));
+        assert!(readings.ended.is_empty(), "it goes on");
+        let reading = &readings.groups[&PartitionId(3)];
+        assert_eq!((reading.decided_upto, reading.slots[&2].0), (2, Ballot::new(2, 1)));
     }
 
     /// A kill storm: a node that had led was behind, skipped by a snapshot what others decided instead of its last
