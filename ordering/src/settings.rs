@@ -74,7 +74,7 @@ impl Default for Settings {
             // 64 KiB: the knee of the batch curve on 2 cores; above it latency grows with no gain in throughput.
             batch_bytes_max: 64 << 10,
             batch_delay_max: Duration::from_millis(5),
-            batch_work_max: 65_536,
+            batch_work_max: 32_768,
             eager_window: 1,
             window: 16,
             window_bytes_max: 1 << 20,

@@ -320,6 +320,12 @@ pub const OTHERS: &[&str] = &[
     "headless_is_new",
     // The file of a trimmed segment becomes another one with its old header: a start finds it under a wrong name.
     "reused_keeps_header",
+    // A crowd that says nothing takes the places of clients; an `init` whose answer was lost hears that another one
+    // formed the cluster.
+    "crowd_drives_out",
+    "init_forgets",
+    // A client sends large packs at once, and they all stand in front of what others send.
+    "packs_at_once",
     // A pack of small commands is answered by as many large values as it asks for.
     "answer_unbounded",
     // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.

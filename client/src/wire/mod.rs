@@ -87,7 +87,7 @@ pub const COMPOUND_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
 pub const PACK_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX + 64 * 1024;
 /// Most work in one pack: no step of an executor may take longer than 10 ms. An operation counts
 /// [`OPERATION_WORK`], a pair of a bulk load 1.
-pub const PACK_WORK_MAX: u32 = 65_536;
+pub const PACK_WORK_MAX: u32 = 16_384;
 /// What one operation on the tree counts in [`PACK_WORK_MAX`].
 pub const OPERATION_WORK: u32 = 8;
 /// Most operations in one `Many`; bounds the work that one command can ask of an executor.

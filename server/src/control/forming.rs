@@ -85,7 +85,7 @@ impl Control {
     fn existed(&self, request: &InitRequest) -> AdminReply {
         let map = self.shared.map();
         let cluster = self.shared.identity().map(|identity| identity.cluster).unwrap_or_default();
-        let again = request.nonce != 0 && self.formed_for == Some(request.nonce);
+        let again = request.nonce != 0 && self.formed_for == Some(request.nonce) && !crate::mutant!(init_forgets);
         if !request.if_needed && !again {
             let text = format!("this node belongs to cluster {cluster} already");
             return AdminReply::Failed(AdminError::Exists(text));

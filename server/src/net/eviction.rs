@@ -28,7 +28,7 @@ pub struct Candidate {
 /// Of all `connections` of the node `ungreeted` have not said who they are: of a crowd that comes at once, most have
 /// not reached a shard yet.
 pub fn give_way((connections, ungreeted): (usize, usize), mut idle: Vec<Candidate>) -> Vec<u64> {
-    let crowd = ungreeted > 0 && ungreeted >= connections / UNGREETED_PART;
+    let crowd = ungreeted > 0 && ungreeted >= connections / UNGREETED_PART && !crate::mutant!(crowd_drives_out);
     let greeted = idle.iter().any(|candidate| candidate.greeted);
     if crowd || !greeted {
         idle.retain(|candidate| !candidate.greeted);
@@ -74,5 +74,12 @@ mod tests {
     fn a_crowd_that_has_not_reached_the_shards_drives_out_no_clients() {
         assert_eq!(give_way((150, 75), candidates(38, 0)), [0_u64; 0]);
         assert_eq!(give_way((150, 75), candidates(38, 1)), [38]);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_crowd_that_drives_out_clients_is_caught() {
+        let test = "net::eviction::tests::a_crowd_that_has_not_reached_the_shards_drives_out_no_clients";
+        crate::mutants::assert_caught("crowd_drives_out", test);
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! A connection that has too much in flight, or does not read its answers, is not read until it does (experience.md 4,
 //! `limits`): each of its requests is charged (`crate::cost`) before it goes on. Frames are taken in slices, between
-//! which other connections have their turn. It does not know what commands mean.
+//! which other connections have their turn; so are large packs (`packs`). It does not know what commands mean.
 
 mod door;
+mod packs;
 mod slices;
 mod state;
 
@@ -27,8 +28,9 @@ use coppice_client::wire::{
 use coppice_ordering::Time;
 use tokio::sync::Notify;
 
+use self::packs::{Pack, Packs, hand_on};
 pub use self::secured::turn_away;
-use self::state::{Large, ReadAnswer};
+use self::state::{Large, ReadAnswer, refuse_and_close};
 use super::arriving::Arriving;
 use super::eviction::Candidate;
 use super::outbox::Outbox;
@@ -63,6 +65,8 @@ fn ranges_max(inflight: usize) -> usize {
 /// What is remembered of a request until it is answered.
 struct Waiting {
     op: Op,
+    /// Of a pack: its partition, and what executing it costs there.
+    work: Option<(PartitionId, u32)>,
     /// Of its bytes, and of what its answer is expected to take.
     _charge: Charge,
     since: Clock,
@@ -124,6 +128,8 @@ struct State {
     unread_bytes: usize,
     progress: Progress,
     waiting: BTreeMap<u32, Waiting>,
+    /// Packs on their way to their partitions; they have their place in `waiting`.
+    packs: Packs<Request>,
     ranges: Streams<u32>,
     /// Parts of queries: the client's number of the attempt, and whose part it is.
     parts: Streams<(u32, PartitionId)>,
@@ -157,6 +163,7 @@ impl Connection {
             account,
             progress: Progress::default(),
             waiting: BTreeMap::new(),
+            packs: Packs::default(),
             ranges: Streams::default(),
             parts: Streams::default(),
             scan_bytes: 0,
@@ -372,6 +379,11 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     let mut look = tokio::time::interval(Duration::from_millis(200));
     let mut arriving = Arriving::new(Arc::clone(&draining));
     loop {
+        if connection.has_packs() {
+            let begun = shard.borrow().step_begins();
+            hand_on(&shard, &connection);
+            shard.borrow().step_ends(begun);
+        }
         if decoder.has_frame() && connection.may_read(&limits) {
             // The rest of what was read, behind what others have to do.
             let _turn = turns.acquire().await;
@@ -443,19 +455,10 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
         // Whoever still holds the connection holds nothing of the node with it.
         let mut state = connection.state.borrow_mut();
         state.end();
-        state.waiting.clear();
+        (state.packs, state.waiting) = (Packs::default(), BTreeMap::new());
         (state.ranges, state.parts) = (Streams::default(), Streams::default());
     }
     draining.connection_closed();
-}
-
-fn refuse_and_close(shard: &RefCell<Shard>, connection: &Connection, stream: u32, refusal: Refused) {
-    {
-        let mut state = connection.state.borrow_mut();
-        state.refuse(stream, &refusal);
-        state.closing = true;
-    }
-    shard.borrow_mut().touch_connection(connection);
 }
 
 fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
@@ -493,7 +496,10 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Cancel => {
             let mut state = connection.state.borrow_mut();
             state.ranges.drop_all(|stream| *stream == frame.stream);
-            state.done(frame.stream);
+            // A pack takes effect, and its work is done, whoever waits for it.
+            if state.waiting.get(&frame.stream).is_some_and(|waiting| waiting.work.is_none()) {
+                state.done(frame.stream);
+            }
             return;
         }
         Asked::PartCredit { query, partition, bytes } => {
@@ -532,21 +538,23 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
         Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked)),
         Asked::Gather(range) => {
-            if let Some((origin, _)) = admit(shard, connection, frame.stream, Op::Range, bytes) {
+            if let Some((origin, _)) = admit(shard, connection, frame.stream, (Op::Range, None), bytes) {
                 shard.borrow_mut().gather(origin, range);
             }
             return;
         }
         Asked::Query(query) => {
-            if let Some((origin, client)) = admit(shard, connection, frame.stream, Op::Range, bytes) {
+            if let Some((origin, client)) = admit(shard, connection, frame.stream, (Op::Range, None), bytes) {
                 shard.borrow_mut().query(origin, client, query);
             }
             return;
         }
     };
-    if let Some((origin, _)) = admit(shard, connection, frame.stream, op, bytes) {
-        shard.borrow_mut().request(group, origin, request);
-    }
+    let work = if let Request::Pack { work, .. } = &request { Some((group, *work)) } else { None };
+    let Some((origin, _)) = admit(shard, connection, frame.stream, (op, work), bytes) else { return };
+    let Some((_, work)) = work else { return shard.borrow_mut().request(group, origin, request) };
+    connection.state.borrow_mut().packs.push(Pack { stream: frame.stream, group, work, request });
+    hand_on(shard, connection);
 }
 
 /// What is logged stays in memory for long: a few bytes must not keep the buffer in which they were received.
@@ -559,7 +567,7 @@ fn admit(
     shard: &RefCell<Shard>,
     connection: &Connection,
     stream: u32,
-    op: Op,
+    (op, work): (Op, Option<(PartitionId, u32)>),
     bytes: usize,
 ) -> Option<(Origin, ClientId)> {
     let client = connection.state.borrow().client?;
@@ -580,7 +588,7 @@ fn admit(
             shard.touch_connection(connection);
             return None;
         };
-        state.waiting.insert(stream, Waiting { op, _charge: charge, since: Clock::now() });
+        state.waiting.insert(stream, Waiting { op, work, _charge: charge, since: Clock::now() });
     }
     Some((Origin { connection: connection.id, stream }, client))
 }

@@ -177,8 +177,8 @@ const ROWS: &[(&str, By)] = &[
     (
         "records in the wrong place, old or damaged are found",
         By::Tests(&[
-            ("server", "log_damage", "every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset"),
-            ("server", "log_damage", "a_lost_sector"),
+            ("server", "log", "every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset"),
+            ("server", "log", "a_lost_sector"),
         ]),
     ),
     ("dependencies are pinned and audited", By::Missing("that is .ci/run deny")),

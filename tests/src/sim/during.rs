@@ -182,7 +182,8 @@ mod tests {
     /// and other ones stopped ranges for two seconds, as long as a client waits for a node that lives.
     #[test]
     fn nobody_waits_for_the_end_of_a_cut() {
-        let late = judge(CUTS.into_iter(), (0, 2));
+        // Of one seed: more are judged with optimisations (`coppice-sim cuts`).
+        let late = judge(CUTS.into_iter(), (0, 1));
         assert!(late.is_empty(), "{}", late.join("\n"));
     }
 }

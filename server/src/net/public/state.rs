@@ -1,5 +1,7 @@
 //! What waits on a client's connection: answers on their way out, ranges that stream, and what they are charged for.
 
+use std::cell::RefCell;
+
 use bytes::{Bytes, BytesMut};
 use coppice_btree::Value;
 use coppice_client::wire::{CommandRefusal, PackReply, PartitionId, Refusal as Refused, RepliesWriter};
@@ -7,6 +9,7 @@ use coppice_client::wire::{CommandRefusal, PackReply, PartitionId, Refusal as Re
 use super::{Connection, State};
 use crate::cost::{Account, Charge};
 use crate::net::streams::Slice;
+use crate::shard::Shard;
 
 /// An answer of more bytes is written when there is time for it: others have their turn between two of them.
 const LARGE_BYTES: usize = 64 << 10;
@@ -31,7 +34,11 @@ impl State {
 
     /// The request is answered; `true` if reading had to wait for that.
     pub(super) fn done(&mut self, stream: u32) -> bool {
-        self.waiting.remove(&stream).is_some()
+        let waited = self.waiting.remove(&stream);
+        if let Some((group, work)) = waited.as_ref().and_then(|waiting| waiting.work) {
+            self.packs.answered(group, work);
+        }
+        waited.is_some()
     }
 
     pub(super) fn push_answer(&mut self, stream: u32, answer: Bytes) {
@@ -175,4 +182,14 @@ impl ReadAnswer {
         (0..self.left_out).for_each(|_| answer.refused(CommandRefusal::Later));
         answer.finish_split()
     }
+}
+
+/// Refuses the request on `stream`, and reads nothing more.
+pub(super) fn refuse_and_close(shard: &RefCell<Shard>, connection: &Connection, stream: u32, refusal: Refused) {
+    {
+        let mut state = connection.state.borrow_mut();
+        state.refuse(stream, &refusal);
+        state.closing = true;
+    }
+    shard.borrow_mut().touch_connection(connection);
 }

@@ -1,13 +1,12 @@
 //! The log loses power, space and flushes; what it answered for is there, and nothing else is made up.
 
-mod log_common;
-
 use coppice_server::datadir::Identity;
 use coppice_server::log::engine::Progress;
 use coppice_server::log::{Disk, Engine, Entry, FileEffect, FileName, GroupId, Instance, LogError, Preparation};
-use log_common::model::{self, Model};
-use log_common::sim_disk::{Crash, SimDisk};
-use log_common::{DRAWN, Draw, NODE, SMALL, commit, keep, new_disk, open, read};
+
+use crate::log_common::model::{self, Model};
+use crate::log_common::sim_disk::{Crash, SimDisk};
+use crate::log_common::{DRAWN, Draw, NODE, SMALL, commit, keep, new_disk, open, read};
 
 /// A log over several crashes, with what it must still hold.
 struct Life {
@@ -352,11 +351,20 @@ fn a_torn_header_below_all_that_is_needed_is_passed_over_and_one_that_is_needed_
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {
-    log_common::catch("retry_flush", "a_failed_flush_ends_the_log_and_is_not_believed_later");
-    log_common::catch("no_dir_flush", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
-    log_common::catch("reused_keeps_header", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
-    log_common::catch("trim_early", "a_power_cut_between_any_two_effects_loses_nothing_that_was_answered");
-    log_common::catch("enospc_ignored", "a_full_disk_stops_writes_and_room_brings_them_back");
-    log_common::catch("descriptors_end_the_log", "a_write_without_a_descriptor_waits_for_one");
-    log_common::catch("no_incarnation", "every_start_is_told_apart_from_the_one_before");
+    crate::log_common::catch("retry_flush", "crash::a_failed_flush_ends_the_log_and_is_not_believed_later");
+    crate::log_common::catch(
+        "no_dir_flush",
+        "crash::a_power_cut_between_any_two_effects_loses_nothing_that_was_answered",
+    );
+    crate::log_common::catch(
+        "reused_keeps_header",
+        "crash::a_power_cut_between_any_two_effects_loses_nothing_that_was_answered",
+    );
+    crate::log_common::catch(
+        "trim_early",
+        "crash::a_power_cut_between_any_two_effects_loses_nothing_that_was_answered",
+    );
+    crate::log_common::catch("enospc_ignored", "crash::a_full_disk_stops_writes_and_room_brings_them_back");
+    crate::log_common::catch("descriptors_end_the_log", "crash::a_write_without_a_descriptor_waits_for_one");
+    crate::log_common::catch("no_incarnation", "crash::every_start_is_told_apart_from_the_one_before");
 }

@@ -1,17 +1,16 @@
 //! A group without a quorum decides nothing more, so no checkpoint ever covers its votes; a replica that awaits a
 //! snapshot has none either. What they hold is carried from segment to segment, and the log of the node stays short.
 
-mod log_common;
-
 use bytes::Bytes;
 use coppice_server::datadir::Identity;
 use coppice_server::log::engine::{Found, Progress};
 use coppice_server::log::{
     Ballot, Batch, Commands, Engine, Entry, Geometry, GroupId, Instance, Record, Replay, ReplicaId,
 };
-use log_common::model::{self, Model};
-use log_common::sim_disk::{Crash, SimDisk};
-use log_common::{DRAWN, Draw, NODE, keep, new_disk};
+
+use crate::log_common::model::{self, Model};
+use crate::log_common::sim_disk::{Crash, SimDisk};
+use crate::log_common::{DRAWN, Draw, NODE, keep, new_disk, read};
 
 const GEOMETRY: Geometry = Geometry { first_bytes: 20 << 10, segment_bytes: 24 << 10, segments_ahead: 1 };
 
@@ -92,7 +91,7 @@ fn open(mut disk: SimDisk, known: Identity) -> Option<(Engine<SimDisk>, Replay, 
 }
 
 fn held(disk: &SimDisk, known: Identity) -> Model {
-    model::of_replay(&log_common::read(disk, known).expect("no damage"))
+    model::of_replay(&read(disk, known).expect("no damage"))
 }
 
 /// Two spare segments, twice what is needed, and those that are filled while one is read, carried and removed.
@@ -207,7 +206,16 @@ fn a_power_cut_while_votes_are_carried_loses_none() {
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {
-    log_common::catch("undecided_pins_log", "votes_that_are_never_decided_do_not_keep_the_log_of_the_others");
-    log_common::catch("carried_vote_wins", "votes_that_are_never_decided_do_not_keep_the_log_of_the_others");
-    log_common::catch("decided_uncarried", "votes_that_are_never_decided_do_not_keep_the_log_of_the_others");
+    crate::log_common::catch(
+        "undecided_pins_log",
+        "carry::votes_that_are_never_decided_do_not_keep_the_log_of_the_others",
+    );
+    crate::log_common::catch(
+        "carried_vote_wins",
+        "carry::votes_that_are_never_decided_do_not_keep_the_log_of_the_others",
+    );
+    crate::log_common::catch(
+        "decided_uncarried",
+        "carry::votes_that_are_never_decided_do_not_keep_the_log_of_the_others",
+    );
 }

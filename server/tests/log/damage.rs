@@ -1,7 +1,5 @@
 //! Bytes of the log rot, vanish, or stand in the wrong place: a torn tail is cut, everything else is refused by name.
 
-mod log_common;
-
 use bytes::Bytes;
 use coppice_server::datadir::{Identity, NodeId};
 use coppice_server::log::engine::{Found, create};
@@ -11,9 +9,10 @@ use coppice_server::log::segment::{BadHeader, FORMAT, HEADER_BYTES, Header};
 use coppice_server::log::{
     Ballot, Batch, Commands, Damage, Engine, Entry, FileName, Geometry, GroupId, Instance, LogError, Record,
 };
-use log_common::model::{self, Model};
-use log_common::sim_disk::SimDisk;
-use log_common::{DRAWN, Draw, NODE, SMALL, commit, keep, new_disk, read};
+
+use crate::log_common::model::{self, Model};
+use crate::log_common::sim_disk::SimDisk;
+use crate::log_common::{DRAWN, Draw, NODE, SMALL, commit, keep, new_disk, read};
 
 /// Two writes to a segment.
 const TINY: Geometry = Geometry { first_bytes: 12 << 10, segment_bytes: 12 << 10, segments_ahead: 1 };
@@ -221,7 +220,7 @@ fn vote_of(instance: u64, bytes: usize) -> Entry {
 #[test]
 fn a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary() {
     for short in 0..64 {
-        let (mut engine, ..) = log_common::open(new_disk(SMALL), NODE).expect("opens");
+        let (mut engine, ..) = crate::log_common::open(new_disk(SMALL), NODE).expect("opens");
         let mut entries = Vec::new();
         for write in 0..9 {
             // Behind the 44 bytes of the mark, the first vote ends `short` bytes before a boundary.
@@ -352,10 +351,16 @@ fn a_log_without_the_segments_of_the_last_start_is_refused() {
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {
-    log_common::catch("cut_at_first_bad", "a_lost_sector_below_the_last_mark_is_damage");
-    log_common::catch("refuse_torn_tail", "a_tail_torn_at_any_length_is_cut_and_the_rest_is_there");
-    log_common::catch("length_over_boundary", "a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary");
-    log_common::catch("catchup_unverified", "every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset");
-    log_common::catch("checksum_no_position", "an_intact_write_of_another_log_is_refused");
-    log_common::catch("wrong_file_unused", "a_file_that_is_another_one_is_refused");
+    crate::log_common::catch("cut_at_first_bad", "damage::a_lost_sector_below_the_last_mark_is_damage");
+    crate::log_common::catch("refuse_torn_tail", "damage::a_tail_torn_at_any_length_is_cut_and_the_rest_is_there");
+    crate::log_common::catch(
+        "length_over_boundary",
+        "damage::a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary",
+    );
+    crate::log_common::catch(
+        "catchup_unverified",
+        "damage::every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset",
+    );
+    crate::log_common::catch("checksum_no_position", "damage::an_intact_write_of_another_log_is_refused");
+    crate::log_common::catch("wrong_file_unused", "damage::a_file_that_is_another_one_is_refused");
 }

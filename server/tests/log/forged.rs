@@ -1,8 +1,6 @@
 //! A client writes values that hold marks, records and headers of the log's own format. Whatever becomes of the segment
 //! that holds them, a start takes none of them for its own.
 
-mod log_common;
-
 use bytes::Bytes;
 use coppice_server::log::engine::{Found, Progress};
 use coppice_server::log::record::{self, Gather, HEAD_BYTES};
@@ -10,9 +8,10 @@ use coppice_server::log::segment::{BOUNDARY_BYTES, Drawn, HEADER_BYTES, Header, 
 use coppice_server::log::{
     Ballot, Batch, Commands, Disk, Engine, Entry, FileName, Geometry, GroupId, Instance, Record, Replay,
 };
-use log_common::model;
-use log_common::sim_disk::{Crash, SimDisk};
-use log_common::{DRAWN, Draw, NODE, keep, new_disk, read};
+
+use crate::log_common::model;
+use crate::log_common::sim_disk::{Crash, SimDisk};
+use crate::log_common::{DRAWN, Draw, NODE, keep, new_disk, read};
 
 /// Sixteen blocks to a segment.
 const BLOCKS: Geometry = Geometry { first_bytes: 32 << 10, segment_bytes: 64 << 10, segments_ahead: 1 };
@@ -195,5 +194,8 @@ fn a_file_that_is_ready_to_be_written_again_says_nothing() {
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {
-    log_common::catch("marks_unsalted", "what_a_client_forges_in_a_value_is_never_taken_for_the_logs_own");
+    crate::log_common::catch(
+        "marks_unsalted",
+        "forged::what_a_client_forges_in_a_value_is_never_taken_for_the_logs_own",
+    );
 }
