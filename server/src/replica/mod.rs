@@ -504,8 +504,7 @@ impl Replica {
         self.answers = answers;
         effects.extend(self.executor.take_moved().into_iter().map(|mark| Effect::Moved { mark }));
         if let Some(from) = rolled_back {
-            // Whoever waits for what stood there will ask again: what came of it is not ours to say any more.
-            self.work.split_off(&from);
+            self.work.split_off(&from).into_values().for_each(|work| self.leave(work, effects));
             self.redo_reads(from, effects);
             self.undo_parts(from);
         }
@@ -544,7 +543,7 @@ impl Replica {
         }
         let later = self.work.split_off(&upto.next());
         for (instance, work) in std::mem::replace(&mut self.work, later) {
-            self.pair(instance, work);
+            self.pair(instance, work, effects);
         }
         self.note_decided(upto);
         self.gate.decided(upto);

@@ -39,10 +39,11 @@ impl Replica {
         }
     }
 
-    /// The k-th submission of an instance gets the k-th answer: one submission is one entry.
-    pub(super) fn pair(&mut self, instance: Instance, work: Work) {
+    /// The k-th submission of an instance gets the k-th answer: one submission is one entry. Whoever waits for an
+    /// answer that is not known here is told so.
+    pub(super) fn pair(&mut self, instance: Instance, work: Work, effects: &mut Vec<Effect>) {
         if work.origins.len() != work.answers.len() {
-            return;
+            return self.leave(work, effects);
         }
         for (origin, answer) in work.origins.into_iter().zip(work.answers) {
             let reply = match answer.outcome {
@@ -60,9 +61,13 @@ impl Replica {
 
     /// Those who wait when a snapshot comes are told that it may have happened: its results are not known here.
     pub(super) fn drop_work(&mut self, effects: &mut Vec<Effect>) {
-        for origin in std::mem::take(&mut self.work).into_values().flat_map(|work| work.origins) {
-            effects.push(Effect::Reply { origin, reply: Reply::Unsure { hint: self.leader } });
-        }
+        std::mem::take(&mut self.work).into_values().for_each(|work| self.leave(work, effects));
+    }
+
+    /// It is not known here what came of this.
+    pub(super) fn leave(&self, work: Work, effects: &mut Vec<Effect>) {
+        let unsure = |origin| Effect::Reply { origin, reply: Reply::Unsure { hint: self.leader } };
+        effects.extend(work.origins.into_iter().map(unsure));
     }
 
     pub(super) fn let_out(&mut self, effects: &mut Vec<Effect>) {
