@@ -504,7 +504,7 @@ impl Replica {
         self.answers = answers;
         effects.extend(self.executor.take_moved().into_iter().map(|mark| Effect::Moved { mark }));
         if let Some(from) = rolled_back {
-            self.work.split_off(&from).into_values().for_each(|work| self.leave(work, effects));
+            self.work.split_off(&from).into_values().for_each(|work| self.tell_unsure(work, effects));
             self.redo_reads(from, effects);
             self.undo_parts(from);
         }

@@ -43,7 +43,7 @@ impl Replica {
     /// answer that is not known here is told so.
     pub(super) fn pair(&mut self, instance: Instance, work: Work, effects: &mut Vec<Effect>) {
         if work.origins.len() != work.answers.len() {
-            return self.leave(work, effects);
+            return self.tell_unsure(work, effects);
         }
         for (origin, answer) in work.origins.into_iter().zip(work.answers) {
             let reply = match answer.outcome {
@@ -61,11 +61,11 @@ impl Replica {
 
     /// Those who wait when a snapshot comes are told that it may have happened: its results are not known here.
     pub(super) fn drop_work(&mut self, effects: &mut Vec<Effect>) {
-        std::mem::take(&mut self.work).into_values().for_each(|work| self.leave(work, effects));
+        std::mem::take(&mut self.work).into_values().for_each(|work| self.tell_unsure(work, effects));
     }
 
-    /// It is not known here what came of this.
-    pub(super) fn leave(&self, work: Work, effects: &mut Vec<Effect>) {
+    /// Whoever waits for this is told that it is not known here what came of it.
+    pub(super) fn tell_unsure(&self, work: Work, effects: &mut Vec<Effect>) {
         let unsure = |origin| Effect::Reply { origin, reply: Reply::Unsure { hint: self.leader } };
         effects.extend(work.origins.into_iter().map(unsure));
     }

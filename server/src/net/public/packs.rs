@@ -14,7 +14,7 @@ use crate::shard::Shard;
 const WORK_MAX: u64 = PACK_WORK_MAX as u64 / 2;
 
 /// A pack that is held, or handed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Pack<T> {
     /// On which stream it came.
     pub(super) stream: u32,
