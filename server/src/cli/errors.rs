@@ -225,8 +225,8 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
         Reason::Busy => (
             Exit::Unavailable,
             "busy",
-            format!("the nodes were busy for {}", show_time(context.timeout)),
-            "more is asked of them than their limits allow".to_owned(),
+            format!("{partition} was busy for {}", show_time(context.timeout)),
+            "more is asked of it than its limits allow, or it waits for other partitions".to_owned(),
             context.look(),
         ),
         Reason::Full => (
