@@ -27,6 +27,10 @@ use crate::shared::Shared;
 /// Client connections beyond the limit for as long as others that give way to them are being closed.
 const CLOSING_MAX: usize = 64;
 
+/// What the kernel takes of one client's answers before they can go: as much as is written at once.
+#[cfg(target_os = "linux")]
+const UNSENT_MAX: u32 = 256 << 10;
+
 /// Sockets that were bound before anything else was done, so that a port in use is said at once.
 pub struct Listeners {
     /// Clients.
@@ -56,6 +60,7 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
     let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let Some((stream, _)) = accept(&listener, shared.config.keepalive).await else { continue };
+        leave_little_unsent(&stream);
         // A full shard makes way by closing others, which takes a moment.
         if shared.connections() >= shared.config.limits.connections + CLOSING_MAX {
             shared.metrics.shard(0).busy(Queue::Connections);
@@ -295,6 +300,15 @@ async fn accept(listener: &TcpListener, keepalive: Duration) -> Option<(TcpStrea
     }
 }
 
+/// A client that does not read leaves little in the kernel, whose buffers nothing here counts; otherwise they grow to
+/// megabytes each. What is under way is not bounded by it, so long links are used as before.
+fn leave_little_unsent(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_MAX) {
+        tracing::debug!(%error, "unsent bytes of a connection are not bounded");
+    }
+}
+
 async fn answer(shared: &Arc<Shared>, mut proven: Proven) {
     let wanted = (peer_frame::CONTROL, QUESTION_BYTES_MAX);
     let Some(frame) = first_frame(shared, &mut proven, wanted).await else { return };
@@ -324,4 +338,29 @@ async fn say_no(mut stream: Channel, frame: BytesMut) {
         stream.shutdown().await;
     };
     _ = tokio::time::timeout(ANSWER_TIMEOUT, telling).await;
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    /// Without the bound, Linux takes some three megabytes of them.
+    #[tokio::test]
+    async fn answers_that_nobody_reads_stay_out_of_the_kernel() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let _reads_nothing = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("accepted");
+        let (stream, _) = accept(&listener, Duration::from_secs(10)).await.expect("accepted");
+        leave_little_unsent(&stream);
+        let (answer, mut taken) = (vec![0; 64 << 10], 0);
+        let full = Duration::from_millis(500);
+        while tokio::time::timeout(full, stream.writable()).await.is_ok() && taken < 64 << 20 {
+            match stream.try_write(&answer) {
+                Ok(count) => taken += count,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        assert!(taken < 1 << 20, "{taken} bytes");
+    }
 }

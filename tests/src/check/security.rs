@@ -137,6 +137,7 @@ const ROWS: &[(&str, By)] = &[
         "slow readers take bounded memory, and get all of a range or an error",
         By::Tests(&[
             ("server", "program", "slow_readers_of_everything_take_bounded_memory_and_get_all_or_an_error"),
+            ("server", "lib", "answers_that_nobody_reads_stay_out_of_the_kernel"),
             ("server", "program", "scans_beyond_the_nodes_limit_wait_and_come_whole"),
         ]),
     ),
