@@ -102,7 +102,10 @@ impl Shard {
                         if !self.gather(index, &pack, &mut gathered) {
                             let repeats = crate::mutant!(gate_skips_repeats) && self.repeats(&pack);
                             let outcome = self.execute_pack(instance, index, &pack, &mut allowance, mark, None);
-                            self.sessions.relieve(pack.session(), &self.session_limits, &mut mark.sessions);
+                            // A sealed state changes no more: a neighbour takes it in as it is.
+                            if !self.is_closed() || crate::mutant!(sealed_is_relieved) {
+                                self.sessions.relieve(pack.session(), &self.session_limits, &mut mark.sessions);
+                            }
                             let mut answer = self.answer(instance, index, outcome);
                             if repeats {
                                 answer.last_ticket = None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_btree::KeyRange;
-use coppice_client::wire::{ClusterId, MapVersion, PartitionId, RangeRequest};
+use coppice_client::wire::{ClientId, ClusterId, MapVersion, PartitionId, RangeRequest};
 use coppice_ordering::message::Heartbeat;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{
@@ -73,7 +73,7 @@ fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
     let before = upper.shard.digest();
     let (_, answer) = upper.put(6, "n");
     assert_eq!(answer, format!("{:?}", Outcome::Closed));
-    let (_, answers) = upper.run(entry::open(coppice_client::wire::ClientId(3), 7));
+    let (_, answers) = upper.run(entry::open(ClientId(3), 7));
     assert_eq!(answers[0].outcome, Outcome::Closed);
     assert_eq!(upper.shard.digest(), before, "a sealed partition has changed");
     assert_eq!(upper.shard.get_all([&b"m"[..]].into_iter(), usize::MAX), None, "another partition may have it already");
@@ -83,6 +83,21 @@ fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
         upper.shard.part(&range.low, None, false).is_some(),
         "a query that was cut by the map of before gets its part"
     );
+}
+
+/// Seed 704632: a pack at a sealed partition whose table of sessions was too full ended one of them. The neighbour's
+/// replicas that had taken the state before that differed from those that took it after a restart.
+#[test]
+fn mv12_the_sessions_of_a_sealed_partition_stay_however_full_its_table_is() {
+    let (_, mut upper) = cut();
+    upper.run(entry::open(ClientId(9), 1));
+    upper.put(5, "m");
+    upper.shard.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
+    upper.run(seal(1));
+    let before = upper.shard.digest();
+    let (_, answer) = upper.put(6, "n");
+    assert_eq!(answer, format!("{:?}", Outcome::Closed));
+    assert_eq!((upper.shard.digest(), upper.shard.sessions().len()), (before, 2), "a sealed partition has changed");
 }
 
 #[test]
@@ -445,7 +460,7 @@ fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
     let (mut lower, mut upper) = cut();
     upper.put(5, "m");
     upper.shard.set_session_limits(SessionLimits { sessions_max: 1, ..SessionLimits::default() });
-    upper.run(entry::open(coppice_client::wire::ClientId(3), 7));
+    upper.run(entry::open(ClientId(3), 7));
     upper.run(seal(1));
     assert!(lower.shard.inherit(upper.shard.inheritance().expect("sealed")));
     let before = lower.shard.digest();
@@ -482,6 +497,7 @@ fn what_is_decided_below_a_join_that_was_taken_back_runs() {
 fn planted_bugs_of_merges_are_caught() {
     for (mutant, test) in [
         ("merge_no_end", "mv6_a_sealed_partition_takes_no_command_and_no_read"),
+        ("sealed_is_relieved", "mv12_the_sessions_of_a_sealed_partition_stay_however_full_its_table_is"),
         ("merge_drops_sessions", "se8_a_merge_unites_what_both_sides_executed"),
         ("refusal_stored", "se8_a_merge_unites_what_both_sides_executed"),
         ("merge_revives_sessions", "se8_a_session_that_ended_on_one_side_ends_with_the_merge"),
