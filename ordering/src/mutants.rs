@@ -100,7 +100,7 @@ pub const CUTS: &[&str] = &[
 ];
 
 /// Every mutant of the coordinator's repetitions.
-pub const REPEATS: &[&str] = &["place_wait_fixed"];
+pub const REPEATS: &[&str] = &["place_wait_fixed", "place_wait_by_luck"];
 
 /// Every mutant that takes a slow disk to catch.
 pub const SLOW_FLUSH: &[&str] = &["phase1_impatient"];

@@ -332,6 +332,8 @@ pub const OTHERS: &[&str] = &[
     "sessions_unbounded",
     // A session ends between the operations of its pack and their answers: it is told that nothing ran (SP8).
     "relieved_amid_packs",
+    // A sealed partition's table of sessions goes on losing some: what its neighbour takes in depends on when (MV12).
+    "sealed_is_relieved",
     "answers_uncharged",
     // A node whose memory or disk is full tells nobody: the others make it grow until it is killed (ST10).
     "fullness_untold",
@@ -438,6 +440,8 @@ pub const OTHERS: &[&str] = &[
     // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
     // none is released in time (ordering.md 4.1).
     "place_wait_fixed",
+    // Or what it places in time by luck makes it forget that (protocol.md 4.1).
+    "place_wait_by_luck",
     // It counts as one that holds what it cannot execute, and who has that state is removed and forgets it (ordering.md
     // 1.5, 8).
     "log_is_enough",

@@ -9,6 +9,9 @@ use crate::ids::Time;
 /// Places sent again to one partition at a time, oldest first: it needs them in this order anyway.
 pub(super) const REPEATS_MAX: usize = 64;
 
+/// A first wait is long enough if it is so many times what a ticket takes.
+const WAIT_PER_TICKET: u32 = 2;
+
 /// How soon a `Place` that is not answered is sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
@@ -28,9 +31,11 @@ pub(super) struct Repeats {
     /// Doubles with every repetition, until something is placed.
     wait: Duration,
     /// How often the first wait was doubled. What comes after a repetition may answer either sending, so no time is
-    /// measured by it; the next ticket waits twice as long instead, until one is placed in time (Karn's algorithm; RFC
-    /// 6298, 3 and 5.5).
+    /// measured by it; the next ticket waits twice as long instead (Karn's algorithm; RFC 6298, 3 and 5.5). Two tickets
+    /// in a row that were placed much sooner take that back: one may be luck, where disks are quick and slow by turns.
     doublings: u32,
+    /// How long the last placed ticket took, if it was sent once.
+    took: Option<Duration>,
     /// Tickets up to this one went out before the last doubling.
     doubled_upto: u64,
     /// How many of the oldest the last repetition sent, 0 if nothing was repeated since all was placed. What comes
@@ -66,12 +71,23 @@ impl Repeats {
         self.burst_upto = n;
     }
 
-    /// Ticket `n` was placed, before it was sent again or after that; `newest` is the last one that went out.
-    pub fn learn(&mut self, n: u64, repeated: bool, newest: u64, pace: Pace) {
-        if !repeated {
-            self.doublings = 0;
-        } else if n > self.doubled_upto && self.first_wait(pace) < pace.first_max && !mutant!(place_wait_fixed) {
-            (self.doublings, self.doubled_upto) = (self.doublings + 1, newest);
+    /// Ticket `n` was placed, so long after it was sent if it was sent once; `newest` is the last one that went out.
+    pub fn learn(&mut self, n: u64, took: Option<Duration>, newest: u64, pace: Pace) {
+        let before = std::mem::replace(&mut self.took, took);
+        match (took, before) {
+            (None, _) if n > self.doubled_upto && self.first_wait(pace) < pace.first_max => {
+                if !mutant!(place_wait_fixed) {
+                    (self.doublings, self.doubled_upto) = (self.doublings + 1, newest);
+                }
+            }
+            (Some(_), _) if mutant!(place_wait_by_luck) => self.doublings = 0,
+            (Some(took), Some(before)) => {
+                let enough = WAIT_PER_TICKET * took.max(before);
+                while self.doublings > 0 && self.first_wait(pace) >= 2 * enough {
+                    self.doublings -= 1;
+                }
+            }
+            _ => {}
         }
     }
 

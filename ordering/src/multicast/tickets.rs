@@ -240,7 +240,8 @@ impl Tickets {
         let (mut completed, mut freed) = (Vec::new(), BTreeSet::new());
         while let Some(sent) = queue.unplaced.pop_front_if(|sent| sent.n <= n) {
             let Some(open) = self.open.get_mut(&sent.n) else { continue };
-            queue.repeats.learn(sent.n, sent.at > open.sent_at, self.last, pace);
+            let took = (sent.at == open.sent_at).then(|| now - sent.at);
+            queue.repeats.learn(sent.n, took, self.last, pace);
             open.unplaced.insert(partition, None);
             if open.first == Some(partition) && self.withheld.remove(&sent.n) {
                 freed.extend(open.unplaced.keys().copied().filter(|other| *other != partition));
