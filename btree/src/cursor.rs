@@ -1,5 +1,5 @@
 //! A walk over a range that rests between chunks and owns what it walks over: for parts that are streamed while the
-//! tree moves on (reliability.md RD8).
+//! tree moves on (hazards.md RD8).
 
 use crate::key::KeyRange;
 use crate::run::Run;

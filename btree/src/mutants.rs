@@ -1,4 +1,4 @@
-//! Planted bugs (reliability.md 6). With the feature `mutants`, one protection can be switched off by name, once per
+//! Planted bugs (hazards.md 6). With the feature `mutants`, one protection can be switched off by name, once per
 //! process; without it the checks are constants and vanish.
 
 /// The mutants of this crate, by name.

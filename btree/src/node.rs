@@ -1,5 +1,5 @@
 //! Nodes and the links between them. A node that more than one link reaches never changes: who wants to change it
-//! copies it first (reliability.md ST12). Knows nothing of commands.
+//! copies it first (hazards.md ST12). Knows nothing of commands.
 
 use crate::digest::hash_pair;
 use crate::key::{KeyRef, Probe, head};

@@ -69,7 +69,7 @@ impl<'a> Op<'a> {
     }
 }
 
-/// What a command answers. Every mutation tells what was there before (reliability.md E2).
+/// What a command answers. Every mutation tells what was there before (hazards.md E2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OpResult {
     /// Answers [`Op::Put`].
@@ -102,7 +102,7 @@ pub enum OpResult {
 }
 
 impl Tree {
-    /// Executes one command and leaves in `undo` what takes it back (ordering.md 2.3): nothing for a read, a failed
+    /// Executes one command and leaves in `undo` what takes it back (protocol.md 2.3): nothing for a read, a failed
     /// insert, a failed cas or a delete of nothing. O(log n).
     #[inline]
     pub fn execute(&mut self, op: Op<'_>, undo: &mut Undo) -> OpResult {
@@ -162,7 +162,7 @@ impl Tree {
     ///
     /// # Panics
     /// If records at or after `mark` were already forgotten, or do not fit this tree: state that cannot be restored
-    /// must never be served (reliability.md SP10).
+    /// must never be served (hazards.md SP10).
     pub fn undo_to(&mut self, undo: &mut Undo, mark: UndoMark) {
         self.undo_each(undo, mark, || {});
     }

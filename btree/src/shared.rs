@@ -1,4 +1,4 @@
-//! Counted references to nodes, and hints to the memory system: the crate's only unsafe code (style.md 23).
+//! Counted references to nodes, and hints to the memory system: the crate's only unsafe code.
 //!
 //! An `enum` of three `std::sync::Arc` would do, and does with the feature `safe`. What this adds: a link takes 8
 //! bytes instead of 16, so half the lines hold the children of a node; the owners' count stands in a node's first line,
@@ -158,7 +158,7 @@ impl Link {
         }
     }
 
-    /// The node, to be changed: itself if it has no other owner, else a copy (reliability.md ST12).
+    /// The node, to be changed: itself if it has no other owner, else a copy (hazards.md ST12).
     #[inline]
     pub fn own(&mut self) -> NodeMut<'_> {
         if !self.is_only_owner() && !mutant!(cow_in_place) {

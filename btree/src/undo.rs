@@ -1,4 +1,4 @@
-//! Undo records: logical, one per executed change, kept in the order of execution (ordering.md 2.3, 2.4).
+//! Undo records: logical, one per executed change, kept in the order of execution (protocol.md 2.3, 2.4).
 //!
 //! A record names a key and what was there, never a node: nodes split, merge and are shared while records wait.
 
@@ -19,7 +19,7 @@ pub(crate) enum Record {
 
 /// The records of everything executed and not yet decided, of any number of batches; its memory is reused.
 ///
-/// The caller bounds it: records are as many as undecided changes (reliability.md SP9).
+/// The caller bounds it: records are as many as undecided changes (hazards.md SP9).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Undo {
     records: VecDeque<Record>,

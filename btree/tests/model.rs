@@ -1,4 +1,4 @@
-//! The tree against a `BTreeMap` (papers.md D8, D11; reliability.md SP2, SP3, ST12, RD8).
+//! The tree against a `BTreeMap` (papers.md D8, D11; hazards.md SP2, SP3, ST12, RD8).
 
 mod common;
 

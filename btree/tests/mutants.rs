@@ -1,4 +1,4 @@
-//! Every planted bug is caught by the model (reliability.md 6: SP2, SP3, ST12, RD8).
+//! Every planted bug is caught by the model (hazards.md 6: SP2, SP3, ST12, RD8).
 #![cfg(feature = "mutants")]
 
 mod common;

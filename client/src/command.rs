@@ -210,7 +210,7 @@ pub enum Output {
     Omitted,
 }
 
-/// An output and where in the order of its partition it belongs (ordering.md 3). A read: behind the whole instance that
+/// An output and where in the order of its partition it belongs (protocol.md 3). A read: behind the whole instance that
 /// it observed last. Of the answers of one client, each asked for after the one before it, positions never go back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer<T> {
@@ -278,7 +278,7 @@ impl Command {
     }
 }
 
-/// How a read is served (ordering.md 7).
+/// How a read is served (protocol.md 7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReadMode {
     /// Linearizable, by the leader.

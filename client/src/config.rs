@@ -1,4 +1,4 @@
-//! What a client can be told, with the defaults of experience.md 4.
+//! What a client can be told, with the defaults of operations.md 3.
 
 use std::time::Duration;
 

@@ -139,7 +139,7 @@ fn drop_written(out: &mut VecDeque<Bytes>, mut bytes: usize) {
     }
 }
 
-/// An error in the words of `experience.md` 3: without the operating system's number.
+/// An error in the words of operations.md 2: without the operating system's number.
 pub(crate) fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "refused the connection".into(),

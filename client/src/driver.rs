@@ -127,7 +127,7 @@ impl Driver {
                     }
                 };
                 // Read once the frame is here, never before: one that came while this thread stood still must not pass
-                // for one that came in time (ordering.md 4.4).
+                // for one that came in time (protocol.md 4.4).
                 session.step(time_since(*start, Instant::now()), input, effects);
             });
             !lost

@@ -19,7 +19,7 @@ pub struct PartitionMap {
     pub directory: Option<Entry>,
     /// The partitions, ascending by low key; they tile the key space without gap or overlap.
     pub partitions: Vec<Entry>,
-    /// Partitions without keys whose neighbours took them in (ordering.md 8): their replicas stay until each of the
+    /// Partitions without keys whose neighbours took them in (protocol.md 8): their replicas stay until each of the
     /// neighbour's has what it took in on disk.
     pub ending: Vec<Entry>,
 }
@@ -99,7 +99,7 @@ pub struct ReplicaInfo {
 pub enum Role {
     /// Counts for quorums.
     Voter,
-    /// Catches up, votes later (ordering.md 1.5).
+    /// Catches up, votes later (protocol.md 1.5).
     Learner,
 }
 

@@ -1,4 +1,4 @@
-//! Planted bugs, for the tests that prove that tests find them (reliability.md 6). Behind the feature `mutants`.
+//! Planted bugs, for the tests that prove that tests find them (hazards.md 6). Behind the feature `mutants`.
 
 use std::sync::OnceLock;
 

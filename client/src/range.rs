@@ -1,7 +1,7 @@
 //! Ranges: bounds, and the stream that reads them part by part.
 //!
-//! A range is one moment: inside one partition by ordering.md 7, over several because nothing changed while they were
-//! read (the session's `collects`) or by a ticket (ordering.md 4). A stale one over several is read partition by
+//! A range is one moment: inside one partition by protocol.md 7, over several because nothing changed while they were
+//! read (the session's `collects`) or by a ticket (protocol.md 4). A stale one over several is read partition by
 //! partition, each at its own position. What arrives is checked: inside the bounds, in order, in sequence.
 
 use std::future::poll_fn;
@@ -420,7 +420,7 @@ impl RangeStream {
         &self.positions
     }
 
-    /// The ticket that makes the positions one moment (ordering.md 4); none: none was needed, since nothing changed
+    /// The ticket that makes the positions one moment (protocol.md 4); none: none was needed, since nothing changed
     /// while they were read or it lies in one partition, or it is stale, or gave nothing out yet.
     pub fn ticket(&self) -> Option<Ticket> {
         self.ticket

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::wire::{PartitionId, SessionId};
 
-/// Names a numbered command (ordering.md 6). Prints `p2.1841.0.57.1c291ca3`: session, number, checksum of the command.
+/// Names a numbered command (protocol.md 6). Prints `p2.1841.0.57.1c291ca3`: session, number, checksum of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ResumeToken {
     /// The session that it was numbered in.

@@ -1,4 +1,4 @@
-//! Time as pure code sees it: an argument, never asked for (style.md 1).
+//! Time as pure code sees it: an argument, never asked for.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A partition with room for fewer sessions than it has clients: each that is opened ends another one (ordering.md 6).
+//! A partition with room for fewer sessions than it has clients: each that is opened ends another one (protocol.md 6).
 //! Clients that opened theirs again at once came round in a circle, and none of them ever got on.
 
 mod script;
@@ -160,7 +160,7 @@ fn clients_that_end_each_others_sessions_get_on_one_after_the_other() {
     assert!(world.opened < 10 * CLIENTS as u64, "{} sessions were opened", world.opened);
 }
 
-/// In a process of its own, as every planted bug (reliability.md 6).
+/// In a process of its own, as every planted bug (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn a_session_that_is_opened_again_at_once_is_caught() {

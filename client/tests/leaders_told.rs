@@ -36,7 +36,7 @@ fn a_map_of_another_cluster_is_not_taken() {
     assert!(!bench.closed.is_empty(), "it is not talked to any more");
 }
 
-/// In a process of its own, as every planted bug (reliability.md 6).
+/// In a process of its own, as every planted bug (hazards.md 6).
 #[cfg(feature = "mutants")]
 fn assert_caught(mutant: &str, test: &str) {
     let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));

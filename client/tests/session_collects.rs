@@ -214,7 +214,7 @@ fn a_collect_that_is_called_off_leaves_nothing_behind() {
     }
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_are_caught() {

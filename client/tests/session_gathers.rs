@@ -233,7 +233,7 @@ fn a_silent_node_is_found_out_once() {
     }
 }
 
-/// In a process of its own, as every planted bug (reliability.md 6).
+/// In a process of its own, as every planted bug (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn a_silence_that_counts_for_one_partition_only_is_caught() {

@@ -459,7 +459,7 @@ fn one_seed_of_choice() {
     println!("{seed}: {:?}", wild_run(seed, WILD));
 }
 
-/// Each planted bug makes the wild runs fail (reliability.md 6).
+/// Each planted bug makes the wild runs fail (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_are_caught() {

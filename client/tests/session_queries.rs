@@ -1,4 +1,4 @@
-//! Queries across partitions one at a time, in worlds that misbehave in one way (ordering.md 4). What wild worlds do
+//! Queries across partitions one at a time, in worlds that misbehave in one way (protocol.md 4). What wild worlds do
 //! all at once is in `session_model`.
 
 mod model;
@@ -132,7 +132,7 @@ fn a_query_that_never_completes_fails_by_its_deadline_and_leaves_nothing_behind(
     }
 }
 
-/// Replicas let go what waited behind the query once no client can take its result any more (ordering.md 4.4).
+/// Replicas let go what waited behind the query once no client can take its result any more (protocol.md 4.4).
 #[test]
 fn a_completion_that_comes_after_the_deadline_is_void() {
     for seed in 0..20 {
@@ -150,7 +150,7 @@ fn a_completion_that_comes_after_the_deadline_is_void() {
     }
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_a_query_are_caught() {

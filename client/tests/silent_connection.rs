@@ -79,7 +79,7 @@ fn a_spare_connection_that_is_refused_leaves_the_silent_one_alone() {
     assert_eq!(bench.asks(Kind::Read).0, silent, "there is no other replica");
 }
 
-/// In a process of its own, as every planted bug (reliability.md 6).
+/// In a process of its own, as every planted bug (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn a_silence_that_is_borne_is_caught() {

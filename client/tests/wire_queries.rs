@@ -1,4 +1,4 @@
-//! The messages of queries over several partitions (ordering.md 4): both ways over random contents, and what is
+//! The messages of queries over several partitions (protocol.md 4): both ways over random contents, and what is
 //! refused.
 
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Coppice's load generator: the papers' workloads, YCSB's, closed and open loops, honest percentiles (experience.md
-//! 10).
+//! Coppice's load generator: the papers' workloads, YCSB's, closed and open loops, honest percentiles.
 //!
 //! It knows requests, time and what came back. It refuses to know how a store works inside: it uses the client library
 //! as any program would.

@@ -1,4 +1,4 @@
-//! What a figure must say about where it was made (experience.md 11): commit, kernel, processors, disk; and the
+//! What a figure must say about where it was made: commit, kernel, processors, disk; and the
 //! processor time that the generator itself took.
 
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The six numbers of *Tuning Paxos* (papers.md A12), read from the nodes' `/metrics` (experience.md 6) while a run
+//! The six numbers of *Tuning Paxos* (papers.md A12), read from the nodes' `/metrics` (operations.md 4) while a run
 //! goes on.
 
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! `--record`: the history of a run as JSON lines (reliability.md 3.1), for `coppice-check history`. Each worker writes
+//! `--record`: the history of a run as JSON lines (hazards.md 3.1), for `coppice-check history`. Each worker writes
 //! its own lines; one thread puts them into the file. It knows the format, not what a legal history is.
 
 use crate::target::Nanos;

@@ -1,4 +1,4 @@
-//! The acceptor: what this replica promised and accepted, and which of it is durable (ordering.md 1.3).
+//! The acceptor: what this replica promised and accepted, and which of it is durable (protocol.md 1.3).
 //!
 //! It numbers all log records of the group. It does not know what is decided, nor who leads: the composition tells it
 //! what to accept, and takes the votes out once their records are flushed.
@@ -32,7 +32,7 @@ impl Run {
     }
 }
 
-/// A promise to answer no other ballot's `Phase1a` (ordering.md 7).
+/// A promise to answer no other ballot's `Phase1a` (protocol.md 7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LeasePromise {
     /// To the leader of this ballot; zero after a restart, when it is not known to whom.
@@ -263,7 +263,7 @@ impl Acceptor {
         self.take_votes(self.durable, runs);
     }
 
-    /// Votes without waiting for the disk (reliability.md PX1): only a mutant does.
+    /// Votes without waiting for the disk (hazards.md PX1): only a mutant does.
     pub fn take_votes_early(&mut self, runs: &mut Vec<Run>) {
         self.take_votes(self.last_lsn, runs);
     }
@@ -300,7 +300,7 @@ impl Acceptor {
         Some(if self.run.contains(ballot, instance) { self.run } else { single })
     }
 
-    /// Whether a lease keeps this replica from promising `ballot` (ordering.md 7).
+    /// Whether a lease keeps this replica from promising `ballot` (protocol.md 7).
     pub fn lease_forbids(&self, ballot: Ballot, handover: Option<Ballot>, now: Time) -> bool {
         self.lease.until > now && self.lease.ballot != ballot && handover != Some(self.lease.ballot)
     }

@@ -16,11 +16,11 @@ use crate::ids::ReplicaId;
 /// The value of an instance. Cloning is cheap: no payload is copied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Batch {
-    /// Fills a hole that a new leader found (ordering.md 1.1).
+    /// Fills a hole that a new leader found (protocol.md 1.1).
     NoOp,
     /// Client commands.
     Commands(Commands),
-    /// A membership change, alone in its pipe (ordering.md 1.5).
+    /// A membership change, alone in its pipe (protocol.md 1.5).
     Configuration(Configuration),
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for Commands {
     }
 }
 
-/// Who replicates a group. Decided at instance j it governs every instance after j, until the next one (ordering.md
+/// Who replicates a group. Decided at instance j it governs every instance after j, until the next one (protocol.md
 /// 1.5).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Configuration {

@@ -56,7 +56,7 @@ pub struct Counters {
     pub messages_refused: u64,
 }
 
-/// No part of a hash: an exhaustive search takes replicas for one that only counted differently (reliability.md 7).
+/// No part of a hash: an exhaustive search takes replicas for one that only counted differently (hazards.md 7).
 impl std::hash::Hash for Counters {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }

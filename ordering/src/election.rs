@@ -1,4 +1,4 @@
-//! Elections: timeouts, the pre-vote, and who is heard (ordering.md 1.1, 1.3). Liveness only: nothing here is part of
+//! Elections: timeouts, the pre-vote, and who is heard (protocol.md 1.1, 1.3). Liveness only: nothing here is part of
 //! the safety argument.
 
 use std::hash::{Hash, Hasher};
@@ -69,7 +69,7 @@ pub(crate) struct Election {
     pub random: Random,
 }
 
-/// Without what is drawn and timed: an exhaustive search lets time pass as it likes (reliability.md 7).
+/// Without what is drawn and timed: an exhaustive search lets time pass as it likes (hazards.md 7).
 impl Hash for Election {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Election { leader_ballot, leader, round_seen, attempt, pre_voting, .. } = self;

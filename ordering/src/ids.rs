@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// A replica of one group. Ids count up per group and are never reused: a disk that lost its state comes back under a
-/// new one (ordering.md 1.5). Prints `r1`.
+/// new one (protocol.md 1.5). Prints `r1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplicaId(pub u32);
 
@@ -20,7 +20,7 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// The counting part of a ballot. Durable before it is used (ordering.md 1); 0 is used by nobody.
+/// The counting part of a ballot. Durable before it is used (protocol.md 1); 0 is used by nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Round(pub u64);
 
@@ -31,7 +31,7 @@ impl Round {
     }
 }
 
-/// A leadership: `(round, replica)`, totally ordered, never reused (ordering.md 1). Prints `3.r1`.
+/// A leadership: `(round, replica)`, totally ordered, never reused (protocol.md 1). Prints `3.r1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ballot {
     /// Compared first.
@@ -151,7 +151,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// A multicast ticket: `n` counts within a ballot of the directory (ordering.md 4). Prints `~3.57`.
+/// A multicast ticket: `n` counts within a ballot of the directory (protocol.md 4). Prints `~3.57`.
 ///
 /// Tickets of a later coordinator are greater than all of an earlier one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -168,7 +168,7 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// A partition: a key range with a group of its own (ordering.md, words). Prints `p4`.
+/// A partition: a key range with a group of its own (protocol.md, words). Prints `p4`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PartitionId(pub u32);
 
@@ -199,7 +199,7 @@ impl fmt::Display for QueryId {
     }
 }
 
-/// A change of the map, as the directory decided it; never reused (ordering.md 8). Prints `c3`.
+/// A change of the map, as the directory decided it; never reused (protocol.md 8). Prints `c3`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChangeId(pub u64);
 
@@ -224,7 +224,7 @@ impl ConfirmToken {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReadToken(pub u64);
 
-/// Number of a heartbeat round within its ballot, from 1. A number is never given to two rounds (reliability.md RD2).
+/// Number of a heartbeat round within its ballot, from 1. A number is never given to two rounds (hazards.md RD2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Beat(pub u64);
 

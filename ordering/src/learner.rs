@@ -1,4 +1,4 @@
-//! The learner: what is decided, under which configuration, and how to get what is missing (ordering.md 1.4, 1.5).
+//! The learner: what is decided, under which configuration, and how to get what is missing (protocol.md 1.4, 1.5).
 //!
 //! It never concludes a decision from a number alone: the composition calls `decide` only for a batch that a quorum
 //! accepted in one ballot.
@@ -31,7 +31,7 @@ pub(crate) struct Behind {
     pub snapshot: Option<(ReplicaId, Instance)>,
 }
 
-/// Whom to ask, and when, decides nothing: no part of a hash (reliability.md 7, models).
+/// Whom to ask, and when, decides nothing: no part of a hash (hazards.md 7, models).
 impl Hash for Behind {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
@@ -81,7 +81,7 @@ impl Learner {
         }
     }
 
-    /// Whether the batch accepted at `instance` in `ballot` is decided (ordering.md 1.4).
+    /// Whether the batch accepted at `instance` in `ballot` is decided (protocol.md 1.4).
     pub fn knows_decided(&self, instance: Instance, ballot: Ballot) -> bool {
         instance <= self.decided_upto || (ballot == self.heard.0 && instance <= self.heard.1)
     }

@@ -1,7 +1,7 @@
 //! MultiPaxos, batched and pipelined, as a pure state machine; tickets across groups.
 //!
 //! Everything here decides and nothing here acts: no clock, thread, file, socket or hash map. A driver feeds
-//! [`Paxos::step`] with inputs and carries out the effects. The protocol is written down in `ordering.md`, whose
+//! [`Paxos::step`] with inputs and carries out the effects. The protocol is written down in `protocol.md`, whose
 //! sections the comments cite; payload is opaque bytes.
 //!
 //! # Messages

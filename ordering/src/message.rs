@@ -41,7 +41,7 @@ pub enum Message {
     TakeOver(TakeOver),
 }
 
-/// Candidate to voters, before it takes a new round (ordering.md 1.1, liveness only).
+/// Candidate to voters, before it takes a new round (protocol.md 1.1, liveness only).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PreVote {
     /// Counts the candidate's attempts, so that late replies are told apart.
@@ -63,14 +63,14 @@ pub struct PreVoteReply {
     pub decided_upto: Instance,
 }
 
-/// Candidate to voters: Phase 1 for all instances at once (ordering.md 1.1).
+/// Candidate to voters: Phase 1 for all instances at once (protocol.md 1.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Phase1a {
-    /// The candidate's; its round is durable there (reliability.md PX2).
+    /// The candidate's; its round is durable there (hazards.md PX2).
     pub ballot: Ballot,
     /// First instance that the candidate does not know to be decided.
     pub from: Instance,
-    /// The leader of this ballot handed over: leases promised to it no longer count (ordering.md 7).
+    /// The leader of this ballot handed over: leases promised to it no longer count (protocol.md 7).
     pub handover: Option<Ballot>,
 }
 
@@ -86,7 +86,7 @@ pub struct Phase1b {
     pub accepted: Vec<AcceptedBatch>,
     /// Everything up to here is decided; entries up to here are the decided values.
     pub decided_upto: Instance,
-    /// Batches up to here are forgotten: they are decided, not holes (reliability.md PX6).
+    /// Batches up to here are forgotten: they are decided, not holes (hazards.md PX6).
     pub trimmed_upto: Instance,
 }
 
@@ -95,7 +95,7 @@ pub struct Phase1b {
 pub struct AcceptedBatch {
     /// Where.
     pub instance: Instance,
-    /// The ballot in which it was accepted, not the one promised (reliability.md PX3).
+    /// The ballot in which it was accepted, not the one promised (hazards.md PX3).
     pub ballot: Ballot,
     /// What.
     pub batch: Batch,
@@ -110,9 +110,9 @@ pub struct Phase2a {
     pub instance: Instance,
     /// What. The same handles in every copy.
     pub batch: Batch,
-    /// Everything up to here is decided; applies to batches accepted in `ballot` (ordering.md 1.4).
+    /// Everything up to here is decided; applies to batches accepted in `ballot` (protocol.md 1.4).
     pub decided_upto: Instance,
-    /// Tickets up to here are released (ordering.md 3, 4): opaque here.
+    /// Tickets up to here are released (protocol.md 3, 4): opaque here.
     pub released: Option<Ticket>,
 }
 
@@ -122,7 +122,7 @@ pub struct Phase2b {
     /// The leader's.
     pub ballot: Ballot,
     /// First of the contiguous run of instances whose batches of `ballot` are durable here. So a later vote repeats the
-    /// earlier ones, and never covers a gap (reliability.md PX8).
+    /// earlier ones, and never covers a gap (hazards.md PX8).
     pub first: Instance,
     /// Last of the run.
     pub instance: Instance,
@@ -144,7 +144,7 @@ pub struct Heartbeat {
     pub beat: Beat,
     /// As in [`Phase2a`].
     pub decided_upto: Instance,
-    /// A quorum of the newest decided configuration durably holds everything up to here (ordering.md 1.5).
+    /// A quorum of the newest decided configuration durably holds everything up to here (protocol.md 1.5).
     pub held_upto: Instance,
     /// As in [`Phase2a`].
     pub released: Option<Ticket>,
@@ -163,7 +163,7 @@ pub struct HeartbeatAck {
     pub beat: Beat,
     /// The sender durably holds everything decided up to here.
     pub durable_upto: Instance,
-    /// The lease promised: no other ballot's `Phase1a` is answered for so long from now (ordering.md 7).
+    /// The lease promised: no other ballot's `Phase1a` is answered for so long from now (protocol.md 7).
     pub lease: Duration,
     /// As far as the sender knows: what is released stays so, and the leader need not hear the coordinator itself.
     pub released: Option<Ticket>,
@@ -192,14 +192,14 @@ pub struct CatchUpReply {
     /// As in [`Heartbeat`], as far as the sender knows.
     pub held_upto: Instance,
     /// What the sender has promised, perhaps not durably: whoever takes a configuration from it promises no less
-    /// (ordering.md 1.5).
+    /// (protocol.md 1.5).
     pub promised: Ballot,
 }
 
-/// Follower to leader (ordering.md 7).
+/// Follower to leader (protocol.md 7).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReadPosition {
-    /// The run of the asking process, so that a late answer to an earlier run is none (reliability.md RD2).
+    /// The run of the asking process, so that a late answer to an earlier run is none (hazards.md RD2).
     pub incarnation: u64,
     /// Counts the asker's questions; an answer answers all earlier ones of the run too.
     pub ask: u64,
@@ -220,7 +220,7 @@ pub struct ReadPositionReply {
     pub ballot: Ballot,
 }
 
-/// Leader to the voter that shall lead (ordering.md 8, move). The leader proposes nothing more, and uses no lease more.
+/// Leader to the voter that shall lead (protocol.md 8, move). The leader proposes nothing more, and uses no lease more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TakeOver {
     /// The ballot that ends.

@@ -1,4 +1,4 @@
-//! Planted bugs, each of which removes one protection (reliability.md 6). Compiled in with the feature `mutants` only,
+//! Planted bugs, each of which removes one protection (hazards.md 6). Compiled in with the feature `mutants` only,
 //! which no released program has; at most one is active in a process.
 
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ pub fn active(name: &str) -> bool {
     ACTIVE.get_or_init(|| std::env::var("COPPICE_MUTANT").unwrap_or_default()) == name
 }
 
-/// Every mutant of Paxos and of the gate, in the order of reliability.md 6.
+/// Every mutant of Paxos and of the gate, in the order of hazards.md 6.
 pub const PAXOS: &[&str] = &[
     "vote_before_flush",
     "round_in_memory",
@@ -64,7 +64,7 @@ pub const PAXOS: &[&str] = &[
     "deaf_leader_is_mute",
 ];
 
-/// Every mutant of the multicast, in the order of reliability.md 6.
+/// Every mutant of the multicast, in the order of hazards.md 6.
 pub const MULTICAST: &[&str] = &[
     "gate_two_partition",
     "no_first_place",

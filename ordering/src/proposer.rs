@@ -1,4 +1,4 @@
-//! The proposer: a leadership from the moment its round is chosen to its end (ordering.md 1.1, 1.2).
+//! The proposer: a leadership from the moment its round is chosen to its end (protocol.md 1.1, 1.2).
 //!
 //! Here is its state, and the one decision of Phase 1: which value each instance gets. The composition does the rest.
 
@@ -55,7 +55,7 @@ pub(crate) struct Nearest {
 /// A way that got longer is believed after at most twice this.
 const NEAREST_PERIOD: Duration = Duration::from_secs(2);
 
-/// Measured, and no part of a hash (reliability.md 7, models).
+/// Measured, and no part of a hash (hazards.md 7, models).
 impl Hash for Nearest {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
@@ -89,7 +89,7 @@ pub(crate) struct RoundTrip {
     measured: bool,
 }
 
-/// Measured, and no part of a hash (reliability.md 7, models).
+/// Measured, and no part of a hash (hazards.md 7, models).
 impl Hash for RoundTrip {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
@@ -123,7 +123,7 @@ impl RoundTrip {
 pub(crate) struct Proposer {
     /// Promised by this replica too, as long as this exists.
     pub ballot: Ballot,
-    /// The record of the round. Nothing is sent in `ballot` before it is flushed (reliability.md PX2).
+    /// The record of the round. Nothing is sent in `ballot` before it is flushed (hazards.md PX2).
     pub ballot_lsn: Lsn,
     /// Not begun: the round is not durable.
     pub begun: bool,
@@ -143,7 +143,7 @@ pub(crate) struct Proposer {
     pub batcher: Batcher,
     /// Waits for the pipe to drain.
     pub change: Option<Configuration>,
-    /// A configuration is in the pipe, the last thing there (ordering.md 1.5).
+    /// A configuration is in the pipe, the last thing there (protocol.md 1.5).
     pub change_in_pipe: bool,
     pub handover: Option<Handover>,
     /// A `TakeOver` was sent: this ballot uses no lease more, for the message may arrive whenever it likes.
@@ -239,13 +239,13 @@ impl Proposer {
                     nearest: Nearest::default(),
                 };
                 let known = old.iter().find(|peer| peer.id == id).cloned();
-                // Leases and rounds count anew under the new configuration (ordering.md 1.1).
+                // Leases and rounds count anew under the new configuration (protocol.md 1.1).
                 known.map_or(fresh, |known| Peer { heard_at: now, lease_until: Time::ZERO, acked: Beat(0), ..known })
             })
             .collect();
     }
 
-    /// Begins a heartbeat round: its number is new in this ballot (reliability.md RD2).
+    /// Begins a heartbeat round: its number is new in this ballot (hazards.md RD2).
     pub fn begin_beat(&mut self, now: Time) -> Beat {
         if !(mutant!(round_reused) && self.beat.0 > 0) {
             self.beat = Beat(self.beat.0 + 1);
@@ -285,7 +285,7 @@ impl Proposer {
 
 /// The values that a new leader proposes in the instances after `decided_upto`: in each, that of the highest ballot
 /// which a quorum's replies report; a hole becomes `NoOp`, never a queued command. The list ends at a configuration,
-/// because the instances after it are another quorum's (ordering.md 1.1).
+/// because the instances after it are another quorum's (protocol.md 1.1).
 pub(crate) fn adopt(replies: &[(ReplicaId, Phase1b)], decided_upto: Instance) -> VecDeque<Batch> {
     let reported = || replies.iter().flat_map(|(_, reply)| &reply.accepted).filter(|a| a.instance > decided_upto);
     let last = reported().map(|accepted| accepted.instance).max().unwrap_or(decided_upto);

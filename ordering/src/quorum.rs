@@ -1,6 +1,6 @@
 //! Majorities: who counts, and how many are enough (papers.md A1). Knows nothing of messages.
 //!
-//! Learners and removed replicas are in no quorum (ordering.md 1.5, reliability.md PX10): they are not in here.
+//! Learners and removed replicas are in no quorum (protocol.md 1.5, hazards.md PX10): they are not in here.
 
 use crate::batch::Configuration;
 use crate::ids::ReplicaId;

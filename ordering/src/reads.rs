@@ -1,4 +1,4 @@
-//! Leadership confirmation (ordering.md 7): which reads wait for what, at the leader and at followers.
+//! Leadership confirmation (protocol.md 7): which reads wait for what, at the leader and at followers.
 //!
 //! A read is confirmed by a heartbeat round begun after it arrived, or by a quorum of `Phase2b` in the leader's own
 //! ballot for an instance proposed after it. Leases are decided by the composition, which has the clock.
@@ -45,7 +45,7 @@ pub(crate) struct Confirmations {
 impl Confirmations {
     /// A read arrived when `begun` was the newest round and `proposed` the newest instance.
     pub fn push(&mut self, reader: Reader, begun: Beat, proposed: Instance) {
-        // Only a round begun after the read counts (reliability.md RD2), and only an instance proposed after it (RD3).
+        // Only a round begun after the read counts (hazards.md RD2), and only an instance proposed after it (RD3).
         let beat = if mutant!(late_ack_counts) || mutant!(round_reused) { begun } else { Beat(begun.0 + 1) };
         let after = if mutant!(any_decision_confirms) { Instance(self.decided_own.0) } else { proposed };
         let full = self.waiting.len() >= READS_WAITING_MAX;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::paxos::{ACCEPT_AHEAD_MAX, BATCH_BYTES_MAX};
 
-/// How leadership is confirmed for a read (ordering.md 7).
+/// How leadership is confirmed for a read (protocol.md 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reads {
     /// By a quorum each time: no clock in the safety argument.
@@ -13,7 +13,7 @@ pub enum Reads {
     Lease,
 }
 
-/// Limits and intervals. [`Settings::default`] are the fixed values of `experience.md`.
+/// Limits and intervals. [`Settings::default`] are the fixed values of `operations.md` 3.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// A batch closes when one more submission would exceed this many bytes; a larger submission goes alone.
@@ -21,7 +21,7 @@ pub struct Settings {
     /// A batch waits at most so long after its first command, while the pipe has room.
     pub batch_delay_max: Duration,
     /// While fewer than this many instances are undecided a batch is proposed at once. 1: only an idle pipe does so
-    /// (ordering.md 9). 0: every batch waits until it is full or due, the paper's fixed policy (papers.md A4).
+    /// (protocol.md 9). 0: every batch waits until it is full or due, the paper's fixed policy (papers.md A4).
     pub eager_window: u32,
     /// At most so many instances are undecided, 1 to 512.
     pub window: u32,

@@ -1,4 +1,4 @@
-//! The shape of the core: what goes in, what comes out, what becomes durable (architecture.md, one shape everywhere).
+//! The shape of the core: what goes in, what comes out, what becomes durable.
 //!
 //! Effects may be carried out in any order and in parallel, except that records are written in `lsn` order.
 
@@ -22,13 +22,13 @@ pub enum Input {
     },
     /// Every record of this group up to here is flushed.
     Persisted(Lsn),
-    /// Ask that leadership be confirmed for a moment after now (ordering.md 7). Answered by [`Effect::Confirmed`] or
+    /// Ask that leadership be confirmed for a moment after now (protocol.md 7). Answered by [`Effect::Confirmed`] or
     /// [`Effect::Unconfirmed`]; at once by the latter if this replica does not lead. Tokens ascend.
     Confirm(ReadToken),
-    /// Ask the leader, wherever it is, for a confirmed position (ordering.md 7). Answered by [`Effect::Position`];
+    /// Ask the leader, wherever it is, for a confirmed position (protocol.md 7). Answered by [`Effect::Position`];
     /// asked again while there is no answer. Tokens ascend, apart from those of `Confirm`.
     AskPosition(ReadToken),
-    /// Leader: propose this configuration (ordering.md 1.5). Ends in [`Effect::ConfigurationDecided`], in
+    /// Leader: propose this configuration (protocol.md 1.5). Ends in [`Effect::ConfigurationDecided`], in
     /// [`Effect::ChangeRefused`], or in the loss of leadership. `leaving` is filled in.
     Change(Configuration),
     /// Leader: hand over to this voter, or go on leading after the deadline.
@@ -53,9 +53,9 @@ pub enum Input {
         peer: ReplicaId,
     },
     /// Everything up to here is decided **and** executed as decided. Feeds `execute_lag_max` (papers.md A11) and the
-    /// takeover (ordering.md 7). Values above what is decided count as that.
+    /// takeover (protocol.md 7). Values above what is decided count as that.
     Executed(Instance),
-    /// Batches up to here may be forgotten: a snapshot at or above it is durable (ordering.md 1.6). Values above what
+    /// Batches up to here may be forgotten: a snapshot at or above it is durable (protocol.md 1.6). Values above what
     /// was reported `Executed` count as that.
     Trim(Instance),
     /// A snapshot from a peer is durable and in place: go on after it. The records of this group still stand. Ignored
@@ -69,7 +69,7 @@ pub enum Input {
         /// The instance that decided it; zero for the first one.
         configured_at: Instance,
         /// What the replica that took it had promised ([`crate::Paxos::promised`]): this one promises no less
-        /// (ordering.md 1.5).
+        /// (protocol.md 1.5).
         promised: Ballot,
     },
 }
@@ -92,7 +92,7 @@ pub enum Effect {
         /// What.
         message: Message,
     },
-    /// A batch arrived or was proposed here: it may be executed speculatively (ordering.md 2.1). Comes in any order of
+    /// A batch arrived or was proposed here: it may be executed speculatively (protocol.md 2.1). Comes in any order of
     /// instances, and again for the same one when another ballot brings the same or another batch. Never for an
     /// instance that was announced as decided.
     Accepted {
@@ -175,12 +175,12 @@ pub enum Effect {
         to: ReplicaId,
     },
     /// This replica was removed, and a quorum of its successors durably holds everything up to the entry that removed
-    /// it: its state may be deleted (ordering.md 1.5).
+    /// it: its state may be deleted (protocol.md 1.5).
     Dismissed {
         /// That entry.
         instance: Instance,
     },
-    /// The watermark grew by what another replica of the group said (ordering.md 3).
+    /// The watermark grew by what another replica of the group said (protocol.md 3).
     Released {
         /// Grows.
         watermark: Ticket,
@@ -225,7 +225,7 @@ pub enum Record {
         /// What.
         upto: Instance,
     },
-    /// Leases of at most this length are promised from now on; after a restart the longest is waited for (ordering.md
+    /// Leases of at most this length are promised from now on; after a restart the longest is waited for (protocol.md
     /// 7).
     Lease {
         /// How long.

@@ -64,7 +64,7 @@ impl Window {
 
     /// Whether a batch of `bytes` may be proposed now. An empty pipe takes any.
     pub fn has_room(&self, bytes: usize, window: u32, window_bytes_max: usize) -> bool {
-        // Nothing else bounds what speculation executes and must be able to undo (reliability.md SP9).
+        // Nothing else bounds what speculation executes and must be able to undo (hazards.md SP9).
         mutant!(undo_unbounded)
             || self.ring.is_empty()
             || (self.ring.len() < window as usize && self.bytes + bytes <= window_bytes_max)

@@ -1,5 +1,5 @@
 //! The controller against planted worlds: cold start, changes of load and link, noise, and measurements that cannot be
-//! (papers.md A13, A14; reliability.md PX17).
+//! (papers.md A13, A14; hazards.md PX17).
 
 #[cfg(feature = "mutants")]
 mod planted;
@@ -231,7 +231,7 @@ fn who_is_idle_keeps_what_he_has() {
 
 #[test]
 fn a_pipe_with_room_waits_for_nothing() {
-    // Light load pays no delay: as many batches go at once as may be under way at all (ordering.md 1.2).
+    // Light load pays no delay: as many batches go at once as may be under way at all (protocol.md 1.2).
     let (mut controller, mut tuning) = (Controller::new(Limits::default()), fixed());
     drive(&mut controller, &lan(), &mut tuning, 20);
     let mut settings = Settings::default();
@@ -297,7 +297,7 @@ fn sound(tuning: &Tuning, limits: &Limits) {
     assert!((window_bytes.0.max(1)..=window_bytes.1).contains(&tuning.window_bytes_max), "{tuning:?}");
 }
 
-/// Zero, huge and reversed measurements (reliability.md PX17).
+/// Zero, huge and reversed measurements (hazards.md PX17).
 fn senseless() -> impl Iterator<Item = Measured> {
     let sane = lan().measure(&fixed(), 1.0);
     let long = Duration::from_secs(3_600);

@@ -1,4 +1,4 @@
-//! The coordinator and the partition's side, step by step: inputs go in, effects are compared (ordering.md 4, 8).
+//! The coordinator and the partition's side, step by step: inputs go in, effects are compared (protocol.md 4, 8).
 
 #[cfg(feature = "mutants")]
 mod planted;
@@ -97,7 +97,7 @@ fn aborted(query: u64, why: Abort) -> Effect {
 
 #[test]
 fn a_new_ballot_begins_with_an_empty_ticket_for_every_partition() {
-    // ordering.md 4.2: "its first act is an empty ticket of its own for every partition (`Place` with `prev` none)".
+    // protocol.md 4.2: "its first act is an empty ticket of its own for every partition (`Place` with `prev` none)".
     let mut desk = Desk { coordinator: Coordinator::new(CoordinatorSettings::default()), now: Time::ZERO };
     let first = [(P1, 1), (P2, 2), (P3, 3)].map(|(partition, n)| place(partition, n, None, Work::Nothing));
     assert_eq!(desk.step(lead(1, &[P1, P2, P3])), first);
@@ -105,7 +105,7 @@ fn a_new_ballot_begins_with_an_empty_ticket_for_every_partition() {
 
 #[test]
 fn a_query_walks_from_its_ticket_to_its_completion() {
-    // ordering.md 4, the table.
+    // protocol.md 4, the table.
     let mut desk = Desk::open(CoordinatorSettings::default());
     let effects = desk.step(query(7, &[P1, P2]));
     let places = [place(P1, 4, Some(1), queries(&[7])), place(P2, 4, Some(2), queries(&[7])), cut(7, 4)];
@@ -178,7 +178,7 @@ fn a_slow_partition_holds_up_nobody_who_does_not_read_it() {
 
 #[test]
 fn a_confirmation_begun_before_the_last_placed_does_not_count() {
-    // The release rule of ordering.md 4, reliability.md TK5.
+    // The release rule of protocol.md 4, hazards.md TK5.
     let mut desk = Desk::open(CoordinatorSettings::default());
     desk.step(query(1, &[P1]));
     desk.step(query(2, &[P2, P3]));
@@ -193,7 +193,7 @@ fn a_confirmation_begun_before_the_last_placed_does_not_count() {
 
 #[test]
 fn a_partition_that_does_not_place_costs_the_others_one_timeout() {
-    // ordering.md 4.1.
+    // protocol.md 4.1.
     let mut desk = Desk::open(CoordinatorSettings::default());
     desk.step(query(1, &[P2, P3]));
     desk.step(placed(P2, 1, 4));
@@ -385,7 +385,7 @@ fn a_repetition_by_time_is_the_oldest_alone_and_what_is_placed_doubles_it() {
 
 #[test]
 fn a_split_waits_for_parent_and_child_and_is_never_voided() {
-    // ordering.md 8: "the ticket has both as destinations and is released when p' serves too".
+    // protocol.md 8: "the ticket has both as destinations and is released when p' serves too".
     let (mut desk, child) = (Desk::open(CoordinatorSettings::default()), PartitionId(4));
     desk.step(query(1, &[P1, P2]));
     desk.step(query(2, &[P1, P2]));
@@ -462,7 +462,7 @@ fn a_ballot_that_ends_aborts_its_queries_and_is_not_led_in_again() {
 
 #[test]
 fn a_place_counts_only_at_the_end_of_its_chain() {
-    // ordering.md 4, step 3; reliability.md TK6, TK9, TK10.
+    // protocol.md 4, step 3; hazards.md TK6, TK9, TK10.
     let mut chain = Chain::default();
     assert!(!chain.place(ticket(1, 5), Some(ticket(1, 2))), "nothing there to follow");
     assert!(chain.place(ticket(1, 2), None));
@@ -480,7 +480,7 @@ fn a_place_counts_only_at_the_end_of_its_chain() {
 
 #[test]
 fn a_leader_tells_what_is_decided_until_it_is_released() {
-    // ordering.md 4, step 5, and 4.3; reliability.md TK8, TK14.
+    // protocol.md 4, step 5, and 4.3; hazards.md TK8, TK14.
     let (mut reporter, mut now) = (Reporter::new(Duration::from_millis(10), Instance(3), None), Time::ZERO);
     assert_eq!((reporter.poll(now), reporter.deadline()), (None, None));
     reporter.lead();
@@ -508,10 +508,10 @@ fn a_leader_tells_what_is_decided_until_it_is_released() {
     assert_eq!((other.watermark(), other.poll(now)), (None, Some(ticket(1, 4))));
 }
 
-/// Which test fails with which planted bug (reliability.md 6). Those that need a history to be seen have a script too.
+/// Which test fails with which planted bug (hazards.md 6). Those that need a history to be seen have a script too.
 #[test]
 fn a_merge_is_sent_to_the_sealed_side_first() {
-    // ordering.md 8: "the sealed one first". P1 is sealed and without a majority; replies of P2 wait for nothing.
+    // protocol.md 8: "the sealed one first". P1 is sealed and without a majority; replies of P2 wait for nothing.
     let mut desk = Desk::open(CoordinatorSettings::default());
     let join = Change {
         id: ChangeId(9),
@@ -547,7 +547,7 @@ fn a_merge_is_sent_to_the_sealed_side_first() {
 
 #[test]
 fn a_follower_tells_what_is_decided_when_it_stays_unreleased() {
-    // ordering.md 4, step 5: the leader may be cut off from the coordinator.
+    // protocol.md 4, step 5: the leader may be cut off from the coordinator.
     let interval = Duration::from_millis(50);
     let mut follower = Reporter::new(interval, Instance(3), Some(ticket(1, 1)));
     follower.released(ticket(1, 1));

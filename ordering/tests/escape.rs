@@ -1,4 +1,4 @@
-//! Tickets free themselves while the directory has no majority, from the coordinator to the gate (ordering.md 4.4).
+//! Tickets free themselves while the directory has no majority, from the coordinator to the gate (protocol.md 4.4).
 
 #[cfg(feature = "mutants")]
 mod planted;
@@ -126,7 +126,7 @@ fn a_ticket_keeps_the_deadline_that_its_clients_were_told() {
     assert_eq!(query.deadline, Some(DEADLINE));
 }
 
-/// Which test fails with which planted bug (reliability.md 6).
+/// Which test fails with which planted bug (hazards.md 6).
 #[cfg(feature = "mutants")]
 const CAUGHT_BY: &[(&str, &str)] = &[("escape_early", "a_gate_opens_after_twice_the_deadline")];
 

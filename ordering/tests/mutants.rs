@@ -1,4 +1,4 @@
-//! Every planted bug is caught (reliability.md 6). `cargo test -p coppice-ordering --features mutants --test mutants`.
+//! Every planted bug is caught (hazards.md 6). `cargo test -p coppice-ordering --features mutants --test mutants`.
 //!
 //! A mutant is on for a whole process, so this program starts itself once per mutant. There the scripts are played and
 //! random schedules run until the judge of `tests/cluster` finds a broken invariant. Output that only differs from a
@@ -86,7 +86,7 @@ fn scripts() -> Vec<(String, String)> {
     paths.iter().map(|path| (name(path), std::fs::read_to_string(path).expect("a script"))).collect()
 }
 
-/// Schedule A of reliability.md 6 at P1, and a write that is not decided.
+/// Schedule A of hazards.md 6 at P1, and a write that is not decided.
 fn play_gate() {
     let ticket = Ticket { ballot: Ballot::new(1, 0), n: 1 };
     let mut gate = Gate::default();

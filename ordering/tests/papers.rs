@@ -1,5 +1,5 @@
 //! What the papers and the page promise of the running protocol, one test per row, in virtual time (papers.md 1,
-//! ordering.md 1). The scripts show single steps; here a calm cluster runs.
+//! protocol.md 1). The scripts show single steps; here a calm cluster runs.
 
 mod cluster;
 
@@ -49,7 +49,7 @@ fn a1_a_majority_decides_and_a_minority_decides_nothing() {
         let before = fuzz.cluster.truth.decided_upto;
         fuzz.run_until(8_000 * MS);
         assert_eq!(fuzz.cluster.truth.decided_upto, before, "n = {voters} with {} down", down + 1);
-        assert_eq!(fuzz.cluster.leader(), None, "a leader without a quorum resigns (ordering.md 1.3)");
+        assert_eq!(fuzz.cluster.leader(), None, "a leader without a quorum resigns (protocol.md 1.3)");
     }
 }
 
@@ -172,7 +172,7 @@ fn d5_gaps_are_filled_and_the_leader_is_spared() {
 
 #[test]
 fn pre_vote_keeps_a_returning_replica_from_disturbing() {
-    // ordering.md 1.1: 20 restarts of followers, and the leadership stays.
+    // protocol.md 1.1: 20 restarts of followers, and the leadership stays.
     let mut fuzz = calm(Plan::calm(3));
     fuzz.run_until(1_000 * MS);
     let leader = fuzz.cluster.leader().expect("a leader");
@@ -190,7 +190,7 @@ fn pre_vote_keeps_a_returning_replica_from_disturbing() {
 
 #[test]
 fn a_killed_leader_is_replaced_within_a_second() {
-    // reliability.md G17 in virtual time, default timeouts: p99 <= 1 s over 100 kills.
+    // hazards.md G17 in virtual time, default timeouts: p99 <= 1 s over 100 kills.
     let mut gaps = Vec::new();
     for seed in 0..100 {
         let mut fuzz = Fuzz::with_plan(Plan::calm(3), Random::new(seed));

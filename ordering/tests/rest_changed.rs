@@ -1,4 +1,4 @@
-//! Another `rest_interval` while groups rest: nobody loses its leader by that (ordering.md 1.3).
+//! Another `rest_interval` while groups rest: nobody loses its leader by that (protocol.md 1.3).
 
 use std::collections::VecDeque;
 use std::time::Duration;

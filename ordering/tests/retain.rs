@@ -1,4 +1,4 @@
-//! What a replica keeps in memory of its log (ordering.md 1.6): enough for those who are a little behind, never more
+//! What a replica keeps in memory of its log (protocol.md 1.6): enough for those who are a little behind, never more
 //! than the limit, and nothing less than what only it knows.
 
 use bytes::Bytes;

@@ -1,5 +1,5 @@
 //! Disks whose every flush takes longer than an election timeout: a leader is elected all the same, for the patience of
-//! Phase 1 grows with each attempt (ordering.md 1.1).
+//! Phase 1 grows with each attempt (protocol.md 1.1).
 
 #[cfg(feature = "mutants")]
 mod planted;

@@ -101,7 +101,7 @@ impl Drop for End {
     }
 }
 
-/// sled's flush is no fsync (experience.md 5): with `fdatasync` it is made as durable as the others.
+/// sled's flush is no fsync: with `fdatasync` it is made as durable as the others.
 fn sled(dir: &Path, fdatasync: bool) -> Engine {
     let db = sled::Config::new().path(dir).flush_every_ms(None).open().expect("opens");
     let file = File::open(dir.join("db")).expect("there");

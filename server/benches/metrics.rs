@@ -1,5 +1,4 @@
-//! What metrics cost: a recording on a shard thread, and `/metrics` of a node with 64 partitions (goal: 20 ms at most,
-//! experience.md 2, row 14).
+//! What metrics cost: a recording on a shard thread, and `/metrics` of a node with 64 partitions (goal: 20 ms at most).
 //!
 //! `cargo bench -p coppice-server --bench metrics`
 

@@ -1,4 +1,4 @@
-//! Admin HTTP of a node (experience.md 5): health, metrics, status and configuration, read only. It runs on a thread
+//! Admin HTTP of a node (operations.md 1): health, metrics, status and configuration, read only. It runs on a thread
 //! with a small runtime of its own, so a scrape never waits for a shard thread, nor a shard thread for a scrape. It
 //! knows neither replicas nor files: what it shows comes from the closures in [`Admin`].
 //!

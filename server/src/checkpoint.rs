@@ -6,7 +6,7 @@
 //! peer's.
 //!
 //! `checkpoints/p4/184000/` holds sled's files and `SUMS`. It is made as `184000.tmp` and renamed when everything in it
-//! is durable and verified (reliability.md ST3, ST7), so a name without a suffix is a whole checkpoint. Two generations
+//! is durable and verified (hazards.md ST3, ST7), so a name without a suffix is a whole checkpoint. Two generations
 //! are kept. A damaged one becomes `184000.bad` and goes when its successor is there.
 
 pub mod background;
@@ -522,7 +522,7 @@ impl Checkpoint {
     ) -> Result<Checkpoint, CheckpointError> {
         check_files(path)?;
         let mut checkpoint = Checkpoint::read_store(path, options)?;
-        // The position is part of the checksummed content, never only a name (reliability.md ST4).
+        // The position is part of the checksummed content, never only a name (hazards.md ST4).
         if crate::mutant!(position_apart) {
             checkpoint.manifest.head.instance = instance;
         }

@@ -1,4 +1,4 @@
-//! The entries of a batch as the server knows them: the client's, and its own (architecture.md, Packs).
+//! The entries of a batch as the server knows them: the client's, and its own.
 
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::entry::{self as wire, Open, TAG_OPEN, TAG_PACK};
@@ -11,7 +11,7 @@ use crate::multicast::letter;
 use crate::net::codec::{Body, BodyReader};
 use crate::sessions::SessionLimits;
 
-// The server's own tags. Never used twice (style.md 21).
+// The server's own tags. Never used twice.
 /// A directory command.
 const TAG_DIRECTORY: u8 = 16;
 /// A ticket of the multicast.

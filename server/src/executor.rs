@@ -1,4 +1,4 @@
-//! Runs batches on the machine before they are decided, and takes back what was decided differently (ordering.md 2).
+//! Runs batches on the machine before they are decided, and takes back what was decided differently (protocol.md 2).
 //!
 //! Pure. It holds the tip state, the undo of everything above the decided instance, and the batches that arrived ahead
 //! of a gap. It does not know ballots beyond comparing batches, nor who waits for an answer.
@@ -65,7 +65,7 @@ struct Executed {
     mark: Mark,
     /// Bytes of its answers.
     answer_bytes: usize,
-    /// Of the state after it, if one is due here (reliability.md E6).
+    /// Of the state after it, if one is due here (hazards.md E6).
     digest: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ pub struct Executor {
     counters: ExecutorCounters,
     /// Marks of decided batches that moved borders, not yet taken by [`Executor::take_moved`].
     moved: Vec<Mark>,
-    /// The instance that cannot run yet, and what it needs: everything behind it waits (ordering.md 8).
+    /// The instance that cannot run yet, and what it needs: everything behind it waits (protocol.md 8).
     awaits: Option<(Instance, Awaited)>,
     /// Everything up to here is decided; above `decided` only while something is awaited.
     due: Instance,
@@ -200,7 +200,7 @@ impl Executor {
         if instance <= self.tip() {
             let at = (instance.0 - self.decided.0 - 1) as usize;
             // The same value under a higher ballot changes nothing. Compared by content: an instance number proves
-            // nothing about what it holds (reliability.md SP6).
+            // nothing about what it holds (hazards.md SP6).
             if self.executed[at].batch == batch || crate::mutant!(match_by_instance) {
                 return None;
             }
@@ -379,7 +379,7 @@ impl Executor {
             let Some(executed) = self.executed.pop_back() else { return };
             self.counters.undone_commands += u64::from(executed.batch.count());
             self.ahead_answer_bytes -= executed.answer_bytes;
-            // A panic on the way ends the process: nobody goes on with what is half undone (reliability.md SP10).
+            // A panic on the way ends the process: nobody goes on with what is half undone (hazards.md SP10).
             let left_half_undone = crate::mutant!(catch_panic) && self.executed.len() == at;
             if !left_half_undone {
                 self.machine.undo(executed.mark);
@@ -471,7 +471,7 @@ impl Executor {
     }
 }
 
-/// What follows from a batch waits for its decision: anything before that may be taken back (reliability.md SP8, MV12).
+/// What follows from a batch waits for its decision: anything before that may be taken back (hazards.md SP8, MV12).
 fn acts_early(mark: &Mark) -> bool {
     let forks = !Machine::forks(mark).is_empty() && crate::mutant!(fork_undecided);
     forks || Machine::seals(mark) && crate::mutant!(merge_undecided)

@@ -1,5 +1,5 @@
 //! Failpoints: named places at which a process can be made to panic, to wait, or to be told that its disk failed
-//! (reliability.md 2, E10). A test ends a node at each of them, in the middle of what it is about.
+//! (hazards.md 2, E10). A test ends a node at each of them, in the middle of what it is about.
 //!
 //! They exist only in builds with the feature `failpoints`, which no release has; in others `failpoint!` is nothing at
 //! all. The environment arms them: `COPPICE_FAILPOINTS="log.after_flush=panic@37,checkpoint.chunk=delay(20)"`, the

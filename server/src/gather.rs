@@ -3,8 +3,8 @@
 //!
 //! It is the double collect of the client's `session/collects.rs`, with its proof, and this node in the client's place.
 //! Each part is read, from a snapshot that is kept; a reading is answered when what it saw is decided and behind the
-//! gate (ordering.md 3). When all are, and not before, each replica is asked whether anything of what it gave has
-//! changed (`Validate`), a linearizable read (ordering.md 7): a leader confirms that it leads, a follower asks its
+//! gate (protocol.md 3). When all are, and not before, each replica is asked whether anything of what it gave has
+//! changed (`Validate`), a linearizable read (protocol.md 7): a leader confirms that it leads, a follower asks its
 //! leader how far it must have decided, and waits for that. If nothing has changed, all parts held at the moment when
 //! the last of them was read. If something has, all is read once more: a replica that lagged behind its leader has come
 //! as far by then. If something has again, there is no answer: the client asks the coordinator.

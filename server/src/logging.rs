@@ -1,4 +1,4 @@
-//! Logs of a process: one event per line on stderr, text for a person on a terminal, json otherwise (experience.md 6).
+//! Logs of a process: one event per line on stderr, text for a person on a terminal, json otherwise (operations.md 4).
 //! An event that repeats is shown once per 10 s with its count. The level can be changed while the process runs. Lines
 //! go straight to stderr: a line written before a crash is never lost in a buffer.
 //!

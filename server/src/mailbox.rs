@@ -1,7 +1,7 @@
 //! The bounded mailbox of a shard: the only place where threads of a node share memory on the data path.
 //!
 //! Any thread puts inputs in; one shard takes them out. Two lanes: what consensus needs (durable log positions, peers)
-//! is taken before what clients ask, so a heartbeat never waits behind a load (architecture.md, Threads of a node).
+//! is taken before what clients ask, so a heartbeat never waits behind a load.
 //! Putting never blocks: a full lane gives the input back, and the caller stops reading its socket or answers `Busy`.
 //! Checked exhaustively under loom (`server/tests/loom.rs`). It does not know what the inputs mean.
 

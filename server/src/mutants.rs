@@ -1,4 +1,4 @@
-//! Planted bugs: each switches one protection off, so that a test can prove that it would notice (reliability.md 6).
+//! Planted bugs: each switches one protection off, so that a test can prove that it would notice (hazards.md 6).
 //!
 //! They exist only in builds with the `mutants` feature, which no release has. One per process may be active.
 
@@ -30,7 +30,7 @@ pub fn active(name: &str) -> bool {
 }
 
 /// Runs `test` of this crate's unit tests, by its whole path, under a planted bug, in a process of its own, since a bug
-/// is on for a whole process: it must fail (reliability.md 6).
+/// is on for a whole process: it must fail (hazards.md 6).
 #[cfg(all(test, feature = "mutants"))]
 #[track_caller]
 pub(crate) fn assert_caught(mutant: &str, test: &str) {

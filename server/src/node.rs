@@ -1,4 +1,4 @@
-//! One node: its threads, started in order, stopped in reverse (architecture.md, Threads of a node).
+//! One node: its threads, started in order, stopped in reverse.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

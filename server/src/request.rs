@@ -157,7 +157,7 @@ impl Request {
     }
 }
 
-/// Why nothing was done. Sure: the request has no effect, now or later (reliability.md 1).
+/// Why nothing was done. Sure: the request has no effect, now or later (hazards.md 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Another replica leads.

@@ -1,5 +1,5 @@
 //! Which replicas live on this node: which run again after a restart, which begin because the map or a split says so,
-//! which wait for their state, which go, and whose log is still needed (ordering.md 1.5, 8).
+//! which wait for their state, which go, and whose log is still needed (protocol.md 1.5, 8).
 //!
 //! Pure: it decides and remembers. Whoever owns the node (`control`, or the simulator) reads the log, fetches
 //! snapshots, starts and stops replicas as it says. It knows neither settings nor how a snapshot travels.
@@ -27,8 +27,8 @@ const FIRST_MAP: MapVersion = MapVersion(1);
 
 /// A replica that waits for its state. Its promises, and its votes above the trim position, are in the log and intact;
 /// what it voted for below is decided, and only the state that came of it is missing. So it is still the old voter
-/// (ordering.md 1.5 speaks of lost votes), but until a snapshot at or above the trim position is here it neither votes
-/// nor serves: as an acceptor it would report holes where batches were decided (reliability.md PX6).
+/// (protocol.md 1.5 speaks of lost votes), but until a snapshot at or above the trim position is here it neither votes
+/// nor serves: as an acceptor it would report holes where batches were decided (hazards.md PX6).
 #[derive(Debug)]
 pub struct Healing {
     me: ReplicaId,
@@ -68,7 +68,7 @@ pub enum Wanted {
 pub struct Residents {
     /// Replicas that run here.
     running: BTreeMap<PartitionId, ReplicaId>,
-    /// Replicas that were removed here: not started again (ordering.md 8). One number for each group that operators
+    /// Replicas that were removed here: not started again (protocol.md 8). One number for each group that operators
     /// merged or moved away; nothing that a client sends adds to it. A group that has ended may not be dropped from it:
     /// a parent that is behind executes its split yet.
     removed: BTreeMap<PartitionId, ReplicaId>,
@@ -165,7 +165,7 @@ impl Residents {
         let group = fork.shard.partition();
         let me = translate::replica(fork.replicas.iter().find(|info| info.node == own)?.replica);
         // Started before, even if removed since: a second start would vote without what the first one promised
-        // (reliability.md MV11).
+        // (hazards.md MV11).
         let known = self.running.get(&group).or_else(|| self.removed.get(&group));
         if known.is_some_and(|&known| known >= me) && !crate::mutant!(fork_again) {
             return None;
@@ -264,7 +264,7 @@ impl Residents {
     /// Whether a snapshot that holds `kept`, by the map of `version`, may take the place of a replica of `group` here
     /// that holds `held`. What it does not hold went to other partitions, by splits that this replica would not execute
     /// any more: until those which the map names here run, each with a checkpoint of its own, this disk is one of the
-    /// majority that has their keys (reliability.md MV10). They join without waiting for a fork then. The snapshot may
+    /// majority that has their keys (hazards.md MV10). They join without waiting for a fork then. The snapshot may
     /// skip a merge too, and then what it gives away is with the partition that ends.
     pub fn may_install(
         &mut self,
@@ -374,7 +374,7 @@ impl Residents {
     }
 
     /// Replicas here that the map does not name any more. The directory takes a replica off the map only when a quorum
-    /// of those that stay durably holds all of the log up to its removal (ordering.md 1.5).
+    /// of those that stay durably holds all of the log up to its removal (protocol.md 1.5).
     pub fn unnamed(&self, own: NodeId, map: &PartitionMap) -> Vec<PartitionId> {
         // An older map than the one that it was born from says nothing about it, and no map at all even less.
         if map.version == MapVersion(0) {

@@ -1,4 +1,4 @@
-//! The session table of one partition: at most once for every numbered command (ordering.md 6).
+//! The session table of one partition: at most once for every numbered command (protocol.md 6).
 //!
 //! It keeps the answers that clients have not acknowledged, by log order and never by a clock. Everything it does can
 //! be taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
@@ -456,7 +456,7 @@ impl Sessions {
 
     /// Takes in the rows of a partition that is merged into this one at `instance`. A session that both know, since a
     /// split forked it, keeps the answers of both and the later of both rows' numbers: what was executed on either side
-    /// is never executed again (reliability.md SE8). One that only one side knows, although a split copied it, may have
+    /// is never executed again (hazards.md SE8). One that only one side knows, although a split copied it, may have
     /// ended on the other with what it executed there: it ends here too.
     pub fn unite(&mut self, other: &Sessions, instance: u64, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
         let may_have_ended = |row: &Row| row.shared && !crate::mutant!(merge_revives_sessions);

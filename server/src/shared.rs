@@ -71,7 +71,7 @@ pub struct Shared {
     access: RwLock<Arc<Access>>,
     /// Leaders as this node knows them.
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
-    /// What is remembered of each node that was met, to tell a copy of its directory (reliability.md PX12).
+    /// What is remembered of each node that was met, to tell a copy of its directory (hazards.md PX12).
     pub witnesses: Witnesses,
     /// Whether this process may speak for its replicas.
     pub vetting: Vetting,

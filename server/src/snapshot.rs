@@ -1,4 +1,4 @@
-//! A snapshot as one value (ordering.md 1.6): the decided state of a group at one instance, taken from a replica, and
+//! A snapshot as one value (protocol.md 1.6): the decided state of a group at one instance, taken from a replica, and
 //! put together again. Pure: `checkpoint` makes files of it, `control::snapshots` sends it.
 
 use bytes::Bytes;
@@ -35,7 +35,7 @@ pub struct Loaded {
     pub configuration: Configuration,
     /// The instance that decided that.
     pub configured_at: Instance,
-    /// What the replica that took it had promised (ordering.md 1.5).
+    /// What the replica that took it had promised (protocol.md 1.5).
     pub promised: Ballot,
 }
 
@@ -47,7 +47,7 @@ pub struct NoState;
 /// The decided state of a group: O(1) for the tree, linear in the sessions.
 pub fn take(cluster: ClusterId, replica: &Replica) -> Taken {
     let executor = replica.executor();
-    // Never the tip: what is above the decided instance may be taken back (reliability.md SP7).
+    // Never the tip: what is above the decided instance may be taken back (hazards.md SP7).
     let state = if crate::mutant!(snapshot_at_tip) { executor.machine().copy() } else { executor.decided_state() };
     let nobody = Configuration::default();
     let (configuration, configured_at) = match crate::mutant!(snap_no_conf) {

@@ -1,4 +1,4 @@
-//! Whether this process may speak for the replicas that it found on its disk (reliability.md PX12). Pure.
+//! Whether this process may speak for the replicas that it found on its disk (hazards.md PX12). Pure.
 //!
 //! A node that runs on a copy of its directory has forgotten promises, and only others can know. One of them may not
 //! know better and let it in while another one, who does, is just being connected: with the first alone it could form a

@@ -1,5 +1,5 @@
 //! Which other nodes live, found out once for all groups: a group that rests hears from its leader too seldom to know
-//! (ordering.md 1.3).
+//! (protocol.md 1.3).
 //!
 //! Pure: whoever owns the groups (a shard, or the simulator) says what was heard and when, and tells the groups of lost
 //! nodes ([`coppice_ordering::Input::Lost`]).

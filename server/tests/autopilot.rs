@@ -1,5 +1,5 @@
 //! The autopilot on a real cluster in one process: settings change under load, keep to what was set, and fall back to
-//! the fixed ones when it is switched off (ordering.md 9).
+//! the fixed ones when it is switched off (protocol.md 9).
 
 mod common;
 

@@ -238,7 +238,7 @@ fn every_flipped_byte_is_found_and_the_older_checkpoint_is_used() {
     assert_eq!(checkpoints.instances(P).expect("listed"), [Instance(10), Instance(30)]);
 }
 
-/// reliability.md ST4: position and content belong together.
+/// hazards.md ST4: position and content belong together.
 #[test]
 fn a_large_checkpoint_is_read_back_in_parts() {
     let dir = Scratch::new("parts");
@@ -269,7 +269,7 @@ fn a_checkpoint_under_another_name_is_refused() {
     assert!(loaded.checkpoint.is_none() && loaded.bad.len() == 1);
 }
 
-/// reliability.md ST4, ST7: a crash between any two steps, also of an install from a peer.
+/// hazards.md ST4, ST7: a crash between any two steps, also of an install from a peer.
 #[test]
 fn an_interrupted_checkpoint_is_the_old_one_or_the_new_one() {
     let mut steps = Vec::new();
@@ -326,7 +326,7 @@ fn a_snapshot_of_another_cluster_is_neither_received_nor_loaded() {
     assert!(loaded.checkpoint.is_none() && loaded.bad.iter().any(|bad| bad.reason.contains("of cluster")));
 }
 
-/// reliability.md ST5.
+/// hazards.md ST5.
 #[test]
 fn only_one_checkpoint_of_a_partition_is_written_at_a_time() {
     let dir = Scratch::new("busy");

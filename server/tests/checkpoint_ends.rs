@@ -1,4 +1,4 @@
-//! A process ends, or its disk fails, at each step of a checkpoint (reliability.md 2, E10; ST4, ST7): the older one is
+//! A process ends, or its disk fails, at each step of a checkpoint (hazards.md 2, E10; ST4, ST7): the older one is
 //! there, or the new one, whole, and the next one can be written. Each end takes a process of its own.
 #![cfg(feature = "failpoints")]
 

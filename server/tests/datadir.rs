@@ -141,7 +141,7 @@ fn an_interrupted_creation_is_completed() {
     DataDir::open(&temp.0).expect("completed");
 }
 
-/// reliability.md PX11: an emptied log is a lost one, not a new one.
+/// hazards.md PX11: an emptied log is a lost one, not a new one.
 #[test]
 fn a_directory_whose_log_is_gone_is_refused() {
     let _alone = alone();
@@ -192,7 +192,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success());
 }
 
-/// reliability.md PX12: a copy is restored over the directory, or run beside it.
+/// hazards.md PX12: a copy is restored over the directory, or run beside it.
 #[test]
 fn an_old_copy_is_told_by_those_that_met_the_original() {
     let _alone = alone();
@@ -274,7 +274,7 @@ fn hold() {
     _ = std::io::stdin().lines().next();
 }
 
-/// reliability.md ST13.
+/// hazards.md ST13.
 #[test]
 fn a_second_process_is_refused_and_told_who_has_the_directory() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! The directory as a replica: nobody acts on what is executed and not yet decided (reliability.md MV13).
+//! The directory as a replica: nobody acts on what is executed and not yet decided (hazards.md MV13).
 
 #[cfg(feature = "mutants")]
 mod common;

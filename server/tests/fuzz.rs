@@ -1,5 +1,5 @@
 //! Decoders of nodes, and of what they say to clients, meet images that were valid once: no panic, no loop, nothing
-//! made up, no memory beyond what the bytes deserve (reliability.md 7, G20).
+//! made up, no memory beyond what the bytes deserve (hazards.md 7, G20).
 //!
 //! Each target takes bytes and decodes them as a node would, then uses what it got, and says it again. Cases are drawn
 //! from a seed. An image is known as a tree of fields (`fuzz_targets/shape.rs`): numbers become those at the ends of
@@ -156,7 +156,7 @@ fn damage_disk(disk: &mut SimDisk, draw: &mut Draw) {
     }
 }
 
-/// reliability.md G8 in small: whatever is damaged, a start finds a state that was, or refuses; it makes nothing up.
+/// hazards.md G8 in small: whatever is damaged, a start finds a state that was, or refuses; it makes nothing up.
 #[test]
 fn damaged_logs_are_read_as_a_state_that_was_or_refused() {
     let (whole, states) = written_log();

@@ -18,7 +18,7 @@ fn nodes_of(map: &PartitionMap, partition: u32) -> Vec<u32> {
     map.entry(PartitionId(partition)).unwrap().replicas.iter().map(|info| info.node.0).collect()
 }
 
-/// Their states, and who is decided to replicate each group (reliability.md E6).
+/// Their states, and who is decided to replicate each group (hazards.md E6).
 fn replicas_agree(cluster: &Cluster) {
     wait_for("all replicas are compared", patience(), || {
         let said = cluster.endpoints().into_iter().find_map(|endpoint| admin(endpoint, AdminRequest::Verify, ASK).ok());

@@ -1,4 +1,4 @@
-//! A log on a real disk ends at each step of its keeper: segments made, written again, removed (reliability.md 2, E10).
+//! A log on a real disk ends at each step of its keeper: segments made, written again, removed (hazards.md 2, E10).
 //! What had been completed is there. Each end takes a process of its own.
 #![cfg(feature = "failpoints")]
 

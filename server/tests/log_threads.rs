@@ -205,7 +205,7 @@ fn below_the_reserve_the_log_is_full_and_still_writes() {
     assert!(!opened.writer.log().space().full);
 }
 
-/// reliability.md ST1, with threads: the hook hears of it once, and nothing is taken any more.
+/// hazards.md ST1, with threads: the hook hears of it once, and nothing is taken any more.
 #[test]
 fn a_failed_write_ends_the_log_for_good() {
     let dir = Scratch::new("log-failed");

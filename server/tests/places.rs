@@ -1,5 +1,5 @@
 //! A ticket in a group of three replicas of the real core, with no time passing: a follower that was drawn to give a
-//! part hears at once that its place is decided, and nobody is told who gives nothing (ordering.md 4, step 4).
+//! part hears at once that its place is decided, and nobody is told who gives nothing (protocol.md 4, step 4).
 
 use bytes::Bytes;
 use coppice_btree::KeyRange;

@@ -1,5 +1,5 @@
 //! A node that restarts keeps its promises: candidates storm it, it crashes between any two effects of its disk, and
-//! what its log gives back to the core is all that it may build on (ordering.md 1.3; reliability.md PX1, PX2).
+//! what its log gives back to the core is all that it may build on (protocol.md 1.3; hazards.md PX1, PX2).
 //!
 //! The driver's own path is under test: core, records, log, crash, recovery, `GroupReplay::take_records`, core.
 

@@ -1,5 +1,5 @@
 //! Queries over several partitions on a real cluster in one process, spoken on the wire itself: what the client library
-//! builds upon (ordering.md 4).
+//! builds upon (protocol.md 4).
 
 mod common;
 
@@ -202,7 +202,7 @@ fn a_query_reads_all_partitions_at_one_ticket_while_they_change() {
     println!("{queries} queries, {} different states", seen.len());
 }
 
-/// The status, as one node knows it (reliability.md E7).
+/// The status, as one node knows it (hazards.md E7).
 fn status(cluster: &Cluster, at: usize, local: bool) -> Status {
     let mut out = BytesMut::new();
     encode_control(&mut out, Kind::Status, 7, &StatusGet { local });

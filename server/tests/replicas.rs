@@ -1,7 +1,7 @@
 //! Three replicas of the real core under random schedules: loss, repetition, reordering, crashes that lose what was not
 //! flushed, leader changes that overwrite what was executed. Some replicas speculate and some do not; at every decided
-//! instance all states are equal (ordering.md 2.4), a repeated command gets its first answer again (ordering.md 6), and
-//! a read gives the decided state of the instance that it names (ordering.md 7).
+//! instance all states are equal (protocol.md 2.4), a repeated command gets its first answer again (protocol.md 6), and
+//! a read gives the decided state of the instance that it names (protocol.md 7).
 
 #[cfg(feature = "mutants")]
 mod common;

@@ -1,6 +1,6 @@
 //! One partition executes random batches of packs: several sessions, repeats inside one batch and across batches,
 //! commands outside its bounds, several operations in one command, bulk loads. Every answer is compared with a model
-//! that runs one command at a time, and every third batch is taken back and run again (ordering.md 2.3, 6).
+//! that runs one command at a time, and every third batch is taken back and run again (protocol.md 2.3, 6).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! The table of hazards as data: each names a wrong way to build a part, and the planted bugs (mutants) that take its
-//! protection away (reliability.md 6). A mutant is caught by `cargo test` or by the simulator. The tidy test checks
+//! protection away (hazards.md 6). A mutant is caught by `cargo test` or by the simulator. The tidy test checks
 //! that this table, the mutants in the code and the tests that name them agree.
 
 /// Who has to catch a mutant.
@@ -52,7 +52,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("PX4", "new leader takes a value that is not of the highest ballot", &[sim("first_value_wins")]),
     hazard("PX5", "hole declared before a quorum has answered", &[sim("noop_early")]),
     hazard("PX6", "trimmed instances taken for holes", &[sim("ignore_trimmed_upto")]),
-    hazard("PX7", "decided_upto applied to a batch of another ballot (ordering.md 1.4)", &[sim("decided_by_number")]),
+    hazard("PX7", "decided_upto applied to a batch of another ballot (protocol.md 1.4)", &[sim("decided_by_number")]),
     hazard("PX8", "cumulative Phase2b covers a gap", &[sim("ack_over_gap")]),
     hazard("PX9", "configuration not alone, or by the old quorum", &[sim("conf_in_pipe"), sim("old_quorum")]),
     hazard("PX10", "learner or removed replica counted", &[sim("learner_votes"), sim("removed_votes")]),
@@ -72,11 +72,11 @@ pub const HAZARDS: &[Hazard] = &[
     ),
     hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),
     hazard("PX14", "apply depends on map order, time or free memory", &[sim("hash_order")]),
-    hazard("PX15", "vote for a batch id without its payload (ordering.md 10)", &[sim("vote_no_payload")]),
+    hazard("PX15", "vote for a batch id without its payload (protocol.md 10)", &[sim("vote_no_payload")]),
     hazard("PX16", "silent relay stops the stream", &[sim("no_bypass")]),
     hazard(
         "PX17",
-        "self-tuning leaves its caps, or ends at window 0 (ordering.md 9)",
+        "self-tuning leaves its caps, or ends at window 0 (protocol.md 9)",
         &[
             cargo("tuner_unbounded"),
             cargo("tuner_keeps_worse"),
@@ -276,23 +276,23 @@ pub const HAZARDS: &[Hazard] = &[
     ),
 ];
 
-/// Planted bugs that belong to no row of reliability.md 6: found while building, or those of the checkers themselves
-/// (reliability.md 3.7).
+/// Planted bugs that belong to no row of hazards.md 6: found while building, or those of the checkers themselves
+/// (hazards.md 3.7).
 pub const OTHERS: &[&str] = &[
     // Access control: a replica that begins from a snapshot lets everybody in; a range that begins inside a granted
     // prefix reads on beyond it; a removed user goes on over a connection that stands; a user repeats another's
-    // commands and hears the answers (reliability.md 8).
+    // commands and hears the answers (hazards.md 8).
     "users_not_in_snapshot",
     "prefix_not_checked_in_ranges",
     "rights_checked_at_hello_only",
     "sessions_are_anybodys",
     // A replica in a removed one's place takes the flushes that the log still owes that one for its own (PX1).
     "lsns_begin_anew",
-    // A snapshot of an executor that waits holds a configuration decided above it (ordering.md 1.6).
+    // A snapshot of an executor that waits holds a configuration decided above it (protocol.md 1.6).
     "snap_newest_conf",
-    // A session that ended on one side of a merge lives on, without what it executed there (ordering.md 6).
+    // A session that ended on one side of a merge lives on, without what it executed there (protocol.md 6).
     "merge_revives_sessions",
-    // A leader's answer to an earlier run of this process counts for the reads that wait now (ordering.md 7).
+    // A leader's answer to an earlier run of this process counts for the reads that wait now (protocol.md 7).
     "late_position_counts",
     // The client library: a retry under a new number, a session opened again in silence, an unsure end called sure.
     "client_retry_renumbered",
@@ -301,10 +301,10 @@ pub const OTHERS: &[&str] = &[
     // Or, where more clients want sessions than there are, one opened again as soon as another's ended it, for ever.
     "client_reopens_at_once",
     // A frame that was damaged on its way is taken, or one that announces more than any may hold is waited for
-    // (reliability.md 8).
+    // (hazards.md 8).
     "frame_checksum_unchecked",
     "frame_length_unchecked",
-    // Decided batches that exist in memory only are trimmed or told as durable (ordering.md 1.3).
+    // Decided batches that exist in memory only are trimmed or told as durable (protocol.md 1.3).
     "decision_held_in_memory",
     // A connection to another node that lost packets waits for the kernel, which repeats them ever more rarely.
     "silence_is_borne",
@@ -314,7 +314,7 @@ pub const OTHERS: &[&str] = &[
     // A range across partitions that was refused a few times is then waited for as if nodes had been silent as often.
     "refusals_make_patient",
     "spare_forgets_client",
-    // A Phase 1 gives up sooner than the disks flush, every time: nobody ever leads (ordering.md 1.1).
+    // A Phase 1 gives up sooner than the disks flush, every time: nobody ever leads (protocol.md 1.1).
     "phase1_impatient",
     // A directory that lost its head is taken for a new one, and what it holds is deleted.
     "headless_is_new",
@@ -339,13 +339,13 @@ pub const OTHERS: &[&str] = &[
     "fullness_untold",
     // A node whose memory is spent takes nothing more although its group has no majority without it: nobody leads.
     "spent_memory_loses_all",
-    // A stale read finds what was taken back in the index of what is undecided (ordering.md 7).
+    // A stale read finds what was taken back in the index of what is undecided (protocol.md 7).
     "overlay_survives_undo",
-    // A join that was taken back still holds up what is decided below it (ordering.md 8).
+    // A join that was taken back still holds up what is decided below it (protocol.md 8).
     "awaits_survives_undo",
     // Who waits at a replica that is removed hears nothing of it.
     "removed_in_silence",
-    // A query's part is owed by a replica that left its group, and nobody gives it (ordering.md 4, step 4).
+    // A query's part is owed by a replica that left its group, and nobody gives it (protocol.md 4, step 4).
     "nobody_stands_in",
     // Messages go to whoever answers at an address; a node speaks as another node's replica; a map or a snapshot of
     // another cluster is taken; a batch that no leader may propose is.
@@ -359,122 +359,122 @@ pub const OTHERS: &[&str] = &[
     "peer_counts_unbounded",
     // A crowd at the peer port that does not greet drives out nodes that are about to.
     "oldest_ungreeted_goes",
-    // `init` begins a cluster although a seed belongs to one, or does not answer (experience.md 4).
+    // `init` begins a cluster although a seed belongs to one, or does not answer (operations.md 1.2).
     "init_asks_nobody",
     // The sessions of a snapshot from elsewhere are taken as they are: one that stands there twice is never ended.
     "saved_sessions_believed",
     // A letter for a leader came to the one before, and is lost there.
     "letters_end_here",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
-    // it, not where the log has it; a rollback leaves what it took back (ordering.md 6).
+    // it, not where the log has it; a rollback leaves what it took back (protocol.md 6).
     "install_default_limits",
     "limits_unlogged",
     "undo_no_limits",
     // A session counts as used where a step of instances began, longer ago than it may be idle: each that is opened
     // ends all others, and clients end each other's for ever.
     "used_in_steps",
-    // What the executor had no room for when it was accepted is not given to it again (ordering.md 2.1).
+    // What the executor had no room for when it was accepted is not given to it again (protocol.md 2.1).
     "executor_stands_still",
-    // A leader stops serving and serves again in one ballot: who begins anew with each ballot does not (ordering.md
+    // A leader stops serving and serves again in one ballot: who begins anew with each ballot does not (protocol.md
     // 1.1).
     "serves_twice_in_a_ballot",
     // A group that rests does not miss its leader when that one's node is lost; or a leader that ends its rest takes
-    // the rest for silence, and resigns (ordering.md 1.3).
+    // the rest for silence, and resigns (protocol.md 1.3).
     "rest_outlives_leader",
     "rest_is_silence",
     // A leader that is cut off and was told so rests, and bears the silence of all others for as long.
     "rests_without_the_lost",
     // A follower acknowledges a ticket that is executed and not decided, or takes what is decided for released; only a
     // leader acknowledges, or hears the coordinator: one that is cut off from it holds all replies behind a ticket
-    // (ordering.md 4, step 5). A merge's second ticket holds the replies of one side while the sealed one has no
-    // majority (ordering.md 8).
+    // (protocol.md 4, step 5). A merge's second ticket holds the replies of one side while the sealed one has no
+    // majority (protocol.md 8).
     "follower_acknowledges_undecided",
     "leader_alone_acknowledges",
     "watermark_of_what_is_placed",
     "leader_deaf_to_watermarks",
     "join_sent_to_both",
-    // What one replica hears of the coordinator it tells nobody, if it does not lead (ordering.md 4, step 6).
+    // What one replica hears of the coordinator it tells nobody, if it does not lead (protocol.md 4, step 6).
     "watermark_kept_to_itself",
-    // A replica that hears its leader and is not heard lets reads wait for ever (ordering.md 7).
+    // A replica that hears its leader and is not heard lets reads wait for ever (protocol.md 7).
     "asked_reads_wait",
-    // A leader that resigns because it hears nobody says so to nobody (ordering.md 1.3).
+    // A leader that resigns because it hears nobody says so to nobody (protocol.md 1.3).
     "deaf_leader_is_mute",
-    // A client waits for a connection to a leader that is gone, because others name it (experience.md 4).
+    // A client waits for a connection to a leader that is gone, because others name it (operations.md 3).
     "client_follows_the_gone",
     // A read waits for tickets that were placed after it was executed; or an answer for one behind it in its batch
-    // (ordering.md 3).
+    // (protocol.md 3).
     "gate_at_confirmation",
     "gate_in_order_of_arrival",
     // A promise of the last round there is leaves no round for the next election; somebody else speaks for the leader
     // (`paxos/validate.rs`).
     "absurd_round_promised",
     "anybody_leads",
-    // A batch becomes due in the moment in which a submission is refused, and is never proposed (ordering.md 9).
+    // A batch becomes due in the moment in which a submission is refused, and is never proposed (protocol.md 9).
     "refused_holds_up",
     // A proposal that a later ballot overwrote is taken for the decided one; or the vote of a ballot before that
-    // proposal stays on record for the decision, so that nothing tells (ordering.md 1.1).
+    // proposal stays on record for the decision, so that nothing tells (protocol.md 1.1).
     "overwritten_is_heard",
     "learned_under_an_old_vote",
-    // A move waits for a learner on a node that left for good (experience.md 3).
+    // A move waits for a learner on a node that left for good (operations.md 2).
     "move_outlives_its_target",
     // In a young group a learner that has not begun lacks few instances, and counts as one that has caught up
-    // (ordering.md 1.5).
+    // (protocol.md 1.5).
     "absent_learner_votes",
     // A node goes, or a move ends, although too few of those that would hold a group answer.
     "removal_loses_a_quorum",
     "move_loses_a_quorum",
-    // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (ordering.md 8).
+    // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (protocol.md 8).
     "moves_of_another_time",
-    // Steps that the directory has yet to decide stand in its queue behind themselves (ordering.md 8).
+    // Steps that the directory has yet to decide stand in its queue behind themselves (protocol.md 8).
     "steps_queue_up",
-    // A snapshot below what is decided moves the executor, and the core does not hear of it (ordering.md 8).
+    // A snapshot below what is decided moves the executor, and the core does not hear of it (protocol.md 8).
     "install_moves_no_executor",
     // The log of a replica that installed a snapshot is read above an older checkpoint, when that snapshot is damaged:
-    // votes that were overwritten count as decided (reliability.md ST9).
+    // votes that were overwritten count as decided (hazards.md ST9).
     "install_trims_nothing",
     // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
-    // is known to be on the disk (ordering.md 8).
+    // is known to be on the disk (protocol.md 8).
     "older_checkpoint_counts",
-    // A copy of a change of borders is applied although others followed it (ordering.md 8).
+    // A copy of a change of borders is applied although others followed it (protocol.md 8).
     "border_applied_again",
     // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
-    // none is released in time (ordering.md 4.1).
+    // none is released in time (protocol.md 4.1).
     "place_wait_fixed",
     // Or what it places in time by luck makes it forget that (protocol.md 4.1).
     "place_wait_by_luck",
-    // It counts as one that holds what it cannot execute, and who has that state is removed and forgets it (ordering.md
+    // It counts as one that holds what it cannot execute, and who has that state is removed and forgets it (protocol.md
     // 1.5, 8).
     "log_is_enough",
-    // It asks one after the other, in step with the time that a question takes which nobody answers (ordering.md 8).
+    // It asks one after the other, in step with the time that a question takes which nobody answers (protocol.md 8).
     "stall_asks_in_step",
-    // A replica that waits for a neighbour's state asks those that were voters when it began to wait (ordering.md 8).
+    // A replica that waits for a neighbour's state asks those that were voters when it began to wait (protocol.md 8).
     "stalled_asks_old_voters",
     // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
-    // (ordering.md 7, reliability.md RD7).
+    // (protocol.md 7, hazards.md RD7).
     "read_survives_install",
     // Where nothing is decided for long, reads are answered from the tip as if it were decided, without a confirmed
-    // leadership, or before the tickets that they saw are released (ordering.md 7; reliability.md RD1, RD7, RD10).
+    // leadership, or before the tickets that they saw are released (protocol.md 7; hazards.md RD1, RD7, RD10).
     "patient_sees_tip",
     "patient_unconfirmed",
     "patient_skips_gate",
-    // So does a part of a query that was made ahead (ordering.md 4, step 6).
+    // So does a part of a query that was made ahead (protocol.md 4, step 6).
     "part_survives_install",
     // Tickets that free themselves: a replica frees one while a client with a slow clock may still take the query's
     // result, or one that answers for another partition's by its own deadline; a client takes a result that came too
-    // late (ordering.md 4.4).
+    // late (protocol.md 4.4).
     "escape_early",
     "join_keeps_deadline",
     "late_completion_counts",
-    // The checkpoints of a removed replica go before its removal is durable (reliability.md ST4).
+    // The checkpoints of a removed replica go before its removal is durable (hazards.md ST4).
     "removal_unflushed",
-    // Memory lets go of batches before they are flushed, and says that they are held (ordering.md 1.3, 1.6).
+    // Memory lets go of batches before they are flushed, and says that they are held (protocol.md 1.3, 1.6).
     "shed_unflushed",
-    // A lease outlives the handover of its leader (ordering.md 7).
+    // A lease outlives the handover of its leader (protocol.md 7).
     "lease_survives_handover",
-    // A node's certificate proves that some authority knows it, and not which node it is (reliability.md 8).
+    // A node's certificate proves that some authority knows it, and not which node it is (hazards.md 8).
     "certificate_not_compared",
     "peers_answer_under_any_name",
-    // Rules of the checkers that cut too much (reliability.md 3.3).
+    // Rules of the checkers that cut too much (hazards.md 3.3).
     "absence_gap_endless",
     "eager_births",
     "eager_misfits",
@@ -489,9 +489,9 @@ pub const OTHERS: &[&str] = &[
 pub const NOT_APPLICABLE: &[(&str, &str)] = &[
     (
         "vote_no_payload",
-        "there are no routes: the leader sends every acceptor the batch itself, never its id (ordering.md 10)",
+        "there are no routes: the leader sends every acceptor the batch itself, never its id (protocol.md 10)",
     ),
-    ("no_bypass", "there are no routes: no relay stands between the leader and an acceptor (ordering.md 10)"),
+    ("no_bypass", "there are no routes: no relay stands between the leader and an acceptor (protocol.md 10)"),
     (
         "hole_filled",
         "a new leader queues no command before all that Phase 1 found, holes as no-ops, is decided and executed \

@@ -1,7 +1,7 @@
 //! What proves Coppice right: checkers of histories, what makes histories worth checking, and the house's own rules.
 #![forbid(unsafe_code)]
 
-/// Planted bugs (reliability.md 6): `mutant!(name)` is true only in a build with the feature `mutants` in which
+/// Planted bugs (hazards.md 6): `mutant!(name)` is true only in a build with the feature `mutants` in which
 /// that name is the active one.
 macro_rules! mutant {
     ($name:ident) => {

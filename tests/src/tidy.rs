@@ -2,11 +2,13 @@
 //! leftovers, the shape of the workspace, the table of hazards, names. A rule that cannot be seen to fail is worth
 //! nothing, so each takes its input as data and `tests/tidy.rs` also feeds it a house in disorder.
 
+mod citations;
 mod failpoint_names;
 mod hazard_table;
 mod manifests;
 mod mutant_names;
 
+pub use citations::citations;
 pub use failpoint_names::{FAILPOINTS_MIN, failpoint_names};
 pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
@@ -103,7 +105,7 @@ fn has_word(code: &str, word: &str) -> bool {
     })
 }
 
-/// Longest file, in lines. style.md asks for about 500.
+/// Longest file, in lines.
 pub const FILE_LINES_MAX: usize = 600;
 /// Longest line, in characters.
 pub const LINE_WIDTH_MAX: usize = 120;
@@ -158,8 +160,8 @@ pub fn leftovers(sources: &[Source]) -> Complaints {
     complaints
 }
 
-/// Parts that decide and therefore touch nothing: no clock, thread, file, socket, chance or order of a hash map
-/// (architecture.md). A path ends with `/` or names a module, as a file or as a directory.
+/// Parts that decide and therefore touch nothing: no clock, thread, file, socket, chance or order of a hash map.
+/// A path ends with `/` or names a module, as a file or as a directory.
 const PURE: &[&str] = &[
     "btree/src/",
     "ordering/src/",
@@ -223,7 +225,7 @@ pub fn pure_parts_without_files(sources: &[Source]) -> Vec<&'static str> {
     PURE.iter().copied().filter(|part| !exists(part)).collect()
 }
 
-/// sled is named by the checkpoints alone (experience.md 5); a bench may compare with it.
+/// sled is named by the checkpoints alone; a bench may compare with it.
 pub fn sled_in_one_place(sources: &[Source]) -> Complaints {
     let mut complaints = Complaints::new();
     for source in sources.iter().filter(|source| is_rust(source) && source.path.contains("/src/")) {
@@ -237,7 +239,7 @@ pub fn sled_in_one_place(sources: &[Source]) -> Complaints {
     complaints
 }
 
-/// `unsafe` is allowed in one module of btree at most, and nowhere else (style.md 23).
+/// `unsafe` is allowed in one module of btree at most, and nowhere else.
 pub fn unsafe_code(sources: &[Source]) -> Complaints {
     let word = concat!("allow(uns", "afe_code)");
     let files: Vec<&str> = sources
@@ -256,7 +258,7 @@ pub fn unsafe_code(sources: &[Source]) -> Complaints {
     complaints
 }
 
-/// The two commands that a newcomer needs (experience.md 1), in the README's first screen.
+/// The two commands that a newcomer needs, in the README's first screen.
 pub fn readme(sources: &[Source]) -> Complaints {
     let Some(readme) = sources.iter().find(|source| source.path == "README.md") else {
         return vec!["README.md is missing".into()];

@@ -1,4 +1,4 @@
-//! The planted bugs of the checkers: `coppice-check diff` catches each (reliability.md 3.7).
+//! The planted bugs of the checkers: `coppice-check diff` catches each (hazards.md 3.7).
 #![cfg(feature = "mutants")]
 
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! `coppice-check cluster` as a user calls it, with real processes and real faults: short forms of what a release runs
-//! for hours (reliability.md 5, 9). Nodes run the server that is built into `coppice-check`.
+//! for hours (hazards.md 5, 9). Nodes run the server that is built into `coppice-check`.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! Real nodes end at named places of their code and come back (reliability.md 2, E10): a handful of places, one after
+//! Real nodes end at named places of their code and come back (hazards.md 2, E10): a handful of places, one after
 //! the other. `coppice-check cluster --nemesis fail` goes through all of them.
 #![cfg(feature = "failpoints")]
 

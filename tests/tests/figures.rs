@@ -1,5 +1,5 @@
 //! `coppice-load figures` on real nodes: what it measures it draws beside what the paper says, and measures no point
-//! twice (experience.md 10). Nodes run the server that is built into `coppice-lab`.
+//! twice. Nodes run the server that is built into `coppice-lab`.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! The simulator in plain `cargo test`: a few seeds, the same seed twice, and the planted bugs that a few seeds catch.
-//! `coppice-sim sweep` runs thousands (reliability.md 9).
+//! `coppice-sim sweep` runs thousands (hazards.md 9).
 
 use std::process::{Command, Output};
 
@@ -31,7 +31,7 @@ fn a_seed_can_be_replayed_and_its_history_judged_apart() {
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 
-/// Schedules A to F, and the runs of the past (reliability.md 6).
+/// Schedules A to F, and the runs of the past (hazards.md 6).
 #[test]
 fn scripts_and_schedules_end_well() {
     let output = simulate(&["scripts", "--plain"], "");
@@ -52,7 +52,7 @@ fn a_name_that_nothing_has_is_refused_before_anything_is_built() {
     }
 }
 
-/// The command itself says so, and would fail if it did not find it (ordering.md 1.5).
+/// The command itself says so, and would fail if it did not find it (protocol.md 1.5).
 #[test]
 fn the_model_of_a_lost_disk_under_its_old_id_is_found_to_be_broken() {
     let output = simulate(&["model", "--paxos", "3x2x1", "--only", "a lost disk under its old id"], "");

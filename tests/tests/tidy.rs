@@ -4,7 +4,7 @@ use coppice_tests::hazards::{HAZARDS, NOT_APPLICABLE};
 use coppice_tests::tidy::{self, Complaints, Metadata, Source};
 use std::collections::BTreeSet;
 
-/// Crates that a build of all programs may compile (experience.md 2, row 1).
+/// Crates that a build of all programs may compile.
 const CRATES_MAX: usize = 185;
 /// The same with all features.
 const CRATES_ALL_FEATURES_MAX: usize = 190;
@@ -72,6 +72,35 @@ fn the_readme_opens_with_the_two_commands() {
     none(tidy::readme(&sources()));
     assert_eq!(tidy::readme(&file("README.md", "nothing")).len(), 2);
     assert_eq!(tidy::readme(&[]).len(), 1);
+}
+
+#[test]
+fn what_is_cited_exists() {
+    none(tidy::citations(&sources()));
+    let pages = [
+        file("docs/protocol.md", "## 4. Tickets\n\n4.2 **A new coordinator.** It starts anew.\n"),
+        file("docs/hazards.md", "| id | hazard |\n|---|---|\n| PX12 | a copy returns |\n"),
+        file("loadgen/README.md", "See [tickets](../docs/protocol.md).\n"),
+    ];
+    let complaints = |text: &str| tidy::citations(&[pages.concat(), file("server/src/a.rs", text)].concat());
+    for right in [
+        "// It holds (protocol.md 4.2).",
+        "//! Which one (`protocol.md`\n//! 4).",
+        "// A copy (hazards.md PX12).",
+        "// See loadgen/README.md.",
+        "// See docs/protocol.md for 7 reasons.",
+    ] {
+        assert!(complaints(right).is_empty(), "{right}: {:?}", complaints(right));
+    }
+    for wrong in [
+        "// It holds (order.md 4.2).",
+        "// It holds (protocol.md\n// 4.3).",
+        "// It holds (protocol.md 2).",
+        "// A copy (hazards.md PX1).",
+        "// See ../README.md.",
+    ] {
+        assert_eq!(complaints(wrong).len(), 1, "{wrong}");
+    }
 }
 
 #[test]

@@ -314,7 +314,7 @@ async fn files_that_change_count_for_new_connections_and_bad_ones_do_not() {
     assert!(Tls::load(Files { ca: Path::new("/nowhere").into(), own: None }).is_err());
 }
 
-/// In a process of its own, as every planted bug (reliability.md 6).
+/// In a process of its own, as every planted bug (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn a_peer_that_answers_under_any_name_is_caught() {

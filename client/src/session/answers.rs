@@ -446,7 +446,7 @@ impl Session {
     }
 
     /// The session is gone. What may have been executed under it stays unknown; what certainly was not goes into a new
-    /// session under a new number (reliability.md SE5: never in silence).
+    /// session under a new number (hazards.md SE5: never in silence).
     fn on_session_expired(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
         if let Flight::Pack { row, .. } = sent.flight {
             if self.lanes[sent.lane].row == Some(row) {

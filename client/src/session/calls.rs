@@ -71,7 +71,7 @@ pub(super) struct Call {
     pub token: u64,
     pub deadline: Time,
     pub request: Request,
-    /// Its number, once it was packed: kept for all its repetitions (ordering.md 6).
+    /// Its number, once it was packed: kept for all its repetitions (protocol.md 6).
     pub number: Option<u64>,
     /// The session that the number belongs to.
     pub row: Option<RowKey>,

@@ -2,10 +2,10 @@
 //! whether anything of what it gave has changed since (a double collect). Only where something has, or anything else is
 //! in the way, the coordinator is asked for a ticket (`queries`), once and for all for that call.
 //!
-//! Why that is one moment. A second reading is a linearizable read like any other (ordering.md 7), by the same replica
+//! Why that is one moment. A second reading is a linearizable read like any other (protocol.md 7), by the same replica
 //! as the first one, which has counted every change that it executed since. A first reading need not be the newest: it
-//! is of a state that was decided when it was answered, behind the gate for the tickets before it (ordering.md 3). Take
-//! the graph of ordering.md 5 with the second readings, and add each first reading as an event that stands behind all
+//! is of a state that was decided when it was answered, behind the gate for the tickets before it (protocol.md 3). Take
+//! the graph of protocol.md 5 with the second readings, and add each first reading as an event that stands behind all
 //! that its partition's log holds up to its position x, and before nothing there. No edge of a log leaves it, and of
 //! its answer the same is true as of that of a command there: it came after R(Q) of every query Q up to x (fact iii),
 //! and after the decision of every command, which orders partitions without queries. So there is no cycle still, and an

@@ -1,7 +1,7 @@
 //! The client's side of the protocol, pure: numbers, packs, retries, hints, deadlines.
 //!
 //! It knows which node to ask for which key, repeats a command under the same number until it is answered
-//! (ordering.md 6), and tells a failure that is sure from an outcome that is not known. It does not know sockets,
+//! (protocol.md 6), and tells a failure that is sure from an outcome that is not known. It does not know sockets,
 //! threads or clocks: a driver carries out [`Effect`]s and reports [`Input`]s.
 //!
 //! | room | what |
@@ -118,7 +118,7 @@ pub enum Effect {
         result: Result<Answer<Output>, Error>,
     },
     /// A chunk of a range: the body of a `Part` frame, checked and in sequence. Of a query across partitions: part
-    /// after part in the range's direction, and only when they are one moment (ordering.md 4, step 6; `collects`).
+    /// after part in the range's direction, and only when they are one moment (protocol.md 4, step 6; `collects`).
     Part {
         /// The caller's token.
         token: u64,

@@ -1,4 +1,4 @@
-//! How calls end, and what their callers are told. The rule (reliability.md 1): a command failed for sure only if no
+//! How calls end, and what their callers are told. The rule (hazards.md 1): a command failed for sure only if no
 //! sending of it can have been executed; else its outcome is unknown.
 
 use crate::command::{Answer, Output};

@@ -1,5 +1,5 @@
 //! Queries across partitions: asking the coordinator, gathering the parts from the nodes that serve them, asking again
-//! (ordering.md 4). An attempt that comes to nothing, for whatever reason, is repeated whole under a new number until
+//! (protocol.md 4). An attempt that comes to nothing, for whatever reason, is repeated whole under a new number until
 //! the call's deadline: queries only read. Once something was given out it cannot be repeated any more.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! One attempt at a query across partitions, as its client sees it: what was announced, what has arrived, what may be
-//! given out (ordering.md 4, steps 2, 4 and 6). It knows neither connections nor time.
+//! given out (protocol.md 4, steps 2, 4 and 6). It knows neither connections nor time.
 //!
 //! Chunks come from several nodes, in any order between them, even before the `Cut` that announces them. None counts
 //! before the coordinator says `Completed` of the ticket that they carry: until then they wait here, bounded by the
@@ -32,7 +32,7 @@ pub(super) enum Taken {
     Yes,
     /// It says nothing new.
     Stale,
-    /// It belongs to another ticket, or to another map: the attempt comes to nothing (ordering.md 4).
+    /// It belongs to another ticket, or to another map: the attempt comes to nothing (protocol.md 4).
     Void,
     /// No sound node says it.
     Nonsense(&'static str),
@@ -94,7 +94,7 @@ pub(super) struct Query {
     is_cut: bool,
     completed: bool,
     since: Time,
-    /// A completion that comes later is not taken: by then nobody waits for this query any more (ordering.md 4.4).
+    /// A completion that comes later is not taken: by then nobody waits for this query any more (protocol.md 4.4).
     latest: Time,
     /// Place in `parts` of the one that is being read.
     turn: usize,

@@ -73,7 +73,7 @@ impl Session {
                 self.collects.waiting.push_back(key);
                 return Ok(());
             }
-            // The coordinator orders it in all of its partitions (ordering.md 4).
+            // The coordinator orders it in all of its partitions (protocol.md 4).
             (false, Request::Range(range)) if range.mode != ReadMode::Stale => {
                 self.coordinator().ok_or_else(|| Error::failed(Reason::SpansPartitions))?
             }
@@ -249,7 +249,7 @@ impl Session {
     }
 
     /// The lane of a new map's entry: the partition's own, or a new one that inherits the session of the partition
-    /// which held these keys before. A split copies the sessions, so theirs is known there too (ordering.md 8), and
+    /// which held these keys before. A split copies the sessions, so theirs is known there too (protocol.md 8), and
     /// commands that may have been executed before the split find their replies.
     fn lane_for(&mut self, entry: &Entry) -> usize {
         let replicas = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);

@@ -1,4 +1,4 @@
-//! The sessions that this client opened, and the numbers it used in each (ordering.md 6).
+//! The sessions that this client opened, and the numbers it used in each (protocol.md 6).
 //!
 //! A row is the client's mirror of a row in the partition's session table: which numbers wait for an answer, so that
 //! every pack can say what was acknowledged. Several partitions share a row after a split.

@@ -56,7 +56,7 @@ pub struct Hello {
 pub struct NodeIdentity {
     /// Which node.
     pub node: NodeId,
-    /// Changes when its directory is made anew: a disk that lost its state is not the old voter (ordering.md 1.5).
+    /// Changes when its directory is made anew: a disk that lost its state is not the old voter (protocol.md 1.5).
     pub incarnation: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct HelloOk {
     pub limits: Limits,
 }
 
-/// What a node accepts from one connection (experience.md 4, `limits.*`).
+/// What a node accepts from one connection (operations.md 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     /// Longest frame, header included.
@@ -117,7 +117,7 @@ pub struct StatusGet {
     pub local: bool,
 }
 
-/// Forms a cluster, once (experience.md 4, Forming).
+/// Forms a cluster, once (operations.md 1.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitRequest {
     /// Partitions to begin with, at least 1.
@@ -137,7 +137,7 @@ pub struct InitRequest {
 /// The longest deadline of a leader transfer: far beyond what an election takes, and nobody is kept waiting for days.
 pub const TRANSFER_DEADLINE_MAX: Duration = Duration::from_secs(60);
 
-/// An operator's verbs (experience.md 3). Every one is idempotent; what was begun and interrupted goes on when
+/// An operator's verbs (operations.md 2). Every one is idempotent; what was begun and interrupted goes on when
 /// repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminRequest {
@@ -173,7 +173,7 @@ pub enum AdminRequest {
     /// What the node that is asked does to its messages to others, from now on: those not named go as they are. Only
     /// with `allow_faults`; for the demo.
     Faults(Vec<LinkFault>),
-    /// How groups are tuned (ordering.md 9).
+    /// How groups are tuned (protocol.md 9).
     Tuning {
         /// Only the groups that the node leads which is asked: it asks no other one.
         local: bool,

@@ -27,7 +27,7 @@ const READ_BYTES_MAX: usize = 256 * 1024;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What a frame carries. Numbers are never used twice (style.md 21); below 128 from the client, above to it.
+        /// What a frame carries. Numbers are never used twice; below 128 from the client, above to it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Kind {
@@ -73,7 +73,7 @@ kinds! {
     Credit = 20,
     /// No more of a range is wanted.
     Cancel = 21,
-    /// Asks the coordinator for a range over several partitions (ordering.md 4).
+    /// Asks the coordinator for a range over several partitions (protocol.md 4).
     RangeQuery = 22,
     /// Lets more of a query's part come.
     PartCredit = 23,

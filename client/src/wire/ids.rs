@@ -1,4 +1,4 @@
-//! Names of things that clients see (architecture.md, Where the parts meet), and how they print (experience.md).
+//! Names of things that clients see, and how they print.
 
 use std::fmt;
 
@@ -102,7 +102,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// A session: the position of the command that opened it (ordering.md 6). It stays the name after a split or merge.
+/// A session: the position of the command that opened it (protocol.md 6). It stays the name after a split or merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId {
     /// The partition that it was opened in, not always the one that it is used in.
@@ -127,7 +127,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// A ticket of a query across partitions (ordering.md 4): the coordinator's ballot and a count; prints `~3.57`.
+/// A ticket of a query across partitions (protocol.md 4): the coordinator's ballot and a count; prints `~3.57`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
     /// Round of the coordinator's ballot.

@@ -1,4 +1,4 @@
-//! The public protocol, version 1: frames, packs of commands, requests and replies (experience.md 8, Native).
+//! The public protocol, version 1: frames, packs of commands, requests and replies.
 //!
 //! Hot messages are hand-written over `bytes`, decode in place and never trust a length; control messages are postcard.
 //! Pure: it knows neither sockets nor time, and nothing of how a reply comes about.
@@ -75,11 +75,11 @@ pub const FEATURE_VALIDATE: u64 = 1;
 /// In [`HelloOk::features`]: the node reads ranges over all partitions that it has a replica of.
 pub const FEATURE_GATHER: u64 = 2;
 
-/// Longest key (experience.md 4, fixed).
+/// Longest key (operations.md 3).
 pub const KEY_BYTES_MAX: usize = 4 * 1024;
-/// Longest value (experience.md 4, fixed).
+/// Longest value (operations.md 3).
 pub const VALUE_BYTES_MAX: usize = 1024 * 1024;
-/// Longest frame, header included; checked before anything is allocated (experience.md 4, fixed).
+/// Longest frame, header included; checked before anything is allocated (operations.md 3).
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest body of a `Many` or `Load`: 1 MiB of pairs and room for their lengths.
 pub const COMPOUND_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
@@ -92,7 +92,7 @@ pub const PACK_WORK_MAX: u32 = 16_384;
 pub const OPERATION_WORK: u32 = 8;
 /// Most operations in one `Many`; bounds the work that one command can ask of an executor.
 pub const MANY_OPERATIONS_MAX: usize = PACK_WORK_MAX as usize / OPERATION_WORK as usize;
-/// No client takes the result of a query that is completed later after it asked (ordering.md 4.4).
+/// No client takes the result of a query that is completed later after it asked (protocol.md 4.4).
 pub const QUERY_DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// Most keys in one `Read` frame.
 pub const READ_KEYS_MAX: usize = 16_384;
@@ -100,7 +100,7 @@ pub const READ_KEYS_MAX: usize = 16_384;
 pub const VALIDATE_RANGES_MAX: usize = 1_024;
 /// Most partitions in one `Gather` frame: each pins a snapshot.
 pub const GATHER_PARTS_MAX: usize = 64;
-/// Size of a chunk of a range (experience.md 4, fixed); one pair above it travels alone.
+/// Size of a chunk of a range (operations.md 3); one pair above it travels alone.
 pub const PART_BYTES: usize = 256 * 1024;
 /// Longest postcard body that a client sends before it is known who it is.
 pub const HELLO_BYTES_MAX: usize = 4 * 1024;

@@ -1,5 +1,5 @@
 //! Packs: numbered commands of one session for one partition, in the bytes that go from the client through the leader's
-//! batch, the log and the followers to the executor, untouched (architecture.md, Where the parts meet).
+//! batch, the log and the followers to the executor, untouched.
 //!
 //! ```text
 //! pack    = u8 flags (1: eight), varint session.partition, varint session.instance, varint session.index,
@@ -24,7 +24,7 @@ pub use super::pack_writer::{PackWriter, PushError, is_eight};
 
 pub(super) const FLAG_EIGHT: u8 = 1;
 
-// Codes of commands. Never used twice (style.md 21).
+// Codes of commands. Never used twice.
 pub(super) const PUT: u8 = 1;
 pub(super) const INSERT: u8 = 2;
 pub(super) const DELETE: u8 = 3;

@@ -37,7 +37,7 @@ pub enum PartEnd {
 pub struct Part<'a> {
     /// The position that the range was read at: the same in all chunks of one partition.
     pub position: Position,
-    /// Counts the chunks of a range from 0 (reliability.md TK16).
+    /// Counts the chunks of a range from 0 (hazards.md TK16).
     pub number: u32,
     /// The query that the chunk belongs to, if the range spans partitions.
     pub ticket: Option<Ticket>,

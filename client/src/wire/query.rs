@@ -1,4 +1,4 @@
-//! Queries across partitions (ordering.md 4): what the coordinator is asked and says, and what flows to the nodes that
+//! Queries across partitions (protocol.md 4): what the coordinator is asked and says, and what flows to the nodes that
 //! serve the parts.
 //!
 //! A query is named by its client ([`ClientId`](super::ClientId)) and the number of the attempt. The request travels on
@@ -141,7 +141,7 @@ impl QueryRequest {
     }
 }
 
-/// The coordinator to the client: the query has this ticket, these nodes serve its parts (ordering.md 4, step 2). It
+/// The coordinator to the client: the query has this ticket, these nodes serve its parts (protocol.md 4, step 2). It
 /// proves nothing: only `Completed` with the same ticket does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
@@ -253,7 +253,7 @@ impl Cut {
     }
 }
 
-/// The coordinator to the client, last: the parts of this ticket are the result (ordering.md 4, step 6).
+/// The coordinator to the client, last: the parts of this ticket are the result (protocol.md 4, step 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
     /// The ticket.

@@ -1,4 +1,4 @@
-//! Refusals: why nothing was done, in terms that a client can act on (reliability.md 1).
+//! Refusals: why nothing was done, in terms that a client can act on (hazards.md 1).
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ pub enum Refusal {
         /// Why.
         text: String,
     },
-    /// The query has a ticket and no result, and never will: ask again, as a new attempt (ordering.md 4.1).
+    /// The query has a ticket and no result, and never will: ask again, as a new attempt (protocol.md 4.1).
     Aborted {
         /// Why.
         text: String,
@@ -86,7 +86,7 @@ pub enum Refusal {
     },
 }
 
-// Codes. Never used twice (style.md 21).
+// Codes. Never used twice.
 const NOT_LEADER: u8 = 1;
 const WRONG_PARTITION: u8 = 2;
 const BUSY: u8 = 3;
@@ -117,7 +117,7 @@ impl Refusal {
         }
     }
 
-    /// Whether this sending certainly has no effect, now or later (reliability.md 1).
+    /// Whether this sending certainly has no effect, now or later (hazards.md 1).
     pub fn is_sure(&self) -> bool {
         !matches!(self, Refusal::Deposed { .. })
     }
@@ -243,7 +243,7 @@ fn text(reader: &mut Reader<'_>) -> Result<String, WireError> {
 /// Why one command of an otherwise executed pack was not executed; checked when applied, not only when routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommandRefusal {
-    /// A key of it lies outside the partition (reliability.md MV2); nothing was stored for its number.
+    /// A key of it lies outside the partition (hazards.md MV2); nothing was stored for its number.
     WrongPartition {
         /// Version of the map at which the partition's bounds last changed.
         version: MapVersion,

@@ -42,7 +42,7 @@ pub(super) const EIGHT: u8 = 16;
 pub(super) const DONE: u8 = 32;
 pub(super) const POSITION: u8 = 64;
 
-// Second bytes of `OTHER`. Never used twice (style.md 21).
+// Second bytes of `OTHER`. Never used twice.
 pub(super) const OPENED: u8 = 1;
 pub(super) const OMITTED: u8 = 2;
 pub(super) const UNCHANGED: u8 = 3;

@@ -61,7 +61,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Decodes what a client sent. Before a connection is authenticated decode nothing but `Hello` (reliability.md 8):
+    /// Decodes what a client sent. Before a connection is authenticated decode nothing but `Hello` (hazards.md 8):
     /// compare [`Frame::kind`] first.
     pub fn decode(frame: &Frame) -> Result<Request, WireError> {
         let unknown = WireError::Unknown { what: "request kind", value: u64::from(frame.kind) };
@@ -186,7 +186,7 @@ const READ_EIGHT: u8 = 4;
 pub struct ReadRequest {
     /// Which partition.
     pub partition: PartitionId,
-    /// The decided state of the replica that is asked will do (ordering.md 7).
+    /// The decided state of the replica that is asked will do (protocol.md 7).
     pub stale: bool,
     /// The replica that is asked shall serve even if it does not lead: after a confirmation from the leader, unless
     /// `stale`. Without it a follower answers `NotLeader`.

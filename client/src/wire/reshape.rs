@@ -1,5 +1,5 @@
 //! Operators' verbs that change the cluster's shape: which nodes it has, and where the replicas of its groups are
-//! (experience.md 3; ordering.md 1.5, 8).
+//! (operations.md 2; protocol.md 1.5, 8).
 //!
 //! A request is begun by its first sending and watched by every further one: whoever asks repeats it until it is done.
 //! It goes on without anybody asking, since the directory's log drives it.

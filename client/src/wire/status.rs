@@ -1,4 +1,4 @@
-//! What `coppice status` shows (experience.md 3; reliability.md E7). Plain data; the words around it are the program's.
+//! What `coppice status` shows (operations.md 2; hazards.md E7). Plain data; the words around it are the program's.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! How batching and pipelining of the groups are tuned: the answer to `coppice autopilot` (ordering.md 9).
+//! How batching and pipelining of the groups are tuned: the answer to `coppice autopilot` (protocol.md 9).
 
 use serde::{Deserialize, Serialize};
 

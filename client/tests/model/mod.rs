@@ -1,6 +1,6 @@
 //! A cluster as a client sees it, without sockets and in simulated time: it loses connections, repeats and delays what
 //! it was sent, changes leaders, splits partitions and lets sessions expire. It executes as the servers promise to
-//! (ordering.md 6, 8), and keeps book of every execution.
+//! (protocol.md 6, 8), and keeps book of every execution.
 
 #![allow(dead_code)]
 

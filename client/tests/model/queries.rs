@@ -1,4 +1,4 @@
-//! The world's coordinator and the parts of queries (ordering.md 4): tickets that are placed at different moments,
+//! The world's coordinator and the parts of queries (protocol.md 4): tickets that are placed at different moments,
 //! completed, voided or forgotten with their coordinator; parts that come late, before their cut, twice, or of a ticket
 //! that nobody waits for any more. It keeps book of what every ticket saw, and watches what the client gives out.
 

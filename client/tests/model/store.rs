@@ -1,4 +1,4 @@
-//! What the nodes of the model hold: partitions, and sessions as ordering.md 6 has them. One of these answers a command
+//! What the nodes of the model hold: partitions, and sessions as protocol.md 6 has them. One of these answers a command
 //! once, however often it is asked.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub fn contains(partition: &ModelPartition, key: &[u8]) -> bool {
     key >= &partition.low[..] && partition.high.as_ref().is_none_or(|high| key < &high[..])
 }
 
-/// Executes a pack as ordering.md 6 says; `false`: its session is not open.
+/// Executes a pack as protocol.md 6 says; `false`: its session is not open.
 pub fn execute_pack(
     partition: &mut ModelPartition,
     executions: &mut BTreeMap<Vec<u8>, Vec<Execution>>,

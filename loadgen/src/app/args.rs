@@ -1,4 +1,4 @@
-//! The command line (experience.md 10).
+//! The command line.
 // Help texts show defaults in brackets; they are no links.
 #![allow(rustdoc::broken_intra_doc_links)]
 

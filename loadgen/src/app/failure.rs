@@ -1,4 +1,4 @@
-//! Errors in four lines, or as one object, with the exit codes of every Coppice program (experience.md 3).
+//! Errors in four lines, or as one object, with the exit codes of every Coppice program (operations.md 2).
 
 use serde_json::json;
 

@@ -84,7 +84,7 @@ pub fn load(
     filled
 }
 
-/// A value has at most 1 MiB (experience.md 4).
+/// A value has at most 1 MiB (operations.md 3).
 pub fn value_bytes_checked(bytes: u64) -> Result<u32, Failure> {
     u32::try_from(bytes)
         .ok()

@@ -1,5 +1,5 @@
-//! The pictures of runs: throughput and latency over time, percentiles, latency against throughput, batch and window
-//! (experience.md 10). Several runs lie over each other, a colour each.
+//! The pictures of runs: throughput and latency over time, percentiles, latency against throughput, batch and
+//! window. Several runs lie over each other, a colour each.
 
 pub mod svg;
 

@@ -7,7 +7,7 @@ pub mod text;
 pub use files::RunFile;
 pub use summary::{Latency, Point, Setup, Summary};
 
-/// One compact object, for stdout with `-o json` (experience.md 10).
+/// One compact object, for stdout with `-o json`.
 pub fn json(summary: &Summary) -> String {
     serde_json::to_string(summary).expect("numbers and texts are always JSON")
 }

@@ -70,7 +70,7 @@ impl KeySpace {
         (!space.parts.is_empty()).then_some(space)
     }
 
-    /// The space of all 8-byte keys, cut evenly (what `init --partitions` does, experience.md 4).
+    /// The space of all 8-byte keys, cut evenly (what `init --partitions` does, operations.md 1.2).
     pub fn even(partitions: u64) -> KeySpace {
         let border = |i: u64| ((u128::from(i) << 64) / u128::from(partitions)) as u64;
         let borders: Vec<[u8; 8]> = (0..partitions).map(|i| border(i).to_be_bytes()).collect();

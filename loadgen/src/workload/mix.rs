@@ -1,4 +1,4 @@
-//! The named workloads: the papers' a, b, c (papers.md D14), our mixed one, and YCSB's six (experience.md 10).
+//! The named workloads: the papers' a, b, c (papers.md D14), our mixed one, and YCSB's six.
 
 use super::request::Kind;
 

@@ -7,7 +7,7 @@ use crate::random::{Rng, mix};
 /// A key of 8 bytes, as a number; its bytes are big-endian, so that both orders agree.
 pub type Key = u64;
 
-/// What is written. Every value of a run is different and names the request that wrote it (reliability.md E1).
+/// What is written. Every value of a run is different and names the request that wrote it (hazards.md E1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// The client that writes.
@@ -23,7 +23,7 @@ pub struct Value {
 pub enum ValueForm {
     /// This many bytes: 8 of identity (fewer if the value is shorter), then noise that does not compress.
     Bytes(u32),
-    /// `client.number` as text, as histories want it (reliability.md E1).
+    /// `client.number` as text, as histories want it (hazards.md E1).
     Text,
 }
 

@@ -18,7 +18,7 @@ pub struct State {
     trees: Vec<Tree>,
     instances: Vec<u64>,
     undo: Undo,
-    /// Results of numbered commands that may be repeated, with their positions (ordering.md 6).
+    /// Results of numbered commands that may be repeated, with their positions (protocol.md 6).
     answered: BTreeMap<(SessionId, u64), (Position, Vec<u8>)>,
     /// Packs and reads to leave unanswered, and to refuse as busy, from now on.
     pub silent: bool,

@@ -1,4 +1,4 @@
-//! Limits at work: what of a choice a group may be told (papers.md A14; reliability.md PX17).
+//! Limits at work: what of a choice a group may be told (papers.md A14; hazards.md PX17).
 
 use super::climb::Point;
 use super::model::{Choice, Link, Model};
@@ -59,7 +59,7 @@ impl Limits {
         let (twice, most) = Limits::volume(model, reached);
         let wanted = f64::from(point.window) * point.batch_bytes as f64;
         let undecided = whole(wanted.min(most).max(twice)).max(2 * point.batch_bytes.min(self.batch_bytes.1));
-        // Whatever was measured, the group goes on: never a window of 0, never beyond the caps (reliability.md PX17).
+        // Whatever was measured, the group goes on: never a window of 0, never beyond the caps (hazards.md PX17).
         if mutant!(tuner_unbounded) {
             return Tuning {
                 batch_bytes_max: point.batch_bytes,

@@ -1,4 +1,4 @@
-//! Batching and pipelining tune themselves (ordering.md 9, papers.md 2).
+//! Batching and pipelining tune themselves (protocol.md 9, papers.md 2).
 //!
 //! [`model`] is the analytical model of *Tuning Paxos*: what a batch size and a window come to on given links and CPUs.
 //! [`costs`] learns what it needs from measured times, by [`fit`]. [`controller`] hands the model what was measured of

@@ -102,7 +102,7 @@ pub struct Measured {
 pub struct Tuning {
     /// A batch closes at this size.
     pub batch_bytes_max: usize,
-    /// Undecided instances, and up to so many a batch goes at once (ordering.md 1.2).
+    /// Undecided instances, and up to so many a batch goes at once (protocol.md 1.2).
     pub window: u32,
     /// Undecided bytes.
     pub window_bytes_max: usize,

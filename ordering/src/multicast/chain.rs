@@ -1,4 +1,4 @@
-//! The partition's side of the multicast: its last ticket, and what its replicas tell the coordinator (ordering.md 4,
+//! The partition's side of the multicast: its last ticket, and what its replicas tell the coordinator (protocol.md 4,
 //! steps 3 and 5, and 4.3).
 //!
 //! [`Chain`] is replicated state and is changed by the log alone. [`Reporter`] is volatile and changes nothing in the
@@ -27,7 +27,7 @@ impl Chain {
     }
 
     /// A `Place` is delivered. It counts only if it continues the chain of its ballot, or begins that of a newer one;
-    /// else it is a no-op, and the coordinator sends it again (ordering.md 4, step 3).
+    /// else it is a no-op, and the coordinator sends it again (protocol.md 4, step 3).
     #[must_use]
     pub fn place(&mut self, ticket: Ticket, prev: Option<Ticket>) -> bool {
         let counts = match (prev, self.last) {
@@ -55,13 +55,13 @@ impl Chain {
     }
 
     /// The chain of a partition that is split off: it goes on where its parent's stands, at the split's own ticket
-    /// (ordering.md 8, reliability.md MV4).
+    /// (protocol.md 8, hazards.md MV4).
     #[must_use]
     pub fn child(self) -> Chain {
         if mutant!(fork_no_ticket) { Chain::default() } else { self }
     }
 
-    /// The chain of a partition that takes in another one: the higher last ticket (ordering.md 8).
+    /// The chain of a partition that takes in another one: the higher last ticket (protocol.md 8).
     #[must_use]
     pub fn merged(self, other: Chain) -> Chain {
         self.max(other)
@@ -71,11 +71,11 @@ impl Chain {
 /// A follower repeats itself so much more seldom than a leader: while the directory has no majority nobody answers.
 const FOLLOWER_INTERVALS: u32 = 4;
 
-/// Tells the coordinator what is placed, again and again until it is released (ordering.md 4, step 5, and 4.3).
+/// Tells the coordinator what is placed, again and again until it is released (protocol.md 4, step 5, and 4.3).
 ///
 /// Beside every replica of a partition. The leader tells at once. A follower that knows a ticket to be decided tells
 /// too, if it has heard of no release for an interval: the way between the leader and the coordinator may be cut. That
-/// a ticket and all below it are decided is true whoever says so (ordering.md 4, step 5). It is told of the same events
+/// a ticket and all below it are decided is true whoever says so (protocol.md 4, step 5). It is told of the same events
 /// as the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reporter {
@@ -114,7 +114,7 @@ impl Reporter {
     }
 
     /// This replica leads: the chain is in the log, so it knows what to tell, and tells it at once. What of it is
-    /// released it does not know (reliability.md TK7).
+    /// released it does not know (hazards.md TK7).
     pub fn lead(&mut self) {
         self.leading = true;
         self.told = None;
@@ -215,7 +215,7 @@ impl Reporter {
     }
 
     fn last_to_tell(&self) -> Option<Ticket> {
-        // Told above an undecided instance, it could be that something else gets there (reliability.md TK14).
+        // Told above an undecided instance, it could be that something else gets there (hazards.md TK14).
         let undecided =
             if self.leading { mutant!(placed_above_hole) } else { mutant!(follower_acknowledges_undecided) };
         let tip = self.executed.back().filter(|_| undecided).map(|(_, ticket)| *ticket);

@@ -1,8 +1,8 @@
 //! The coordinator: gives queries over several partitions and changes of the map their tickets, and releases them
-//! (ordering.md 4, 5, 8).
+//! (protocol.md 4, 5, 8).
 //!
 //! Nothing of it is durable or replicated: a new coordinator has a higher ballot and starts from nothing but the map
-//! (ordering.md 4.2). It knows neither keys nor clients nor who leads a partition. `tickets` keeps what is sent and not
+//! (protocol.md 4.2). It knows neither keys nor clients nor who leads a partition. `tickets` keeps what is sent and not
 //! released, `packs` what waits to be sent.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::multicast::tickets::{Issue, Purpose, Tickets};
 /// Limits and intervals of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CoordinatorSettings {
-    /// A query is released or voided at most so long after its ticket was sent (ordering.md 4.1); at least four
+    /// A query is released or voided at most so long after its ticket was sent (protocol.md 4.1); at least four
     /// measured rounds.
     pub place_timeout: Duration,
     /// A `Place` that is not answered is sent again after this; at least two measured rounds. Doubles up to
@@ -30,7 +30,7 @@ pub struct CoordinatorSettings {
     /// The shares of one ticket, in bytes: what must fit one message.
     pub ticket_bytes_max: usize,
     /// Clients discard what is completed later after they asked, and tickets free themselves after twice that
-    /// (ordering.md 4.4). `None`: they wait to be released, however long the directory has no majority.
+    /// (protocol.md 4.4). `None`: they wait to be released, however long the directory has no majority.
     pub query_deadline: Option<Duration>,
     /// Tickets that are not released, or voided and not placed everywhere. Full: queries wait, and are aborted in time.
     pub tickets_max: usize,
@@ -167,7 +167,7 @@ impl Coordinator {
         self.reign.as_ref().map_or((0, 0), |reign| (reign.load.queries, reign.tickets.len()))
     }
 
-    /// Whether queries over this partition are aborted at once (ordering.md 4.1).
+    /// Whether queries over this partition are aborted at once (protocol.md 4.1).
     pub fn is_late(&self, partition: PartitionId) -> bool {
         self.reign.as_ref().is_some_and(|reign| reign.tickets.is_late(partition))
     }
@@ -225,7 +225,7 @@ impl Coordinator {
     }
 
     /// The partitions from now on. Each gets an empty ticket of its own first: its release frees what an earlier ballot
-    /// left unreleased there (ordering.md 4.2).
+    /// left unreleased there (protocol.md 4.2).
     fn adopt(&mut self, partitions: BTreeSet<PartitionId>, effects: &mut Vec<Effect>) {
         let Some(reign) = &mut self.reign else { return };
         let added: Vec<PartitionId> =
@@ -301,7 +301,7 @@ impl Coordinator {
         reign.packs.push(query, (reign.tickets.last(), self.now), settings.ticket_bytes_max);
     }
 
-    /// A change gets a ticket of its own, after all queries that were cut by the map before it (reliability.md MV1).
+    /// A change gets a ticket of its own, after all queries that were cut by the map before it (hazards.md MV1).
     fn on_change(&mut self, change: Change, effects: &mut Vec<Effect>) {
         if self.reign.as_ref().is_none_or(|reign| reign.tickets.has_change(change.id)) {
             return;

@@ -1,9 +1,9 @@
-//! The way out of the gate while the directory has no majority: tickets that free themselves (ordering.md 4.4).
+//! The way out of the gate while the directory has no majority: tickets that free themselves (protocol.md 4.4).
 //!
 //! A client takes no completion of a query that comes later than the ticket's deadline after it sent that attempt, and
 //! it learns the deadline with the cut, without which no completion counts. It sent before the ticket was delivered.
 //! So twice the deadline after a replica delivered it, by clocks whose rates agree within a factor of two, either the
-//! query had been completed, and its R(Q) has passed (ordering.md 5), or it never counts, as if it were voided. Fact
+//! query had been completed, and its R(Q) has passed (protocol.md 5), or it never counts, as if it were voided. Fact
 //! (iii) of the proof holds for what is answered then; the others do not speak of the gate, and the coordinator, which
 //! is told nothing, releases in the order of its queues as ever. Here alone two clocks are compared.
 //!
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_ticket_frees_itself_after_twice_the_deadline() {
-        // ordering.md 4.4.
+        // protocol.md 4.4.
         let mut escape = Escape::default();
         escape.placed(Instance(1), ticket(1), DEADLINE);
         assert_eq!(escape.poll(at(100), Instance(1)), None);

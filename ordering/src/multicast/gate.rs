@@ -1,4 +1,4 @@
-//! The gate: outputs leave when everything they saw is decided and every ticket before them is released (ordering.md
+//! The gate: outputs leave when everything they saw is decided and every ticket before them is released (protocol.md
 //! 3).
 //!
 //! It knows positions and tickets, not what it holds. Execution never waits for it; only outputs do.
@@ -35,7 +35,7 @@ impl<T> Default for Gate<T> {
 
 impl<T> Gate<T> {
     /// A gate at a replica that has decided `decided_upto` and knows `released` as the watermark. A watermark is never
-    /// guessed: `None` until one is told (reliability.md TK7).
+    /// guessed: `None` until one is told (hazards.md TK7).
     pub fn new(decided_upto: Instance, released: Option<Ticket>) -> Gate<T> {
         Gate { decided_upto, released, held: VecDeque::new() }
     }
@@ -96,7 +96,7 @@ impl<T> Gate<T> {
         Some(self.held.pop_front_if(open)?.output)
     }
 
-    /// What was executed from `from` on is undone: its outputs are taken back, newest first (ordering.md 2.4).
+    /// What was executed from `from` on is undone: its outputs are taken back, newest first (protocol.md 2.4).
     pub fn undo_from(&mut self, from: Instance) -> impl Iterator<Item = T> + '_ {
         let keep = self.held.partition_point(|held| held.position < from);
         self.held.drain(keep..).rev().map(|held| held.output)
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn an_output_leaves_when_decided_and_released() {
-        // ordering.md 3: (a) every instance up to i is decided, (b) released >= last_ticket(i).
+        // protocol.md 3: (a) every instance up to i is decided, (b) released >= last_ticket(i).
         let mut gate = Gate::default();
         gate.hold(Instance(1), None, "x");
         gate.hold(Instance(2), Some(ticket(1, 1)), "y");
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_later_coordinators_watermark_frees_what_the_earlier_left() {
-        // ordering.md 4.2.
+        // protocol.md 4.2.
         let mut gate = Gate::new(Instance(9), None);
         gate.hold(Instance(5), Some(ticket(1, 7)), "x");
         gate.released(ticket(1, 6));

@@ -1,4 +1,4 @@
-//! Across partitions: tickets, and what they hold back (ordering.md 3, 4, 5, 8).
+//! Across partitions: tickets, and what they hold back (protocol.md 3, 4, 5, 8).
 //!
 //! Three parts, which a driver joins:
 //!
@@ -38,7 +38,7 @@
 //!   [`Effect::Cut`] comes for it, tell the client what to expect; it ends in `Complete`, `Aborted` or `Refused`.
 //!   Only queries are aborted or refused: the client asks again.
 //! - A batch of the directory is *decided* that changes borders: `Change`, before any query that is cut by the new
-//!   map, and never before it is decided (reliability.md MV13). One that changes only nodes, or that removes a
+//!   map, and never before it is decided (hazards.md MV13). One that changes only nodes, or that removes a
 //!   partition whose merge is done: `Map`.
 //! - [`Effect::Confirm`]: begin a confirmation of the directory's leadership (`crate::Input::Confirm`), after the
 //!   effect came; answer `Confirmed`. Lost leadership is answered by `Resign`.

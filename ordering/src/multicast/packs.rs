@@ -1,4 +1,4 @@
-//! Queries that wait for the next ticket, and how they share it (ordering.md 4, step 2).
+//! Queries that wait for the next ticket, and how they share it (protocol.md 4, step 2).
 //!
 //! A query waits only for rounds that were out when it came, and all that wait together go together: under load a
 //! ticket carries many queries. For rounds at other partitions than its own it waits no longer than a round usually

@@ -1,4 +1,4 @@
-//! When and how many of a partition's tickets are sent again that it has not placed (ordering.md 4).
+//! When and how many of a partition's tickets are sent again that it has not placed (protocol.md 4).
 //!
 //! Time is the coordinator's. This file knows no tickets but their numbers.
 
@@ -39,7 +39,7 @@ pub(super) struct Repeats {
     /// Tickets up to this one went out before the last doubling.
     doubled_upto: u64,
     /// How many of the oldest the last repetition sent, 0 if nothing was repeated since all was placed. What comes
-    /// before the one that it follows does not count (ordering.md 4, step 3) and takes room at a full leader: a
+    /// before the one that it follows does not count (protocol.md 4, step 3) and takes room at a full leader: a
     /// repetition by time is the oldest alone, and once all that a repetition sent is placed, the next sends twice as
     /// many.
     burst: usize,

@@ -1,4 +1,4 @@
-//! The coordinator's shape: what goes in, what comes out, and what stands in the partitions' logs (ordering.md 4).
+//! The coordinator's shape: what goes in, what comes out, and what stands in the partitions' logs (protocol.md 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::ids::{Ballot, ChangeId, ConfirmToken, MapVersion, PartitionId, QueryId, Ticket};
 
-/// Put this into your log: coordinator to the leader of a partition, and the entry itself (ordering.md 4, step 2).
+/// Put this into your log: coordinator to the leader of a partition, and the entry itself (protocol.md 4, step 2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Which one.
@@ -16,7 +16,7 @@ pub struct Place {
     /// The ticket of the same ballot that was sent to this partition before this one. `None`: the first one.
     pub prev: Option<Ticket>,
     /// Clients discard its result when it is completed later after they asked. `None`: they told of no such moment, and
-    /// it holds outputs until it is released (ordering.md 4.4).
+    /// it holds outputs until it is released (protocol.md 4.4).
     pub deadline: Option<Duration>,
     /// What for.
     pub work: Work,
@@ -81,7 +81,7 @@ pub struct Query {
     pub parts: BTreeMap<PartitionId, Bytes>,
 }
 
-/// A change of the map that moves borders, decided in the directory (ordering.md 8).
+/// A change of the map that moves borders, decided in the directory (protocol.md 8).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Change {
     /// Partitions apply each once.
@@ -158,7 +158,7 @@ pub enum Effect {
         /// Every ticket up to here is released or voided. Grows.
         watermark: Ticket,
     },
-    /// Confirm the directory's leadership, by a round that begins after this came out (ordering.md 7). Comes again,
+    /// Confirm the directory's leadership, by a round that begins after this came out (protocol.md 7). Comes again,
     /// with a later token, if it is not answered.
     Confirm(ConfirmToken),
     /// This query has a ticket: its client may expect the parts.
@@ -203,7 +203,7 @@ pub enum Effect {
 /// Why a query that was taken has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Abort {
-    /// This partition did not place its ticket in time (ordering.md 4.1).
+    /// This partition did not place its ticket in time (protocol.md 4.1).
     Unplaced(PartitionId),
     /// It was placed, and not released in time: it stood behind a change of the map, or was not confirmed.
     Unreleased,

@@ -1,4 +1,4 @@
-//! The tickets of one ballot: who has placed which, and which heads every queue (ordering.md 4, 4.1).
+//! The tickets of one ballot: who has placed which, and which heads every queue (protocol.md 4, 4.1).
 //!
 //! A ticket stands in two lists of each of its partitions. The *queue* holds those that are neither released nor
 //! voided; the *chain* is everything ever sent, of which only the part that is not placed is kept, to be sent again.
@@ -15,11 +15,11 @@ use crate::multicast::step::{Abort, Effect, Place, Work};
 /// What a ticket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {
-    /// The first one of a ballot in a partition (ordering.md 4.2).
+    /// The first one of a ballot in a partition (protocol.md 4.2).
     First,
     /// Queries.
     Round,
-    /// A change of the map: never voided (ordering.md 4.1).
+    /// A change of the map: never voided (protocol.md 4.1).
     Change(ChangeId),
 }
 
@@ -146,7 +146,7 @@ impl Tickets {
         self.open.values().any(|open| open.purpose == Purpose::Change(id))
     }
 
-    /// Whether queries over `partition` would wait for one that has kept others waiting too long (ordering.md 4.1).
+    /// Whether queries over `partition` would wait for one that has kept others waiting too long (protocol.md 4.1).
     pub fn is_late(&self, partition: PartitionId) -> bool {
         self.queues.get(&partition).is_some_and(|queue| queue.late.is_some())
     }
@@ -246,7 +246,7 @@ impl Tickets {
             if open.first == Some(partition) && self.withheld.remove(&sent.n) {
                 freed.extend(open.unplaced.keys().copied().filter(|other| *other != partition));
             }
-            // A split is released when the child serves too (ordering.md 8, reliability.md MV6).
+            // A split is released when the child serves too (protocol.md 8, hazards.md MV6).
             let early = mutant!(split_released_early) && matches!(open.purpose, Purpose::Change(_));
             if open.is_placed() || early {
                 completed.push(sent);
@@ -280,7 +280,7 @@ impl Tickets {
                 slowest = slowest.max(Some(now - at));
             }
             if open.voided {
-                // Too late, for good (reliability.md TK11).
+                // Too late, for good (hazards.md TK11).
                 let open = self.open.remove(&n).filter(|_| mutant!(late_placed_completes));
                 for query in open.into_iter().flat_map(|open| open.queries) {
                     effects.push(Effect::Complete { query, ticket: self.ticket(n) });
@@ -302,7 +302,7 @@ impl Tickets {
         slowest
     }
 
-    /// Releases what may be released (ordering.md 4, release rule), oldest first: that makes heads of the next ones.
+    /// Releases what may be released (protocol.md 4, release rule), oldest first: that makes heads of the next ones.
     pub fn release(&mut self, effects: &mut Vec<Effect>) -> Load {
         let mut ended = Load::default();
         let mut from = 0;
@@ -358,7 +358,7 @@ impl Tickets {
     }
 
     /// Voids the tickets that are not released `timeout` after they were sent, and those behind a partition that is the
-    /// cause: a dead partition costs the others one timeout, not one for each ticket (ordering.md 4.1).
+    /// cause: a dead partition costs the others one timeout, not one for each ticket (protocol.md 4.1).
     pub fn void_due(&mut self, now: Time, timeout: Duration, effects: &mut Vec<Effect>) -> Load {
         let mut ended = Load::default();
         let mut late = BTreeSet::new();

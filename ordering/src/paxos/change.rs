@@ -1,4 +1,4 @@
-//! Changing who replicates, who leads, and where a replica stands: membership change, handover, snapshots (ordering.md
+//! Changing who replicates, who leads, and where a replica stands: membership change, handover, snapshots (protocol.md
 //! 1.5, 1.6, 8).
 
 use crate::batch::Configuration;
@@ -31,12 +31,12 @@ impl Paxos {
     }
 
     /// A decided configuration comes from a replica that has promised `promised`, and is about to be in force here:
-    /// this replica promises no less (ordering.md 1.5, reliability.md PX20).
+    /// this replica promises no less (protocol.md 1.5, hazards.md PX20).
     ///
     /// The quorums of two configurations need not meet, so nothing else keeps the ballots under the new one above those
     /// under the old one. Between the ballot that proposed a configuration and the one that decided it others may have
     /// led, which did not know of it, and proposed something in its place and beyond. What they left beyond must lose
-    /// against whatever is proposed under the new configuration, and their tickets must be lower (ordering.md 4.2).
+    /// against whatever is proposed under the new configuration, and their tickets must be lower (protocol.md 4.2).
     ///
     /// Whoever knows it to be decided has promised a ballot that decided it, or a higher one: the leader that counted
     /// the votes and the followers that heard so have accepted it in that ballot, a candidate that is told so is in a
@@ -53,7 +53,7 @@ impl Paxos {
 
     /// The configuration in force has changed. Whoever leads repeats Phase 1 under it, in the same ballot, for all that
     /// comes after: its acceptors may have promised nothing yet, or hold what somebody else proposed to them
-    /// (ordering.md 1.1, reliability.md PX18).
+    /// (protocol.md 1.1, hazards.md PX18).
     pub(super) fn after_configuration(&mut self, effects: &mut Vec<Effect>) {
         self.election.pre_voting = None;
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
@@ -70,7 +70,7 @@ impl Paxos {
     /// The leader votes no more: it tells the others what is decided, asks one of them to lead, and follows.
     fn step_aside(&mut self, effects: &mut Vec<Effect>) {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
-        // Nor does it read by what it was promised: whoever it asks is elected at once (reliability.md MV7).
+        // Nor does it read by what it was promised: whoever it asks is elected at once (hazards.md MV7).
         let keeps_lease = mutant!(lease_survives_move);
         if !keeps_lease {
             proposer.set_peers(&self.learner.configuration, self.id, self.now);
@@ -88,7 +88,7 @@ impl Paxos {
         }
     }
 
-    /// Removed, and not needed any more (ordering.md 1.5, reliability.md PX19).
+    /// Removed, and not needed any more (protocol.md 1.5, hazards.md PX19).
     pub(super) fn dismiss_if_safe(&mut self, effects: &mut Vec<Effect>) {
         let learner = &mut self.learner;
         let held = learner.held_upto >= learner.configured_at || mutant!(removed_deleted_early);
@@ -130,7 +130,7 @@ impl Paxos {
         let ready = proposer.peers.iter().any(|peer| peer.id == to && peer.durable_upto >= decided_upto);
         if ready {
             handover.sent = true;
-            // The message may arrive at any time from now on (ordering.md 7).
+            // The message may arrive at any time from now on (protocol.md 7).
             proposer.lease_void = !mutant!(lease_survives_handover);
             let message = TakeOver { ballot: proposer.ballot };
             effects.push(Effect::Send { to, message: message.into() });
@@ -155,7 +155,7 @@ impl Paxos {
             return;
         }
         if instance <= self.learner.decided_upto {
-            // Only the executor was behind: it waited in vain, and goes on from there (ordering.md 8).
+            // Only the executor was behind: it waited in vain, and goes on from there (protocol.md 8).
             if !mutant!(install_moves_no_executor) {
                 self.learner.executed(instance);
             }

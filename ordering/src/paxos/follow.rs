@@ -1,4 +1,4 @@
-//! Following: who leads, what it says is decided, and getting what is missing (ordering.md 1.4, 1.5, 7).
+//! Following: who leads, what it says is decided, and getting what is missing (protocol.md 1.4, 1.5, 7).
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Paxos {
     }
 
     /// The process of `peer` has ended. Its followers hear of it at about the same time, so that whoever asks first for
-    /// their pre-votes gets them (ordering.md 1.3); one that is the only one to think so gets none.
+    /// their pre-votes gets them (protocol.md 1.3); one that is the only one to think so gets none.
     pub(super) fn on_gone(&mut self, peer: ReplicaId) {
         if self.proposer.is_none() && self.election.leader == Some(peer) {
             self.election.gone(self.now, &self.settings);
@@ -68,8 +68,8 @@ impl Paxos {
     }
 
     /// The leader of `ballot` has decided `upto`: true of the batches accepted in that ballot, and of no other
-    /// (ordering.md
-    /// 1.4, reliability.md PX7).
+    /// (protocol.md
+    /// 1.4, hazards.md PX7).
     pub(super) fn hear_decided(&mut self, ballot: Ballot, upto: Instance, effects: &mut Vec<Effect>) {
         let before = self.learner.decided_upto;
         self.learner.heard = self.learner.heard.max((ballot, upto));
@@ -139,7 +139,7 @@ impl Paxos {
     }
 
     /// Without a vote and without a leader: asks one after the other whether there is news. So a new voter whose group
-    /// has gone learns that it is one (ordering.md 1.5).
+    /// has gone learns that it is one (protocol.md 1.5).
     pub(super) fn poll_for_news(&mut self, effects: &mut Vec<Effect>) {
         self.election.attempt += 1;
         // Twice, because every other attempt goes to an informant.
@@ -154,7 +154,7 @@ impl Paxos {
         effects.push(Effect::Send { to, message: message.into() });
     }
 
-    /// Any replica answers, a removed one too (ordering.md 1.5).
+    /// Any replica answers, a removed one too (protocol.md 1.5).
     pub(super) fn on_catch_up(&mut self, from: ReplicaId, m: CatchUp, effects: &mut Vec<Effect>) {
         let slots = &self.acceptor.slots;
         let mut decided = Vec::new();
@@ -183,7 +183,7 @@ impl Paxos {
 
     pub(super) fn on_catch_up_reply(&mut self, from: ReplicaId, m: CatchUpReply, effects: &mut Vec<Effect>) {
         // A candidate or leader learns from Phase 1 and its own votes, and from nothing else: what was decided in
-        // another ballot confirms nothing about its own (reliability.md RD11).
+        // another ballot confirms nothing about its own (hazards.md RD11).
         if self.proposer.is_some() {
             if mutant!(foreign_decision_confirms) {
                 self.confirm_by_foreign(&m);
@@ -263,7 +263,7 @@ const CATCH_UP_BATCHES_MAX: usize = 4_096;
 /// Positions for reads at this replica.
 impl Paxos {
     /// Asks the leader for a confirmed position if reads wait for one: one question at a time, again when nothing comes
-    /// and when the ballot changes (ordering.md 7).
+    /// and when the ballot changes (protocol.md 7).
     pub(super) fn ask_leader(&mut self, effects: &mut Vec<Effect>) {
         let Some(leader) = self.election.leader.filter(|leader| *leader != self.id) else { return };
         let ballot = self.election.leader_ballot;

@@ -1,4 +1,4 @@
-//! Keeping a leadership: heartbeats, confirmations, leases, resigning (ordering.md 1.3, 7).
+//! Keeping a leadership: heartbeats, confirmations, leases, resigning (protocol.md 1.3, 7).
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Paxos {
 
     /// The batch at `from` takes in a state that is not here yet; none: nothing is lacking. Who has the log alone does
     /// not hold what is decided from there on: those that were removed keep theirs until it has the state too, or a
-    /// snapshot behind it (ordering.md 1.5, 8).
+    /// snapshot behind it (protocol.md 1.5, 8).
     pub fn set_lacking(&mut self, from: Option<Instance>) {
         self.lacks_from = from;
     }
@@ -146,7 +146,7 @@ impl Paxos {
     pub(super) fn confirm_reads(&mut self, effects: &mut Vec<Effect>) {
         let alone = self.leads_alone();
         let (me, now) = (self.id, self.now);
-        // Under a new configuration nothing is confirmed before its quorum answered Phase 1 (ordering.md 1.1).
+        // Under a new configuration nothing is confirmed before its quorum answered Phase 1 (protocol.md 1.1).
         let serving = |p: &&mut Box<crate::proposer::Proposer>| p.serving && p.may_propose();
         let Some(proposer) = self.proposer.as_mut().filter(serving) else { return };
         if proposer.confirmations.is_empty() {
@@ -176,7 +176,7 @@ impl Paxos {
         }
     }
 
-    /// Serves once everything found in Phase 1 is decided and executed (ordering.md 7, reliability.md RD5).
+    /// Serves once everything found in Phase 1 is decided and executed (protocol.md 7, hazards.md RD5).
     pub(super) fn serve_if_ready(&mut self, effects: &mut Vec<Effect>) {
         let executed_upto = self.learner.executed_upto;
         let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.may_propose() && !p.serving) else { return };
@@ -223,7 +223,7 @@ impl Paxos {
     }
 
     /// A leader that heard no quorum for an election timeout must not stay: it may be heard, and so keep the others
-    /// from electing one that works (ordering.md 1.3, reliability.md PX13).
+    /// from electing one that works (protocol.md 1.3, hazards.md PX13).
     pub(super) fn resign_if_deaf(&mut self, effects: &mut Vec<Effect>) {
         if self.deaf_at().is_some_and(|at| at <= self.now) {
             self.counters.resignations += 1;

@@ -1,4 +1,4 @@
-//! The composition: one replica of one group (ordering.md 1, 7).
+//! The composition: one replica of one group (protocol.md 1, 7).
 //!
 //! `step` matches and hands over; the parts decide. `phase1` takes a leadership, `phase2` runs the pipe, `lead` keeps
 //! the leadership and confirms reads, `rest` lets it beat seldom, `follow` listens and catches up, `change` changes the
@@ -35,7 +35,7 @@ use crate::reads::Asks;
 use crate::settings::Settings;
 use crate::step::{Effect, Input, Record, SubmitError};
 
-/// Whose logs take records, as far as a replica's driver knows: disks may be full (reliability.md ST10).
+/// Whose logs take records, as far as a replica's driver knows: disks may be full (hazards.md ST10).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LogRoom {
     /// This replica's does.
@@ -146,7 +146,7 @@ impl Paxos {
         Ok(())
     }
 
-    /// Tickets up to here are released (ordering.md 3, 4). A leader carries that to all members with its next message,
+    /// Tickets up to here are released (protocol.md 3, 4). A leader carries that to all members with its next message,
     /// a follower to its leader with its next acknowledgement; whoever leads later knows it.
     pub fn set_released(&mut self, now: Time, watermark: Ticket, effects: &mut Vec<Effect>) {
         self.pass_time(now);
@@ -269,7 +269,7 @@ impl Paxos {
         }
     }
 
-    /// Forgets batches that a durable snapshot covers (ordering.md 1.6).
+    /// Forgets batches that a durable snapshot covers (protocol.md 1.6).
     fn on_trim(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
         let upto = upto.min(self.learner.executed_upto);
         if upto <= self.saved_upto {
@@ -372,12 +372,12 @@ impl Paxos {
 
     /// The configuration that governs the instance after `instance`, and what decided it: it belongs to the state at
     /// `instance`, which is everything that was told executed or later, while the executor is behind what is decided
-    /// (ordering.md 1.6).
+    /// (protocol.md 1.6).
     pub fn configuration_at(&self, instance: Instance) -> (&Configuration, Instance) {
         self.learner.configuration_at(instance)
     }
 
-    /// The watermark of released tickets, as far as known (ordering.md 3).
+    /// The watermark of released tickets, as far as known (protocol.md 3).
     pub fn released(&self) -> Option<Ticket> {
         self.released
     }
@@ -409,7 +409,7 @@ impl Paxos {
         (quorum < Duration::MAX).then_some(quorum)
     }
 
-    /// A quorum of the newest configuration durably holds everything up to here, as far as known (ordering.md 1.5).
+    /// A quorum of the newest configuration durably holds everything up to here, as far as known (protocol.md 1.5).
     pub fn held_upto(&self) -> Instance {
         self.learner.held_upto
     }

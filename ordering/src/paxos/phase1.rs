@@ -1,4 +1,4 @@
-//! Taking a leadership: pre-vote, a durable round, Phase 1, the values found (ordering.md 1.1).
+//! Taking a leadership: pre-vote, a durable round, Phase 1, the values found (protocol.md 1.1).
 
 use crate::acceptor::PendingPromise;
 use crate::election::PreVoting;
@@ -117,7 +117,7 @@ impl Paxos {
         self.campaign(Some(m.ballot), effects);
     }
 
-    /// Takes a new round. It is used when it is durable (reliability.md PX2): see `begin_if_durable`.
+    /// Takes a new round. It is used when it is durable (hazards.md PX2): see `begin_if_durable`.
     fn campaign(&mut self, handover_of: Option<Ballot>, effects: &mut Vec<Effect>) {
         assert!(self.proposer.is_none(), "a leader or candidate campaigns");
         let Some(ballot) = self.next_ballot() else { return };
@@ -187,7 +187,7 @@ impl Paxos {
             peer.heard_at = self.now;
         }
         let Some(phase1) = proposer.phase1.as_mut().filter(|phase1| phase1.from == m.from) else { return };
-        // Learners and removed replicas are in no quorum (reliability.md PX10).
+        // Learners and removed replicas are in no quorum (hazards.md PX10).
         let Some(position) = self.learner.quorum.position(from) else { return };
         if !phase1.answered.insert(position) {
             return;
@@ -215,7 +215,7 @@ impl Paxos {
         let found = adopt(&phase1.replies, decided_upto);
         if proposer.serving && !found.is_empty() {
             // Only under a new configuration: somebody else proposed there. Reads that were executed before this is
-            // would miss it (ordering.md 7, reliability.md RD5), so it serves no more, and never again in this ballot:
+            // would miss it (protocol.md 7, hazards.md RD5), so it serves no more, and never again in this ballot:
             // what was begun in it, as tickets are, has one end.
             if !mutant!(serves_twice_in_a_ballot) {
                 self.stand_down(effects);
@@ -238,7 +238,7 @@ impl Paxos {
     }
 
     /// Takes the decided batches out of the replies. False if some are missing: then this replica must catch up, or
-    /// install a snapshot, before it can lead (reliability.md PX6).
+    /// install a snapshot, before it can lead (hazards.md PX6).
     fn learn_from_phase1(&mut self, phase1: &Phase1, effects: &mut Vec<Effect>) -> bool {
         let before = self.learner.decided_upto;
         for (_, reply) in &phase1.replies {
@@ -318,7 +318,7 @@ impl Paxos {
         self.answer_promise(effects);
     }
 
-    /// Answers the newest `Phase1a` once the promise is durable, and never before (ordering.md 1.3).
+    /// Answers the newest `Phase1a` once the promise is durable, and never before (protocol.md 1.3).
     pub(super) fn answer_promise(&mut self, effects: &mut Vec<Effect>) {
         let early = mutant!(vote_before_flush);
         let durable = self.acceptor.promise_is_durable() || early;

@@ -1,4 +1,4 @@
-//! The pipe: proposing, accepting, voting, deciding (ordering.md 1.2 to 1.4). The hot path.
+//! The pipe: proposing, accepting, voting, deciding (protocol.md 1.2 to 1.4). The hot path.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Paxos {
         let lag = self.learner.decided_upto.ahead_of(self.learner.executed_upto);
         let lagging = lag >= self.settings.execute_lag_max;
         let proposer = self.proposer.as_deref_mut().filter(|p| p.may_propose())?;
-        // A configuration is alone: nothing is proposed until it is decided (ordering.md 1.5, reliability.md PX9).
+        // A configuration is alone: nothing is proposed until it is decided (protocol.md 1.5, hazards.md PX9).
         if lagging || proposer.change_in_pipe && !mutant!(conf_in_pipe) {
             return None;
         }
@@ -64,7 +64,7 @@ impl Paxos {
         Some((Batch::Commands(ready.commands), ready.submissions))
     }
 
-    /// Proposes `batch` in the next instance: the own flush and the sending run in parallel (ordering.md 1.3).
+    /// Proposes `batch` in the next instance: the own flush and the sending run in parallel (protocol.md 1.3).
     fn propose(&mut self, batch: Batch, submissions: u32, effects: &mut Vec<Effect>) {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let (ballot, bytes) = (proposer.ballot, batch.len_bytes());
@@ -135,9 +135,9 @@ impl Paxos {
 
     /// `voter` has accepted a run of instances in the own ballot, durably.
     fn count_votes(&mut self, voter: ReplicaId, run: (Instance, Instance), effects: &mut Vec<Effect>) {
-        // Learners and removed replicas are in no quorum (reliability.md PX10).
+        // Learners and removed replicas are in no quorum (hazards.md PX10).
         let Some(position) = self.learner.quorum.position(voter) else { return };
-        // A quorum decides with the leader's own vote or without: its disk may be the slow one (reliability.md ST11).
+        // A quorum decides with the leader's own vote or without: its disk may be the slow one (hazards.md ST11).
         let flushed = |instance| self.acceptor.slots.get(instance).is_none_or(|s| self.acceptor.is_durable(s.lsn));
         if mutant!(wait_own_flush) && !(run.0.0..=run.1.0).all(|number| flushed(Instance(number))) {
             return;
@@ -147,7 +147,7 @@ impl Paxos {
         let (confirmations, round_trip) = (&mut proposer.confirmations, &mut proposer.round_trip);
         let (mut progress, mut at_once) = (false, false);
         proposer.window.vote(&self.learner.quorum, position, run, now, |instance, flight| {
-            // A quorum of votes in the own ballot: it was led when this was proposed (ordering.md 7).
+            // A quorum of votes in the own ballot: it was led when this was proposed (protocol.md 7).
             confirmations.decided_own = confirmations.decided_own.max(instance);
             let latency = now - flight.proposed_at;
             if !flight.resent {

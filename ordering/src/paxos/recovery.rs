@@ -1,4 +1,4 @@
-//! Starting: from nothing, or from a snapshot and the records of the log (ordering.md 1.3, 1.6).
+//! Starting: from nothing, or from a snapshot and the records of the log (protocol.md 1.3, 1.6).
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::step::{Effect, Record};
 /// What a replica is told at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// Its id: never one whose disk was lost (ordering.md 1.5).
+    /// Its id: never one whose disk was lost (protocol.md 1.5).
     pub id: ReplicaId,
     /// The first configuration of the group; for a replica that joins, one that names it as a learner and its peers as
     /// the members, to be replaced by what it learns.

@@ -1,4 +1,4 @@
-//! Groups with nothing to do (ordering.md 1.3): their leaders beat seldom, and say so. That nodes live is known from
+//! Groups with nothing to do (protocol.md 1.3): their leaders beat seldom, and say so. That nodes live is known from
 //! elsewhere meanwhile, and once for all groups: whoever drives a group tells it of nodes that are lost.
 
 use std::time::Duration;

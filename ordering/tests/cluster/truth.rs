@@ -1,4 +1,4 @@
-//! What the whole cluster knows together: the only place from which agreement can be judged (reliability.md 4, I1 to
+//! What the whole cluster knows together: the only place from which agreement can be judged (hazards.md 4, I1 to
 //! I3).
 //!
 //! Every function panics with the number of the invariant that is broken.
@@ -47,7 +47,7 @@ impl Truth {
         (configuration, *at)
     }
 
-    /// A removed replica deletes its state: its successors must hold everything up to `instance` (ordering.md 1.5).
+    /// A removed replica deletes its state: its successors must hold everything up to `instance` (protocol.md 1.5).
     pub fn dismissed(&self, instance: Instance, id: ReplicaId) {
         let configuration = &self.configurations[&instance];
         assert!(configuration.leaving.contains(&id), "{id} was not removed by {instance}");

@@ -1,4 +1,4 @@
-//! Runs a directed test with a planted bug (reliability.md 6). A planted bug is on for a whole process, so the program
+//! Runs a directed test with a planted bug (hazards.md 6). A planted bug is on for a whole process, so the program
 //! that is running starts itself.
 
 use std::process::Command;

@@ -10,7 +10,7 @@ use super::life::Act;
 use super::manifest::Head;
 use super::stream::StreamError;
 
-/// How checkpoints are written. Defaults are those of `experience.md` 4.
+/// How checkpoints are written. Defaults are those of operations.md 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
     /// Whose checkpoints: none of another cluster is written or loaded. None: any, for looking at.
@@ -74,7 +74,7 @@ pub enum CheckpointError {
         /// This node's.
         own: ClusterId,
     },
-    /// Another one of this partition is being written (reliability.md ST5).
+    /// Another one of this partition is being written (hazards.md ST5).
     #[error("another checkpoint of {0} is being written")]
     Busy(PartitionId),
     /// There is one of this instance already.

@@ -1,5 +1,5 @@
 //! The life of a checkpoint: what is done to its files and names, and in which order, so that a crash between any two
-//! acts leaves a whole older one or the new one (reliability.md ST3, ST4, ST7).
+//! acts leaves a whole older one or the new one (hazards.md ST3, ST4, ST7).
 //!
 //! Pure: [`super`] carries the acts out on a file system, the simulator on a disk that forgets what was not flushed.
 
@@ -104,7 +104,7 @@ pub fn oldest_kept(instances: &[Instance], keep: usize) -> Option<Instance> {
     instances.iter().rev().nth(keep - 1).copied()
 }
 
-/// Partitions of which a checkpoint is being written: one at a time (reliability.md ST5).
+/// Partitions of which a checkpoint is being written: one at a time (hazards.md ST5).
 #[derive(Clone, Debug, Default)]
 pub struct Busy(BTreeSet<PartitionId>);
 

@@ -8,12 +8,12 @@ use coppice_ordering::{Ballot, Instance, Ticket};
 /// First bytes of every manifest.
 const MAGIC: [u8; 8] = *b"COPPSNAP";
 
-/// Format of manifest and stream. From the first release on, version N reads N and N-1 (experience.md 5); formats 1 to
+/// Format of manifest and stream. From the first release on, version N reads N and N-1; formats 1 to
 /// 3 were never released.
 const FORMAT: u32 = 4;
 
 /// Where and when a snapshot was taken: everything but the pairs and the blobs. One value, at one instance
-/// (ordering.md 1.6).
+/// (protocol.md 1.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Whose state: that of another cluster is never installed.

@@ -3,7 +3,7 @@
 //! The stream is: the blobs, each a u64 length (little-endian) and its bytes, in the order of [`Blobs`]; then the
 //! pairs in key order, each a varint key length, the key, a varint value length, the value. It is cut into chunks of
 //! [`CHUNK_BYTES`] without regard to its content. A chunk's crc32c is seeded with cluster, partition, instance and
-//! chunk number: an intact chunk in a wrong place does not fit (reliability.md ST8).
+//! chunk number: an intact chunk in a wrong place does not fit (hazards.md ST8).
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use coppice_btree::{Digest, Key, Value};
@@ -13,7 +13,7 @@ use super::manifest::{Head, Manifest};
 /// Bytes of every chunk but the last: below the size from which sled would use side files, and one chunk per sled node.
 pub const CHUNK_BYTES: usize = 8 << 10;
 
-/// Limits of `experience.md` 4.
+/// Limits of operations.md 3.
 const KEY_BYTES_MAX: u64 = 4 << 10;
 const VALUE_BYTES_MAX: u64 = 1 << 20; // below 2^21: a length has at most three bytes
 

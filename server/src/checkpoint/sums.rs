@@ -17,7 +17,7 @@ pub(super) const NAME: &str = "SUMS";
 
 const MAGIC: [u8; 8] = *b"COPPSUMS";
 
-/// Format of the file. Version N reads N and N-1 (experience.md 5).
+/// Format of the file. Version N reads N and N-1.
 const FORMAT: u32 = 2;
 
 /// Bytes under one checksum: damage is located to this.
@@ -132,7 +132,7 @@ pub(super) fn check(dir: &Path) -> io::Result<Result<(), BadFile>> {
     Ok(Ok(()))
 }
 
-/// Flushes every file of `dir` and its directories: sled's own flush does not (experience.md 5). Takes others' rights.
+/// Flushes every file of `dir` and its directories: sled's own flush does not. Takes others' rights.
 pub(super) fn flush_all(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     for name in names(dir)? {

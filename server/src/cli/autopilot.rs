@@ -1,4 +1,4 @@
-//! `autopilot`: what the leaders measured, what their models make of it, and why (ordering.md 9, papers.md A17).
+//! `autopilot`: what the leaders measured, what their models make of it, and why (protocol.md 9, papers.md A17).
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What went wrong, in four lines: what, where, the likely cause, the next command (experience.md 3).
+//! What went wrong, in four lines: what, where, the likely cause, the next command (operations.md 2).
 
 use std::fmt;
 

@@ -166,7 +166,7 @@ fn describe_part(part: &[u8], coding: Coding) -> Vec<Value> {
     values
 }
 
-/// A ticket, and what it is for. Whether it counts depends on what stands before it (ordering.md 4, step 3): a log that
+/// A ticket, and what it is for. Whether it counts depends on what stands before it (protocol.md 4, step 3): a log that
 /// was trimmed does not tell.
 fn describe_place(place: &Place, coding: Coding) -> Value {
     let mut fields = Map::new();

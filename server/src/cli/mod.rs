@@ -1,4 +1,4 @@
-//! The command line: what can be said, how it is carried out, what is printed and how it exits (experience.md 3).
+//! The command line: what can be said, how it is carried out, what is printed and how it exits (operations.md 2).
 //!
 //! Verbs talk to a cluster only through the client library.
 

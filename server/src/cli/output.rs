@@ -1,4 +1,4 @@
-//! What is printed: data on stdout, all else on stderr, in four formats (experience.md 3).
+//! What is printed: data on stdout, all else on stderr, in four formats (operations.md 2).
 
 use std::io::{self, IsTerminal, Write};
 

@@ -73,7 +73,7 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
 }
 
 /// A panic of any thread ends the process, in builds too in which it would unwind: what a thread left half changed must
-/// never be served by the others (reliability.md SP10).
+/// never be served by the others (hazards.md SP10).
 fn end_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -198,7 +198,7 @@ fn follow(parent: i32) -> bool {
     getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent)
 }
 
-/// The log can make nothing durable any more: whoever goes on would promise what may be lost (reliability.md ST1).
+/// The log can make nothing durable any more: whoever goes on would promise what may be lost (hazards.md ST1).
 fn stop_at_once(reason: String) {
     let failure = Failure {
         exit: Exit::Failed,

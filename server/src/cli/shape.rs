@@ -1,4 +1,4 @@
-//! Verbs that change the cluster's shape: the plan, the question, the progress, the end (experience.md 3).
+//! Verbs that change the cluster's shape: the plan, the question, the progress, the end (operations.md 2).
 //!
 //! A change that was begun goes on in the cluster whether anybody watches or not. This program draws its name, asks for
 //! it until it is done, and may be interrupted: the same command with `--resume NAME` watches it again.

@@ -20,7 +20,7 @@ const SESSIONS_LEAST: u64 = 4;
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const READS: [(&str, Reads); 1] = [("quorum", Reads::Quorum)];
 
-/// The settings of a cluster (experience.md 4).
+/// The settings of a cluster (operations.md 3).
 ///
 /// In replicated state and on the wire it travels as names and texts ([`ClusterSettings::pairs`]), so that versions
 /// with more or fewer settings understand each other.
@@ -31,7 +31,7 @@ pub struct ClusterSettings {
     pub replicas: u32,
     /// What nodes may write; at most [`FEATURE_LEVEL`].
     pub feature_level: u32,
-    /// Batches and windows that are not set tune themselves (ordering.md 9).
+    /// Batches and windows that are not set tune themselves (protocol.md 9).
     pub autopilot: bool,
     /// Bytes at which a batch closes.
     pub batch_bytes_max: u64,
@@ -73,7 +73,7 @@ pub struct ClusterSettings {
     pub digest_interval: u64,
 }
 
-/// How a read knows that its leader leads (ordering.md 7).
+/// How a read knows that its leader leads (protocol.md 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {

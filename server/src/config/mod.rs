@@ -1,6 +1,6 @@
 //! What a node and a cluster can be told, and where each value came from.
 //!
-//! Node settings are merged from flags, environment, file and defaults (experience.md 4): one name, three spellings.
+//! Node settings are merged from flags, environment, file and defaults (operations.md 3): one name, three spellings.
 //! Cluster settings live in replicated state; here stand their names, defaults and bounds. This module opens no socket
 //! and creates no file.
 

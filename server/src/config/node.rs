@@ -9,7 +9,7 @@ use coppice_client::wire::NodeId;
 
 use super::Address;
 
-/// Everything that one node is told at start. Topology is not here: it lives in replicated state (experience.md 4).
+/// Everything that one node is told at start. Topology is not here: it lives in replicated state (operations.md 3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeConfig {
     /// A label for people; the directory gives ids.

@@ -1,4 +1,4 @@
-//! The table of node settings (experience.md 4): one row per setting gives its name, default, meaning, reader and
+//! The table of node settings (operations.md 3): one row per setting gives its name, default, meaning, reader and
 //! printer.
 //!
 //! Flags, environment, files, `config show` and `config default` are all made from it, so that a setting cannot exist

@@ -1,4 +1,4 @@
-//! Comparing replicas by the digests of their states at logged positions (reliability.md E6): for `verify`, and for the
+//! Comparing replicas by the digests of their states at logged positions (hazards.md E6): for `verify`, and for the
 //! look around that each node takes by itself.
 
 use std::collections::BTreeMap;

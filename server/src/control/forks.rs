@@ -1,5 +1,5 @@
 //! Children of splits: each replica of the parent starts the child's beside it, from the fork, and no data moves
-//! (ordering.md 8). [`crate::residents`] decides; what it says of checkpoints and removal is obeyed here.
+//! (protocol.md 8). [`crate::residents`] decides; what it says of checkpoints and removal is obeyed here.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Forming a cluster, once (experience.md 4, Forming): identities to all seeds, group 0, then the map.
+//! Forming a cluster, once (operations.md 1.2): identities to all seeds, group 0, then the map.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

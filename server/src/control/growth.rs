@@ -1,5 +1,5 @@
 //! Growing and shrinking, the part that acts: the leader of the directory looks at all nodes, asks [`crate::reshape`]
-//! what is next, and has it done (ordering.md 1.5, 8). Whoever leads the directory next goes on from its log.
+//! what is next, and has it done (protocol.md 1.5, 8). Whoever leads the directory next goes on from its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Replicas that join a group which is there already: they begin with a snapshot from one of its voters, as learners
-//! (ordering.md 1.5).
+//! (protocol.md 1.5).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::failpoints::failpoint;
 use crate::snapshot::Loaded;
 
 impl Control {
-    /// A replica of a group that is there already begins with a snapshot from one of its voters (ordering.md 1.5).
+    /// A replica of a group that is there already begins with a snapshot from one of its voters (protocol.md 1.5).
     pub(super) fn join_group(&mut self, entry: &Entry, me: ReplicaId) {
         let group = entry.partition;
         if self.deleting.contains(&group) {

@@ -346,7 +346,7 @@ impl Control {
         let rests = std::mem::replace(&mut self.decided, decided) == decided;
         self.survey_if_due(rests);
         // A replica of the directory that knows no leader may not know either where those are that took others' places:
-        // it could not even answer their candidate (ordering.md 1.5).
+        // it could not even answer their candidate (protocol.md 1.5).
         let follows = self.shared.leader(PartitionId::DIRECTORY).is_some();
         let is_told = follows && self.residents.running().contains_key(&PartitionId::DIRECTORY);
         if !is_told {
@@ -391,7 +391,7 @@ impl Control {
         self.drive();
     }
 
-    /// Above `memory.limit` growing writes are refused; it clears by itself (experience.md 4).
+    /// Above `memory.limit` growing writes are refused; it clears by itself (operations.md 3).
     fn check_memory(&self) {
         let limit = self.shared.config.memory_limit;
         let used = status::resident_bytes();

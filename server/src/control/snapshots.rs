@@ -1,5 +1,5 @@
 //! Checkpoints in the background, and snapshots between nodes: for a replica that is too far behind, or whose own
-//! checkpoints are damaged (ordering.md 1.6).
+//! checkpoints are damaged (protocol.md 1.6).
 //!
 //! Both are the same value: the decided state of a group at one instance, as a stream of checksummed chunks. Sending
 //! and receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
@@ -286,7 +286,7 @@ fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, group: &
     }
 }
 
-/// A checkpoint was written, or not: only then may batches be forgotten (reliability.md ST4).
+/// A checkpoint was written, or not: only then may batches be forgotten (hazards.md ST4).
 fn checkpointed(
     shard: &mut Shard,
     id: PartitionId,

@@ -193,7 +193,7 @@ impl Control {
     }
 
     /// Asks the others how they are, so that `tolerated_failures` is fresh without anybody asking for the status, and
-    /// compares the digests of replicas (reliability.md E6).
+    /// compares the digests of replicas (hazards.md E6).
     pub(super) fn survey_if_due(&mut self, rests: bool) {
         let interval = if rests { SURVEY_CALM } else { SURVEY };
         if self.surveyed.is_none_or(|last| last.elapsed() >= interval) {

@@ -1,4 +1,4 @@
-//! `coppice autopilot`: how the groups of the cluster are tuned, gathered from their leaders (ordering.md 9).
+//! `coppice autopilot`: how the groups of the cluster are tuned, gathered from their leaders (protocol.md 9).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

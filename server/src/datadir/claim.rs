@@ -1,4 +1,4 @@
-//! Telling a copy of a data directory from the real one (reliability.md PX12). Pure.
+//! Telling a copy of a data directory from the real one (hazards.md PX12). Pure.
 //!
 //! A copy is a node that forgot what it promised. It cannot know that it is one, so the others tell. Every start of a
 //! node draws a random *life*, and writes it into the log together with the lives of the starts before it, before it

@@ -1,4 +1,4 @@
-//! The data directory of a node: who it belongs to, who may open it, and what stands where (experience.md 5).
+//! The data directory of a node: who it belongs to, who may open it, and what stands where (operations.md 1).
 //!
 //! | name | what |
 //! |---|---|
@@ -278,7 +278,7 @@ fn create(path: &Path) -> io::Result<()> {
     replace(path, "VERSION", VERSION.as_bytes())
 }
 
-/// Takes the lock, or says who has it (reliability.md ST13). The directory itself is locked, for somebody may remove
+/// Takes the lock, or says who has it (hazards.md ST13). The directory itself is locked, for somebody may remove
 /// `LOCK` beneath a running process; the file too, whose content says who that is.
 fn lock(path: &Path) -> Result<[File; 2], DataDirError> {
     let name = path.join("LOCK");
@@ -320,7 +320,7 @@ pub(crate) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> 
     flush_dir(dir)
 }
 
-/// Makes the names in `dir` durable (reliability.md ST3).
+/// Makes the names in `dir` durable (hazards.md ST3).
 pub(crate) fn flush_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

@@ -1,4 +1,4 @@
-//! A whole cluster on one machine, to try it and to break it: `demo` (experience.md 1).
+//! A whole cluster on one machine, to try it and to break it: `demo`.
 //!
 //! The nodes are real processes of this same program. Everything that is done to the cluster goes over the wire or is
 //! a real signal; the demo knows nothing of how a node works.

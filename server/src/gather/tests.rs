@@ -301,7 +301,7 @@ proptest! {
     }
 }
 
-/// Each planted bug makes the test of its rule fail (reliability.md 6).
+/// Each planted bug makes the test of its rule fail (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_a_gather_are_caught() {

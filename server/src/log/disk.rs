@@ -22,7 +22,7 @@ pub trait Disk {
     fn open_ahead(&mut self, file: FileName) {
         _ = file;
     }
-    /// Carries out one effect. A failed `Flush` must never be repeated (reliability.md ST1).
+    /// Carries out one effect. A failed `Flush` must never be repeated (hazards.md ST1).
     fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()>;
 }
 

@@ -71,7 +71,7 @@ impl Found {
             }
             return Err(LogError::Older { found: incarnation, known: known.incarnation });
         }
-        // Above every start that this directory has seen: peers tell an old copy by it (reliability.md PX12).
+        // Above every start that this directory has seen: peers tell an old copy by it (hazards.md PX12).
         let incarnation = if crate::mutant!(no_incarnation) { incarnation } else { incarnation + 1 };
         Ok(Found { past, identity: Identity { incarnation, ..known }, cut })
     }
@@ -131,7 +131,7 @@ impl<D: Disk> Engine<D> {
     /// Carries the write under way out, as far as the disk lets it.
     ///
     /// # Errors
-    /// A write or flush failed: for good, the log must not be used any more (reliability.md ST1).
+    /// A write or flush failed: for good, the log must not be used any more (hazards.md ST1).
     pub fn proceed(&mut self) -> Result<Progress, Failure> {
         while let Some(effect) = self.pending.front() {
             match carry::commit(&mut self.disk, effect) {

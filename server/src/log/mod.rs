@@ -2,7 +2,7 @@
 //!
 //! `record`, `segment`, `ledger`, `core` and `recovery` are pure: they turn records into [`FileEffect`]s and bytes back
 //! into records, and the simulator runs them over a disk of its own. `disk`, `file` and `writer` touch the world. The
-//! format is that of `experience.md` 5; the hazards are ST1 to ST4, ST8 and ST10 of `reliability.md`.
+//! hazards are ST1 to ST4, ST8 and ST10 of `hazards.md`.
 //!
 //! # The file format
 //!

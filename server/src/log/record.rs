@@ -111,7 +111,7 @@ pub enum Entry {
         /// What it starts from, for the caller to read again; at most [`RECORD_BYTES_MAX`].
         birth: Bytes,
     },
-    /// The replica is removed, and must not be started again (ordering.md 8: a replayed split starts nothing twice).
+    /// The replica is removed, and must not be started again (protocol.md 8: a replayed split starts nothing twice).
     Removed {
         /// Which group.
         group: GroupId,

@@ -52,7 +52,7 @@ pub enum BadPlace {
 pub struct GroupReplay {
     /// The replica that runs here and what it started from; `None` if the log never said, or after its removal.
     pub created: Option<(ReplicaId, Bytes)>,
-    /// The newest replica of the group that was removed here: no birth of it may be replayed (ordering.md 8).
+    /// The newest replica of the group that was removed here: no birth of it may be replayed (protocol.md 8).
     pub removed: Option<ReplicaId>,
     /// A durable checkpoint holds everything up to here.
     pub trimmed: Option<Instance>,

@@ -10,7 +10,7 @@ pub const BOUNDARY_BYTES: u64 = 4_096;
 /// First bytes of every segment.
 const MAGIC: [u8; 8] = *b"COPPLOG\n";
 
-/// Format of header and records. From the first release on, version N reads N and N-1 (experience.md 5); formats 1
+/// Format of header and records. From the first release on, version N reads N and N-1; formats 1
 /// to 6 were never released.
 pub const FORMAT: u32 = 7;
 

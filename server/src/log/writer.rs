@@ -23,7 +23,7 @@ use super::thread::{self, Running, Shared, Submission};
 use crate::datadir::Identity;
 use crate::datadir::claim::Claim;
 
-/// How the log is kept. Defaults are those of `experience.md` 4.
+/// How the log is kept. Defaults are those of operations.md 3.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     /// Sizes of segments.
@@ -96,7 +96,7 @@ pub struct Hooks {
     /// After each flush, with everything that it made durable. Must not block for long: commits wait for it.
     pub flushed: Box<dyn FnMut(Flushed<'_>) + Send>,
     /// Once, when a write or flush failed. The process must stop: nothing more becomes durable, and what the failed
-    /// flush was about is unknown (reliability.md ST1).
+    /// flush was about is unknown (hazards.md ST1).
     pub failed: Box<dyn FnOnce(LogFailure) + Send>,
 }
 
@@ -235,7 +235,7 @@ impl Log {
         self.submissions.len()
     }
 
-    /// How much room there is; asked before anything is proposed (reliability.md ST10). Costs three loads.
+    /// How much room there is; asked before anything is proposed (hazards.md ST10). Costs three loads.
     pub fn space(&self) -> Space {
         let free_bytes = self.shared.free_bytes.load(Ordering::Relaxed);
         let reserve_bytes = self.shared.reserve_bytes;

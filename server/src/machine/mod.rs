@@ -1,4 +1,4 @@
-//! What a group's log runs on: a shard of the data, or the directory. Two machines, one enum (architecture.md).
+//! What a group's log runs on: a shard of the data, or the directory. Two machines, one enum.
 
 pub mod directory;
 pub mod shard;

@@ -1,4 +1,4 @@
-//! The state of one partition: its tree, its bounds, its sessions (ordering.md 1.6), and the execution of its log.
+//! The state of one partition: its tree, its bounds, its sessions (protocol.md 1.6), and the execution of its log.
 //!
 //! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
 
@@ -45,7 +45,7 @@ pub struct Shard {
     sessions: Sessions,
     session_limits: SessionLimits,
     chain: Chain,
-    /// No command and no read is taken any more: a neighbour takes this partition in (ordering.md 8).
+    /// No command and no read is taken any more: a neighbour takes this partition in (protocol.md 8).
     sealed: Option<Seal>,
     /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
     inheritances: Vec<Inheritance>,
@@ -72,7 +72,7 @@ pub struct Placed {
     /// Which one.
     pub ticket: Ticket,
     /// Of its [`Place`]; none where a neighbour is taken in, for whose tickets it answers too: their deadlines may be
-    /// longer (ordering.md 4.4).
+    /// longer (protocol.md 4.4).
     pub deadline: Option<Duration>,
     /// What this replica gives to its queries.
     pub shares: Vec<(Share, Cursor)>,
@@ -272,7 +272,7 @@ impl Shard {
         }
     }
 
-    /// A ticket is delivered: it counts, and its queries see the state as it is here, or nothing happens (ordering.md
+    /// A ticket is delivered: it counts, and its queries see the state as it is here, or nothing happens (protocol.md
     /// 4, step 3).
     fn place(&mut self, instance: Instance, index: u32, place: &Place, mark: &mut ShardMark) {
         if !self.chain.place(place.ticket, place.prev) {
@@ -409,7 +409,7 @@ impl Shard {
         self.undo.forget_all();
     }
 
-    /// A digest of everything replicated: tree, sessions and their limits, bounds, last ticket (reliability.md E6).
+    /// A digest of everything replicated: tree, sessions and their limits, bounds, last ticket (hazards.md E6).
     pub fn digest(&self) -> u64 {
         let ticket = self.chain.last_ticket().map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
         let high = self.range.high.as_ref().map_or(0, |high| crc32c::crc32c(high));

@@ -1,4 +1,4 @@
-//! Metrics of a node (experience.md 6). [`Metric`] is the only source of names; threads write through handles
+//! Metrics of a node (operations.md 4). [`Metric`] is the only source of names; threads write through handles
 //! ([`Shard`], [`Partition`], [`Peer`], [`Log`]) that they get once and keep; `/metrics` renders it all as OpenMetrics.
 //! Writing costs a relaxed addition to a cell that no other thread writes. Nothing here knows who reads.
 //!

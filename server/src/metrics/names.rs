@@ -1,4 +1,4 @@
-//! The one list of metrics: names, types, units, labels, help texts (experience.md 6). Dashboards, alerts and tests are
+//! The one list of metrics: names, types, units, labels, help texts (operations.md 4). Dashboards, alerts and tests are
 //! checked against [`Metric::ALL`]. This file knows nothing of cells, threads or text formats.
 
 /// What a metric counts in; it is also the end of its name.
@@ -304,7 +304,7 @@ label_values! {
 }
 
 label_values! {
-    /// How a query over several partitions ended (ordering.md 4).
+    /// How a query over several partitions ended (protocol.md 4).
     TicketResult {
         /// Its parts are its result.
         Completed = "completed",
@@ -316,7 +316,7 @@ label_values! {
 }
 
 label_values! {
-    /// What closed a batch (ordering.md 1.2).
+    /// What closed a batch (protocol.md 1.2).
     CloseReason {
         /// It reached `batch_bytes_max`.
         Bytes = "bytes",

@@ -1,4 +1,4 @@
-//! What the coordinator and the partitions' leaders say to each other, as bytes (ordering.md 4). Losing, repeating or
+//! What the coordinator and the partitions' leaders say to each other, as bytes (protocol.md 4). Losing, repeating or
 //! reordering letters is harmless.
 
 use std::time::Duration;

@@ -191,7 +191,7 @@ impl Link {
 
     /// Writes what was queued, as far as the socket takes it now. `durable` is how far this node's log is durable: it
     /// goes out with the messages of the turn, so that whoever got a vote can tell a copy of this node that has
-    /// forgotten it (reliability.md PX12). `full`: this node has no room.
+    /// forgotten it (hazards.md PX12). `full`: this node has no room.
     pub fn flush(&self, durable: u64, full: bool, now: Clock) {
         let mut state = self.state.borrow_mut();
         let speaks = state.stream.is_some() && !(state.body.is_empty() && state.letters.is_empty());

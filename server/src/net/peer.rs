@@ -1,4 +1,4 @@
-//! Peer messages as bytes: the messages of all groups between two nodes share frames (architecture.md, Peers).
+//! Peer messages as bytes: the messages of all groups between two nodes share frames.
 //!
 //! A frame's body is a sequence of (group, receiver, sender, message). Payloads are sent from the bytes they arrived
 //! in and read back as slices of the frame. It does not know sockets.

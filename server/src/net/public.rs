@@ -1,7 +1,7 @@
 //! A client's connection: frames in, requests to the shard; replies out, those of one turn in as few frames as
 //! possible.
 //!
-//! A connection that has too much in flight, or does not read its answers, is not read until it does (experience.md 4,
+//! A connection that has too much in flight, or does not read its answers, is not read until it does (operations.md 3,
 //! `limits`): each of its requests is charged (`crate::cost`) before it goes on. Frames are taken in slices, between
 //! which other connections have their turn; so are large packs (`packs`). It does not know what commands mean.
 

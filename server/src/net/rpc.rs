@@ -26,7 +26,7 @@ use crate::shared::Shared;
 pub enum Question {
     /// Who are you, and where do you serve?
     Identify,
-    /// Become this node of this cluster (experience.md 4, Forming).
+    /// Become this node of this cluster (operations.md 1.2).
     Assign(Assignment),
     /// Your map.
     Map,

@@ -1,4 +1,4 @@
-//! Ranges, and parts of queries (ordering.md 4, step 4), on their way to one client: most leave whole as soon as they
+//! Ranges, and parts of queries (protocol.md 4, step 4), on their way to one client: most leave whole as soon as they
 //! come; what is left of the others goes on as the client gives credit. It knows neither sockets nor tickets.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,4 +1,4 @@
-//! Between the words of the wire and those of the core: the one place where their ids meet (architecture.md, Ids).
+//! Between the words of the wire and those of the core: the one place where their ids meet.
 
 use std::time::Duration;
 

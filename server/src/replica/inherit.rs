@@ -1,5 +1,5 @@
 //! A partition that takes in its neighbour waits for the state which that leaves, at the same place of the log on every
-//! replica (ordering.md 8). Most often the state is here long before.
+//! replica (protocol.md 8). Most often the state is here long before.
 
 use std::time::Duration;
 

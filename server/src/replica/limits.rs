@@ -1,4 +1,4 @@
-//! The bounds of the session table, by which sessions end, are replicated state (ordering.md 6): whoever leads puts
+//! The bounds of the session table, by which sessions end, are replicated state (protocol.md 6): whoever leads puts
 //! those of the cluster's settings into the log. A node learns of a setting at a time of its own, the log has one place
 //! for it.
 

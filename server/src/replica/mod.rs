@@ -1,4 +1,4 @@
-//! One replica of one group: Paxos, the executor and the gate, composed (architecture.md).
+//! One replica of one group: Paxos, the executor and the gate, composed.
 //!
 //! Pure: `step` takes the time and an input and returns effects. It pairs what clients asked with what their commands
 //! came to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It
@@ -223,7 +223,7 @@ impl Replica {
     }
 
     /// What the directory has decided, if this is a replica of it: nobody acts on what may yet be taken back
-    /// (reliability.md MV13).
+    /// (hazards.md MV13).
     pub fn decided_directory(&self) -> Option<Arc<DirectoryState>> {
         if crate::mutant!(change_before_decided) {
             return self.executor.machine().directory().map(|directory| Arc::clone(directory.state()));
@@ -360,7 +360,7 @@ impl Replica {
 
     fn on_request(&mut self, now: Time, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
         if self.gate.len() >= GATE_MAX || self.gate_bytes >= GATE_BYTES_MAX {
-            // The directory has lost its majority (ordering.md 4.4): what was promised to wait is held, and no more.
+            // The directory has lost its majority (protocol.md 4.4): what was promised to wait is held, and no more.
             return refuse(effects, origin, Refusal::Busy);
         }
         match request {

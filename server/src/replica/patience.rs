@@ -1,4 +1,4 @@
-//! Reads go on where nothing is decided any more: disks of a majority are full, or very slow (ordering.md 7).
+//! Reads go on where nothing is decided any more: disks of a majority are full, or very slow (protocol.md 7).
 //!
 //! A read is executed at the tip and leaves when the tip is decided. Behind a write that finds no majority it would
 //! wait for as long as that does, although nobody was told of the write. So once nothing has been decided for

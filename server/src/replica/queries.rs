@@ -1,5 +1,5 @@
 //! A replica's part in queries over several partitions: puts tickets into its log, gives its parts once they are
-//! decided, tells the coordinator, and hears what is released (ordering.md 4).
+//! decided, tells the coordinator, and hears what is released (protocol.md 4).
 
 use coppice_client::wire::{Position, QUERY_DEADLINE_MAX};
 use coppice_ordering::multicast::Place;
@@ -54,7 +54,7 @@ impl Replica {
         Some(watermark)
     }
 
-    /// Tickets may free themselves, or not (ordering.md 4.4).
+    /// Tickets may free themselves, or not (protocol.md 4.4).
     pub fn set_gate_escape(&mut self, on: bool) {
         self.escape.set_longest(on.then_some(QUERY_DEADLINE_MAX));
     }
@@ -127,7 +127,7 @@ impl Replica {
         }
     }
 
-    /// Parts leave when their place is decided. They pass no gate: `Complete` makes them count (ordering.md 4, step 6).
+    /// Parts leave when their place is decided. They pass no gate: `Complete` makes them count (protocol.md 4, step 6).
     pub(super) fn give_parts(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
         while let Some((_, mut part)) = self.parts.pop_front_if(|(instance, _)| *instance <= upto) {
             if crate::mutant!(part_at_tip)

@@ -1,5 +1,5 @@
 //! Reads: executed where they arrive, answered when leadership was confirmed after that and what they saw is decided
-//! (ordering.md 7). A replica that follows asks the leader how far it must have decided. A range that will be validated
+//! (protocol.md 7). A replica that follows asks the leader how far it must have decided. A range that will be validated
 //! is not confirmed: its validation is (the client's `session/collects.rs`).
 
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
@@ -60,7 +60,7 @@ impl Replica {
             self.reads.push_back(HeldRead { token, position, ticket, origin, request, reply });
             self.unconfirmed_reads = true;
         } else if anywhere && self.leader.is_some() && !self.unheard {
-            // Any replica serves reads: it asks the leader how far it must have decided (ordering.md 7).
+            // Any replica serves reads: it asks the leader how far it must have decided (protocol.md 7).
             let (token, since) = (self.ask_token, self.now);
             self.asked.push_back(AskedRead { token, since, position: None, origin, request });
             self.unasked_reads = true;

@@ -87,7 +87,7 @@ pub enum Input {
     Confirm(ConfirmToken),
 }
 
-/// A part of a query's result: this replica's, as of its ticket's place in the log (ordering.md 4, step 4).
+/// A part of a query's result: this replica's, as of its ticket's place in the log (protocol.md 4, step 4).
 pub struct QueryPart {
     /// The query's ticket.
     pub ticket: Ticket,
@@ -137,7 +137,7 @@ pub enum Effect {
     /// A decided batch changed the directory.
     DirectoryChanged,
     /// A decided batch moved borders: children begin, a sealed partition's state goes to its neighbour, one that was
-    /// taken in is to become durable (ordering.md 8).
+    /// taken in is to become durable (protocol.md 8).
     Moved {
         /// See [`Machine::forks`], [`Machine::seals`], [`Machine::joins`].
         mark: Mark,

@@ -455,7 +455,7 @@ fn all_are_asked_whatever_time_an_answer_takes() {
     }
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_a_replica_are_caught() {

@@ -1,4 +1,4 @@
-//! Verbs that move the borders between partitions: split and merge (ordering.md 8).
+//! Verbs that move the borders between partitions: split and merge (protocol.md 8).
 
 use bytes::Bytes;
 use coppice_client::wire::control::AdminError;

@@ -1,5 +1,5 @@
 //! Growing and shrinking, the part that decides: what an operator's verb means for this cluster, and what the leader of
-//! the directory does next to bring every change under way to its end (ordering.md 1.5, 8).
+//! the directory does next to bring every change under way to its end (protocol.md 1.5, 8).
 //!
 //! Pure: it looks at the directory's state and at what the nodes said of themselves, and returns steps. A step repeated
 //! or carried out late does no harm: each names the state that it was meant for. It does not know sockets or clocks.

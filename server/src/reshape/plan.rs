@@ -57,7 +57,7 @@ fn is_on_disk(state: &DirectoryState, view: &View, partition: PartitionId, absor
     state.change_of(partition).is_none() && beside.all(saved)
 }
 
-/// The next step of a move, if there is one to take now (ordering.md 1.5, 8).
+/// The next step of a move, if there is one to take now (protocol.md 1.5, 8).
 fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move, tried: bool) -> Option<Step> {
     let entry = state.map.entry(change.partition)?;
     let Led { leader, report } = view.led(change.partition).filter(|led| has_named(state, change.partition, led))?;
@@ -82,7 +82,7 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
         return None;
     }
     if voters == target && learners.is_empty() {
-        // Only now may those that were removed forget: a quorum of the new ones holds all of it (reliability.md PX19).
+        // Only now may those that were removed forget: a quorum of the new ones holds all of it (hazards.md PX19).
         let held = report.held_upto >= report.configured_at;
         return if held { decide(Reshape::Moved { change: id }) } else { None };
     }

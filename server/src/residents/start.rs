@@ -127,7 +127,7 @@ pub struct Start {
 
 /// The numbers of a replica's records begin above this, far above those of any replica of its group before it: what the
 /// log still owes that one must not be taken for an answer to this one, which would vote without a flush
-/// (reliability.md PX1).
+/// (hazards.md PX1).
 fn first_lsn(me: ReplicaId) -> Lsn {
     if crate::mutant!(lsns_begin_anew) {
         return Lsn(0);

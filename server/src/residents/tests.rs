@@ -363,7 +363,7 @@ fn the_checkpoints_of_a_replica_that_is_gone_are_stale() {
     assert_eq!(residents.stale(on_disk()), on_disk());
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_residents_are_caught() {

@@ -12,7 +12,7 @@ const USE_STEPS: u64 = 1_000;
 const USE_STEP_MAX: u64 = 1_024;
 
 /// Bounds of a session table. Sessions end by them, so they are replicated state themselves: they change by an entry of
-/// the log (ordering.md 6).
+/// the log (protocol.md 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionLimits {
     /// A session that ordered nothing for this many instances ends.

@@ -91,7 +91,7 @@ fn the_session_that_was_opened_last_is_not_the_first_to_go() {
     assert!([1_060, 1_070, 1_080].iter().all(|&instance| sessions.contains(session(instance))));
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_the_order_of_use_are_caught() {

@@ -4,7 +4,7 @@ use coppice_client::wire::SessionId;
 
 use super::Row;
 
-/// Takes back what one entry did to the table; apply in reverse order (ordering.md 2.3).
+/// Takes back what one entry did to the table; apply in reverse order (protocol.md 2.3).
 #[derive(Clone, Debug)]
 pub struct SessionUndo(pub(super) Taken);
 

@@ -1,5 +1,5 @@
 //! What follows from moved borders on one node: a sealed partition's state goes to its neighbour's replica beside it,
-//! and what was taken in is to become durable (ordering.md 8).
+//! and what was taken in is to become durable (protocol.md 8).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The autopilot at work (ordering.md 9): what this thread measures of the groups that it leads, twice a second, and
+//! The autopilot at work (protocol.md 9): what this thread measures of the groups that it leads, twice a second, and
 //! what their controllers make of it. The stage whose cost counts is this thread, which receives, orders, executes and
 //! answers, or all cores of the machine together, if these are busier: other nodes and clients may be on them as well.
 //! The log's device is the other one.
@@ -101,7 +101,7 @@ impl Pilot {
     }
 }
 
-/// The limits that `settings` leave: a value that was set stays, the others are chosen (experience.md 4).
+/// The limits that `settings` leave: a value that was set stays, the others are chosen (operations.md 3).
 fn limits(settings: &ClusterSettings) -> Limits {
     let (free, standard) = (Limits::default(), ClusterSettings::default());
     let bytes = |set: u64| (set as usize, set as usize);

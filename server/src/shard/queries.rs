@@ -1,4 +1,4 @@
-//! Queries over several partitions, as the shard drives them (ordering.md 4): the coordinator beside the directory's
+//! Queries over several partitions, as the shard drives them (protocol.md 4): the coordinator beside the directory's
 //! replica, letters between it and the partitions' leaders, and parts on their way to the clients that asked.
 //!
 //! The coordinator runs on the shard that owns the directory. Letters to a group of this shard are delivered at the end
@@ -268,7 +268,7 @@ impl Shard {
         if self.queries.coordinator.leading().is_none() || !self.read_decided_map() {
             return;
         }
-        // Before any query that is cut by the new map (reliability.md MV1).
+        // Before any query that is cut by the new map (hazards.md MV1).
         for change in self.decided_changes() {
             self.coordinate(Input::Change(change));
         }
@@ -292,7 +292,7 @@ impl Shard {
         self.shared.tell_control(ToControl::Call(Box::new(move |control| control.on_released(version))));
     }
 
-    /// Takes over the decided map, never one that is only executed (reliability.md MV13); `true` if it is newer.
+    /// Takes over the decided map, never one that is only executed (hazards.md MV13); `true` if it is newer.
     fn read_decided_map(&mut self) -> bool {
         let Some(group) = self.groups.get(&PartitionId::DIRECTORY) else { return false };
         let decided = group.replica.executor().decided_view();

@@ -1,4 +1,4 @@
-//! What a shard does while disks or memory are full: here, or on the other nodes of a partition (reliability.md ST10).
+//! What a shard does while disks or memory are full: here, or on the other nodes of a partition (hazards.md ST10).
 //!
 //! Memory at its limit counts as a disk at its reserve. A leader whose own memory is there refuses writes that grow,
 //! and hands over to a replica that has room. A replica that follows has nobody to refuse: where the others have room
@@ -44,7 +44,7 @@ impl Shard {
         if majority { LogRoom::Elsewhere } else { LogRoom::Nowhere }
     }
 
-    /// Whether a request is refused for want of disk or memory; deletes and reads go on (experience.md 4).
+    /// Whether a request is refused for want of disk or memory; deletes and reads go on (operations.md 3).
     pub(super) fn refuses_for_room(&self, id: PartitionId, request: &Request) -> bool {
         if request.is_logged() && self.log_is_stuck() {
             return true;

@@ -1,4 +1,4 @@
-//! Telling groups of lost nodes, and other nodes that this one lives: once for all groups, which may rest (ordering.md
+//! Telling groups of lost nodes, and other nodes that this one lives: once for all groups, which may rest (protocol.md
 //! 1.3).
 
 use coppice_client::wire::{NodeId, PartitionId};

@@ -202,7 +202,7 @@ fn a_power_cut_while_votes_are_carried_loses_none() {
     }
 }
 
-/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
+/// Runs this program's tests under each planted bug: at least one must fail (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {

@@ -129,7 +129,7 @@ fn a_power_cut_between_any_two_effects_loses_nothing_that_was_answered() {
     }
 }
 
-/// reliability.md ST1: every flush fails once, the next one would succeed.
+/// hazards.md ST1: every flush fails once, the next one would succeed.
 #[test]
 fn a_failed_flush_ends_the_log_and_is_not_believed_later() {
     for write in 0..20 {
@@ -172,7 +172,7 @@ fn a_vote_read_back_after_a_failed_flush_is_durable_from_then_on() {
     assert_eq!(model::of_replay(&read(&disk, identity).expect("reads")), model);
 }
 
-/// reliability.md ST10: the budget ends at each write, in the middle of a batch too, then returns.
+/// hazards.md ST10: the budget ends at each write, in the middle of a batch too, then returns.
 #[test]
 fn a_full_disk_stops_writes_and_room_brings_them_back() {
     let mut stuck = 0;
@@ -347,7 +347,7 @@ fn a_torn_header_below_all_that_is_needed_is_passed_over_and_one_that_is_needed_
     assert!(segments(engine.disk()) >= Some(oldest), "what was passed over is gone");
 }
 
-/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
+/// Runs this program's tests under each planted bug: at least one must fail (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {

@@ -82,7 +82,7 @@ fn state_of(written: &Written, disk: &SimDisk, from: usize) -> Result<usize, Log
     Ok(state.unwrap_or_else(|| panic!("made up: {}", model::difference(&written.states[from], &found))))
 }
 
-/// reliability.md ST2: each byte.
+/// hazards.md ST2: each byte.
 #[test]
 fn every_flipped_byte_is_cut_off_at_the_tail_or_refused_by_file_and_offset() {
     flip_every_byte(write(9, 2));
@@ -153,7 +153,7 @@ fn a_tail_torn_at_any_length_is_cut_and_the_rest_is_there() {
     }
 }
 
-/// reliability.md ST8: a flush that was answered kept old bytes. Those are zeros here, which look like an end.
+/// hazards.md ST8: a flush that was answered kept old bytes. Those are zeros here, which look like an end.
 #[test]
 fn a_lost_sector_below_the_last_mark_is_damage() {
     let written = write(9, 4);
@@ -236,7 +236,7 @@ fn a_write_may_end_and_a_record_begin_at_any_distance_from_a_boundary() {
     }
 }
 
-/// reliability.md ST8: intact, with the right lsn, but of another node's log at the same place.
+/// hazards.md ST8: intact, with the right lsn, but of another node's log at the same place.
 #[test]
 fn an_intact_write_of_another_log_is_refused() {
     let (own, other) = (votes(3, 7), votes(4, 9));
@@ -264,7 +264,7 @@ fn an_intact_write_of_another_log_is_refused() {
     assert_eq!(node, NodeId(4));
 }
 
-/// reliability.md ST8: a write that landed on the next boundary instead of its own.
+/// hazards.md ST8: a write that landed on the next boundary instead of its own.
 #[test]
 fn a_misplaced_write_is_refused() {
     let own = votes(3, 7);
@@ -283,7 +283,7 @@ fn a_misplaced_write_is_refused() {
     assert_eq!(damage.reason, BadPlace::Record(BadRecord::Missing));
 }
 
-/// reliability.md ST8: a whole file that is another one. A newest file that was not used yet, or whose first write was
+/// hazards.md ST8: a whole file that is another one. A newest file that was not used yet, or whose first write was
 /// torn, has no header; one whose header is whole was once passed over like these, with the votes that it held.
 #[test]
 fn a_file_that_is_another_one_is_refused() {
@@ -347,7 +347,7 @@ fn a_log_without_the_segments_of_the_last_start_is_refused() {
     assert!(matches!(refused, Err(LogError::Older { found: 2, known: 3 })), "{refused:?}");
 }
 
-/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
+/// Runs this program's tests under each planted bug: at least one must fail (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {

@@ -190,7 +190,7 @@ fn a_file_that_is_ready_to_be_written_again_says_nothing() {
     }
 }
 
-/// Runs this program's tests under each planted bug: at least one must fail (reliability.md 6).
+/// Runs this program's tests under each planted bug: at least one must fail (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {

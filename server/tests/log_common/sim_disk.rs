@@ -1,4 +1,4 @@
-//! A disk in memory that forgets what was not flushed, sector by sector and name by name (reliability.md 4).
+//! A disk in memory that forgets what was not flushed, sector by sector and name by name (hazards.md 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

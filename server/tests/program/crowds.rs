@@ -1,4 +1,4 @@
-//! Many clients that mean no good: slow senders, slow readers, noise (reliability.md 8). Bounded forms of what an
+//! Many clients that mean no good: slow senders, slow readers, noise (hazards.md 8). Bounded forms of what an
 //! attacker does with more machines; the node's memory stays under its limits, and others are served.
 
 use std::io::{ErrorKind, Read, Write};

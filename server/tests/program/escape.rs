@@ -1,4 +1,4 @@
-//! Replies behind a query when the directory has no majority: with `gate_escape` they leave (ordering.md 4.4).
+//! Replies behind a query when the directory has no majority: with `gate_escape` they leave (protocol.md 4.4).
 
 use std::time::{Duration, Instant};
 

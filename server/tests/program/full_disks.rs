@@ -1,5 +1,5 @@
 //! Disks that are full under running nodes: writes are refused or wait, reads go on, room brings everything back
-//! (reliability.md ST10).
+//! (hazards.md ST10).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Exhaustive searches of small worlds over the real cores: every order of every event within stated bounds
-//! (reliability.md 7, models). What is found here needs no luck; what lies beyond the bounds is the simulator's.
+//! (hazards.md 7, models). What is found here needs no luck; what lies beyond the bounds is the simulator's.
 //!
 //! | room | what |
 //! |---|---|

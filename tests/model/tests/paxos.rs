@@ -1,5 +1,5 @@
 //! The short form of the exhaustive search of one group: worlds of one instance; `coppice-sim model` searches more of
-//! them. And what it must find: planted bugs, and the voter that forgot what it promised (reliability.md 7).
+//! them. And what it must find: planted bugs, and the voter that forgot what it promised (hazards.md 7).
 
 use coppice_model::paxos::{Bounds, WORLDS_SMALL, worlds};
 use coppice_model::search::{Found, Limits, explore};

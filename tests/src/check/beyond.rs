@@ -1,4 +1,4 @@
-//! Checks beyond linearizability that need only a history and its dumps (reliability.md 3.6, B1 to B6). Each says pass,
+//! Checks beyond linearizability that need only a history and its dumps (hazards.md 3.6, B1 to B6). Each says pass,
 //! fail, or that there is nothing to check.
 
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ fn repeats(history: &History) -> Finding {
     }
 }
 
-/// B4: no position of a partition is below one answered before the operation was invoked (I17 of reliability.md 4).
+/// B4: no position of a partition is below one answered before the operation was invoked (I17 of hazards.md 4).
 fn positions(history: &History) -> Finding {
     let mut highest: BTreeMap<u32, ((u64, u32), u32)> = BTreeMap::new();
     // What was highest, per operation and position, when the operation was invoked.

@@ -15,7 +15,7 @@ use super::verdict::{Verdict, Violation};
 use super::write::{text, write};
 use super::{porcupine, tier0, tier1, tier1b, timeline};
 
-/// Exits (experience.md 3).
+/// Exits (operations.md 2).
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const UNKNOWN: u8 = 6;
@@ -76,7 +76,7 @@ enum Output {
 
 #[derive(Args)]
 struct HistoryArgs {
-    /// Histories and dumps of one run (reliability.md 3.1), in that order.
+    /// Histories and dumps of one run (hazards.md 3.1), in that order.
     #[arg(required = true)]
     files: Vec<String>,
     /// Which checks to make [default: 0 if there are logs, and 1]

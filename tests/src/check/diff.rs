@@ -1,4 +1,4 @@
-//! Checking the checkers (reliability.md 3.7): small random histories, legal ones and ones with a planted fault, with
+//! Checking the checkers (hazards.md 3.7): small random histories, legal ones and ones with a planted fault, with
 //! and without unanswered operations. Brute force judges; the tiers must agree with it.
 
 use std::fmt;

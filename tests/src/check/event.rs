@@ -1,7 +1,7 @@
-//! The events of a history file, one per JSON line (reliability.md 3.1). Knows the format's meaning, not its letters
+//! The events of a history file, one per JSON line (hazards.md 3.1). Knows the format's meaning, not its letters
 //! (`json.rs`, `read.rs`, `write.rs`) and not what a legal history is.
 //!
-//! Beyond the lines shown in reliability.md 3.1:
+//! Beyond the lines shown in hazards.md 3.1:
 //!
 //! - A log line of a `cmd` may carry `"low"`, the lowest unacknowledged number that came with it, `"s"`, its session
 //!   (partition, instance, index), and, when it did not count, `"why":"expired"`.
@@ -53,7 +53,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// A ticket (ordering.md 4): coordinator ballot and number. Prints as `~3.57`.
+/// A ticket (protocol.md 4): coordinator ballot and number. Prints as `~3.57`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     /// Round of the coordinator's ballot.
@@ -231,7 +231,7 @@ pub enum Entry<'a> {
     Other,
 }
 
-/// A map change carried by a ticket (ordering.md 8).
+/// A map change carried by a ticket (protocol.md 8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Change<'a> {

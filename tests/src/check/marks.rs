@@ -1,5 +1,5 @@
 //! Ladders and tokens: keys whose presence in any range says whether operations of one client, one after the other in
-//! several partitions, were seen in that order (reliability.md 3.6, B5 and B6). One client works on one mark; this
+//! several partitions, were seen in that order (hazards.md 3.6, B5 and B6). One client works on one mark; this
 //! tells it what to do next. Checks are in `beyond.rs`; how its keys are named, too: `..~L<id>.<step>`, `..~T<id>`,
 //! `..~U<id>`.
 

@@ -1,4 +1,4 @@
-//! Checkers of histories (reliability.md 3).
+//! Checkers of histories (hazards.md 3).
 pub mod beyond;
 pub mod brute;
 pub mod build;

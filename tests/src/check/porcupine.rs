@@ -1,4 +1,4 @@
-//! Histories for an independent judge (reliability.md 3.5): cut into islands, written as numbers, with the Go program
+//! Histories for an independent judge (hazards.md 3.5): cut into islands, written as numbers, with the Go program
 //! that judges them.
 
 use std::fs::{File, create_dir_all, write};

@@ -1,4 +1,4 @@
-//! What clients of a run write: a history file with one clock for all of them (reliability.md 2, 3.1).
+//! What clients of a run write: a history file with one clock for all of them (hazards.md 2, 3.1).
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

@@ -1,4 +1,4 @@
-//! `coppice-check security`: the expectations of reliability.md 8, each with the tests that hold it, or why nothing
+//! `coppice-check security`: the expectations of hazards.md 8, each with the tests that hold it, or why nothing
 //! does yet. The tests are those of the server's crate; cargo runs them.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -17,7 +17,7 @@ use super::round::{Ended, Limits, Setup, round};
 use crate::check::cli::Tier;
 use crate::variant::run_with;
 
-/// Exits (experience.md 3).
+/// Exits (operations.md 2).
 const FAILED: u8 = 1;
 const UNKNOWN: u8 = 6;
 
@@ -222,7 +222,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
     })
 }
 
-/// Clients of an island, unless told otherwise: its judge bears 5 to 8 (reliability.md 3.5).
+/// Clients of an island, unless told otherwise: its judge bears 5 to 8 (hazards.md 3.5).
 const CLIENTS_PER_ISLAND: u32 = 6;
 
 fn clients_of(islands: usize) -> u32 {
@@ -232,7 +232,7 @@ fn clients_of(islands: usize) -> u32 {
 /// Islands of a round for tier 2 among rounds without, if nobody said how many.
 const ISLANDS: usize = 10;
 
-/// One operation in so many is on islands then (reliability.md G1).
+/// One operation in so many is on islands then (hazards.md G1).
 const ISLAND_SHARE: u64 = 20;
 
 /// Islands of the next round: those that were asked for, or enough for the share that tier 2 is to judge. The first

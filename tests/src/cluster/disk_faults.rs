@@ -1,4 +1,4 @@
-//! Faults of one node's disk: slow, full, failing, without power, lost (reliability.md 5).
+//! Faults of one node's disk: slow, full, failing, without power, lost (hazards.md 5).
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -77,7 +77,7 @@ impl Nemesis<'_> {
     }
 
     /// One flush of the log fails; the next one would not. What it said is not to be believed any more: the node ends
-    /// (reliability.md ST1).
+    /// (hazards.md ST1).
     pub(super) fn flush(&mut self) -> Result<(), Broken> {
         let node = self.random.below(self.nodes.count());
         let Some(pid) = self.nodes.pid(node) else { return Ok(()) };
@@ -124,7 +124,7 @@ impl Nemesis<'_> {
         self.back(&[node])
     }
 
-    /// The log finds no room for a while: nothing is lost, the node waits and goes on (reliability.md ST10).
+    /// The log finds no room for a while: nothing is lost, the node waits and goes on (hazards.md ST10).
     pub(super) fn full_disk(&mut self) -> Result<(), Broken> {
         let node = self.random.below(self.nodes.count());
         let Some(pid) = self.nodes.pid(node) else { return Ok(()) };
@@ -158,7 +158,7 @@ impl Nemesis<'_> {
     }
 
     /// A bit of an older segment of the log is turned over: what stands behind it proves that it was whole. The node
-    /// refuses to start, or the bit meant nothing (reliability.md ST2).
+    /// refuses to start, or the bit meant nothing (hazards.md ST2).
     pub(super) fn rot(&mut self) -> Result<(), Broken> {
         let node = self.random.below(self.nodes.count());
         self.note("rot", &names(&[node]))?;

@@ -1,5 +1,5 @@
 //! What the clients of a run ask for: drawn from a seed. Every written value is unique and names its write
-//! (reliability.md 2, E1). It refuses to know who answers.
+//! (hazards.md 2, E1). It refuses to know who answers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
 //! What the nodes' logs hold, once the nodes are down: every decided batch from the first instance on, run through the
-//! machine again for its verdict on each command (reliability.md 2, E5), in the words of the checkers.
+//! machine again for its verdict on each command (hazards.md 2, E5), in the words of the checkers.
 //!
 //! All replicas' logs are read and compared; one line per entry is written. It refuses to know what clients were told.
 

@@ -97,7 +97,7 @@ impl Shot {
         }
     }
 
-    /// Whether the node must end: what a failed write or flush of the log was about is unknown (reliability.md ST1).
+    /// Whether the node must end: what a failed write or flush of the log was about is unknown (hazards.md ST1).
     pub fn ends(&self) -> bool {
         let of_log = ["log.", "open.", "segment.", "reuse.", "trim."];
         match self.action {

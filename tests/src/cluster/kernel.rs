@@ -1,5 +1,5 @@
 //! Nodes as hosts of a network of their own, for root: each in a network namespace, one more that forwards between
-//! them, and a rule in it for every pair of addresses that shall not hear each other (reliability.md 5). Packets are
+//! them, and a rule in it for every pair of addresses that shall not hear each other (hazards.md 5). Packets are
 //! lost by the kernel; the nodes' own TCP finds out.
 //!
 //! Everything has the number of this process in its name. It is taken down at the end; what a process left that was

@@ -95,7 +95,7 @@ fn obstacle(kind: Kind, own_processes: bool, root: bool, failpoints: bool) -> Op
     }
 }
 
-/// What reliability.md 5 names, and no fault of these kinds makes: each is told as skipped.
+/// What hazards.md 5 names, and no fault of these kinds makes: each is told as skipped.
 pub fn unmade(kinds: &[Kind], nodes: u32, root: bool) -> Vec<(Kind, &'static str)> {
     let all = [
         (Kind::Cut, "no copies of packets, no limits of bandwidth"),

@@ -1,4 +1,4 @@
-//! Every kind of cut against every kind of operation (reliability.md 9, G11): how many cuts each of them met, how long
+//! Every kind of cut against every kind of operation (hazards.md 9, G11): how many cuts each of them met, how long
 //! operations waited while the cut lasted, and how long after it was healed until answers came as often as ever.
 
 use std::collections::BTreeMap;

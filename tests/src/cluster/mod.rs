@@ -1,5 +1,5 @@
 //! `coppice-check cluster`: real processes under load and faults, and an exact judgement of everything that their
-//! clients were told (reliability.md 5).
+//! clients were told (hazards.md 5).
 //!
 //! A run is a number of rounds. Each has a cluster of its own: clients ask through the client library and write the
 //! history down, faults are made and healed, the whole map is read, the nodes end, their logs are read back, and the

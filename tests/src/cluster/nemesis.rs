@@ -1,4 +1,4 @@
-//! Faults on real processes, drawn from a seed, one after the other: made, held for a while, healed (reliability.md 5).
+//! Faults on real processes, drawn from a seed, one after the other: made, held for a while, healed (hazards.md 5).
 //! Every fault is written into the history. Changes of the map are made beside them by `shape.rs`.
 
 use std::io;
@@ -18,7 +18,7 @@ use super::workload::Workload;
 use crate::check::random::Random;
 
 /// A killed leader of everything is down for so long: the others have to serve without it, for which the goal is a
-/// second (reliability.md G17).
+/// second (hazards.md G17).
 const DOWN: Duration = Duration::from_millis(1_500);
 
 /// Of 1,000 pauses, so many last longer than any timeout: up to a minute, but no longer than the round.

@@ -1,6 +1,6 @@
 //! Power loss on a real file system, for root: each node's data lies on an ext4 of its own in a file. The file system
 //! is shut down as a power cut would leave it: what was not flushed is gone, entries of directories that were not
-//! flushed too, and what was flushed stays (reliability.md 5).
+//! flushed too, and what was flushed stays (hazards.md 5).
 
 use std::io;
 use std::path::PathBuf;

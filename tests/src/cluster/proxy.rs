@@ -1,5 +1,5 @@
 //! Links that can be cut, from one side or both, without privileges: a proxy forwards bytes and closes nothing while it
-//! holds them (reliability.md 5). It knows nothing of what it forwards.
+//! holds them (hazards.md 5). It knows nothing of what it forwards.
 //!
 //! A node tells each other node what it has to say over a connection of its own, so one proxy per directed pair makes
 //! every shape of cut.

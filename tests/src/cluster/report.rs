@@ -100,13 +100,13 @@ impl Report {
         self.kept = ended.kept;
     }
 
-    /// What is wrong with the matrix, if it was asked for, is wrong with the run (reliability.md G11).
+    /// What is wrong with the matrix, if it was asked for, is wrong with the run (hazards.md G11).
     pub fn judge_matrix(&mut self, wanted: Option<u64>) {
         self.with_matrix = wanted.is_some();
         self.late = wanted.map(|wanted| self.matrix.complaints(wanted, 2 * TIMEOUT)).unwrap_or_default();
     }
 
-    /// So is a leader's death that stops service for too long (reliability.md G17).
+    /// So is a leader's death that stops service for too long (hazards.md G17).
     pub fn judge_takeovers(&mut self) {
         let Some([_, _, p99, _]) = self.takeovers() else { return };
         if p99 > milliseconds(GAP_P99_MAX.as_nanos() as u64) {

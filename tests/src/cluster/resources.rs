@@ -1,5 +1,5 @@
 //! What each node holds, looked at from outside while a round goes on: resident memory, descriptors, bytes on disk
-//! (reliability.md 3.6, B8). It knows processes and directories by number and name alone.
+//! (hazards.md 3.6, B8). It knows processes and directories by number and name alone.
 
 use std::fmt;
 use std::fs;

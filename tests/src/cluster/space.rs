@@ -19,7 +19,7 @@ pub struct Space {
 /// Fewer keys per region make no borders worth crossing.
 const KEYS_PER_REGION_MIN: usize = 4;
 
-/// Keys of an island: as many as an independent judge can bear (reliability.md 3.5).
+/// Keys of an island: as many as an independent judge can bear (hazards.md 3.5).
 const KEYS_PER_ISLAND: (usize, usize) = (8, 16);
 
 impl Space {

@@ -1,5 +1,5 @@
 //! Clients of a run: each asks, one call after the other, through the client library, and writes down when it asked
-//! and what it was told. A write without an answer is repeated under its number until it is answered (reliability.md 2,
+//! and what it was told. A write without an answer is repeated under its number until it is answered (hazards.md 2,
 //! E4); some are given up and stay unknown.
 
 use std::io;
@@ -21,7 +21,7 @@ use crate::words::{position, text};
 /// Pause before a write without an answer is repeated.
 const REPEAT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls on one island: more are beyond the independent judge (reliability.md 3.5).
+/// Calls on one island: more are beyond the independent judge (hazards.md 3.5).
 pub const ISLAND_CALLS_MAX: u64 = 5_000;
 
 /// Of 1,000 writes without an answer, so many are given up at once.

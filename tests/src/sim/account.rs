@@ -176,7 +176,7 @@ impl Account {
         events.push(Event::Return(Return { id, at: returned, status, output, positions, ticket }));
     }
 
-    /// Checks the run: exactly by the logs, then by the answers alone, then what goes beyond (reliability.md 3).
+    /// Checks the run: exactly by the logs, then by the answers alone, then what goes beyond (hazards.md 3).
     pub fn judge(&self, oracle: &Oracle, judged: Judged) -> Result<(), (&'static str, String)> {
         oracle.same_pairs()?;
         let events = self.events(oracle);

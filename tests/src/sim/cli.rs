@@ -19,7 +19,7 @@ use crate::check::event::Event;
 use crate::check::write::write;
 use coppice_model::cli as model;
 
-/// Whole clusters of the real pure code, in one thread from one seed (reliability.md 4).
+/// Whole clusters of the real pure code, in one thread from one seed (hazards.md 4).
 #[derive(Debug, Parser)]
 #[command(name = "coppice-sim", version)]
 struct Args {

@@ -413,7 +413,7 @@ impl World {
                 End::Refused
             }
             Err(error) => match (error.resume_token().copied(), waiting.command.clone()) {
-                // Repeated under its number until it is known (reliability.md E4).
+                // Repeated under its number until it is known (hazards.md E4).
                 (Some(resume), Some(command)) if self.clients[client].random.below(4) > 0 => {
                     let request = Request::Resume(command, resume);
                     let each = &mut self.clients[client];

@@ -1,5 +1,5 @@
 //! Copies of data directories: a node is stopped and its disk copied, it goes on, is stopped, and the copy takes the
-//! place of its disk (reliability.md PX12). Who may speak is the server's own to say ([`Vetting`], [`Witnesses`], the
+//! place of its disk (hazards.md PX12). Who may speak is the server's own to say ([`Vetting`], [`Witnesses`], the
 //! lives in the log's header). Links between nodes, which carry that, stand here for connections; they exist in runs
 //! with such a fault only.
 //!

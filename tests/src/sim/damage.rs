@@ -1,5 +1,5 @@
 //! Frames between nodes of which bytes change on the way, or which end early: they are encoded and decoded as the
-//! server does it, and must be refused (reliability.md 4, bytes).
+//! server does it, and must be refused (hazards.md 4, bytes).
 
 use bytes::Bytes;
 use coppice_client::wire::frame::FrameDecoder;

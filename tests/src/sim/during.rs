@@ -1,4 +1,4 @@
-//! While a cut lasts that leaves a majority everybody is served: nobody waits for its end (reliability.md 1,
+//! While a cut lasts that leaves a majority everybody is served: nobody waits for its end (hazards.md 1,
 //! availability). Three nodes, so that the two on one side of a cut are the only majority there is.
 
 use std::path::PathBuf;

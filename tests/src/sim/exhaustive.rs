@@ -1,4 +1,4 @@
-//! One fault at every place of a small run (reliability.md G8, G9, G10): a crash between every two effects of every
+//! One fault at every place of a small run (hazards.md G8, G9, G10): a crash between every two effects of every
 //! node, power loss included, alone, with another one in its recovery, with one of another node; an error, a full disk
 //! or a slow flush at every I/O; one flipped byte at every offset of the logs and checkpoints that the run leaves.
 
@@ -88,7 +88,7 @@ fn small(operations: u32) -> Plan {
     (network.delay_min, network.delay_mean) = (MS, MS / 4);
     (plan.disk.flush_min, plan.disk.flush_max, plan.disk.power) = (MS / 2, MS, true);
     plan.disk.snapshot_max = 5 * MS;
-    // A split on the way, so that its places are among them (reliability.md G10).
+    // A split on the way, so that its places are among them (hazards.md G10).
     plan.faults.push(Fault { at: 20 * MS, kind: Kind::Split { key: 6, again: None } });
     plan
 }

@@ -12,7 +12,7 @@ use super::plan::Nanos;
 
 /// What is known of one group.
 pub struct Group {
-    /// Executes what is decided, without speculation, from the first instance on (reliability.md G16).
+    /// Executes what is decided, without speculation, from the first instance on (hazards.md G16).
     pub machine: Machine,
     /// The keys that it begins with, and the last ticket.
     pub born: Born,

@@ -1,5 +1,5 @@
 //! What the decided logs come to by a model of its own: plain maps and bounds, and where each command took effect. The
-//! server's machine executes the same logs beside it, for the oracle; both must agree (I13 to I16 of reliability.md 4).
+//! server's machine executes the same logs beside it, for the oracle; both must agree (I13 to I16 of hazards.md 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 

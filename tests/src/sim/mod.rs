@@ -1,4 +1,4 @@
-//! The deterministic simulator: whole clusters of the real pure code in one thread, from one seed (reliability.md 4).
+//! The deterministic simulator: whole clusters of the real pure code in one thread, from one seed (hazards.md 4).
 //!
 //! What is real: replicas (Paxos, executor, sessions, gate), the directory and its changes, the coordinator, what
 //! decides which replicas a node has, client sessions, the wire protocol, the log with its recovery, the snapshot

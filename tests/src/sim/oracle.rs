@@ -1,5 +1,5 @@
 //! What the simulator itself knows: every vote that ever became durable, every decision, the state after each instance.
-//! Replicas are held against it after every step (reliability.md 4, the table of invariants).
+//! Replicas are held against it after every step (hazards.md 4, the table of invariants).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use super::plan::{MS, Nanos};
 use super::wide::round_trip;
 use super::world::World;
 
-/// Every operation ends so long after everything works again (reliability.md 4, liveness): 20 election timeouts, twice
+/// Every operation ends so long after everything works again (hazards.md 4, liveness): 20 election timeouts, twice
 /// the time of a ticket, and the client's longest patience with a node that died without a word.
 const LIVENESS_TIMEOUTS: u32 = 20;
 /// See [`LIVENESS_TIMEOUTS`].

@@ -1,4 +1,4 @@
-//! What a seed draws (reliability.md 4, the table of draws). Shape, workload and each kind of fault have a generator of
+//! What a seed draws (hazards.md 4, the table of draws). Shape, workload and each kind of fault have a generator of
 //! their own, so that taking one fault out leaves the rest as it was.
 
 use std::time::Duration;
@@ -110,7 +110,7 @@ pub struct Plan {
     #[serde(default = "place_timeout_usual")]
     pub place_timeout: Nanos,
     /// A client discards the result of a query that is completed so long after it asked, and tickets free themselves
-    /// after twice that (ordering.md 4.4); 0: never.
+    /// after twice that (protocol.md 4.4); 0: never.
     #[serde(default)]
     pub query_deadline: Nanos,
     /// The network.
@@ -135,9 +135,9 @@ pub struct Judged {
     /// The audit: all nodes run, replicas become equal, and the history is checked. Else the run ends with the liveness
     /// phase.
     pub audit: bool,
-    /// By the logs, exactly (reliability.md 3.2).
+    /// By the logs, exactly (hazards.md 3.2).
     pub tier0: bool,
-    /// By the answers alone (reliability.md 3.3).
+    /// By the answers alone (hazards.md 3.3).
     pub tier1: bool,
 }
 

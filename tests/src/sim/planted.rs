@@ -8,7 +8,7 @@ use crate::hazards::{HAZARDS, NOT_APPLICABLE, OTHERS};
 use crate::tidy::directed_test;
 use crate::variant::{manifest, run_with};
 
-/// A planted bug that seeds of the simulator must catch (reliability.md 6).
+/// A planted bug that seeds of the simulator must catch (hazards.md 6).
 #[derive(Clone, Copy, Debug)]
 pub struct Planted {
     /// Its name.

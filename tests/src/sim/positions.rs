@@ -1,4 +1,4 @@
-//! How far answers have seen each partition: no read that is asked later sees less (I17 of reliability.md 4).
+//! How far answers have seen each partition: no read that is asked later sees less (I17 of hazards.md 4).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Queries over several partitions (ordering.md 4), as `shard::queries` drives them: the coordinator beside the
+//! Queries over several partitions (protocol.md 4), as `shard::queries` drives them: the coordinator beside the
 //! directory's leader, letters between it and the partitions' leaders, and parts on their way to the clients that
 //! asked.
 
@@ -198,7 +198,7 @@ impl World {
             return;
         }
         let life = self.nodes[node].life;
-        // Before any query that is cut by the new map (reliability.md MV1).
+        // Before any query that is cut by the new map (hazards.md MV1).
         for change in self.decided_changes(node) {
             self.coordinate(node, Input::Change(change));
         }
@@ -217,7 +217,7 @@ impl World {
         borders::changes(&state, &each.desk.released)
     }
 
-    /// Takes over the decided map, never one that is only executed (reliability.md MV13); `true` if it is newer.
+    /// Takes over the decided map, never one that is only executed (hazards.md MV13); `true` if it is newer.
     fn read_decided_map(&mut self, node: usize) -> bool {
         let each = &mut self.nodes[node];
         let host = each.hosts.get(&PartitionId::DIRECTORY);

@@ -1,4 +1,4 @@
-//! Rare conditions by name, and how often a sweep met them (reliability.md E9, G24): a schedule that is never drawn
+//! Rare conditions by name, and how often a sweep met them (hazards.md E9, G24): a schedule that is never drawn
 //! finds nothing.
 
 use coppice_server::replica::Effect;

@@ -1,4 +1,4 @@
-//! `coppice-sim scripts`: schedules A to F of reliability.md 6, and the files of runs of the past; each ends well, and
+//! `coppice-sim scripts`: schedules A to F of hazards.md 6, and the files of runs of the past; each ends well, and
 //! does not with each of its planted bugs. A planted bug is on for a whole process, so each gets one of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! The cluster's settings: each node hears of them at a time of its own (ordering.md 6, experience.md 4).
+//! The cluster's settings: each node hears of them at a time of its own (protocol.md 6, operations.md 3).
 
 use coppice_client::wire::PartitionId;
 use coppice_ordering::autopilot::Tuning;

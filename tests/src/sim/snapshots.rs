@@ -1,5 +1,5 @@
 //! Snapshots: written now and then, and fetched by a replica that is too far behind, that joins, or whose own state is
-//! gone (ordering.md 1.6).
+//! gone (protocol.md 1.6).
 
 use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};

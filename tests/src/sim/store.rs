@@ -108,7 +108,7 @@ pub enum Written {
     Durable(Vec<Append>),
     /// The disk is full: the same again later.
     Full,
-    /// The process must stop (reliability.md ST1).
+    /// The process must stop (hazards.md ST1).
     Failed,
 }
 

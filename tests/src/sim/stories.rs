@@ -27,7 +27,7 @@ pub(super) fn rot_log(plan: &Plan, latest: Nanos, random: &mut Random) -> Option
 }
 
 /// The directory's leader executes a change of the map that it cannot decide, while everybody else hears it; or another
-/// group's leader does so with whatever comes (reliability.md SP1, MV13).
+/// group's leader does so with whatever comes (hazards.md SP1, MV13).
 pub(super) fn sever(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     let group = if random.below(2) == 0 { 0 } else { random.below(plan.partitions as usize + 1) as u32 };
     let (who, one_way) = (Target::Leader(group), random.below(4) == 0);
@@ -70,7 +70,7 @@ pub(super) fn trap(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
 }
 
 /// What a leader proposes at its end comes late to one replica, which has heard by then, from that node, what was
-/// decided in its place (ordering.md 1.1).
+/// decided in its place (protocol.md 1.1).
 pub(super) fn belated(plan: &Plan, at: Nanos, random: &mut Random) -> Option<Fault> {
     let length = 6 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
     let kind = Kind::Trap { moment: Moment::Proposes, crash: true, length };
@@ -82,7 +82,7 @@ fn split(key: u32) -> Kind {
 }
 
 /// A partition is cut, and the parts are united again; meanwhile clients that asked for something on either side wait
-/// for the answer (reliability.md SE8, MV5).
+/// for the answer (hazards.md SE8, MV5).
 pub(super) fn there_and_back(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     let key = random.below(plan.keys as usize) as u32;
     let back = at + (100 + random.below(1_500) as Nanos) * MS;
@@ -100,7 +100,7 @@ pub(super) fn there_and_back(plan: &Plan, at: Nanos, random: &mut Random) -> Vec
 }
 
 /// Tickets hang between two partitions, while clients of the one where they are placed repeat what waits there, and ask
-/// in the other one (reliability.md TK1, TK3, TK8, TK11).
+/// in the other one (hazards.md TK1, TK3, TK8, TK11).
 pub(super) fn hold(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     let group = 1 + random.below(plan.partitions as usize) as u32;
     let usual = plan.place_timeout * [1, 1, 1, 3][random.below(4)];
@@ -121,7 +121,7 @@ pub(super) fn wipe(plan: &Plan, latest: Nanos, random: &mut Random) -> Option<Fa
 }
 
 /// A leader is cut off from the other nodes, not from the clients, and stands still until another one has taken its
-/// place: when it wakes, what clients asked meanwhile is the first that it sees (reliability.md RD1, RD6).
+/// place: when it wakes, what clients asked meanwhile is the first that it sees (hazards.md RD1, RD6).
 pub(super) fn isolate(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
     let who = Target::Leader(random.below(plan.partitions as usize + 1) as u32);
     let length = 4 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
@@ -129,7 +129,7 @@ pub(super) fn isolate(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2]
     [Fault { at, kind: cut }, Fault { at: at + MS, kind: Kind::Pause { who, length } }]
 }
 
-/// A border or a place moves, and who leads there is lost on the way (reliability.md MV5 to MV12).
+/// A border or a place moves, and who leads there is lost on the way (hazards.md MV5 to MV12).
 pub(super) fn upset(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
     let number = 10 + random.below(3);
     let kind = change(plan, number, random);
@@ -148,7 +148,7 @@ pub(super) fn upset(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
 }
 
 /// Where tickets free themselves: now and then the directory loses its majority, for longer than that takes. Who leads
-/// it ends, and then whoever takes its place and has sent the first tickets of its own (ordering.md 4.4).
+/// it ends, and then whoever takes its place and has sent the first tickets of its own (protocol.md 4.4).
 pub(super) fn leaderless(plan: &Plan) -> Vec<Fault> {
     let mut random = random(plan.seed, Purpose::Escape, 1);
     let mut faults = Vec::new();

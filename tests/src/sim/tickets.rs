@@ -1,6 +1,6 @@
 //! What the simulator itself knows of tickets: who was sent which, which queries they carry, where they counted, what
 //! was released. Coordinators are held against it whenever they say something, replicas whenever they answer (the
-//! invariants I9 to I12 of reliability.md 4).
+//! invariants I9 to I12 of hazards.md 4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ impl Tickets {
     }
 
     /// Whether no client takes the result of any ticket of a partition up to this one that is not released, by its own
-    /// clock, which is true (ordering.md 4.4).
+    /// clock, which is true (protocol.md 4.4).
     fn are_free(&self, partition: PartitionId, ticket: Option<Ticket>, (now, deadline): (Nanos, Nanos)) -> bool {
         let (released, Some(ticket)) = (self.released(partition), ticket) else { return true };
         let upto = self.issued.range(..=ticket).rev().take_while(|(at, _)| Some(**at) > released);

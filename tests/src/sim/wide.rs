@@ -1,4 +1,4 @@
-//! The far ends of what is drawn (reliability.md 4): in one seed of three half of these, since a run there takes many
+//! The far ends of what is drawn (hazards.md 4): in one seed of three half of these, since a run there takes many
 //! times as long as another one.
 
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Complaints, Source, code, is_rust};
 
-/// Failpoints that there are at least (reliability.md 2, E10).
+/// Failpoints that there are at least (hazards.md 2, E10).
 pub const FAILPOINTS_MIN: usize = 40;
 
 /// The file that lists them.

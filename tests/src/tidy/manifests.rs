@@ -1,4 +1,4 @@
-//! Rules on manifests: who may import whom (architecture.md), what may come from outside (experience.md 9), how many.
+//! Rules on manifests: who may import whom, what may come from outside, how many.
 
 use super::{Complaints, Source};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Without a worker: first contact with a cluster, and bulk loads (architecture.md: `Load`).
+//! Without a worker: first contact with a cluster, and bulk loads.
 
 use super::super::Nanos;
 use super::super::clock::{Clock, runtime};

@@ -103,7 +103,7 @@ impl Driver {
                         Input::Disconnected { connection, trouble }
                     }
                 };
-                // Read once the frame is here, never before (ordering.md 4.4).
+                // Read once the frame is here, never before (protocol.md 4.4).
                 session.step(Time(clock.now()), input, effects);
             });
             open

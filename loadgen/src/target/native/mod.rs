@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// Packs of one partition under way when every command goes alone: the server takes 1024 requests of a connection
-/// (experience.md 4), and four partitions share one.
+/// (operations.md 3), and four partitions share one.
 pub const WINDOW_UNPACKED: usize = 256;
 
 /// How a worker talks to the cluster.

@@ -1,4 +1,4 @@
-//! What a recorded run remembers of each request until it can be written (reliability.md 3.1). A write's line needs the
+//! What a recorded run remembers of each request until it can be written (hazards.md 3.1). A write's line needs the
 //! number that the session gave it, which it gets when it is packed: after its submission, before its first byte
 //! leaves.
 

@@ -1,4 +1,4 @@
-//! A store that speaks RESP: Redis, or our own door (experience.md 8). Pipelined over a few connections of one thread.
+//! A store that speaks RESP: Redis, or our own door. Pipelined over a few connections of one thread.
 
 pub mod codec;
 
@@ -294,7 +294,7 @@ impl Connection {
     }
 }
 
-/// Our own door's words (experience.md 8); any other error is a sure one.
+/// Our own door's words; any other error is a sure one.
 fn end_of(text: &str, error: &mut Option<String>) -> End {
     // Servers quote what they were sent: keys are bytes, not text.
     error.get_or_insert_with(|| text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect());

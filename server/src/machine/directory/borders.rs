@@ -1,5 +1,5 @@
 //! What the coordinator needs to know of the directory: the partitions, and the changes of borders that are to be
-//! placed in them (ordering.md 8).
+//! placed in them (protocol.md 8).
 
 use std::collections::BTreeSet;
 

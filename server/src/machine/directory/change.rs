@@ -1,4 +1,4 @@
-//! Changes of the cluster's shape as the directory remembers them, and the rules by which it takes them (ordering.md
+//! Changes of the cluster's shape as the directory remembers them, and the rules by which it takes them (protocol.md
 //! 1.5, 8).
 //!
 //! Pure. A change stands in the state from its decision to its end, so whoever leads the directory next goes on with
@@ -39,7 +39,7 @@ pub struct Absorbed {
     pub version: MapVersion,
 }
 
-/// A group gets other replicas: they join as learners, then one configuration replaces the voters (ordering.md 1.5).
+/// A group gets other replicas: they join as learners, then one configuration replaces the voters (protocol.md 1.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// Which group.
@@ -289,7 +289,7 @@ impl DirectoryState {
             self.map.version.0 += 1;
             return DirectoryReply::Registered(row.id);
         }
-        // Never the old number: an empty disk does not vote as what it replaces (ordering.md 1.5, reliability.md PX11).
+        // Never the old number: an empty disk does not vote as what it replaces (protocol.md 1.5, hazards.md PX11).
         let id = NodeId(self.map.nodes.last().map_or(0, |node| node.id.0) + 1);
         let state = NodeState::Joining;
         if let Some(old) = replaces {
@@ -394,7 +394,7 @@ impl DirectoryState {
         let mut add = Vec::new();
         let mut joining = Vec::new();
         for node in new {
-            // Never one that the group had before: an old voter's promises are not the new one's (ordering.md 1.5).
+            // Never one that the group had before: an old voter's promises are not the new one's (protocol.md 1.5).
             *used += 1;
             add.push(ReplicaId(*used));
             joining.push(ReplicaInfo { replica: ReplicaId(*used), node, role: Role::Learner });

@@ -1,4 +1,4 @@
-//! The directory's state machine: the map, the nodes, the cluster's settings and users (ordering.md, group 0).
+//! The directory's state machine: the map, the nodes, the cluster's settings and users (protocol.md, group 0).
 //!
 //! Pure. Every command is idempotent, so that one sent twice over a change of leader does no harm.
 

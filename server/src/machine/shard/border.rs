@@ -1,4 +1,4 @@
-//! Moving borders: what splits and merges do to a partition's state, and how they are taken back (ordering.md 8, 2.3).
+//! Moving borders: what splits and merges do to a partition's state, and how they are taken back (protocol.md 8, 2.3).
 //!
 //! A split cuts the tree in O(log n) and the upper part becomes the child's; a merge seals one partition, then joins
 //! its tree to the neighbour's: no pair is copied. Commands after a cut cannot touch the upper part, so taking the cut

@@ -22,7 +22,7 @@ pub(super) fn repeat(
         Known::New => return false,
         // Two copies in the pipe at once: when the second was proposed, the first was not in the table (SE1).
         Known::Answered { instance, .. } if crate::mutant!(dedupe_at_propose) && now.0 - instance < 16 => return false,
-        // Never computed again: the state has moved on since (reliability.md SE7).
+        // Never computed again: the state has moved on since (hazards.md SE7).
         Known::Answered { .. } if crate::mutant!(repeat_recomputed) => return false,
         Known::Answered { result, .. } if result.len() > room => reply.refused(CommandRefusal::Later),
         Known::Answered { partition, instance, index, result } => {

@@ -236,7 +236,7 @@ impl Shard {
             if ready.is_none() && number <= known && repeat(&mut repeats, number, instance, room, &mut reply) {
                 continue;
             }
-            // Checked here, where the log has decided the order, not where the command was routed (ordering.md 8).
+            // Checked here, where the log has decided the order, not where the command was routed (protocol.md 8).
             if !self.owns(&command) {
                 reply.refused(refusal);
                 if !crate::mutant!(refusal_stored) {

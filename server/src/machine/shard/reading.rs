@@ -21,7 +21,7 @@ pub struct Values {
 impl Shard {
     /// The values of the first of `keys`, as many as `bytes_max` allows, and of how many keys that leaves out; `None`
     /// if a key lies outside the partition, or it is sealed: checked in the state that is read, whenever the read was
-    /// positioned (reliability.md MV3).
+    /// positioned (hazards.md MV3).
     pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, bytes_max: usize) -> Option<Values> {
         let keys: Vec<&[u8]> = keys.collect();
         let own = !self.is_closed() && keys.iter().all(|key| self.range.contains(key));

@@ -242,7 +242,7 @@ fn a_gap_is_filled_although_there_is_no_room_above_it() {
     assert_eq!(executor.decided(), Instance(4));
 }
 
-/// What the status calls `undo_bytes` (reliability.md E7).
+/// What the status calls `undo_bytes` (hazards.md E7).
 #[test]
 fn undo_is_counted_while_nothing_is_decided_and_then_gone() {
     let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
@@ -275,7 +275,7 @@ fn a_split_is_applied_once() {
     assert_eq!((log.keys(), log.shard.range().clone()), once);
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_splits_are_caught() {

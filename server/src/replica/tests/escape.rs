@@ -1,4 +1,4 @@
-//! Answers behind a ticket that nobody releases: the directory has no majority (ordering.md 4.4).
+//! Answers behind a ticket that nobody releases: the directory has no majority (protocol.md 4.4).
 
 use coppice_btree::Tree;
 

@@ -1,4 +1,4 @@
-//! What tickets hold, and who tells of them (ordering.md 3, 4).
+//! What tickets hold, and who tells of them (protocol.md 3, 4).
 
 use std::time::Duration;
 

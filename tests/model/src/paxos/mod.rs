@@ -1,5 +1,5 @@
 //! An exhaustive search of one group: every order of every event within the bounds, over the real Paxos core
-//! (reliability.md 7, models). Judged by its end alone: no two values are decided at one instance, nobody takes
+//! (hazards.md 7, models). Judged by its end alone: no two values are decided at one instance, nobody takes
 //! anything else for decided, and what was decided once stays so whatever happens to the replicas.
 //!
 //! The network is the set of all messages ever said: each may arrive at any time, in any order, again and again, or
@@ -63,7 +63,7 @@ pub enum Disks {
     /// What was flushed, and any beginning of what was not.
     Kept,
     /// Nothing: the replica takes no part any more. Whoever comes in its place has another id, and is no member here
-    /// (ordering.md 1.5).
+    /// (protocol.md 1.5).
     Lost,
     /// That, or nothing, and the replica comes back under its old id: this must be found.
     Forgotten,

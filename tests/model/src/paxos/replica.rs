@@ -178,7 +178,7 @@ impl Replica {
     }
 
     /// It has heard of no leader for long, a peer neither, and it stands for election. The pre-vote always passes: it
-    /// is no part of the proof (ordering.md 1.1).
+    /// is no part of the proof (protocol.md 1.1).
     pub fn campaign(&mut self, peer: &Replica, out: &mut Vec<Letter>) {
         let mut attempt = None;
         // A leader or candidate gives up first.
@@ -224,7 +224,7 @@ impl Replica {
         *self = Replica { durable, gone: true, ..Replica::new(self.id, group) };
     }
 
-    /// The disk is lost, and the replica comes back as if it were new, under its old id: what ordering.md 1.5 forbids.
+    /// The disk is lost, and the replica comes back as if it were new, under its old id: what protocol.md 1.5 forbids.
     pub fn forget(&mut self, group: u32, out: &mut Vec<Letter>) {
         self.durable.clear();
         self.written.clear();

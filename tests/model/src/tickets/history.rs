@@ -1,5 +1,5 @@
 //! What clients saw, and whether one order explains it: a cycle of log edges and real-time edges is a violation
-//! (ordering.md 5).
+//! (protocol.md 5).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -120,7 +120,7 @@ impl History {
         cut.filter(|(from, to)| from < to).collect()
     }
 
-    /// The parts of a completed query tile its range: nothing twice, nothing missing (reliability.md I13).
+    /// The parts of a completed query tile its range: nothing twice, nothing missing (hazards.md I13).
     pub fn tiles(&self, op: Op) -> Result<(), String> {
         let parts = &self.ops[op].parts;
         let mut pieces: Vec<(u8, u8)> = parts.values().flat_map(|part| part.ranges.iter().copied()).collect();

@@ -191,7 +191,7 @@ impl Partition {
 
     fn write(&mut self, instance: usize, op: Op, history: &History) -> bool {
         let known = self.has(op);
-        // Checked when applied, not when routed (reliability.md MV2). A repeated number gets the stored reply.
+        // Checked when applied, not when routed (hazards.md MV2). A repeated number gets the stored reply.
         let mine = (self.low..self.tip.high).contains(&history.key(op));
         if known || mine {
             self.tip.done |= 1 << op;
@@ -218,7 +218,7 @@ impl Partition {
         true
     }
 
-    /// `[parent, key, child]`. Idempotent by the change's id (reliability.md MV8).
+    /// `[parent, key, child]`. Idempotent by the change's id (hazards.md MV8).
     fn split(&mut self, id: ChangeId, payload: &[u8], at: usize) {
         let [parent, low, child] = payload else { panic!("a split of three bytes") };
         if self.tip.applied.contains(&id) {
@@ -289,7 +289,7 @@ impl Partition {
             }
         }
         pipe.into_iter().for_each(|entry| self.append(entry, history));
-        // It serves when all that it found is decided (ordering.md 7).
+        // It serves when all that it found is decided (protocol.md 7).
         self.decide(usize::MAX, said);
         self.reporter.lead();
     }

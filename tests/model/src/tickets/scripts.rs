@@ -1,4 +1,4 @@
-//! Schedules A to F of reliability.md 6 over the real coordinator, chain, reporter and gate; F over a real replica too,
+//! Schedules A to F of hazards.md 6 over the real coordinator, chain, reporter and gate; F over a real replica too,
 //! which reads the part. Each drives the world to where its planted bugs go wrong, as far as the protocol lets it; then
 //! everything must end well. P1, P2 .. own the keys 10.., 20.. .
 

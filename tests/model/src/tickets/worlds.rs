@@ -4,7 +4,7 @@ use super::Bounds;
 use super::collect::Collecting;
 use super::world::KEYS;
 
-/// All orders in which three overlapping queries of two partitions each are placed, with the writes of ordering.md 5:
+/// All orders in which three overlapping queries of two partitions each are placed, with the writes of protocol.md 5:
 /// x, then y, by one client, and w by another.
 fn triangle() -> Bounds {
     Bounds {
@@ -128,7 +128,7 @@ pub fn worlds(partitions: u8, queries: usize, writes: u8) -> Vec<(&'static str, 
 }
 
 /// Partitions in a ring; queries of two neighbours each, asked of whichever coordinator is the newest; writes: the
-/// first two by one client, one after the other, the others by a client each. As in ordering.md 5: a query of P2 and
+/// first two by one client, one after the other, the others by a client each. As in protocol.md 5: a query of P2 and
 /// P3, one of P1 and P2; x at P1, then y at the last partition, w at P2. What else may happen is the caller's to say.
 fn of(partitions: u8, queries: usize, writes: u8) -> Bounds {
     let ring = usize::from(partitions);

@@ -1,4 +1,4 @@
-//! Every planted bug of the multicast is caught by the script that was written for it (reliability.md 6), and those of
+//! Every planted bug of the multicast is caught by the script that was written for it (hazards.md 6), and those of
 //! the release rule by the exhaustive search too:
 //! `cargo test -p coppice-tests --features mutants --test multicast`.
 //!

@@ -1,4 +1,4 @@
-//! Directed schedules: those of reliability.md 6 by name, beside A to F (`src/model/tickets/scripts.rs`). Each drives
+//! Directed schedules: those of hazards.md 6 by name, beside A to F (`src/model/tickets/scripts.rs`). Each drives
 //! the world to where a planted bug goes wrong, as far as the protocol lets it; then everything must end well. P1, P2
 //! and so on own the keys 10.., 20.. .
 
@@ -15,7 +15,7 @@ fn reported_by(message: &Message, partition: u32) -> bool {
     matches!(message, Message::Placed { from, .. } if from.0 == partition)
 }
 
-/// The coordinator dies after each message of a query: x must be answered all the same (reliability.md TK4).
+/// The coordinator dies after each message of a query: x must be answered all the same (hazards.md TK4).
 pub fn tk04_a_coordinator_dies_in_mid_place() {
     let (mut stage, _, x, _) = a_query_and_a_write_behind_it();
     strike(&mut stage, Blow::CoordinatorAndMessages);

@@ -15,7 +15,7 @@ use super::event::Event;
 use super::random::Random;
 use super::write::write as write_event;
 
-/// When replies behind a ticket leave (ordering.md 3 and 4, release rule).
+/// When replies behind a ticket leave (protocol.md 3 and 4, release rule).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Gate {
     /// When the ticket heads every queue and all its partitions placed it.

@@ -24,7 +24,7 @@ pub struct Partition {
     held: VecDeque<usize>,
     /// Tickets sent and not placed yet.
     pub sent: VecDeque<usize>,
-    /// Tickets sent and not released yet (ordering.md 4, release rule).
+    /// Tickets sent and not released yet (protocol.md 4, release rule).
     queue: VecDeque<usize>,
     /// Tickets released in this log, for [`Store::is_open`].
     pub placed: u64,
@@ -247,7 +247,7 @@ impl<'a> Store<'a> {
         for partition in &mut self.partitions {
             while partition.held.front().is_some_and(|index| self.tickets[*index].released || self.tickets[*index].void)
             {
-                // What is void is freed by the next ballot's first ticket alone (ordering.md 4.2).
+                // What is void is freed by the next ballot's first ticket alone (protocol.md 4.2).
                 let first = partition.held.iter().position(|index| self.tickets[*index].released);
                 let Some(first) = first else { break };
                 let freed = if self.tickets[partition.held[0]].void { first + 1 } else { 1 };

@@ -1,4 +1,4 @@
-//! The schedules A to F of reliability.md 6: the outcome of a wrong server fails, the outcome of a right one passes, in
+//! The schedules A to F of hazards.md 6: the outcome of a wrong server fails, the outcome of a right one passes, in
 //! every tier. x is written in p1 (keys a to i), y in p2 (j to r), and so on; Q reads all that it touches.
 
 use super::super::history::History;

@@ -1,4 +1,4 @@
-//! Step 1 and 2 of reliability.md 3.2: walk the logs by the rules (ordering.md 4, 6, 8), decide by those what counts,
+//! Step 1 and 2 of hazards.md 3.2: walk the logs by the rules (protocol.md 4, 6, 8), decide by those what counts,
 //! and compare with what the replicas say and with the answers. Knows nothing of time.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Tier 0: a certificate (reliability.md 3.2). The logs fix what every operation saw; if one order agrees with all logs
+//! Tier 0: a certificate (hazards.md 3.2). The logs fix what every operation saw; if one order agrees with all logs
 //! and with real time, and replaying it gives every answer, the history is linearizable. The server is not trusted: a
 //! wrong log can only make it fail.
 

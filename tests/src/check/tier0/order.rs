@@ -1,4 +1,4 @@
-//! Steps 3 to 6 of reliability.md 3.2: one order that agrees with every log and with real time. Edges are not stored: a
+//! Steps 3 to 6 of hazards.md 3.2: one order that agrees with every log and with real time. Edges are not stored: a
 //! chain opens gap by gap, and time opens answer by answer.
 
 use std::collections::VecDeque;

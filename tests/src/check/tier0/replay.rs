@@ -1,4 +1,4 @@
-//! Step 7 of reliability.md 3.2: replay the order and compare every answer, each range in every pair. Stale reads are
+//! Step 7 of hazards.md 3.2: replay the order and compare every answer, each range in every pair. Stale reads are
 //! compared when their partitions are at the positions that they name.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Tier 1: black box (reliability.md 3.3). Only invocations and answers count; an own Wing-Gong-Lowe search looks for
+//! Tier 1: black box (hazards.md 3.3). Only invocations and answers count; an own Wing-Gong-Lowe search looks for
 //! one legal order. Rules P1-P5 remove only branches that cannot succeed; a found order is replayed before it is
 //! believed.
 

@@ -1,5 +1,5 @@
 //! The search itself: depth first over the operations that may come next, with undo, memory of configurations, and the
-//! rules of reliability.md 3.3. It knows tasks, keys and values as numbers.
+//! rules of hazards.md 3.3. It knows tasks, keys and values as numbers.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The graph of a history (reliability.md 3.4): known edges from values, lives of keys, and the open choices between
+//! The graph of a history (hazards.md 3.4): known edges from values, lives of keys, and the open choices between
 //! them. Looks at no logs.
 
 use super::super::cycle::Graph;

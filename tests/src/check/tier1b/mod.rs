@@ -1,4 +1,4 @@
-//! Tier 1b: the graph form (reliability.md 3.4). Slower than tier 1 to pass a history, but a failure is a cycle that
+//! Tier 1b: the graph form (hazards.md 3.4). Slower than tier 1 to pass a history, but a failure is a cycle that
 //! people can read. Needs unique values (E1), previous values in answers (E2) and known outcomes; keys of writes with
 //! unknown ones are left out, and then it can fail a history but not pass it.
 

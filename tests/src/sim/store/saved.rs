@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// reliability.md G8: one flipped byte at every offset of a checkpoint.
+    /// hazards.md G8: one flipped byte at every offset of a checkpoint.
     #[test]
     fn a_checkpoint_with_any_byte_changed_is_refused() {
         let mut tree = coppice_btree::Tree::new();

@@ -131,7 +131,7 @@ fn a_change_of_borders_that_others_followed_is_not_applied_again() {
 }
 
 /// What waited behind the neighbour's queries waits behind this ticket now, and nobody here knows when their clients
-/// give up (ordering.md 4.4).
+/// give up (protocol.md 4.4).
 #[test]
 fn the_ticket_that_takes_in_a_neighbour_has_no_deadline_of_its_own() {
     let (mut lower, mut upper) = sealed();
@@ -491,7 +491,7 @@ fn what_is_decided_below_a_join_that_was_taken_back_runs() {
     assert_eq!((executor.decided(), executor.tip(), executor.is_stalled()), (first, first, false));
 }
 
-/// Each planted bug makes the test of its rule fail, in a process of its own (reliability.md 6).
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_merges_are_caught() {
