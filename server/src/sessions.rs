@@ -4,13 +4,14 @@
 //! be taken back by one [`SessionUndo`]. It does not know what a command means, nor who waits for its answer.
 
 mod limits;
+mod order;
 mod pressure;
 mod repeats;
 #[cfg(test)]
 mod tests;
 mod undo;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use coppice_client::wire::{PartitionId, SessionId};
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use limits::SessionLimits;
 use limits::used_at;
+use order::Order;
 use pressure::Sizes;
 pub use repeats::Repeats;
 pub use undo::SessionUndo;
@@ -206,7 +208,7 @@ impl Row {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sessions {
     rows: BTreeMap<SessionId, Row>,
-    by_use: BTreeSet<(u64, SessionId)>,
+    order: Order,
     sizes: Sizes,
     /// Sum of the hashes of all kept answers and rows: equal tables have equal sums, whatever their history.
     digest: u64,
@@ -241,17 +243,18 @@ impl Sessions {
     /// Opens `session`, named after the log position of the command that opens it. Ends what `limits` no longer allow.
     pub fn open(&mut self, session: SessionId, client: u64, limits: &SessionLimits, undo: &mut Vec<SessionUndo>) {
         let now = session.instance;
-        while let Some(&(last_used, oldest)) = self.by_use.first() {
-            let oldest = match crate::mutant!(hash_order) {
-                true => self.by_address(last_used).unwrap_or(oldest),
-                false => oldest,
-            };
+        loop {
+            let Some((last_used, oldest)) = self.order.by_use().next() else { break };
             let idle = now.saturating_sub(last_used) > limits.expiry_instances;
             let full = self.rows.len() >= limits.sessions_max || self.sizes.total() > limits.table_bytes_max;
             if !idle && !full {
                 break;
             }
-            self.end(oldest, undo);
+            let first = match crate::mutant!(hash_order) {
+                true => self.by_address(last_used),
+                false => self.order.first_to_go().filter(|_| !idle),
+            };
+            self.end(first.unwrap_or(oldest), undo);
         }
         undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
         let last_used = used_at(now);
@@ -269,20 +272,30 @@ impl Sessions {
             answers: VecDeque::new(),
         };
         self.digest = self.digest.wrapping_add(row_digest(session, &row));
-        self.by_use.insert((last_used, session));
+        self.insert(session, row);
+    }
+
+    fn insert(&mut self, session: SessionId, row: Row) {
+        self.order.insert(session, row.client, row.last_used);
+        self.sizes.change(session, 0, row.bytes);
         self.rows.insert(session, row);
+    }
+
+    fn remove(&mut self, session: SessionId) -> Option<Row> {
+        let row = self.rows.remove(&session)?;
+        self.order.remove(session, row.client, row.last_used);
+        self.sizes.change(session, row.bytes, 0);
+        Some(row)
     }
 
     /// Planted: of those used last at the same time, the one that memory happens to put first.
     fn by_address(&self, last_used: u64) -> Option<SessionId> {
-        let alike = self.by_use.iter().take_while(|(used, _)| *used == last_used);
-        alike.map(|(_, session)| *session).min_by_key(|session| mix(std::ptr::from_ref(self) as u64, session.instance))
+        let alike = self.order.by_use().take_while(|(used, _)| *used == last_used);
+        alike.map(|(_, session)| session).min_by_key(|session| mix(std::ptr::from_ref(self) as u64, session.instance))
     }
 
     fn end(&mut self, session: SessionId, undo: &mut Vec<SessionUndo>) {
-        let Some(row) = self.rows.remove(&session) else { return };
-        self.by_use.remove(&(row.last_used, session));
-        self.sizes.change(session, row.bytes, 0);
+        let Some(row) = self.remove(session) else { return };
         undo.push(SessionUndo(Taken::Ended { session, digest: self.digest, row: Box::new(row.clone()) }));
         let kept = row.kept().map(Answers::digest).fold(row_digest(session, &row), u64::wrapping_add);
         self.digest = self.digest.wrapping_sub(kept);
@@ -328,8 +341,7 @@ impl Sessions {
         self.digest = self.digest.wrapping_sub(row_digest(session, row));
         let used = used_at(instance);
         if used > row.last_used && used - row.last_used >= limits.use_step() {
-            self.by_use.remove(&(row.last_used, session));
-            self.by_use.insert((used, session));
+            self.order.used(session, row.client, row.last_used, used);
             row.last_used = used;
         }
         row.lowest_unacknowledged = row.lowest_unacknowledged.max(lowest);
@@ -371,16 +383,11 @@ impl Sessions {
     pub fn undo(&mut self, record: &SessionUndo) {
         match record.0.clone() {
             Taken::Opened { session, digest } => {
-                if let Some(row) = self.rows.remove(&session) {
-                    self.by_use.remove(&(row.last_used, session));
-                    self.sizes.change(session, row.bytes, 0);
-                }
+                self.remove(session);
                 self.digest = digest;
             }
             Taken::Ended { session, row, digest } => {
-                self.by_use.insert((row.last_used, session));
-                self.sizes.change(session, 0, row.bytes);
-                self.rows.insert(session, *row);
+                self.insert(session, *row);
                 self.digest = digest;
             }
             Taken::Shared { sessions, digest } => {
@@ -405,8 +412,7 @@ impl Sessions {
             } => {
                 let Some(row) = self.rows.get_mut(&session) else { return };
                 if row.last_used != last_used {
-                    self.by_use.remove(&(row.last_used, session));
-                    self.by_use.insert((last_used, session));
+                    self.order.used(session, row.client, row.last_used, last_used);
                 }
                 row.lowest_unacknowledged = lowest_unacknowledged;
                 row.highest = highest;
@@ -474,9 +480,7 @@ impl Sessions {
                 let row = Row { last_used: instance, ..theirs.clone() };
                 self.digest = row.kept().map(Answers::digest).fold(self.digest, u64::wrapping_add);
                 self.digest = self.digest.wrapping_add(row_digest(session, &row));
-                self.by_use.insert((instance, session));
-                self.sizes.change(session, 0, row.bytes);
-                self.rows.insert(session, row);
+                self.insert(session, row);
                 continue;
             }
             self.acknowledge(session, theirs.lowest_unacknowledged, instance, limits, undo);
@@ -536,9 +540,7 @@ impl Sessions {
             };
             let kept = restored.kept().map(Answers::digest).fold(row_digest(row.session, &restored), u64::wrapping_add);
             sessions.digest = sessions.digest.wrapping_add(kept);
-            sessions.by_use.insert((restored.last_used, row.session));
-            sessions.sizes.change(row.session, 0, restored.bytes);
-            sessions.rows.insert(row.session, restored);
+            sessions.insert(row.session, restored);
         }
         sessions
     }

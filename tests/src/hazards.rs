@@ -330,6 +330,8 @@ pub const OTHERS: &[&str] = &[
     "answer_unbounded",
     // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.
     "sessions_unbounded",
+    // A client that opens sessions without end ends those of the others.
+    "sessions_end_by_age",
     // A session ends between the operations of its pack and their answers: it is told that nothing ran (SP8).
     "relieved_amid_packs",
     // A sealed partition's table of sessions goes on losing some: what its neighbour takes in depends on when (MV12).

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coppice_client::admin;
-use coppice_client::error::{Cause, Error, Place, Reason, Unknown};
+use coppice_client::error::{Cause, Error, NodeTrouble, Place, Reason, Unknown};
 use coppice_client::wire::{AdminError, Refusal};
 
 use super::failure::{Exit, Failure};
@@ -160,7 +160,10 @@ pub fn unknown(what: &str, context: &Context) -> Failure {
 /// A verb that the cluster did not carry out.
 fn not_done(error: &AdminError, context: &Context) -> Failure {
     let (exit, code, cause) = match error {
-        AdminError::Exists(_) => (Exit::Condition, "exists", "it was done before; --if-needed accepts that"),
+        AdminError::Exists(_) if context.verb == "init" => {
+            (Exit::Condition, "exists", "it was done before; --if-needed accepts that")
+        }
+        AdminError::Exists(_) => (Exit::Condition, "exists", "it is there already, and something else was asked for"),
         AdminError::NotFound(_) => (Exit::NotFound, "not_found", "nothing has this name"),
         AdminError::Invalid(_) => (Exit::Usage, "invalid", "an argument makes no sense"),
         AdminError::Refused(_) => (Exit::Condition, "refused", "the cluster is not in the state that this needs"),
@@ -267,7 +270,7 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             "denied",
             format!("denied: {why}"),
             "the user that this client acts for may not do that, or it showed none: --token-file FILE".to_owned(),
-            context.look(),
+            help(verb),
         ),
         Reason::NotInitialized => (
             Exit::Unavailable,
@@ -311,9 +314,18 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
     } else {
         format!("no node that serves {partition} answered {}", context.within())
     };
+    let objects = |node: &NodeTrouble| ["TLS", "certificate"].iter().any(|word| node.trouble.contains(word));
+    if nobody && place.nodes.iter().any(objects) {
+        let cause =
+            "a node is there, and one side does not accept the other: --tls-ca FILE, --tls-cert FILE, --tls-key FILE"
+                .to_owned();
+        return (Exit::Unavailable, "unreachable", what, cause, help(context.verb));
+    }
     let (cause, next) = match (nobody, context.default_endpoints) {
         (true, true) => ("no node runs on this machine".to_owned(), "coppice demo".to_owned()),
-        (true, false) => ("no node runs there, or --endpoints names other machines".to_owned(), context.look()),
+        (true, false) => {
+            ("no node runs or answers there, or --endpoints names other machines".to_owned(), context.look())
+        }
         (false, _) => (silent_replicas(place, partition), context.look()),
     };
     (Exit::Unavailable, "unreachable", what, cause, next)
@@ -433,7 +445,12 @@ fn nodes_of(place: &Place, context: &Context) -> String {
 }
 
 fn silent_replicas(place: &Place, partition: &str) -> String {
-    let (all, silent) = (place.nodes.len(), place.nodes.iter().filter(|node| !node.trouble.is_empty()).count());
+    // Those that were not tried may well answer.
+    let is_silent = |node: &&NodeTrouble| !node.trouble.is_empty() && node.trouble != "not tried";
+    let (all, silent) = (place.nodes.len(), place.nodes.iter().filter(is_silent).count());
+    if silent == 0 && all > 0 && place.nodes.iter().all(|node| !node.trouble.is_empty()) {
+        return format!("there was no time to reach a replica of {partition}");
+    }
     if silent == 0 {
         return format!("an election is under way, or too few replicas of {partition} reach each other");
     }

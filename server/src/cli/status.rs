@@ -86,10 +86,10 @@ pub fn sentence(status: &Status) -> String {
             let nodes = if n == 1 { "node" } else { "nodes" };
             format!("{word}: survives the loss of {n} more {nodes}{}", missing(status))
         }
-        (Health::Unavailable, _) if status.majority => format!("{word}: no quorum for {}", without_quorum(status)),
+        (Health::Unavailable, _) if status.majority => format!("{word}: {}", unserved(status)),
         (Health::Unavailable, _) => format!(
-            "{word}: no quorum for {}, as {} sees it, which hears no majority of the directory: others may know better",
-            without_quorum(status),
+            "{word}: {}, as {} sees it, which hears no majority of the directory: others may know better",
+            unserved(status),
             status.node
         ),
         (Health::Unformed, _) => format!(
@@ -126,22 +126,25 @@ fn list<'a>(partitions: impl Iterator<Item = &'a PartitionStatus>) -> String {
     partitions.map(|partition| partition.id.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-fn without_quorum(status: &Status) -> String {
-    let lost = |partition: &&PartitionStatus| {
+/// What is not served, and why.
+fn unserved(status: &Status) -> String {
+    let has_quorum = |partition: &&PartitionStatus| {
         let voters = partition.replicas.iter().filter(|replica| replica.voter);
         let (all, up) = (voters.clone().count(), voters.filter(|replica| replica.up).count());
-        up * 2 <= all
+        up * 2 > all
     };
-    let names: Vec<String> = status
-        .partitions
-        .iter()
-        .filter(lost)
-        .map(|partition| match partition.id.0 {
-            0 => "the directory".to_owned(),
-            _ => format!("{} ({})", partition.id, range(partition, Coding::Plain)),
-        })
-        .collect();
-    if names.is_empty() { "some partition".to_owned() } else { names.join(", ") }
+    let name = |partition: &PartitionStatus| match partition.id.0 {
+        0 => "the directory".to_owned(),
+        _ => format!("{} ({})", partition.id, range(partition, Coding::Plain)),
+    };
+    let lost: Vec<String> = status.partitions.iter().filter(|partition| !has_quorum(partition)).map(name).collect();
+    let leaderless = status.partitions.iter().filter(|partition| has_quorum(partition) && partition.leader.is_none());
+    let leaderless: Vec<String> = leaderless.map(name).collect();
+    match (lost.is_empty(), leaderless.is_empty()) {
+        (true, true) => "no quorum for some partition".to_owned(),
+        (true, false) => format!("no leader for {}", leaderless.join(", ")),
+        (false, _) => format!("no quorum for {}", lost.join(", ")),
+    }
 }
 
 fn range(partition: &PartitionStatus, coding: Coding) -> String {

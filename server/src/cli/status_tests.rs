@@ -96,6 +96,16 @@ fn a_cluster_without_a_quorum_names_what_is_lost() {
     golden::check("status_unavailable", &shown(&status));
 }
 
+/// A node that is heard and cannot send, or nodes that cannot vote: a majority answers, and nothing is served.
+#[test]
+fn partitions_that_nobody_leads_are_named_although_a_majority_answers() {
+    let mut status = cluster(&[]);
+    status.tolerated_failures = -1;
+    status.partitions[2].leader = None;
+    status.partitions[3].leader = None;
+    assert_eq!(sentence(&status), "unavailable: no leader for p2 (g..n), p3 (n..t)");
+}
+
 #[test]
 fn one_node_alone_is_healthy_and_says_what_it_survives() {
     let mut status = cluster(&[]);

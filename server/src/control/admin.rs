@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coppice_client::map::Role;
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, PartitionId};
+use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
 use tokio::sync::oneshot;
 
 use super::transfer::{hand_over, reached_nodes};
@@ -22,6 +22,9 @@ const MAP_TIMEOUT: Duration = Duration::from_millis(450);
 
 /// How long the directory's leader may take to decide a change.
 pub(super) const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Between two tries to tell the directory where this node serves.
+const ANNOUNCE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Control {
     /// Carries a verb out that a client or another node asks for. `by`: the user who asks, and may; none: access
@@ -216,21 +219,35 @@ impl Control {
         });
     }
 
-    /// The directory learns where this node serves now, if the map says otherwise (ports may change at a restart).
-    pub(super) fn announce(&self) {
+    /// The directory learns where this node serves now, if the map says otherwise (ports may change at a restart). Goes
+    /// on until the map says so.
+    pub(super) fn announce(&mut self) {
+        if let Some(before) = self.announcing.take() {
+            before.abort();
+        }
         let Some(identity) = self.shared.identity() else { return };
-        let map = self.shared.map();
-        let Some(known) = map.node(identity.node) else { return };
-        if known.addresses == self.addresses {
+        let (shared, addresses) = (Arc::clone(&self.shared), self.addresses.clone());
+        let is_known = move |shared: &Shared| {
+            let map = shared.map();
+            map.node(identity.node).is_none_or(|known| known.addresses == addresses)
+        };
+        if is_known(&shared) {
             return;
         }
         let command = DirectoryCommand::Announce { node: identity.node, addresses: self.addresses.clone() };
-        let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
-            if let Err(error) = forming::submit(&shared, command).await {
-                tracing::warn!(%error, "the directory could not be told this node's new addresses");
+        let announcing = tokio::task::spawn_local(async move {
+            let mut last = String::new();
+            while !is_known(&shared) {
+                if let Err(error) = tell_directory(&shared, identity.node, &command).await
+                    && error != last
+                {
+                    tracing::warn!(%error, "the directory cannot be told this node's new addresses; trying on");
+                    last = error;
+                }
+                tokio::time::sleep(ANNOUNCE_PAUSE).await;
             }
         });
+        self.announcing = Some(announcing.abort_handle());
     }
 
     /// Before the node stops: every leadership goes to another voter that can be reached, so that clients see a retry
@@ -288,6 +305,25 @@ pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -
             }
         }
     }
+}
+
+/// Has the directory decide `command`, also where no leader is known: the other nodes dial one that moved at its old
+/// address, so that it hears of none.
+async fn tell_directory(shared: &Arc<Shared>, own: NodeId, command: &DirectoryCommand) -> Result<(), String> {
+    let mut last = match directory(shared, command.clone()).await {
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
+    let map = shared.map();
+    for node in map.nodes.iter().filter(|node| node.id != own && !shared.is_cut_off(node.id)) {
+        let question = Question::Directory(command.clone());
+        match ask(shared, Some(node.id), &node.addresses.peer, &question, DIRECTORY_TIMEOUT).await {
+            Ok(Answer::Directory(_)) => return Ok(()),
+            Ok(_) => last = format!("{}: an answer of another kind", node.id),
+            Err(error) => last = format!("{}: {error}", node.id),
+        }
+    }
+    Err(last)
 }
 
 pub(super) async fn decide_here(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {

@@ -278,6 +278,12 @@ async fn form(
     let command = DirectoryCommand::Create { map, settings };
     match submit(shared, command).await? {
         DirectoryReply::Done => {}
+        DirectoryReply::AlreadyCreated if request.if_needed => {
+            wait_until(|| shared.map().version.0 > 0).await;
+            let map = shared.map();
+            let (nodes, partitions) = (map.nodes.len() as u32, map.partitions.len() as u32);
+            return Ok(AdminReply::Initialized { cluster, nodes, partitions, existed: true });
+        }
         DirectoryReply::AlreadyCreated
         | DirectoryReply::UnknownNode
         | DirectoryReply::Registered(_)
@@ -369,9 +375,17 @@ pub(super) async fn submit(shared: &Arc<Shared>, command: DirectoryCommand) -> R
 }
 
 async fn wait_for_leaders(shared: &Arc<Shared>, partitions: u32) {
-    for _ in 0..1_000 {
+    wait_until(|| {
         let leaders = shared.leaders();
-        if (1..=partitions).all(|id| leaders.contains_key(&PartitionId(id))) {
+        (1..=partitions).all(|id| leaders.contains_key(&PartitionId(id)))
+    })
+    .await;
+}
+
+/// Waits until it holds, five seconds at most.
+async fn wait_until(holds: impl Fn() -> bool) {
+    for _ in 0..1_000 {
+        if holds() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

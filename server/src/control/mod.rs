@@ -33,6 +33,7 @@ use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, NodeId, Partitio
 use coppice_ordering::Instance;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 use self::coalesced::Coalesced;
 use self::rates::Rates;
@@ -161,6 +162,8 @@ pub struct Control {
     verdicts: Coalesced<AdminReply>,
     tunings: Coalesced<AdminReply>,
     majority: Coalesced<bool>,
+    /// Tells the directory where this node serves now.
+    announcing: Option<AbortHandle>,
 }
 
 impl Control {
@@ -198,6 +201,7 @@ impl Control {
             verdicts: Coalesced::default(),
             tunings: Coalesced::default(),
             majority: Coalesced::default(),
+            announcing: None,
         }
     }
 }
@@ -381,7 +385,7 @@ impl Control {
         self.disk_was_full = full.is_some();
         metrics.set_warning(Warning::DiskReserve, self.disk_was_full);
         metrics.set_warning(Warning::MemoryLimit, self.shared.memory_is_full());
-        metrics.set_warning(Warning::Insecure, config.insecure);
+        metrics.set_warning(Warning::Insecure, config.insecure && self.shared.tls().is_none());
         metrics.set_warning(Warning::FlushOff, config.log.flush == crate::config::Flush::Off);
     }
 

@@ -249,7 +249,9 @@ impl Control {
             warnings.push(format!("{own} takes part in nothing: {text}; replace it: `{next}`"));
         }
         for (node, text) in self.shared.copies() {
-            warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node}`"));
+            let map = self.shared.map();
+            let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
+            warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node} {address}`"));
         }
         for partition in self.residents.healing().keys() {
             warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
@@ -308,13 +310,16 @@ impl Control {
 /// What a node says when its disk is filled to the reserve.
 const DISK_WARNING: &str = "disk reserve reached: writes that grow are refused where a majority has no more room";
 
-/// How many more nodes may be lost, as far as this node knows; -1: some partition has no quorum.
+/// How many more nodes may be lost, as far as this node knows; -1: some partition has no quorum, or nobody who answers
+/// knows a leader of it.
 fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> i32 {
     let spare = |entry: &coppice_client::map::Entry| {
         let voters = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
         let up = |node: NodeId| known.get(&node).is_some_and(|local| local.replicas.contains_key(&entry.partition));
         let (all, alive) = voters.fold((0, 0), |(all, alive), replica| (all + 1, alive + i32::from(up(replica.node))));
-        alive - (all / 2 + 1)
+        let mut replicas = known.values().filter_map(|local| local.replicas.get(&entry.partition));
+        let led = replicas.any(|replica| replica.leads || replica.leader.is_some());
+        if led { alive - (all / 2 + 1) } else { -1 }
     };
     map.directory.iter().chain(&map.partitions).map(spare).min().unwrap_or(-1).max(-1)
 }
@@ -422,5 +427,30 @@ fn partition_status(entry: &coppice_client::map::Entry, known: &BTreeMap<NodeId,
         batch_commands: told.batch_commands,
         sessions: told.sessions,
         digest: told.digests.last().copied(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::map::{Entry, ReplicaInfo};
+    use coppice_client::wire::ReplicaId;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_without_a_leader_survives_nothing() {
+        let replica = |n: u32| ReplicaInfo { replica: ReplicaId(n), node: NodeId(n), role: Role::Voter };
+        let entry = Entry { partition: PartitionId(1), replicas: (1..=3).map(replica).collect(), ..Entry::default() };
+        let map = PartitionMap { partitions: vec![entry], ..PartitionMap::default() };
+        let node = |leader| {
+            let replica = LocalReplica { leader, ..LocalReplica::default() };
+            LocalStatus { replicas: BTreeMap::from([(PartitionId(1), replica)]), ..LocalStatus::default() }
+        };
+        let of = |leaders: &[Option<NodeId>]| {
+            let known = (1..).map(NodeId).zip(leaders.iter().map(|leader| node(*leader))).collect();
+            tolerated_failures(&map, &known)
+        };
+        assert_eq!((of(&[Some(NodeId(1)); 3]), of(&[Some(NodeId(1)); 2]), of(&[Some(NodeId(1))])), (1, 0, -1));
+        assert_eq!((of(&[None, Some(NodeId(1)), None]), of(&[None; 3])), (1, -1));
     }
 }

@@ -526,9 +526,9 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             (commands.partition, op, request)
         }
         Asked::OpenSession(open) => {
-            // While users are asked who they are a session is its user's, not that of who the client says it is.
-            let entry =
-                connection.owner().map_or(alone(open.entry), |owner| crate::entry::open(ClientId(owner), open.nonce));
+            // A session is its user's; while users are not asked who they are, that of who said hello.
+            let client = connection.owner().map(ClientId).or(connection.state.borrow().client);
+            let entry = client.map_or(alone(open.entry), |client| crate::entry::open(client, open.nonce));
             (open.partition, Op::Open, Request::Open { entry })
         }
         Asked::Read(read) => {

@@ -61,8 +61,8 @@ impl Sessions {
                 self.forget_oldest(largest, undo);
                 continue;
             }
-            let mut idle = self.by_use.iter().map(|(_, session)| *session);
-            let Some(oldest) = idle.find(|session| *session != newest) else { return };
+            let oldest = self.order.by_use().map(|(_, session)| session).find(|session| *session != newest);
+            let Some(oldest) = oldest else { return };
             self.end(oldest, undo);
         }
     }

@@ -34,6 +34,44 @@ fn answers_that_nobody_acknowledges_are_bounded_by_the_sessions_that_left_them()
     assert_eq!(sessions, before);
 }
 
+/// One connection opened 209,000 sessions in six seconds, and ended those of everybody else.
+#[test]
+fn a_client_that_opens_sessions_without_end_ends_its_own() {
+    let (mut sessions, mut records) = (Sessions::default(), Vec::new());
+    let (many, few) = (7, 8..=57);
+    for client in few.clone() {
+        sessions.open(session(client), client, &LIMITS, &mut records);
+    }
+    let before = sessions.clone();
+    records.clear();
+    for instance in 100..1_000 {
+        sessions.open(session(instance), many, &LIMITS, &mut records);
+        if instance == 500 {
+            sessions.acknowledge(session(490), 0, instance, &LIMITS, &mut records);
+        }
+        assert!(sessions.len() <= LIMITS.sessions_max);
+    }
+    assert!(few.clone().all(|client| sessions.contains(session(client))), "they have one each");
+    assert!(sessions.contains(session(999)) && !sessions.contains(session(490)), "of its own the oldest goes");
+    assert_eq!(Sessions::import(sessions.export()), sessions, "a snapshot counts alike");
+    // Where everybody has one, the one that was used least recently goes.
+    for record in records.iter().rev() {
+        sessions.undo(record);
+    }
+    assert_eq!(sessions, before);
+    for client in 1_000..1_051 {
+        sessions.open(session(client), client, &LIMITS, &mut records);
+    }
+    assert!(!sessions.contains(session(8)) && sessions.contains(session(9)));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn sessions_that_end_by_age_alone_are_caught() {
+    let test = "sessions::tests::a_client_that_opens_sessions_without_end_ends_its_own";
+    crate::mutants::assert_caught("sessions_end_by_age", test);
+}
+
 #[test]
 fn an_acknowledgement_makes_room_for_others() {
     let (mut sessions, mut records) = (Sessions::default(), Vec::new());

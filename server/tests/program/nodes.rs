@@ -52,6 +52,41 @@ fn any_node_takes_any_verb() {
     }
 }
 
+/// The others dial it at its old port, so it hears of no leader; it gave up after ten seconds, for good.
+#[test]
+fn a_node_that_listens_elsewhere_after_a_restart_is_found_there() {
+    let mut cluster = Cluster::formed_beside(3, 1, "m");
+    cluster.kill(2);
+    cluster.kill(3);
+    let [before, elsewhere] = [2, 3].map(|index| format!("127.0.0.1:{}", cluster.peer_port(index)));
+    let mut command = program();
+    let words = cluster.command(2);
+    let words = words.get_args().map(|word| if *word == *before { elsewhere.as_ref() } else { word });
+    command.args(words);
+    cluster.start_as(2, command, "ready");
+    cluster.healthy();
+    cluster.kill(0);
+    eventually("the other two are a majority", || cluster.run(&["put", "apple", "red"]).code == 0);
+}
+
+#[test]
+fn those_who_form_a_cluster_at_once_get_the_same_one() {
+    let cluster = Cluster::waiting(3);
+    let said: Vec<_> = std::thread::scope(|scope| {
+        let inits = ["2", "3", "4"].map(|count| {
+            let words = ["init", "--partitions", count, "--if-needed", "-o", "json", "--timeout", "30s"];
+            let cluster = &cluster;
+            scope.spawn(move || cluster.run(&words))
+        });
+        inits.map(|init| init.join().expect("no panic")).into()
+    });
+    let formed: Vec<serde_json::Value> =
+        said.iter().map(|said| serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"))).collect();
+    assert!(said.iter().all(|said| said.code == 0), "{said:?}");
+    assert!(formed.iter().all(|json| json["cluster"] == formed[0]["cluster"]), "{said:?}");
+    cluster.healthy();
+}
+
 #[test]
 fn a_killed_node_is_missed_named_and_taken_back() {
     let mut cluster = Cluster::formed(3, "m");
