@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use coppice_client::wire::NodeId;
 use coppice_ordering::Instance;
+use coppice_server::net::handshake::standing;
 
 use super::clients::Client;
 use super::events::{Event, Scheduled};
@@ -177,9 +178,11 @@ impl World {
         let strangers = self.nodes.iter().enumerate().flat_map(|(node, each)| {
             let own = NodeId(node as u32 + 1);
             let stays = move |group| self.map.group(group).is_some_and(|entry| entry.replica_on(own).is_some());
+            // A node that was removed while it was away is let in by nobody: it hears of nothing until it is stopped.
+            let hears = !self.copies.drawn || standing(own, &self.map).is_ok();
             each.hosts
                 .keys()
-                .filter(move |group| !stays(**group))
+                .filter(move |group| hears && !stays(**group))
                 .map(move |group| format!("{group} still on n{node}; "))
         });
         uneven.extend(strangers);
