@@ -198,7 +198,7 @@ metrics! {
         "How a led partition is tuned: throughput (commands/s), window (instances on average; chosen: at most) and batch \
          (bytes), each predicted by the model or chosen, and measured.";
     ToleratedFailures => "tolerated_failures", Gauge, None, None,
-        "Nodes that may fail now without loss of service; -1: some partition has no quorum.";
+        "Nodes that may fail now without loss of service; -1: some partition has no quorum, or no leader.";
     Warning => "warning", Gauge, None, Warning,
         "1 while a warning of `coppice status` is on.";
     BuildInfo => "build", Info, None, Version,
