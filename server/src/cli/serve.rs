@@ -82,8 +82,8 @@ fn end_on_panic() {
     }));
 }
 
-/// Descriptors that are not clients': 128 connections at the peer port that have proven nothing, 64 at the admin port, 64
-/// clients that are being turned away, log, checkpoints, other nodes.
+/// Descriptors that are not clients': 128 connections at the peer port that have proven nothing, 64 at the admin port,
+/// 64 clients that are being turned away, log, checkpoints, other nodes.
 const OTHER_DESCRIPTORS: u64 = 384;
 
 /// Takes as many descriptors as the system gives this process, and no more clients than they suffice for: without one

@@ -45,6 +45,7 @@ pub const KINDS: &[Kind] = &[
     kind("pinned-snapshots", pinned_snapshots),
     kind("stale-reads", stale_reads),
     kind("second-hellos", second_hellos),
+    kind("endless-sessions", endless_sessions),
     kind("count-only", count_only),
     kind("idle-connections", idle),
     kind("silent-peers", silent_peers),
@@ -449,6 +450,28 @@ fn second_hellos(victim: &Victim, stop: &AtomicBool) -> String {
         raw.send(&out)
     });
     format!("{} hellos on {done} connections, turned away {away} times", done * 200)
+}
+
+/// Sessions that nobody uses, hundreds at a time over one connection.
+fn endless_sessions(victim: &Victim, stop: &AtomicBool) -> String {
+    let client = drawn_client(victim);
+    let mut line = None;
+    let (done, away) = again(stop, |round| {
+        let raw = match &mut line {
+            Some(raw) => raw,
+            none => none.insert(Raw::greeted(victim, client)?),
+        };
+        let mut out = BytesMut::new();
+        for stream in 0..500 {
+            OpenRequest::encode(&mut out, 1_000 + stream, P1, ClientId(client), round * 500 + u64::from(stream));
+        }
+        let sent = raw.send(&out).and_then(|()| raw.frame(Wire::Replies).map(drop));
+        if sent.is_err() {
+            line = None;
+        }
+        sent
+    });
+    format!("{} sessions, turned away {away} times", done * 500)
 }
 
 /// Ranges that are only counted, as many as a connection may have.
