@@ -75,10 +75,10 @@ impl Repeats {
     pub fn learn(&mut self, n: u64, took: Option<Duration>, newest: u64, pace: Pace) {
         let before = std::mem::replace(&mut self.took, took);
         match (took, before) {
-            (None, _) if n > self.doubled_upto && self.first_wait(pace) < pace.first_max => {
-                if !mutant!(place_wait_fixed) {
-                    (self.doublings, self.doubled_upto) = (self.doublings + 1, newest);
-                }
+            (None, _)
+                if n > self.doubled_upto && self.first_wait(pace) < pace.first_max && !mutant!(place_wait_fixed) =>
+            {
+                (self.doublings, self.doubled_upto) = (self.doublings + 1, newest);
             }
             (Some(_), _) if mutant!(place_wait_by_luck) => self.doublings = 0,
             (Some(took), Some(before)) => {
