@@ -296,19 +296,13 @@ fn a_round_little_longer_than_the_repetition_is_measured_before_all_of_them_are_
     assert!(ends[4..].iter().all(|completed| *completed), "{ends:?}");
 }
 
-#[test]
-fn a_round_longer_than_the_repetition_is_measured_all_the_same() {
-    // Every ticket is repeated before it is placed. What was measured since the last sending is too little, but it
-    // stretches the next repetition, until one is placed in time.
+/// Queries over P1 and P2, one after the other, whose rounds `play` plays: the last of them that was aborted.
+fn last_aborted(mut play: impl FnMut(&mut Desk, u64) -> Vec<Effect>) -> u64 {
     let mut desk = Desk::open(CoordinatorSettings::default());
-    let round = 400;
     let mut aborted = 0;
     for id in 1..40 {
         let mut effects = desk.step(query(id, &[P1, P2]));
-        (0..round).for_each(|_| effects.extend(desk.after(1, Input::Tick)));
-        let n = 3 + id;
-        effects.extend(desk.step(placed(P1, 1, n)));
-        effects.extend(desk.step(placed(P2, 1, n)));
+        effects.extend(play(&mut desk, id));
         let asked = effects.iter().filter_map(|effect| match effect {
             Effect::Confirm(token) => Some(Input::Confirmed(*token)),
             _ => None,
@@ -317,6 +311,19 @@ fn a_round_longer_than_the_repetition_is_measured_all_the_same() {
         let ends = |effect: &Effect| matches!(effect, Effect::Aborted { .. });
         aborted = if effects.iter().any(ends) { id } else { aborted };
     }
+    aborted
+}
+
+#[test]
+fn a_round_longer_than_the_repetition_is_measured_all_the_same() {
+    // Every ticket is repeated before it is placed. What was measured since the last sending is too little, but it
+    // stretches the next repetition, until one is placed in time.
+    let round = 400;
+    let aborted = last_aborted(|desk, id| {
+        let mut effects: Vec<Effect> = (0..round).flat_map(|_| desk.after(1, Input::Tick)).collect();
+        [P1, P2].into_iter().for_each(|partition| effects.extend(desk.step(placed(partition, 1, 3 + id))));
+        effects
+    });
     assert!(aborted < 20, "still aborted: q{aborted}");
 }
 
@@ -324,27 +331,15 @@ fn a_round_longer_than_the_repetition_is_measured_all_the_same() {
 fn rounds_of_disks_that_are_quick_and_slow_by_turns_are_measured() {
     // Simulator, seed 703282: flushes took 20 to 240 ms. Whichever partition was quick forgot how slow it had been, so
     // that its next ticket was repeated and not measured, and every query was aborted.
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    let mut aborted = 0;
-    for id in 1..40 {
-        let slow = if id % 2 == 0 { P1 } else { P2 };
-        let mut effects = desk.step(query(id, &[P1, P2]));
-        for now in 1..=180 {
-            effects.extend(desk.after(1, Input::Tick));
-            for partition in [P1, P2] {
-                if now == if partition == slow { 180 } else { 30 } {
-                    effects.extend(desk.step(placed(partition, 1, 3 + id)));
-                }
-            }
+    let aborted = last_aborted(|desk, id| {
+        let (quick, slow) = if id % 2 == 0 { (P2, P1) } else { (P1, P2) };
+        let mut effects = Vec::new();
+        for (length, partition) in [(30, quick), (150, slow)] {
+            (0..length).for_each(|_| effects.extend(desk.after(1, Input::Tick)));
+            effects.extend(desk.step(placed(partition, 1, 3 + id)));
         }
-        let asked = effects.iter().filter_map(|effect| match effect {
-            Effect::Confirm(token) => Some(Input::Confirmed(*token)),
-            _ => None,
-        });
-        asked.collect::<Vec<_>>().into_iter().for_each(|confirmed| effects.extend(desk.step(confirmed)));
-        let ends = |effect: &Effect| matches!(effect, Effect::Aborted { .. });
-        aborted = if effects.iter().any(ends) { id } else { aborted };
-    }
+        effects
+    });
     assert!(aborted < 20, "still aborted: q{aborted}");
 }
 

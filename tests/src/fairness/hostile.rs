@@ -141,6 +141,14 @@ fn again(stop: &AtomicBool, mut act: impl FnMut(u64) -> io::Result<()>) -> (u64,
     (done, turned_away)
 }
 
+/// The connection that is open, or a new one.
+fn greeted_once<'a>(line: &'a mut Option<Raw>, victim: &Victim, client: u64) -> io::Result<&'a mut Raw> {
+    match line {
+        Some(raw) => Ok(raw),
+        none => Ok(none.insert(Raw::greeted(victim, client)?)),
+    }
+}
+
 fn drawn_client(victim: &Victim) -> u64 {
     victim.random.clone().next()
 }
@@ -150,10 +158,7 @@ fn unacknowledged(victim: &Victim, stop: &AtomicBool) -> String {
     let client = drawn_client(victim);
     let mut line = None;
     let (done, away) = again(stop, |round| {
-        let raw = match &mut line {
-            Some(raw) => raw,
-            none => none.insert(Raw::greeted(victim, client)?),
-        };
+        let raw = greeted_once(&mut line, victim, client)?;
         let sent = raw.session(client, round).and_then(|session| {
             let mut pack = PackWriter::new(Vec::new(), session, 1, false, PACK_BYTES_MAX);
             for number in 1..=2 {
@@ -457,10 +462,7 @@ fn endless_sessions(victim: &Victim, stop: &AtomicBool) -> String {
     let client = drawn_client(victim);
     let mut line = None;
     let (done, away) = again(stop, |round| {
-        let raw = match &mut line {
-            Some(raw) => raw,
-            none => none.insert(Raw::greeted(victim, client)?),
-        };
+        let raw = greeted_once(&mut line, victim, client)?;
         let mut out = BytesMut::new();
         for stream in 0..500 {
             OpenRequest::encode(&mut out, 1_000 + stream, P1, ClientId(client), round * 500 + u64::from(stream));
