@@ -321,6 +321,10 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
                 .to_owned();
         return (Exit::Unavailable, "unreachable", what, cause, help(context.verb));
     }
+    if nobody && place.nodes.iter().any(|node| node.trouble == "not tried") {
+        let cause = "there was no time to try all of them".to_owned();
+        return (Exit::Unavailable, "unreachable", what, cause, context.look());
+    }
     let (cause, next) = match (nobody, context.default_endpoints) {
         (true, true) => ("no node runs on this machine".to_owned(), "coppice demo".to_owned()),
         (true, false) => {

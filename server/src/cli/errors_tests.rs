@@ -213,6 +213,17 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
     }
 }
 
+/// A client that had a millisecond said that no node runs here.
+#[test]
+fn nodes_that_were_not_tried_are_not_called_silent() {
+    let node =
+        |trouble: &str| NodeTrouble { node: None, address: "127.0.0.1:1".to_owned(), trouble: trouble.to_owned() };
+    let place = Place { nodes: vec![node("refused the connection"), node("not tried")], ..Place::default() };
+    let failure = failure(&sure(Reason::Unreachable, place), &context("get apple"));
+    assert_whole(&failure);
+    assert_eq!(failure.cause, "there was no time to try all of them");
+}
+
 #[test]
 fn errors_read_as_in_the_manual() {
     let mut text = String::new();
