@@ -50,8 +50,11 @@ pub const PAXOS: &[&str] = &[
     "lease_forgotten",
     // Ours: a leader that asked another one to lead goes on reading by its lease; what is only in memory counts as
     // held by a successor of removed replicas; an answer to an earlier run of the asking process counts; a question
-    // confirms a leader whom the asker has left.
+    // confirms a leader whom the asker has left; a leader stops proposing for an heir that does not answer, or for
+    // longer than an election takes.
     "lease_survives_handover",
+    "handover_unanswered",
+    "handover_pauses_on",
     "decision_held_in_memory",
     "serves_twice_in_a_ballot",
     "rest_outlives_leader",

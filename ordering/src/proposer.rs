@@ -78,7 +78,19 @@ impl Nearest {
 pub(crate) struct Handover {
     pub to: ReplicaId,
     pub deadline: Time,
+    /// Nothing changes before the heir acknowledges this round: one that cannot be reached costs nobody a pause.
+    pub beat: Beat,
+    /// Since when nothing is proposed.
+    pub paused_at: Option<Time>,
     pub sent: bool,
+}
+
+impl Handover {
+    /// When the leader goes on leading. A pause lasts no longer than an election would.
+    pub fn ends_at(&self, election_timeout: Duration) -> Time {
+        let paused = self.paused_at.filter(|_| !mutant!(handover_pauses_on));
+        paused.map_or(self.deadline, |paused_at| self.deadline.min(paused_at + election_timeout))
+    }
 }
 
 /// Round trips of `Phase2a`, flushes included.
@@ -221,6 +233,11 @@ impl Proposer {
 
     pub fn peer(&self, id: ReplicaId) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.id == id)
+    }
+
+    /// Whether the leader has stopped proposing, for another one to lead.
+    pub fn pauses(&self) -> bool {
+        self.handover.as_ref().is_some_and(|handover| handover.paused_at.is_some())
     }
 
     /// Fits `peers` to a configuration. A new one counts as heard now: it gets an election timeout to answer.

@@ -50,6 +50,8 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("foreign_decision_confirms", "rd11_a_decision_of_another_ballot_confirms_nothing"),
     ("lease_forgotten", "rd12_a_lease_outlives_a_restart"),
     ("lease_survives_handover", "rd06_a_lease_ends_with_a_handover"),
+    ("handover_unanswered", "handover"),
+    ("handover_pauses_on", "handover"),
     ("decision_held_in_memory", "seed"),
     ("serves_twice_in_a_ballot", "a_leader_serves_once_in_a_ballot"),
     ("rest_outlives_leader", "a_group_with_nothing_to_do_rests"),
@@ -75,6 +77,8 @@ const LIVENESS: &[&str] = &[
     "question_of_another_ballot",
     "leader_deaf_to_watermarks",
     "deaf_leader_is_mute",
+    "handover_unanswered",
+    "handover_pauses_on",
 ];
 
 fn scripts() -> Vec<(String, String)> {

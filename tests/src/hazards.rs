@@ -473,6 +473,8 @@ pub const OTHERS: &[&str] = &[
     "shed_unflushed",
     // A lease outlives the handover of its leader (protocol.md 7).
     "lease_survives_handover",
+    "handover_unanswered",
+    "handover_pauses_on",
     // A node's certificate proves that some authority knows it, and not which node it is (hazards.md 8).
     "certificate_not_compared",
     "peers_answer_under_any_name",

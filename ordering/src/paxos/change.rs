@@ -2,10 +2,10 @@
 //! 1.5, 1.6, 8).
 
 use crate::batch::Configuration;
-use crate::ids::{Ballot, Instance, ReplicaId, Time};
+use crate::ids::{Ballot, Beat, Instance, ReplicaId, Time};
 use crate::message::{Message, TakeOver};
 use crate::paxos::Paxos;
-use crate::proposer::Handover;
+use crate::proposer::{Handover, Peer};
 use crate::step::{ChangeError, Effect};
 
 /// Membership.
@@ -103,26 +103,43 @@ impl Paxos {
 impl Paxos {
     pub(super) fn on_transfer(&mut self, to: ReplicaId, deadline: Time, effects: &mut Vec<Effect>) {
         let voter = to != self.id && self.learner.quorum.position(to).is_some();
-        match self.proposer.as_deref_mut().filter(|p| p.serving && voter && p.handover.is_none() && p.change.is_none())
-        {
-            Some(proposer) if !proposer.change_in_pipe => {
-                proposer.handover = Some(Handover { to, deadline, sent: false });
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.serving && voter) else {
+            return effects.push(Effect::HandoverFailed { to });
+        };
+        match &proposer.handover {
+            Some(handover) if handover.to == to => {}
+            None if proposer.change.is_none() && !proposer.change_in_pipe => {
+                let beat = Beat(proposer.beat.0 + 1);
+                proposer.handover = Some(Handover { to, deadline, beat, paused_at: None, sent: false });
+                self.begin_round(true, effects);
             }
             _ => effects.push(Effect::HandoverFailed { to }),
         }
     }
 
-    /// Hands over once the pipe is drained and the heir holds everything; goes on leading at the deadline.
+    /// Hands over to an heir that answers, once the pipe is drained and the heir holds everything; goes on leading if
+    /// that takes too long.
     pub(super) fn hand_over(&mut self, effects: &mut Vec<Effect>) {
         let (now, decided_upto) = (self.now, self.learner.decided_upto);
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let Some(handover) = proposer.handover.as_mut() else { return };
         let to = handover.to;
-        if handover.deadline <= now {
+        if handover.ends_at(self.settings.election_timeout) <= now {
             proposer.handover = None;
             effects.push(Effect::HandoverFailed { to });
             self.pump(effects);
             return;
+        }
+        if handover.paused_at.is_none() {
+            // What it lacks beyond a full pipe it fetches while the leader goes on.
+            let lacks_max = u64::from(self.settings.window);
+            let answers = |peer: &Peer| {
+                peer.id == to && peer.acked >= handover.beat && peer.durable_upto.0 + lacks_max >= decided_upto.0
+            };
+            if !proposer.peers.iter().any(answers) && !mutant!(handover_unanswered) {
+                return;
+            }
+            handover.paused_at = Some(now);
         }
         if handover.sent || !proposer.window.is_empty() || proposer.phase1.is_some() {
             return;

@@ -130,7 +130,7 @@ impl Paxos {
         self.pass_time(now);
         let hint = self.election.leader;
         let Some(proposer) = self.proposer.as_deref_mut() else { return Err(SubmitError::NotLeader { hint }) };
-        if !proposer.serving || proposer.handover.is_some() {
+        if !proposer.serving || proposer.pauses() {
             return Err(SubmitError::Busy);
         }
         let fits = bytes.len() <= BATCH_BYTES_MAX;

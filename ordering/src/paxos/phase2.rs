@@ -41,7 +41,7 @@ impl Paxos {
             }
             return Some((proposer.found.pop_front()?, 0));
         }
-        if !proposer.serving || proposer.handover.is_some() {
+        if !proposer.serving || proposer.pauses() {
             return None;
         }
         if let Some(change) = proposer.change.take_if(|_| proposer.window.is_empty() || mutant!(conf_in_pipe)) {

@@ -21,7 +21,7 @@ impl Paxos {
         if let Some(phase1) = &proposer.phase1 {
             at(Some(phase1.retry_at.min(phase1.give_up_at)));
         }
-        at(proposer.handover.as_ref().map(|handover| handover.deadline));
+        at(proposer.handover.as_ref().map(|handover| handover.ends_at(self.settings.election_timeout)));
         at(self.deaf_at().filter(|at| *at < Time(u64::MAX)));
         if proposer.elected {
             at(Some(proposer.heartbeat_at).filter(|_| !proposer.peers.is_empty()));

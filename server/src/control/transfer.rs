@@ -25,6 +25,9 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two looks for a leader, while there is none or the last one does not answer.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Between two tries to hand over.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Of the answer, beside the pause that is waited for: the way there and back.
 const MARGIN: Duration = Duration::from_secs(1);
 
@@ -202,13 +205,17 @@ async fn hand_over_here(shared: &Arc<Shared>, Transfer { partition, to, until }:
     if let Some(text) = in_the_way(group, to, Some(own), &reached) {
         return Some(failed(AdminError::Unavailable(text)));
     }
-    hand_over(shared, partition, replica, until.saturating_duration_since(Instant::now())).await;
     while Instant::now() < until {
-        if shared.leader(partition) == Some(to) {
-            let pause_us = begun.elapsed().as_micros() as u64;
-            return Some(AdminReply::Transferred { pause_us });
+        // The leader gives up sooner than the asker does. One that is at it already goes on with it.
+        hand_over(shared, partition, replica, until.saturating_duration_since(Instant::now())).await;
+        let again = until.min(Instant::now() + AGAIN);
+        while Instant::now() < again {
+            if shared.leader(partition) == Some(to) {
+                let pause_us = begun.elapsed().as_micros() as u64;
+                return Some(AdminReply::Transferred { pause_us });
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Some(failed(AdminError::TimedOut(format!("{to} did not take {partition} over in time"))))
 }
