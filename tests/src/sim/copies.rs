@@ -7,8 +7,9 @@
 //! life which the copy lacks can be asked. Where all such nodes are down or cut off when the copy starts, nobody can
 //! know: such a copy is taken away before it speaks.
 //!
-//! A copy is put back only once every node has met a life that it lacks. A node that has not would write the copy's
-//! life down, and refuse the original from then on, whom only `coppice node replace` brings back.
+//! A copy is put back only once every node has met a life that it lacks, and taken away before it meets one that has
+//! not, for it joined since. Such a node would write the copy's life down, and refuse the original from then on, whom
+//! only `coppice node replace` brings back.
 //!
 //! A copy beside the living node is not drawn: a place in the simulated network belongs to one process.
 
@@ -176,15 +177,20 @@ impl World {
 
     /// Whether one of these nodes has met a life that this copy lacks, and can be asked now.
     fn is_known(&self, node: usize, awaited: &BTreeSet<NodeId>) -> bool {
-        let lacks = |life: &u64| !self.nodes[node].store.lives().contains(life);
         awaited.iter().any(|id| {
             let other = id.0 as usize - 1;
             let each = &self.nodes[other];
-            let met = each.lives.met.iter().any(|(of, life)| *of == node && lacks(life));
+            let met = self.has_met_what_is_lacking(other, node);
             let reached = each.up && each.paused_until <= self.now && each.doom.is_none();
             let knows = standing(own(node), &each.control.map).is_ok();
             met && reached && knows && self.net.hears(other, node) && self.net.hears(node, other)
         })
+    }
+
+    /// Whether `other` has met a life of `node` that the disk of `node` lacks.
+    fn has_met_what_is_lacking(&self, other: usize, node: usize) -> bool {
+        let lives = self.nodes[node].store.lives();
+        self.nodes[other].lives.met.iter().any(|(of, life)| *of == node && !lives.contains(life))
     }
 
     /// A node connects to another one, and both say who they are.
@@ -197,6 +203,11 @@ impl World {
         let known = standing(own(node), &self.nodes[to].control.map).is_ok();
         if !there || !both || !known {
             return self.greet_after(node, to, REDIAL);
+        }
+        for (copy, other) in [(node, to), (to, node)] {
+            if self.nodes[copy].lives.is_copy && !self.has_met_what_is_lacking(other, copy) {
+                return self.take_away(copy, "a node that never met the original would believe it");
+            }
         }
         if let Err(text) = self.meet(to, node) {
             return self.is_found_out(node, to, &text);
@@ -240,11 +251,7 @@ impl World {
     /// An election timeout has passed since a process started.
     pub fn on_vetted(&mut self, node: usize) {
         if self.nodes[node].lives.is_copy && self.nodes[node].lives.vetting.copy().is_none() {
-            let lacked = |life: &u64| !self.nodes[node].store.lives().contains(life);
-            let asked = self.nodes[node].lives.links.keys();
-            let known = asked
-                .clone()
-                .any(|other| self.nodes[*other].lives.met.iter().any(|(of, life)| *of == node && lacked(life)));
+            let known = self.nodes[node].lives.links.keys().any(|other| self.has_met_what_is_lacking(*other, node));
             // Else a node that should have known better has let it in, and the run fails when it speaks.
             if !known {
                 return self.take_away(node, "who could know was not reached");
