@@ -9,6 +9,10 @@
 //! client.put("apple", "red").await?;
 //! let answer = client.get("apple").await?;
 //! assert_eq!(answer.output.as_deref(), Some(&b"red"[..]));
+//! let mut pairs = client.range("a".."n").await?;
+//! while let Some(pair) = pairs.next().await? {
+//!     println!("{pair:?}");
+//! }
 //! # Ok(())
 //! # }
 //! ```

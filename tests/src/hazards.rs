@@ -125,7 +125,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("TK6", "Place of an old ballot counts after a newer one", &[sim("old_ballot_counts")]),
     hazard("TK7", "new leader or installed snapshot guesses `released`", &[sim("released_guessed")]),
     hazard("TK8", "`released` lost on leader change, never told again", &[sim("placed_once"), sim("released_once")]),
-    hazard("TK9", "chain break by a loss in the pipe (o 4, step 3)", &[sim("no_prev_check")]),
+    hazard("TK9", "chain break by a loss in the pipe (protocol 4, step 3)", &[sim("no_prev_check")]),
     hazard("TK10", "Place counts twice; prev none again in one ballot", &[sim("place_twice"), sim("prev_none_again")]),
     hazard("TK11", "abort races a late placement", &[sim("late_placed_completes")]),
     hazard("TK12", "voided ticket falls out of the prev chain", &[sim("void_unlinked")]),

@@ -1,8 +1,11 @@
 //! The first page tells the truth: its commands run, and say what it shows. Digits are wildcards.
 
+use std::collections::BTreeSet;
+
 use crate::support::{Cluster, Said, demo_alone, program, run, run_at};
 
 const README: &str = include_str!("../../../README.md");
+const OPERATIONS: &str = include_str!("../../../docs/operations.md");
 
 /// The fenced blocks without a language, line by line.
 fn blocks() -> Vec<Vec<&'static str>> {
@@ -106,7 +109,7 @@ fn every_session_of_the_first_page_says_what_it_shows() {
             sessions += 1;
         }
     }
-    assert!(sessions >= 8, "{sessions} commands were found");
+    assert!(sessions >= 5, "{sessions} commands were found");
 }
 
 #[test]
@@ -149,17 +152,16 @@ fn every_other_command_of_the_first_page_is_one_that_exists() {
     }
 }
 
+/// The manual's table of metrics, and a live node's page.
 #[test]
-fn every_metric_of_the_first_page_is_on_a_live_node() {
+fn every_metric_of_the_manual_is_on_a_live_node() {
     let cluster = Cluster::formed(1, "");
     let page = cluster.page(0, "/metrics");
-    let names: Vec<&str> =
-        README.split('`').filter(|word| word.starts_with("coppice_") && !word.contains(':')).collect();
-    assert!(names.len() >= 8, "{names:?}");
-    for name in names {
-        let family = name.trim_end_matches("_total");
-        assert!(page.contains(&format!("# TYPE {family} ")), "{name} is not on the page");
-    }
+    let rows = OPERATIONS.lines().filter_map(|line| line.strip_prefix("| `coppice_")?.split_once('`'));
+    let listed: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE coppice_")?.split_once(' '));
+    let shown: BTreeSet<&str> = families.map(|(name, _)| name).collect();
+    assert_eq!(listed, shown);
 }
 
 /// The library's example is the one of its own page, which is compiled.

@@ -166,7 +166,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
         skipped.push((Kind::Cut, why));
     }
     let seed = arguments.seed.unwrap_or_else(seed_of_now);
-    let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("check-{seed:x}")));
+    let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("check-{seed}")));
     std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let interrupted = interrupts()?;
     let mut report = Report::new(seed, skipped, out.clone());
@@ -277,7 +277,7 @@ fn setup(
         tls: arguments.tls,
         program,
         endpoints: arguments.endpoints.clone(),
-        directory: base.join(format!("coppice-check-{}-{seed:x}", std::process::id())),
+        directory: base.join(format!("coppice-check-{}-{seed}", std::process::id())),
         out: out.to_owned(),
         nodes: arguments.nodes as usize,
         partitions: arguments.partitions,

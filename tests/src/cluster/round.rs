@@ -176,7 +176,7 @@ fn whole(setup: &Setup) -> Result<Ended, String> {
     };
     let endpoints = own.as_ref().map_or_else(|| setup.endpoints.clone(), |own| own.endpoints(setup));
     let config = client_config(own.as_ref());
-    let prefix = if own.is_some() { String::new() } else { format!("check-{:x}/", setup.seed) };
+    let prefix = if own.is_some() { String::new() } else { format!("check-{}/", setup.seed) };
     let space = match setup.islands {
         Some(islands) => Space::islands(setup.keys, islands),
         None => Space::new(&prefix, setup.keys, setup.partitions as usize),
@@ -246,7 +246,7 @@ fn head(setup: &Setup, settings: &[ConfigRow]) -> Head<'static> {
     let value = |key: &str| settings.iter().find(|row| row.key == key).map(|row| row.value.clone());
     Head {
         commit: text(crate::COMMIT.to_owned()),
-        seed: text(format!("{:x}", setup.seed)),
+        seed: text(setup.seed.to_string()),
         reads: text(value("reads").unwrap_or_default()),
         speculation: value("speculation").map(|value| value == "on"),
         state: Vec::new(),

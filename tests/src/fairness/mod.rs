@@ -50,7 +50,7 @@ struct Round {
 /// `fairness`
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// How long each hostile client goes on, and as long without it.
+    /// Seconds that each hostile client goes on, over all turns, and as many without it.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// With and without it in so many turns: the median of their ratios counts.

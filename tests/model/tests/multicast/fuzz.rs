@@ -253,7 +253,7 @@ fn random_schedules_have_one_order() {
             break;
         }
     }
-    let replay = "FUZZ_SEEDS=N..N+1 cargo test -p coppice-tests --test multicast random";
+    let replay = "FUZZ_SEEDS=N..N+1 cargo test -p coppice-model --test multicast random";
     assert!(failed.is_empty(), "seeds {failed:?} fail; replay: {replay}");
     println!("{sum:?}");
 }

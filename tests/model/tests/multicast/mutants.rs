@@ -1,6 +1,6 @@
 //! Every planted bug of the multicast is caught by the script that was written for it (hazards.md 6), and those of
 //! the release rule by the exhaustive search too:
-//! `cargo test -p coppice-tests --features mutants --test multicast`.
+//! `cargo test -p coppice-model --features mutants --test multicast`.
 //!
 //! A mutant is on for a whole process, so this program starts itself once per mutant.
 
