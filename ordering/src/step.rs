@@ -31,8 +31,8 @@ pub enum Input {
     /// Leader: propose this configuration (protocol.md 1.5). Ends in [`Effect::ConfigurationDecided`], in
     /// [`Effect::ChangeRefused`], or in the loss of leadership. `leaving` is filled in.
     Change(Configuration),
-    /// Leader: hand over to this voter, or go on leading. It proposes until the voter has answered a heartbeat and lacks
-    /// little, and then pauses, for an election timeout at most.
+    /// Leader: hand over to this voter, or go on leading. It proposes until the voter has answered a heartbeat and
+    /// lacks little, and then pauses, for an election timeout at most.
     Transfer {
         /// The voter that shall lead.
         to: ReplicaId,

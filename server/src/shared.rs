@@ -19,6 +19,7 @@ use crate::datadir::Identity;
 use crate::datadir::claim::Claim;
 use crate::datadir::witnesses::{MeetError, Witnesses};
 use crate::durable::DurableUpto;
+use crate::failure_detector::Heard;
 use crate::logging::Logging;
 use crate::mailbox::Sender;
 use crate::metrics;
@@ -27,7 +28,6 @@ use crate::net::handshake::{self, Objection, PEER_PROTOCOL, PeerHello, Presence,
 use crate::net::peer_in::Places;
 use crate::shard::ToShard;
 use crate::vetting::Vetting;
-use crate::vigil::Heard;
 
 /// Statuses that may be asked for at a time on the node: one answer serves all, so each costs little.
 const STATUSES_MAX: usize = 4_096;

@@ -174,7 +174,7 @@ const PURE: &[&str] = &[
     "server/src/sessions",
     "server/src/machine",
     "server/src/reshape",
-    "server/src/residents",
+    "server/src/replica_manager",
     "server/src/catch_up",
     "server/src/snapshot",
 ];

@@ -82,7 +82,7 @@ pub struct Coordinator {
     ballot: Ballot,
     /// Tokens are never used twice, not even in two ballots.
     asked: ConfirmToken,
-    reign: Option<Reign>,
+    leadership: Option<Leadership>,
     /// Smoothed time from sending a ticket to having it placed everywhere.
     round: Duration,
     counters: CoordinatorCounters,
@@ -90,7 +90,7 @@ pub struct Coordinator {
 
 /// One leadership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Reign {
+struct Leadership {
     map: MapVersion,
     partitions: BTreeSet<PartitionId>,
     tickets: Tickets,
@@ -99,7 +99,7 @@ struct Reign {
     load: Load,
 }
 
-impl Reign {
+impl Leadership {
     fn unload(&mut self, ended: Load) {
         self.load.queries -= ended.queries;
         self.load.bytes -= ended.bytes;
@@ -114,7 +114,7 @@ impl Coordinator {
             now: Time::ZERO,
             ballot: Ballot::ZERO,
             asked: ConfirmToken(0),
-            reign: None,
+            leadership: None,
             round: Duration::ZERO,
             counters: CoordinatorCounters::default(),
         }
@@ -136,8 +136,8 @@ impl Coordinator {
             Input::Placed { partition, ticket } => self.on_placed(partition, ticket, effects),
             Input::Confirmed(token) => self.on_confirmed(token),
             Input::Resend(partition) => {
-                if let Some(reign) = &mut self.reign {
-                    reign.tickets.resend(self.now, partition, effects);
+                if let Some(leadership) = &mut self.leadership {
+                    leadership.tickets.resend(self.now, partition, effects);
                 }
             }
         }
@@ -150,26 +150,29 @@ impl Coordinator {
 
     /// When `step(.., Input::Tick, ..)` is next wanted. `None`: not before another input.
     pub fn deadline(&self) -> Option<Time> {
-        let reign = self.reign.as_ref()?;
+        let leadership = self.leadership.as_ref()?;
         let timeout = self.place_timeout();
-        let waiting = reign.packs.since().map(|since| since + timeout);
-        let alone = reign.packs.since_after(self.now, self.round).map(|since| since + self.round);
-        [waiting, alone, reign.tickets.void_at(timeout), reign.tickets.resend_at()].into_iter().flatten().min()
+        let waiting = leadership.packs.since().map(|since| since + timeout);
+        let alone = leadership.packs.since_after(self.now, self.round).map(|since| since + self.round);
+        [waiting, alone, leadership.tickets.void_at(timeout), leadership.tickets.resend_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether this coordinator leads, and in which ballot.
     pub fn leading(&self) -> Option<Ballot> {
-        self.reign.as_ref().map(|reign| reign.tickets.ballot)
+        self.leadership.as_ref().map(|leadership| leadership.tickets.ballot)
     }
 
     /// Queries under way, and tickets that are kept.
     pub fn in_flight(&self) -> (usize, usize) {
-        self.reign.as_ref().map_or((0, 0), |reign| (reign.load.queries, reign.tickets.len()))
+        self.leadership.as_ref().map_or((0, 0), |leadership| (leadership.load.queries, leadership.tickets.len()))
     }
 
     /// Whether queries over this partition are aborted at once (protocol.md 4.1).
     pub fn is_late(&self, partition: PartitionId) -> bool {
-        self.reign.as_ref().is_some_and(|reign| reign.tickets.is_late(partition))
+        self.leadership.as_ref().is_some_and(|leadership| leadership.tickets.is_late(partition))
     }
 
     /// The counters.
@@ -206,8 +209,13 @@ impl Coordinator {
         self.resign(effects);
         self.ballot = ballot;
         let tickets = Tickets::new(ballot, self.asked);
-        self.reign =
-            Some(Reign { map, partitions: BTreeSet::new(), tickets, packs: Packs::default(), load: Load::default() });
+        self.leadership = Some(Leadership {
+            map,
+            partitions: BTreeSet::new(),
+            tickets,
+            packs: Packs::default(),
+            load: Load::default(),
+        });
         self.adopt(partitions, effects);
         for change in changes {
             self.on_change(change, effects);
@@ -216,10 +224,10 @@ impl Coordinator {
 
     /// Nothing can be completed any more: no round begun from now on confirms this ballot.
     fn resign(&mut self, effects: &mut Vec<Effect>) {
-        let Some(mut reign) = self.reign.take() else { return };
-        self.asked = reign.tickets.asked;
-        let waiting = reign.packs.drop_if(|_| true).into_iter().flat_map(|pack| pack.queries);
-        let queries: Vec<QueryId> = reign.tickets.into_queries().chain(waiting).collect();
+        let Some(mut leadership) = self.leadership.take() else { return };
+        self.asked = leadership.tickets.asked;
+        let waiting = leadership.packs.drop_if(|_| true).into_iter().flat_map(|pack| pack.queries);
+        let queries: Vec<QueryId> = leadership.tickets.into_queries().chain(waiting).collect();
         let why = Abort::Deposed;
         effects.extend(queries.into_iter().map(|query| Effect::Aborted { query, why }));
     }
@@ -227,10 +235,10 @@ impl Coordinator {
     /// The partitions from now on. Each gets an empty ticket of its own first: its release frees what an earlier ballot
     /// left unreleased there (protocol.md 4.2).
     fn adopt(&mut self, partitions: BTreeSet<PartitionId>, effects: &mut Vec<Effect>) {
-        let Some(reign) = &mut self.reign else { return };
+        let Some(leadership) = &mut self.leadership else { return };
         let added: Vec<PartitionId> =
-            partitions.iter().copied().filter(|partition| !reign.tickets.knows(*partition)).collect();
-        reign.partitions = partitions;
+            partitions.iter().copied().filter(|partition| !leadership.tickets.knows(*partition)).collect();
+        leadership.partitions = partitions;
         for partition in added.into_iter().filter(|_| !mutant!(no_first_place)) {
             let works = BTreeMap::from([(partition, Work::Nothing)]);
             self.issue(Purpose::First, None, works, effects);
@@ -251,37 +259,37 @@ impl Coordinator {
 
     fn issue_to(&mut self, issue: Issue, effects: &mut Vec<Effect>) -> Option<Ticket> {
         let (now, pace) = (self.now, self.pace());
-        Some(self.reign.as_mut()?.tickets.issue(now, issue, pace, effects))
+        Some(self.leadership.as_mut()?.tickets.issue(now, issue, pace, effects))
     }
 
     fn on_map(&mut self, version: MapVersion, partitions: BTreeSet<PartitionId>, effects: &mut Vec<Effect>) {
-        if self.reign.as_ref().is_none_or(|reign| version <= reign.map) {
+        if self.leadership.as_ref().is_none_or(|leadership| version <= leadership.map) {
             return;
         }
         self.send_waiting(effects);
-        if let Some(reign) = &mut self.reign {
-            reign.map = version;
+        if let Some(leadership) = &mut self.leadership {
+            leadership.map = version;
         }
         self.adopt(partitions, effects);
-        if let Some(reign) = &mut self.reign {
-            let wanted = &reign.partitions;
-            reign.tickets.forget(|partition| wanted.contains(&partition));
+        if let Some(leadership) = &mut self.leadership {
+            let wanted = &leadership.partitions;
+            leadership.tickets.forget(|partition| wanted.contains(&partition));
         }
     }
 
     fn on_query(&mut self, query: Query, effects: &mut Vec<Effect>) {
         let settings = &self.settings;
         let (id, bytes) = (query.id, len_bytes(&query));
-        let refusal = match &self.reign {
+        let refusal = match &self.leadership {
             None => Some(Refusal::NotLeading),
-            Some(reign) if query.map != reign.map && !mutant!(cut_by_other_map) => {
-                Some(Refusal::MapChanged { map: reign.map })
+            Some(leadership) if query.map != leadership.map && !mutant!(cut_by_other_map) => {
+                Some(Refusal::MapChanged { map: leadership.map })
             }
             Some(_) if query.parts.is_empty() => Some(Refusal::NoSuchPartition(None)),
-            Some(reign) => {
-                let unknown = query.parts.keys().find(|partition| !reign.partitions.contains(partition));
-                let full =
-                    reign.load.queries >= settings.queries_max || reign.load.bytes + bytes > settings.queries_bytes_max;
+            Some(leadership) => {
+                let unknown = query.parts.keys().find(|partition| !leadership.partitions.contains(partition));
+                let full = leadership.load.queries >= settings.queries_max
+                    || leadership.load.bytes + bytes > settings.queries_bytes_max;
                 let too_large = (bytes > settings.ticket_bytes_max).then_some(Refusal::TooLarge);
                 let unknown = unknown.map(|partition| Refusal::NoSuchPartition(Some(*partition)));
                 unknown.or(too_large).or(full.then_some(Refusal::Busy))
@@ -291,27 +299,27 @@ impl Coordinator {
             effects.push(Effect::Refused { query: id, why });
             return;
         }
-        let Some(reign) = &mut self.reign else { return };
-        if let Some(partition) = query.parts.keys().find(|partition| reign.tickets.is_late(**partition)) {
+        let Some(leadership) = &mut self.leadership else { return };
+        if let Some(partition) = query.parts.keys().find(|partition| leadership.tickets.is_late(**partition)) {
             effects.push(Effect::Aborted { query: id, why: Abort::Unplaced(*partition) });
             return;
         }
-        reign.load.queries += 1;
-        reign.load.bytes += bytes;
-        reign.packs.push(query, (reign.tickets.last(), self.now), settings.ticket_bytes_max);
+        leadership.load.queries += 1;
+        leadership.load.bytes += bytes;
+        leadership.packs.push(query, (leadership.tickets.last(), self.now), settings.ticket_bytes_max);
     }
 
     /// A change gets a ticket of its own, after all queries that were cut by the map before it (hazards.md MV1).
     fn on_change(&mut self, change: Change, effects: &mut Vec<Effect>) {
-        if self.reign.as_ref().is_none_or(|reign| reign.tickets.has_change(change.id)) {
+        if self.leadership.as_ref().is_none_or(|leadership| leadership.tickets.has_change(change.id)) {
             return;
         }
         if !mutant!(cut_by_other_map) {
             self.send_waiting(effects);
         }
-        let Some(reign) = &mut self.reign else { return };
-        reign.map = reign.map.max(change.map);
-        reign.partitions.extend(&change.partitions);
+        let Some(leadership) = &mut self.leadership else { return };
+        leadership.map = leadership.map.max(change.map);
+        leadership.partitions.extend(&change.partitions);
         let Change { id, partitions, first, payload, .. } = change;
         let work = Work::Change { id, payload };
         let works = partitions.into_iter().map(|partition| (partition, work.clone())).collect();
@@ -320,21 +328,21 @@ impl Coordinator {
 
     fn on_placed(&mut self, partition: PartitionId, ticket: Ticket, effects: &mut Vec<Effect>) {
         let (pace, timeout) = (self.pace(), self.place_timeout());
-        let Some(reign) = &mut self.reign else { return };
-        let ballot = reign.tickets.ballot;
+        let Some(leadership) = &mut self.leadership else { return };
+        let ballot = leadership.tickets.ballot;
         if ticket.ballot == ballot {
-            if let Some(took) = reign.tickets.placed(self.now, (partition, ticket.n), pace, effects) {
+            if let Some(took) = leadership.tickets.placed(self.now, (partition, ticket.n), pace, effects) {
                 // A single slow round must not stretch everything by itself. A quarter of the weight goes to the
                 // newest: a few rounds suffice to follow a change of load.
                 let took = took.min(timeout);
                 self.round = if self.round.is_zero() { took } else { (3 * self.round + took) / 4 };
             }
             if !mutant!(released_once) {
-                reign.tickets.tell(partition, true, effects);
+                leadership.tickets.tell(partition, true, effects);
             }
         } else if ticket.ballot < ballot && !mutant!(released_once) {
-            reign.tickets.tell(partition, true, effects);
-            if !reign.tickets.knows(partition) && !reign.partitions.contains(&partition) {
+            leadership.tickets.tell(partition, true, effects);
+            if !leadership.tickets.knows(partition) && !leadership.partitions.contains(&partition) {
                 // The map has it no more. What earlier ballots left there can never complete: this ballot was elected.
                 effects.push(Effect::Released { partition, watermark: Ticket { ballot, n: 0 } });
             }
@@ -342,40 +350,40 @@ impl Coordinator {
     }
 
     fn on_confirmed(&mut self, token: ConfirmToken) {
-        let Some(reign) = &mut self.reign else { return };
-        if token <= reign.tickets.asked {
-            reign.tickets.confirmed = reign.tickets.confirmed.max(token);
+        let Some(leadership) = &mut self.leadership else { return };
+        if token <= leadership.tickets.asked {
+            leadership.tickets.confirmed = leadership.tickets.confirmed.max(token);
         }
     }
 
     fn on_tick(&mut self, effects: &mut Vec<Effect>) {
         let (now, timeout) = (self.now, self.place_timeout());
-        let Some(reign) = &mut self.reign else { return };
+        let Some(leadership) = &mut self.leadership else { return };
         if !mutant!(no_void) {
-            let ended = reign.tickets.void_due(now, timeout, effects);
-            reign.unload(ended);
-            let tickets = &reign.tickets;
+            let ended = leadership.tickets.void_due(now, timeout, effects);
+            leadership.unload(ended);
+            let tickets = &leadership.tickets;
             let late = |pack: &Pack| pack.parts.keys().copied().find(|partition| tickets.is_late(*partition));
             let over = |pack: &Pack| pack.since + timeout <= now || late(pack).is_some();
             let mut ended = Load::default();
-            for pack in reign.packs.drop_if(over) {
+            for pack in leadership.packs.drop_if(over) {
                 let why = late(&pack).map_or(Abort::Unreleased, Abort::Unplaced);
                 ended.queries += pack.queries.len();
                 ended.bytes += pack.bytes;
                 effects.extend(pack.queries.into_iter().map(|query| Effect::Aborted { query, why }));
             }
-            reign.unload(ended);
+            leadership.unload(ended);
         }
         let pace = self.pace();
-        let Some(reign) = &mut self.reign else { return };
-        reign.tickets.resend_due(now, pace, effects);
+        let Some(leadership) = &mut self.leadership else { return };
+        leadership.tickets.resend_due(now, pace, effects);
     }
 
     /// What follows from the state as it is now. Every step ends here.
     fn advance(&mut self, effects: &mut Vec<Effect>) {
-        if let Some(reign) = &mut self.reign {
-            let ended = reign.tickets.release(effects);
-            reign.unload(ended);
+        if let Some(leadership) = &mut self.leadership {
+            let ended = leadership.tickets.release(effects);
+            leadership.unload(ended);
         }
         self.send_packs(false, effects);
     }
@@ -388,16 +396,16 @@ impl Coordinator {
     fn send_packs(&mut self, all: bool, effects: &mut Vec<Effect>) {
         let (bytes_max, tickets_max) = (self.settings.ticket_bytes_max, self.settings.tickets_max);
         let (now, patience) = (self.now, self.round);
-        while let Some(reign) = &mut self.reign {
-            if reign.packs.is_empty() || reign.tickets.len() >= tickets_max && !all {
+        while let Some(leadership) = &mut self.leadership {
+            if leadership.packs.is_empty() || leadership.tickets.len() >= tickets_max && !all {
                 return;
             }
-            let tickets = &reign.tickets;
+            let tickets = &leadership.tickets;
             // A ticket costs the same for one query as for hundreds: whoever comes while a round is out anywhere waits
             // for it, to share the next. But rounds elsewhere hold nobody up for longer than one usually takes.
             let alone = |pack: &Pack| pack.since + patience <= now || !tickets.any_round_is_out(pack.after);
             let ready = |pack: &Pack| all || !tickets.round_is_out(pack.after, pack.parts.keys()) && alone(pack);
-            let Some(pack) = reign.packs.take(bytes_max, ready) else { return };
+            let Some(pack) = leadership.packs.take(bytes_max, ready) else { return };
             let queries = pack.queries.clone();
             let works = Pack::works(pack.parts);
             let deadline = self.settings.query_deadline;
@@ -421,12 +429,12 @@ impl Coordinator {
     }
 
     fn assert_invariants(&self) {
-        let Some(reign) = &self.reign else { return };
-        assert_eq!(reign.tickets.ballot, self.ballot);
-        assert!(reign.tickets.confirmed <= reign.tickets.asked, "confirmed what was not asked");
-        let (waiting, ticketed) = (reign.packs.load(), reign.tickets.load());
-        assert_eq!(reign.load.queries, waiting.queries + ticketed.queries, "queries under way");
-        assert_eq!(reign.load.bytes, waiting.bytes + ticketed.bytes, "bytes under way");
-        reign.tickets.assert_invariants();
+        let Some(leadership) = &self.leadership else { return };
+        assert_eq!(leadership.tickets.ballot, self.ballot);
+        assert!(leadership.tickets.confirmed <= leadership.tickets.asked, "confirmed what was not asked");
+        let (waiting, ticketed) = (leadership.packs.load(), leadership.tickets.load());
+        assert_eq!(leadership.load.queries, waiting.queries + ticketed.queries, "queries under way");
+        assert_eq!(leadership.load.bytes, waiting.bytes + ticketed.bytes, "bytes under way");
+        leadership.tickets.assert_invariants();
     }
 }

@@ -1,5 +1,5 @@
 //! Children of splits: each replica of the parent starts the child's beside it, from the fork, and no data moves
-//! (protocol.md 8). [`crate::residents`] decides; what it says of checkpoints and removal is obeyed here.
+//! (protocol.md 8). [`crate::replica_manager`] decides; what it says of checkpoints and removal is obeyed here.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ impl Control {
     pub(super) fn on_forked(&mut self, parent: PartitionId, led: bool, mark: &Mark) {
         let Some(identity) = self.shared.identity() else { return };
         for fork in Machine::forks(mark) {
-            if let Some(start) = self.residents.fork(identity.node, parent, led, fork) {
+            if let Some(start) = self.replica_manager.fork(identity.node, parent, led, fork) {
                 let (child, instance) = (start.group, fork.instance);
                 tracing::info!(%parent, %child, %instance, "a split: the child begins here");
                 self.start(start);
@@ -26,7 +26,7 @@ impl Control {
 
     /// Has the children that have no checkpoint yet write one.
     pub(super) fn save_children(&mut self) {
-        for child in self.residents.unsaved() {
+        for child in self.replica_manager.unsaved() {
             self.checkpoint_now(child);
         }
     }

@@ -20,7 +20,7 @@ use crate::net::handshake::Purpose;
 use crate::net::link::{Link, Opening};
 use crate::node::StorageError;
 use crate::replica::Replica;
-use crate::residents::{Birth, Start, StateLost, Wanted};
+use crate::replica_manager::{Birth, Start, StateLost, Wanted};
 use crate::sessions::SessionLimits;
 use crate::shard::{Group, Shard};
 use crate::snapshot::SavedBorders;
@@ -112,10 +112,10 @@ impl Control {
     fn await_vetting(&self) {
         let own = self.shared.identity().map(|identity| identity.node);
         let map = self.shared.map();
-        let here = |entry: &&Entry| self.residents.running().contains_key(&entry.partition);
+        let here = |entry: &&Entry| self.replica_manager.running().contains_key(&entry.partition);
         let mut nodes: BTreeSet<NodeId> =
             map.groups().filter(here).flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
-        if map.version.0 == 0 && !self.residents.running().is_empty() {
+        if map.version.0 == 0 && !self.replica_manager.running().is_empty() {
             nodes.extend((1..=self.shared.config.seeds.len() as u32).map(NodeId));
         }
         nodes.retain(|node| Some(*node) != own);
@@ -144,7 +144,7 @@ impl Control {
                 groups.into_iter().for_each(|group| shard.drop_group(group));
             });
         }
-        for group in self.residents.running().keys() {
+        for group in self.replica_manager.running().keys() {
             self.shared.set_leader(*group, None);
         }
     }
@@ -153,7 +153,7 @@ impl Control {
     /// the next start.
     fn delete_stale_checkpoints(&self) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
-        for group in self.residents.stale(checkpoints.partitions().unwrap_or_default()) {
+        for group in self.replica_manager.stale(checkpoints.partitions().unwrap_or_default()) {
             match checkpoints.remove(group) {
                 Ok(()) => tracing::info!(partition = %group, "the checkpoints of a replica that is gone were deleted"),
                 Err(error) => tracing::warn!(partition = %group, %error, "checkpoints of a replica that is gone stay"),
@@ -202,13 +202,13 @@ impl Control {
     /// A replica that ran here before.
     fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), StorageError> {
         if let Some(removed) = replay.removed {
-            self.residents.note_removed(group, removed);
+            self.replica_manager.note_removed(group, removed);
         }
         let Some((me, birth)) = replay.created.take() else { return Ok(()) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|_| StorageError::Birth(group))?;
         let loaded = self.load_checkpoint(group)?;
         let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
-        match self.residents.restart(own, (group, me), birth, loaded, replay) {
+        match self.replica_manager.restart(own, (group, me), birth, loaded, replay) {
             Ok(Some(start)) => self.start(start),
             Ok(None) => self.report_healing(group),
             Err(StateLost(trimmed)) => return Err(StorageError::StateLost { group, trimmed }),
@@ -219,7 +219,7 @@ impl Control {
     /// Starts the replica that `entry` names for this node, unless it runs, or was removed here before.
     pub(super) fn start_from_map(&mut self, entry: &Entry) {
         let Some(identity) = self.shared.identity() else { return };
-        match self.residents.wanted(identity.node, entry) {
+        match self.replica_manager.wanted(identity.node, entry) {
             Wanted::Nothing => {}
             Wanted::Begin(start) => self.start(*start),
             Wanted::Join(me) => self.join_group(entry, me),
@@ -235,14 +235,14 @@ impl Control {
         log.log().append_awaited(vec![Append { entry: created, lsn: None, lazy: false }]).ok()
     }
 
-    /// Tells the residents when the birth is durable.
+    /// Tells the replica manager when the birth is durable.
     fn await_birth(&self, (group, me): (PartitionId, ReplicaId), logged: Awaited) {
         let shared = Arc::clone(&self.shared);
         let waiting = std::thread::Builder::new().name(format!("birth-{group}"));
         let spawned = waiting.spawn(move || {
             // A log that has stopped ends the process.
             if logged.wait().is_ok() {
-                let durable = move |control: &mut Control| control.residents.birth_is_durable(group, me);
+                let durable = move |control: &mut Control| control.replica_manager.birth_is_durable(group, me);
                 shared.tell_control(ToControl::Call(Box::new(durable)));
             }
         });
@@ -290,7 +290,7 @@ impl Control {
             _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
         }
         failpoint!("control.born");
-        self.residents.runs(&start);
+        self.replica_manager.runs(&start);
         if let Some(logged) = birth {
             self.await_birth((start.group, start.me), logged);
         }
@@ -388,7 +388,7 @@ impl Control {
     /// Removes the replicas here that the map does not name any more.
     pub(super) fn remove_unnamed(&mut self, map: &PartitionMap) {
         let Some(identity) = self.shared.identity() else { return };
-        for group in self.residents.unnamed(identity.node, map) {
+        for group in self.replica_manager.unnamed(identity.node, map) {
             self.remove_group(group);
         }
     }
@@ -421,7 +421,7 @@ impl Control {
 
     /// The replica was removed from its group and nobody needs it any more.
     pub(super) fn remove_group(&mut self, group: PartitionId) {
-        let Some(replica) = self.residents.remove(group) else { return };
+        let Some(replica) = self.replica_manager.remove(group) else { return };
         let entry = LogEntry::Removed { group: GroupId(group.0), replica };
         let removed = vec![Append { entry, lsn: None, lazy: false }];
         let logged = self.log.as_ref().map(|log| log.log().append_awaited(removed));

@@ -136,7 +136,7 @@ impl Control {
         let cut = |&version: &MapVersion| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }));
         steps.extend(self.driver.released.iter().map(cut));
         let pending = !steps.is_empty() || !state.changes.is_empty();
-        let here = |group| self.residents.running().contains_key(&group);
+        let here = |group| self.replica_manager.running().contains_key(&group);
         for (group, leader) in view.leaders_elsewhere(&state.map, here) {
             if self.shared.leader(group) != Some(leader) {
                 self.shared.set_leader(group, Some(leader));

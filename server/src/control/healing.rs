@@ -1,5 +1,5 @@
 //! Healing: a replica whose checkpoints are all damaged or gone takes its state from another replica before it runs
-//! (see [`crate::residents::Healing`]).
+//! (see [`crate::replica_manager::Healing`]).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::snapshot::Loaded;
 impl Control {
     /// A replica here waits for a snapshot of another node.
     pub(super) fn report_healing(&self, group: PartitionId) {
-        let trimmed = self.residents.healing().get(&group).map(|healing| healing.trimmed().0);
+        let trimmed = self.replica_manager.healing().get(&group).map(|healing| healing.trimmed().0);
         tracing::warn!(partition = %group, trimmed, "no good checkpoint reaches the trimmed log; a peer is asked for its state");
     }
 
@@ -21,9 +21,9 @@ impl Control {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
         let Some(own) = self.shared.identity().map(|identity| identity.node) else { return };
         let map = self.shared.map();
-        for group in self.residents.unasked() {
+        for group in self.replica_manager.unasked() {
             let reachable = |node| self.shared.peer_address(node).is_some();
-            let Some((from, least)) = self.residents.ask_for_state(own, &map, group, reachable) else { continue };
+            let Some((from, least)) = self.replica_manager.ask_for_state(own, &map, group, reachable) else { continue };
             let Some(address) = self.shared.peer_address(from) else { continue };
             let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
             let thread = std::thread::Builder::new().name(format!("heal-{group}"));
@@ -35,7 +35,7 @@ impl Control {
             });
             if spawned.is_err() {
                 // Without a thread now there may be one at the next look.
-                _ = self.residents.healed(group, None);
+                _ = self.replica_manager.healed(group, None);
             }
         }
     }
@@ -48,7 +48,7 @@ impl Control {
                 None
             }
         };
-        if let Some(start) = self.residents.healed(group, loaded) {
+        if let Some(start) = self.replica_manager.healed(group, loaded) {
             let instance = start.snapshot;
             tracing::info!(partition = %group, %instance, %from, "the state of a peer is in place; the replica runs again");
             self.start(start);

@@ -22,22 +22,22 @@ impl Control {
         let voters = entry.replicas.iter().filter(|info| info.role == Role::Voter && Some(info.node) != own);
         let sources = voters.filter_map(|info| Some((info.node, self.shared.peer_address(info.node)?)));
         let sources: Vec<_> = sources.collect();
-        if sources.is_empty() || !self.residents.begin_join(group, me) {
+        if sources.is_empty() || !self.replica_manager.begin_join(group, me) {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let may_be_forked = self.residents.may_be_forked(&self.shared.map(), group);
+        let may_be_forked = self.replica_manager.may_be_forked(&self.shared.map(), group);
         let awaits_fork = self.awaits_fork(group, entry.low.clone());
         tokio::task::spawn_local(async move {
             let wait = may_be_forked && awaits_fork.await;
             let begin = move |control: &mut Control| {
                 // Called off when the fork came meanwhile; asked again at the next look otherwise.
-                if !control.residents.is_joining(group, me) || wait {
-                    control.residents.end_join(group);
+                if !control.replica_manager.is_joining(group, me) || wait {
+                    control.replica_manager.end_join(group);
                     return;
                 }
                 control.fetch_first(group, sources, move |control, loaded| {
-                    control.residents.end_join(group);
+                    control.replica_manager.end_join(group);
                     if let Some(loaded) = loaded {
                         control.joined(group, me, loaded);
                     }
@@ -51,7 +51,7 @@ impl Control {
     fn joined(&mut self, group: PartitionId, me: ReplicaId, loaded: Loaded) {
         let map = self.shared.map();
         let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
-        if let Some(start) = self.residents.joined(own, &map, (group, me), loaded) {
+        if let Some(start) = self.replica_manager.joined(own, &map, (group, me), loaded) {
             let instance = start.snapshot;
             tracing::info!(partition = %group, replica = %me, %instance, "a replica begins here from a snapshot");
             self.start(start);
@@ -64,7 +64,7 @@ impl Control {
         let Some(identity) = self.shared.identity() else { return };
         let map = self.shared.map();
         self.remove_unnamed(&map);
-        if !self.residents.lacks_any(identity.node, &map) {
+        if !self.replica_manager.lacks_any(identity.node, &map) {
             return;
         }
         for entry in map.groups() {

@@ -48,7 +48,7 @@ use crate::mailbox::Lane;
 use crate::metrics::Warning;
 use crate::net::rpc::{Answer, Asker, Question};
 use crate::node::StartError;
-use crate::residents::Residents;
+use crate::replica_manager::ReplicaManager;
 use crate::shard::{Shard, ToShard};
 use crate::shared::Shared;
 
@@ -128,7 +128,7 @@ pub struct Control {
     pub(super) log: Option<LogWriter>,
     pub(super) checkpoints: Option<(Checkpoints, Arc<Checkpointer>)>,
     /// Which replicas live here, and which wait or go.
-    pub(super) residents: Residents,
+    pub(super) replica_manager: ReplicaManager,
     /// Groups whose checkpoints of a removed replica are being deleted: no new one begins meanwhile.
     pub(super) deleting: BTreeSet<PartitionId>,
     /// The directory's decided state, if it runs here.
@@ -179,7 +179,7 @@ impl Control {
             home,
             log: None,
             checkpoints: None,
-            residents: Residents::default(),
+            replica_manager: ReplicaManager::default(),
             deleting: BTreeSet::new(),
             directory: None,
             driver: growth::Driver::default(),
@@ -336,7 +336,7 @@ impl Control {
 
     /// Returns how long until the next look.
     fn look_around(&mut self) -> Duration {
-        self.rates.retain(|group| self.residents.running().contains_key(&group));
+        self.rates.retain(|group| self.replica_manager.running().contains_key(&group));
         self.sample_rates();
         self.publish_node();
         self.check_memory();
@@ -352,13 +352,13 @@ impl Control {
         // A replica of the directory that knows no leader may not know either where those are that took others' places:
         // it could not even answer their candidate (protocol.md 1.5).
         let follows = self.shared.leader(PartitionId::DIRECTORY).is_some();
-        let is_told = follows && self.residents.running().contains_key(&PartitionId::DIRECTORY);
+        let is_told = follows && self.replica_manager.running().contains_key(&PartitionId::DIRECTORY);
         if !is_told {
             self.ask_for_the_map();
         }
         match self.shared.map().version.0 {
             0 => LOOK_FIRST,
-            _ if rests && is_told && self.residents.healing().is_empty() => LOOK_CALM,
+            _ if rests && is_told && self.replica_manager.healing().is_empty() => LOOK_CALM,
             _ => LOOK,
         }
     }

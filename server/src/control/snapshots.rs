@@ -82,8 +82,9 @@ impl Control {
             room: space.map_or(0, |space| space.free_bytes.saturating_sub(space.reserve_bytes / 2)),
         };
         let pins = self.flush.pinned_by();
-        let running = self.residents.running().keys();
-        let needed: BTreeSet<PartitionId> = running.copied().filter(|&group| self.residents.is_needed(group)).collect();
+        let running = self.replica_manager.running().keys();
+        let needed: BTreeSet<PartitionId> =
+            running.copied().filter(|&group| self.replica_manager.is_needed(group)).collect();
         for shard in 0..self.shared.shards() {
             let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
             let (needed, pins) = (needed.clone(), pins.clone());
@@ -214,7 +215,7 @@ impl Control {
         if let Err(error) = spawned {
             // `then` is gone with the thread; the map names the replica still, so it is tried again.
             tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; trying again");
-            self.residents.end_join(group);
+            self.replica_manager.end_join(group);
         }
     }
 
@@ -250,7 +251,7 @@ fn may_install(shared: &Arc<Shared>, group: PartitionId, held: KeyRange, head: &
     let ask = move |control: &mut Control| {
         let own = control.shared.identity().map(|identity| identity.node).unwrap_or_default();
         let map = control.shared.map();
-        let may = control.residents.may_install(own, &map, (group, &held), (&kept, version));
+        let may = control.replica_manager.may_install(own, &map, (group, &held), (&kept, version));
         if !may {
             control.start_missing();
         }
@@ -329,7 +330,7 @@ fn checkpointed(
 /// A checkpoint of the group at `instance` is durable here.
 fn saved(shard: &mut Shard, id: PartitionId, instance: Instance) {
     shard.step(id, Input::Checkpointed(instance));
-    let saved = move |control: &mut Control| control.residents.saved(id);
+    let saved = move |control: &mut Control| control.replica_manager.saved(id);
     shard.shared.tell_control(ToControl::Call(Box::new(saved)));
 }
 
@@ -409,7 +410,7 @@ pub(super) enum FetchError {
     /// Neither head nor chunk nor manifest.
     #[error("what came is no snapshot")]
     Garbage,
-    /// See [`crate::residents::Residents::may_install`].
+    /// See [`crate::replica_manager::ReplicaManager::may_install`].
     #[error("it skips a split whose other partition is not on this disk yet: that is fetched first")]
     Early,
 }

@@ -253,7 +253,7 @@ impl Control {
             let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
             warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node} {address}`"));
         }
-        for partition in self.residents.healing().keys() {
+        for partition in self.replica_manager.healing().keys() {
             warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
         }
         warnings
@@ -261,7 +261,7 @@ impl Control {
 
     /// Why this node takes no further replica, if it does not.
     fn full(&self, disk: bool) -> Option<String> {
-        let (held, most) = (self.residents.running().len(), self.shared.config.limits.partitions);
+        let (held, most) = (self.replica_manager.running().len(), self.shared.config.limits.partitions);
         if held >= most {
             return Some(format!("it holds {held} replicas, as many as limits.partitions allows"));
         }

@@ -25,7 +25,7 @@ pub const DURABLE: u8 = 70;
 pub const LETTERS: u8 = 71;
 /// Says that this connection works: whoever gets it sends it back on the same connection. No body.
 pub const ECHO: u8 = 72;
-/// Says that the sender lives, when there is nothing else to say ([`crate::vigil`]). No body.
+/// Says that the sender lives, when there is nothing else to say ([`crate::failure_detector`]). No body.
 pub const ALIVE: u8 = 73;
 /// Whether the sender has no room, its disk filled to its reserve or its memory to its limit: a byte, 0 or 1. It has
 /// some when a connection begins.

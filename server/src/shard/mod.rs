@@ -43,6 +43,7 @@ pub use group::{Group, GroupStatus};
 pub use pilot::{Flushes, Tuned};
 
 use crate::failpoints::failpoint;
+use crate::failure_detector::FailureDetector;
 use crate::gather::Gathers;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
@@ -57,7 +58,6 @@ use crate::net::streams::Slice;
 use crate::replica::{Effect, Input, QueryPart, Samples};
 use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shared::Shared;
-use crate::vigil::Vigil;
 
 /// Inputs taken from the mailbox in one turn: more than a flush makes durable, few enough to look at the sockets again
 /// within a fraction of a millisecond.
@@ -169,7 +169,7 @@ pub struct Shard {
     gathers: Gathers,
     pilot: pilot::Pilot,
     look: look::Look,
-    vigil: Vigil,
+    failure_detector: FailureDetector,
     /// Groups that got requests in this turn.
     touched: Vec<PartitionId>,
     /// Connections with something to write.
@@ -214,7 +214,7 @@ impl Shard {
                 gathers: Gathers::new(index),
                 pilot: pilot::Pilot::new(),
                 look,
-                vigil: Vigil::default(),
+                failure_detector: FailureDetector::default(),
                 touched: Vec::new(),
                 dirty: Vec::new(),
                 map: Arc::default(),

@@ -21,17 +21,19 @@ impl Shard {
     /// When [`Shard::watch`] is next wanted.
     pub(super) fn watch_at(&self) -> Option<Time> {
         let group = self.groups.values().next()?;
-        self.vigil.deadline(group.replica.paxos().settings())
+        self.failure_detector.deadline(group.replica.paxos().settings())
     }
 
     /// Looks whether other nodes live, if it is time.
     pub(super) fn watch(&mut self, now: Time) {
-        let Some(settings) = self.settings().filter(|settings| self.vigil.is_due(settings, now)) else { return };
+        let Some(settings) = self.settings().filter(|settings| self.failure_detector.is_due(settings, now)) else {
+            return;
+        };
         // Behind a new connection the others doubt this node until they hear it.
         let fresh = self.links.iter().filter(|(_, link)| link.say_alive()).map(|(&node, _)| (node, now));
         let mut lost: Vec<(NodeId, Time)> = fresh.collect();
         for (node, heard) in self.shared.heard_of() {
-            lost.extend(self.vigil.look(node, heard, &settings, now).map(|since| (node, since)));
+            lost.extend(self.failure_detector.look(node, heard, &settings, now).map(|since| (node, since)));
         }
         for (node, since) in lost {
             self.tell(node, |peer| Input::Lost { peer, since });

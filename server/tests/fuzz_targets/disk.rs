@@ -21,7 +21,7 @@ use coppice_server::log::{Entry, GroupId};
 use coppice_server::machine::Machine;
 use coppice_server::machine::directory::DirectoryState;
 use coppice_server::machine::shard::{BorderChange, Shard};
-use coppice_server::residents::Birth;
+use coppice_server::replica_manager::Birth;
 use coppice_server::sessions::{SessionLimits, Sessions};
 use coppice_server::snapshot;
 

@@ -1,5 +1,5 @@
-//! What a node does about its replicas and its map, as the server's `control` does: [`Residents`] decides, this carries
-//! it out over the simulated disk and network.
+//! What a node does about its replicas and its map, as the server's `control` does: [`ReplicaManager`] decides, this
+//! carries it out over the simulated disk and network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::log::{Append, Entry};
 use coppice_server::machine::{Machine, Mark};
 use coppice_server::replica::{Effect, Input};
-use coppice_server::residents::{Residents, Wanted};
+use coppice_server::replica_manager::{ReplicaManager, Wanted};
 use coppice_server::snapshot::Loaded;
 
 use super::driver::Driver;
@@ -30,7 +30,7 @@ const MAPS_KEPT: usize = 2;
 #[derive(Default)]
 pub struct Control {
     /// Its replicas.
-    pub residents: Residents,
+    pub replica_manager: ReplicaManager,
     /// The newest map that it knows.
     pub map: Arc<PartitionMap>,
     /// Groups whose checkpoints of a removed replica are being deleted.
@@ -74,10 +74,10 @@ impl World {
     /// Removes replicas that the map does not name, and starts those that it names and that do not run.
     pub fn start_missing(&mut self, node: usize) {
         let map = Arc::clone(&self.nodes[node].control.map);
-        for group in self.nodes[node].control.residents.unnamed(own(node), &map) {
+        for group in self.nodes[node].control.replica_manager.unnamed(own(node), &map) {
             self.remove_group(node, group);
         }
-        if !self.nodes[node].control.residents.lacks_any(own(node), &map) {
+        if !self.nodes[node].control.replica_manager.lacks_any(own(node), &map) {
             return;
         }
         let life = self.nodes[node].life;
@@ -85,7 +85,7 @@ impl World {
             if self.nodes[node].life != life {
                 return;
             }
-            match self.nodes[node].control.residents.wanted(own(node), entry) {
+            match self.nodes[node].control.replica_manager.wanted(own(node), entry) {
                 Wanted::Nothing => {}
                 Wanted::Begin(start) => self.start_replica(node, *start),
                 Wanted::Join(me) => self.join_group(node, entry, me),
@@ -163,16 +163,16 @@ impl World {
         }
         let voters = entry.replicas.iter().filter(|info| info.role == Role::Voter && info.node != own(node));
         let sources: Vec<usize> = voters.map(|info| info.node.0 as usize - 1).collect();
-        if sources.is_empty() || !self.nodes[node].control.residents.begin_join(group, me) {
+        if sources.is_empty() || !self.nodes[node].control.replica_manager.begin_join(group, me) {
             return;
         }
         // The child will begin from the fork, where that has yet to come.
         let forks = self.nodes[node].hosts.iter().any(|(&id, host)| id != group && host.replica.holds(&entry.low));
         let control = &mut self.nodes[node].control;
-        if forks && control.residents.may_be_forked(&control.map, group) {
+        if forks && control.replica_manager.may_be_forked(&control.map, group) {
             self.reached.note("join: waits for a split to be executed here");
             let control = &mut self.nodes[node].control;
-            return control.residents.end_join(group);
+            return control.replica_manager.end_join(group);
         }
         // One after the other: some are down, or gone from there by a newer map (seed 201186).
         let drawn = self.replica_random.below(sources.len());
@@ -185,7 +185,7 @@ impl World {
     /// The first snapshot of a joining replica is here.
     pub fn joined(&mut self, node: usize, group: PartitionId, me: ReplicaId, loaded: Loaded) {
         let map = Arc::clone(&self.nodes[node].control.map);
-        let start = self.nodes[node].control.residents.joined(own(node), &map, (group, me), loaded);
+        let start = self.nodes[node].control.replica_manager.joined(own(node), &map, (group, me), loaded);
         if let Some(start) = start {
             self.reached.note("join: begins with a snapshot");
             self.start_replica(node, start);
@@ -194,8 +194,8 @@ impl World {
 
     fn ask_for_states(&mut self, node: usize) {
         let map = Arc::clone(&self.nodes[node].control.map);
-        for group in self.nodes[node].control.residents.unasked() {
-            let asked = self.nodes[node].control.residents.ask_for_state(own(node), &map, group, |_| true);
+        for group in self.nodes[node].control.replica_manager.unasked() {
+            let asked = self.nodes[node].control.replica_manager.ask_for_state(own(node), &map, group, |_| true);
             if let Some((from, least)) = asked {
                 self.fetch(node, group, (from.0 as usize - 1, least), Wish::Heal);
             }
@@ -204,7 +204,7 @@ impl World {
 
     /// The replica here was removed from its group, and nobody needs it any more.
     pub fn remove_group(&mut self, node: usize, group: PartitionId) {
-        let Some(replica) = self.nodes[node].control.residents.remove(group) else { return };
+        let Some(replica) = self.nodes[node].control.replica_manager.remove(group) else { return };
         self.reached.note("replica: removed from a node");
         let each = &mut self.nodes[node];
         each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
@@ -264,7 +264,7 @@ impl World {
         }
         let led = host.replica.is_leading();
         for fork in Machine::forks(mark) {
-            match self.nodes[node].control.residents.fork(own(node), group, led, fork) {
+            match self.nodes[node].control.replica_manager.fork(own(node), group, led, fork) {
                 Some(start) => {
                     self.reached.note("split: a child begins");
                     self.start_replica(node, start);
@@ -276,7 +276,7 @@ impl World {
     }
 
     fn save_children(&mut self, node: usize) {
-        for child in self.nodes[node].control.residents.unsaved() {
+        for child in self.nodes[node].control.replica_manager.unsaved() {
             self.reached.note("checkpoint: the first one of a child");
             self.checkpoint_now(node, child);
         }

@@ -170,7 +170,8 @@ impl World {
     /// The nodes whose word counts: those of the groups that run here.
     fn awaited(&self, node: usize) -> BTreeSet<NodeId> {
         let control = &self.nodes[node].control;
-        let here = control.map.groups().filter(|entry| control.residents.running().contains_key(&entry.partition));
+        let here =
+            control.map.groups().filter(|entry| control.replica_manager.running().contains_key(&entry.partition));
         let nodes = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node));
         nodes.filter(|id| *id != own(node)).collect()
     }

@@ -41,7 +41,7 @@ pub enum Event {
     /// A node looks around.
     Look { node: usize, life: u64 },
     /// A node looks whether the others live.
-    Vigil { node: usize, life: u64 },
+    FailureDetector { node: usize, life: u64 },
     /// A node is asked for its map.
     MapAsked { from: usize, node: usize, life: u64 },
     /// A node hears of a map, and who leads what as far as the other knows.
@@ -107,7 +107,7 @@ impl Event {
             | Event::Deleted { node, life, .. }
             | Event::Settings { node, life }
             | Event::Look { node, life }
-            | Event::Vigil { node, life }
+            | Event::FailureDetector { node, life }
             | Event::MapTold { node, life, .. }
             | Event::Drive { node, life, .. }
             | Event::Greets { node, life, .. }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Instance, Lsn, Message, Record, ReplicaId, Time, multicast};
+use coppice_server::failure_detector::{FailureDetector, Heard};
 use coppice_server::gather::Gathers;
 use coppice_server::log::{Append, Entry};
 use coppice_server::multicast::{Letter, Word};
@@ -14,7 +15,6 @@ use coppice_server::net::peer::Envelope;
 use coppice_server::replica::{Effect, Input, QueryPart, Replica};
 use coppice_server::sessions::SessionLimits;
 use coppice_server::snapshot::SavedBorders;
-use coppice_server::vigil::{Heard, Vigil};
 
 use super::control::Control;
 use super::copies::Lives;
@@ -125,7 +125,7 @@ pub struct Node {
     pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
     /// What it heard of the other nodes, and whether it has lost them.
     pub heard: BTreeMap<NodeId, Heard>,
-    pub vigil: Vigil,
+    pub failure_detector: FailureDetector,
     /// Leaders as it knows them.
     pub leaders: BTreeMap<PartitionId, usize>,
     /// Parts whose clients are not connected yet.
@@ -161,7 +161,7 @@ impl Node {
             hosts: BTreeMap::new(),
             found: BTreeMap::new(),
             heard: BTreeMap::new(),
-            vigil: Vigil::default(),
+            failure_detector: FailureDetector::default(),
             leaders: BTreeMap::new(),
             parked: VecDeque::new(),
             limits: None,
@@ -174,7 +174,7 @@ impl Node {
     pub fn forget(&mut self) {
         self.hosts.clear();
         self.heard.clear();
-        self.vigil = Vigil::default();
+        self.failure_detector = FailureDetector::default();
         self.found.clear();
         self.parked.clear();
         (self.desk, self.control) = (Desk::new(self.desk.settings.clone()), Control::default());
@@ -355,7 +355,7 @@ impl World {
                         Entry::Removed { group, .. } => self.on_removal_logged(node, PartitionId(group.0)),
                         Entry::Trimmed { group, upto } => self.check_trim(node, PartitionId(group.0), upto),
                         Entry::Created { group, replica, .. } => {
-                            self.nodes[node].control.residents.birth_is_durable(group, replica);
+                            self.nodes[node].control.replica_manager.birth_is_durable(group, replica);
                         }
                         _ => {}
                     }

@@ -11,7 +11,7 @@ use coppice_server::machine::Machine;
 use coppice_server::machine::directory::Directory;
 use coppice_server::machine::shard::Shard;
 use coppice_server::replica::Replica;
-use coppice_server::residents::{Birth, Start};
+use coppice_server::replica_manager::{Birth, Start};
 use coppice_server::snapshot::SavedBorders;
 
 use super::control::LOOK;
@@ -101,7 +101,7 @@ impl World {
         }
         // All are known before the first one does anything: that may bring a map.
         for start in starts {
-            let wanted = self.nodes[node].control.residents.running().get(&start.group) == Some(&start.me);
+            let wanted = self.nodes[node].control.replica_manager.running().get(&start.group) == Some(&start.me);
             if wanted && self.nodes[node].life == life {
                 self.start_replica(node, start);
             }
@@ -129,17 +129,17 @@ impl World {
         if loaded.is_some() && bad > 0 {
             self.reached.note("snapshot: an older one is loaded");
         }
-        let residents = &mut self.nodes[node].control.residents;
+        let replica_manager = &mut self.nodes[node].control.replica_manager;
         if replay.trimmed.is_some() {
             self.reached.note("start: a log without its beginning");
         }
         if let Some(removed) = replay.removed {
             self.reached.note("start: a replica was removed");
-            residents.note_removed(group, removed);
+            replica_manager.note_removed(group, removed);
         }
         let Some((me, birth)) = replay.created.take() else { return Ok(None) };
         let birth: Birth = postcard::from_bytes(&birth).map_err(|error| error.to_string())?;
-        let start = residents.restart(NodeId(node as u32 + 1), (group, me), birth, loaded, replay);
+        let start = replica_manager.restart(NodeId(node as u32 + 1), (group, me), birth, loaded, replay);
         if let Ok(None) = &start {
             let now = self.now;
             self.trace.step(now, &(node, group), |line| *line += &format!("n{node}.{group} waits for its state"));
@@ -153,7 +153,7 @@ impl World {
                 self.oracle.state_lost(group, me);
             }
         }
-        start.iter().for_each(|start| self.nodes[node].control.residents.runs(start));
+        start.iter().for_each(|start| self.nodes[node].control.replica_manager.runs(start));
         Ok(start)
     }
 
@@ -173,7 +173,7 @@ impl World {
             let entry = Entry::Trimmed { group: start.group, upto };
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }
-        self.nodes[node].control.residents.runs(&start);
+        self.nodes[node].control.replica_manager.runs(&start);
         let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
         if let Machine::Shard(shard) = &mut machine
             && shard.tree().is_empty()

@@ -45,7 +45,7 @@ impl World {
         let Some(host) = each.hosts.get(&group) else { return };
         // What was taken in of a neighbour is here only, until it is in a checkpoint.
         let due = host.replica.executor().decided().ahead_of(host.snapshot_at) >= every || host.borders.is_owed();
-        match (due, each.control.residents.is_needed(group)) {
+        match (due, each.control.replica_manager.is_needed(group)) {
             (true, false) => self.checkpoint_now(node, group),
             (true, true) => self.reached.note("checkpoint: waits for that of a child"),
             _ => {}
@@ -127,11 +127,11 @@ impl World {
         match wish {
             None => host.into_iter().for_each(|host| host.snapshotting = false),
             Some(Wish::Install) => host.into_iter().for_each(|host| host.installing = false),
-            Some(Wish::Join(me)) if each.control.residents.is_joining(group, me) => {
-                each.control.residents.end_join(group);
+            Some(Wish::Join(me)) if each.control.replica_manager.is_joining(group, me) => {
+                each.control.replica_manager.end_join(group);
             }
             Some(Wish::Join(_)) => {}
-            Some(Wish::Heal) => _ = each.control.residents.healed(group, None),
+            Some(Wish::Heal) => _ = each.control.replica_manager.healed(group, None),
         }
     }
 
@@ -159,7 +159,7 @@ impl World {
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }
         self.step(node, group, Input::Checkpointed(instance));
-        self.nodes[node].control.residents.saved(group);
+        self.nodes[node].control.replica_manager.saved(group);
     }
 
     /// A replica can only go on from a snapshot.
@@ -210,7 +210,7 @@ impl World {
         };
         let wanted = match wish {
             Wish::Install => self.admits(node, group, &loaded),
-            Wish::Join(me) => self.nodes[node].control.residents.is_joining(group, me),
+            Wish::Join(me) => self.nodes[node].control.replica_manager.is_joining(group, me),
             Wish::Heal => true,
         };
         if wanted {
@@ -224,7 +224,7 @@ impl World {
         if let (Some(held), Some(data)) = (host.replica.decided_range(), loaded.machine.shard()) {
             let control = &mut self.nodes[node].control;
             let kept = (data.range(), data.map_version());
-            if !control.residents.may_install(own(node), &control.map, (group, &held), kept) {
+            if !control.replica_manager.may_install(own(node), &control.map, (group, &held), kept) {
                 self.reached.note("snapshot: waits for what it gives away");
                 self.give_up(node, group, Some(Wish::Install));
                 self.start_missing(node);
@@ -239,14 +239,14 @@ impl World {
         match wish {
             Wish::Install => self.install(node, group, loaded),
             Wish::Join(me) => {
-                if !self.nodes[node].control.residents.is_joining(group, me) {
+                if !self.nodes[node].control.replica_manager.is_joining(group, me) {
                     return;
                 }
-                self.nodes[node].control.residents.end_join(group);
+                self.nodes[node].control.replica_manager.end_join(group);
                 self.joined(node, group, me, loaded);
             }
             Wish::Heal => {
-                if let Some(start) = self.nodes[node].control.residents.healed(group, Some(loaded)) {
+                if let Some(start) = self.nodes[node].control.replica_manager.healed(group, Some(loaded)) {
                     self.reached.note("start: goes on with a state from elsewhere");
                     self.start_replica(node, start);
                 }
@@ -298,9 +298,11 @@ impl World {
                     host.installing = false;
                 }
             }
-            Wish::Join(me) if each.control.residents.is_joining(group, me) => each.control.residents.end_join(group),
+            Wish::Join(me) if each.control.replica_manager.is_joining(group, me) => {
+                each.control.replica_manager.end_join(group)
+            }
             Wish::Join(_) => {}
-            Wish::Heal => _ = each.control.residents.healed(group, None),
+            Wish::Heal => _ = each.control.replica_manager.healed(group, None),
         }
     }
 }

@@ -269,7 +269,7 @@ impl World {
             Event::Vetted { node, .. } => self.on_vetted(node),
             Event::PutBack { node } => self.on_put_back(node),
             Event::Look { node, .. } => self.look_around(node),
-            Event::Vigil { node, .. } => self.keep_vigil(node),
+            Event::FailureDetector { node, .. } => self.detect_failures(node),
             Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
             Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),
             Event::Drive { node, at, .. } => self.on_drive(node, at),

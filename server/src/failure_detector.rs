@@ -21,7 +21,7 @@ pub struct Heard {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Vigil {
+pub struct FailureDetector {
     nodes: BTreeMap<NodeId, Known>,
     due: Time,
 }
@@ -37,7 +37,7 @@ pub fn interval(settings: &Settings) -> Duration {
     settings.election_timeout / 2
 }
 
-impl Vigil {
+impl FailureDetector {
     /// When to look again, if groups may rest.
     pub fn deadline(&self, settings: &Settings) -> Option<Time> {
         (!settings.rest_interval.is_zero()).then_some(self.due)
@@ -79,9 +79,11 @@ mod tests {
 
     #[test]
     fn a_silent_node_is_lost_once_until_it_speaks_again() {
-        let mut vigil = Vigil::default();
+        let mut failure_detector = FailureDetector::default();
         let mut look = |at: u64, now: u64| {
-            vigil.look(NODE, Heard { at: Time(at * MS), life: 0 }, &settings(), Time(now * MS)).map(|at| at.0 / MS)
+            failure_detector
+                .look(NODE, Heard { at: Time(at * MS), life: 0 }, &settings(), Time(now * MS))
+                .map(|at| at.0 / MS)
         };
         assert_eq!(look(0, 250), None);
         assert_eq!(look(0, 251), Some(0));
@@ -92,9 +94,11 @@ mod tests {
 
     #[test]
     fn a_node_that_began_anew_is_lost_however_soon_it_speaks() {
-        let mut vigil = Vigil::default();
+        let mut failure_detector = FailureDetector::default();
         let mut look = |life: u64, now: u64| {
-            vigil.look(NODE, Heard { at: Time(now * MS), life }, &settings(), Time(now * MS)).map(|at| at.0 / MS)
+            failure_detector
+                .look(NODE, Heard { at: Time(now * MS), life }, &settings(), Time(now * MS))
+                .map(|at| at.0 / MS)
         };
         assert_eq!(look(1, 10), Some(10));
         assert_eq!(look(1, 20), None);
@@ -104,9 +108,15 @@ mod tests {
 
     #[test]
     fn where_no_group_rests_nobody_looks() {
-        let mut vigil = Vigil::default();
-        assert!(!vigil.is_due(&Settings::default(), Time(MS)) && vigil.deadline(&Settings::default()).is_none());
-        assert!(vigil.is_due(&settings(), Time(MS)));
-        assert!(!vigil.is_due(&settings(), Time(50 * MS)) && vigil.deadline(&settings()) == Some(Time(151 * MS)));
+        let mut failure_detector = FailureDetector::default();
+        assert!(
+            !failure_detector.is_due(&Settings::default(), Time(MS))
+                && failure_detector.deadline(&Settings::default()).is_none()
+        );
+        assert!(failure_detector.is_due(&settings(), Time(MS)));
+        assert!(
+            !failure_detector.is_due(&settings(), Time(50 * MS))
+                && failure_detector.deadline(&settings()) == Some(Time(151 * MS))
+        );
     }
 }

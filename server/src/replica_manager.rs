@@ -65,7 +65,7 @@ pub enum Wanted {
 
 /// The replicas of one node.
 #[derive(Debug, Default)]
-pub struct Residents {
+pub struct ReplicaManager {
     /// Replicas that run here.
     running: BTreeMap<PartitionId, ReplicaId>,
     /// Replicas that were removed here: not started again (protocol.md 8). One number for each group that operators
@@ -96,7 +96,7 @@ struct Unsaved {
 }
 
 /// Starting.
-impl Residents {
+impl ReplicaManager {
     /// The log of this node says that a replica of the group was removed here.
     pub fn note_removed(&mut self, group: PartitionId, replica: ReplicaId) {
         self.removed.insert(group, replica);
@@ -215,7 +215,7 @@ impl Residents {
 }
 
 /// Joining, and healing.
-impl Residents {
+impl ReplicaManager {
     /// A replica is to join a group; `false`: that is under way.
     pub fn begin_join(&mut self, group: PartitionId, me: ReplicaId) -> bool {
         let begins = self.joining.get(&group).is_none_or(|&joining| joining < me);
@@ -316,7 +316,7 @@ impl Residents {
     }
 
     /// The node to ask next for the state of a replica that waits: those of its birth and of the map in turn, as far as
-    /// they are `reachable`. The answer goes to [`Residents::healed`].
+    /// they are `reachable`. The answer goes to [`ReplicaManager::healed`].
     pub fn ask_for_state(
         &mut self,
         own: NodeId,
@@ -348,7 +348,7 @@ impl Residents {
 }
 
 /// Checkpoints and removal.
-impl Residents {
+impl ReplicaManager {
     /// Children of splits that have no checkpoint yet, and are to write one now. One that was split itself waits for
     /// its own child: else, after a crash, its checkpoint is behind that split, and nothing makes that child again.
     pub fn unsaved(&self) -> Vec<PartitionId> {

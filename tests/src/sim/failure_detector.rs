@@ -2,8 +2,8 @@
 
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
+use coppice_server::failure_detector::{self, Heard};
 use coppice_server::replica::Input;
-use coppice_server::vigil::{self, Heard};
 
 use super::control::own;
 use super::events::Event;
@@ -18,19 +18,19 @@ impl World {
     pub fn begin_vigil(&mut self, node: usize) {
         if !self.plan.settings.rest_interval.is_zero() {
             let life = self.nodes[node].life;
-            let first = self.vigil_interval() * ((life + node as u64) % 8) / 8;
-            self.schedule(self.now + first, Event::Vigil { node, life });
+            let first = self.failure_detector_interval() * ((life + node as u64) % 8) / 8;
+            self.schedule(self.now + first, Event::FailureDetector { node, life });
         }
     }
 
-    fn vigil_interval(&self) -> Nanos {
-        vigil::interval(&self.plan.settings).as_nanos() as Nanos
+    fn failure_detector_interval(&self) -> Nanos {
+        failure_detector::interval(&self.plan.settings).as_nanos() as Nanos
     }
 
     /// A node lets the others hear that it lives, and tells its groups of those that it has lost.
-    pub fn keep_vigil(&mut self, node: usize) {
+    pub fn detect_failures(&mut self, node: usize) {
         let life = self.nodes[node].life;
-        self.schedule(self.now + self.vigil_interval(), Event::Vigil { node, life });
+        self.schedule(self.now + self.failure_detector_interval(), Event::FailureDetector { node, life });
         for other in 0..self.nodes.len() {
             let listens = self.nodes[other].up && self.net.hears(other, node) && other != node;
             if listens {
@@ -41,7 +41,7 @@ impl World {
         let heard = self.nodes[node].heard.clone();
         let now = self.nodes[node].clock.local(self.now);
         for (from, heard) in heard {
-            if let Some(since) = self.nodes[node].vigil.look(from, heard, &self.plan.settings, now) {
+            if let Some(since) = self.nodes[node].failure_detector.look(from, heard, &self.plan.settings, now) {
                 self.reached.note("rest: a node is lost");
                 self.tell_lost(node, from, |peer| Input::Lost { peer, since });
             }
