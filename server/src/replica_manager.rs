@@ -179,7 +179,7 @@ impl ReplicaManager {
             return None;
         }
         self.joining.remove(&group);
-        let mut start = Start::forked(fork, me, led);
+        let mut start = Start::forked(parent, fork, me, led);
         if let Some(mut healing) = self.healing.remove(&group).filter(|healing| healing.me == me) {
             (start.birth, start.is_new) = (healing.birth, false);
             start.replay(&mut healing.replay);
@@ -386,7 +386,17 @@ impl ReplicaManager {
         };
         let newer = |group: &PartitionId| self.born.get(group).is_none_or(|born| map.version >= *born);
         let gone = self.running.iter().filter(|&(group, &me)| newer(group) && !named(*group, me));
-        gone.map(|(&group, _)| group).filter(|&group| !self.is_needed(group)).collect()
+        let needed = |group| self.is_needed(group) || self.is_awaited(group, &named);
+        gone.map(|(&group, _)| group).filter(|&group| !needed(group)).collect()
+    }
+
+    /// Whether a child that waits here for its state, and that the map names, can have it from the group's log only: it
+    /// was started again and has no checkpoint, and the split has not been executed again yet. Or a child of that child.
+    fn is_awaited(&self, group: PartitionId, named: &impl Fn(PartitionId, ReplicaId) -> bool) -> bool {
+        let of_group = |healing: &Healing| healing.birth.is_child_of(group) && healing.trimmed == Instance::ZERO;
+        let mut children = self.healing.iter().filter(|(_, healing)| of_group(healing));
+        children.any(|(&child, healing)| named(child, healing.me) || self.is_awaited(child, named))
+            && !crate::mutant!(awaited_parent_goes)
     }
 
     /// Of the groups that have checkpoints on this disk, those that no replica which the log knows as started can read:

@@ -202,7 +202,7 @@ mod tests {
             token: Some(Token::generate().expect("random bits").hash()),
             certificate: None,
         };
-        assert_eq!(state.users.apply(None, &add), Ok(true));
+        assert_eq!(state.users.apply(None, &add, 0), Ok(true));
         let taken = directory_bytes(&Directory::new(state.clone()));
         assert_eq!(directory_of(&taken).expect("a state").state().users, state.users);
     }

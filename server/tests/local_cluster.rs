@@ -106,6 +106,31 @@ fn durable_writes_at_every_leader_outlive_the_whole_cluster() {
     });
 }
 
+/// Whoever may write any key at all could fill the directory's log, and was never answered.
+#[test]
+fn what_is_meant_for_keys_is_refused_by_the_directory() {
+    let directory = Scratch::new("no-keys");
+    let cluster = formed(&LocalOptions::new(&directory.0));
+    let mut raw = Raw::connect(cluster.endpoints()[0], CLIENT);
+    let mut open = BytesMut::new();
+    OpenRequest::encode(&mut open, 3, PartitionId::DIRECTORY, CLIENT, 1);
+    let mut pack = PackWriter::new(Vec::new(), SessionId::default(), 1, false, 1 << 20);
+    pack.push(1, Op::Put { key: b"key", value: b"value" }).unwrap();
+    let pack = pack.finish(PartitionId::DIRECTORY, 4).unwrap();
+    for frame in [&open[..], &pack[..]] {
+        raw.send(frame);
+        let answer = raw.frame_within(patience()).expect("an answer");
+        let refusal = Refusal::decode(&answer.body).expect("a refusal");
+        assert!(matches!(refusal, Refusal::WrongPartition { .. }), "{refusal:?}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_directory_that_logs_what_is_meant_for_keys_is_caught() {
+    common::assert_caught("directory_takes_packs", "what_is_meant_for_keys_is_refused_by_the_directory");
+}
+
 #[test]
 fn a_replica_behind_the_trimmed_log_gets_a_snapshot_and_the_same_state() {
     let directory = Scratch::new("behind");

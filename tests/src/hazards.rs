@@ -167,7 +167,12 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "MV11",
         "replayed split forks p' again: an amnesiac voter, or p' twice",
-        &[sim("fork_again"), cargo("fork_below_trimmed"), cargo("child_saved_before_its_child")],
+        &[
+            sim("fork_again"),
+            cargo("fork_below_trimmed"),
+            cargo("child_saved_before_its_child"),
+            cargo("awaited_parent_goes"),
+        ],
     ),
     hazard("MV12", "merge takes p's undecided tip", &[cargo("merge_undecided")]),
     hazard("MV13", "ticket of an undecided map change leaves the directory", &[cargo("change_before_decided")]),
@@ -475,6 +480,12 @@ pub const OTHERS: &[&str] = &[
     "lease_survives_handover",
     "handover_unanswered",
     "handover_pauses_on",
+    // Users own what is others', settings are judged before they are decided, and packs for the directory go into its
+    // log (hazards.md 8).
+    "parked_are_anybodys",
+    "namesakes_share_sessions",
+    "settings_unjudged",
+    "directory_takes_packs",
     // A node's certificate proves that some authority knows it, and not which node it is (hazards.md 8).
     "certificate_not_compared",
     "peers_answer_under_any_name",

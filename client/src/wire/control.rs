@@ -126,6 +126,7 @@ pub struct InitRequest {
     #[serde(with = "serde_bytes::list")]
     pub split_keys: Vec<Bytes>,
     /// Cluster settings that differ from their defaults, by full name.
+    #[serde(deserialize_with = "serde_bytes::bounded::deserialize")]
     pub settings: Vec<(String, String)>,
     /// A cluster that exists is fine.
     pub if_needed: bool,
@@ -172,7 +173,7 @@ pub enum AdminRequest {
     Reshape(ReshapeRequest),
     /// What the node that is asked does to its messages to others, from now on: those not named go as they are. Only
     /// with `allow_faults`; for the demo.
-    Faults(Vec<LinkFault>),
+    Faults(#[serde(deserialize_with = "serde_bytes::bounded::deserialize")] Vec<LinkFault>),
     /// How groups are tuned (protocol.md 9).
     Tuning {
         /// Only the groups that the node leads which is asked: it asks no other one.

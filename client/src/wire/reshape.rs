@@ -66,8 +66,10 @@ pub enum Shape {
         /// Which group; the directory's too.
         partition: PartitionId,
         /// Nodes that give their replica up; none: all that are not in `to`.
+        #[serde(deserialize_with = "serde_bytes::bounded::deserialize")]
         from: Vec<NodeId>,
         /// Nodes that get one.
+        #[serde(deserialize_with = "serde_bytes::bounded::deserialize")]
         to: Vec<NodeId>,
     },
     /// A partition is cut in two.

@@ -61,7 +61,7 @@ pub mod option {
     }
 }
 
-/// The same for a list of byte strings.
+/// The same for a list of byte strings, of [`bounded::ELEMENTS_MAX`] at most.
 pub mod list {
     use super::*;
     use serde::{Deserialize, Serialize};
@@ -76,6 +76,45 @@ pub mod list {
 
     /// Reads a list of byte strings.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Bytes>, D::Error> {
-        Ok(Vec::<Wrapped>::deserialize(deserializer)?.into_iter().map(|wrapped| wrapped.0).collect())
+        let list: Vec<Wrapped> = super::bounded::deserialize(deserializer)?;
+        Ok(list.into_iter().map(|wrapped| wrapped.0).collect())
+    }
+}
+
+/// Lists that are refused while they are read if they are longer than any sender makes them: an element may take many
+/// times its bytes, and time.
+pub mod bounded {
+    use std::marker::PhantomData;
+
+    use super::*;
+    use serde::Deserialize;
+
+    /// Elements of a list at most.
+    pub const ELEMENTS_MAX: usize = 4_096;
+
+    /// Reads a list.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
+    }
+
+    struct ListVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {ELEMENTS_MAX} elements")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(element) = sequence.next_element()? {
+                if list.len() >= ELEMENTS_MAX {
+                    return Err(Error::invalid_length(list.len() + 1, &self));
+                }
+                list.push(element);
+            }
+            Ok(list)
+        }
     }
 }

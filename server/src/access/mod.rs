@@ -40,6 +40,8 @@ pub struct User {
     tokens: Vec<TokenHash>,
     /// Name in the client certificates that stand for it.
     certificate: Option<String>,
+    /// No other user has it, nor one of this name that was removed.
+    number: u64,
 }
 
 /// The users of a cluster.
@@ -116,14 +118,15 @@ impl Users {
     }
 
     /// Carries out a change that `by` asks for, none: while access control was off. `true` if anything is other than
-    /// before. Who asks is judged by the state that the change meets, wherever it was judged before.
+    /// before. Who asks is judged by the state that the change meets, wherever it was judged before. A user that is
+    /// added gets `number`, which no call had before.
     ///
     /// # Errors
     /// See [`UserError`]; nothing was changed.
-    pub fn apply(&mut self, by: Option<&str>, change: &UserChange) -> Result<bool, UserError> {
+    pub fn apply(&mut self, by: Option<&str>, change: &UserChange, number: u64) -> Result<bool, UserError> {
         let name = change.name();
         let before = self.0.get(name);
-        let after = changed(before, change)?;
+        let after = changed(before, change, number)?;
         if !self.0.is_empty() && !self.may_manage(by, before, after.as_ref()) {
             let by = by.unwrap_or("whoever connects without credentials").to_owned();
             return Err(UserError::NotAllowed { by, name: name.to_owned() });
@@ -155,7 +158,7 @@ impl Users {
     }
 
     /// Whether `by` may turn the user `before` into `after`: an admin for all keys always, one for a prefix if neither
-    /// has a grant beyond it.
+    /// has a grant beyond it. A user that has none now may have had any, and may get it back.
     fn may_manage(&self, by: Option<&str>, before: Option<&User>, after: Option<&User>) -> bool {
         let Some(manager) = by.and_then(|by| self.0.get(by)) else { return false };
         let within = |grant: &Grant| {
@@ -164,7 +167,8 @@ impl Users {
         };
         manager.is_admin_of_all() || {
             let is_admin = manager.grants.iter().any(|own| own.role == Role::Admin);
-            is_admin && before.into_iter().chain(after).flat_map(|user| &user.grants).all(within)
+            let is_parked = before.is_some_and(|user| user.grants.is_empty()) && !crate::mutant!(parked_are_anybodys);
+            is_admin && !is_parked && before.into_iter().chain(after).flat_map(|user| &user.grants).all(within)
         }
     }
 
@@ -194,7 +198,7 @@ impl User {
 }
 
 /// What a change makes of its user; none: nothing is left.
-fn changed(before: Option<&User>, change: &UserChange) -> Result<Option<User>, UserError> {
+fn changed(before: Option<&User>, change: &UserChange, number: u64) -> Result<Option<User>, UserError> {
     let known = || before.cloned().ok_or_else(|| UserError::Unknown(change.name().to_owned()));
     match change {
         UserChange::Add { name, grant, token, certificate } => {
@@ -204,6 +208,7 @@ fn changed(before: Option<&User>, change: &UserChange) -> Result<Option<User>, U
                 grants: BTreeSet::from([grant.clone()]),
                 tokens: token.iter().copied().collect(),
                 certificate: certificate.clone(),
+                number: before.map_or(number, |before| before.number),
             };
             if certificate.as_ref().is_some_and(|name| !is_certificate_name(name)) {
                 let text = format!("a certificate's name has 1 to {CERTIFICATE_BYTES_MAX} printable ASCII characters");
@@ -314,7 +319,8 @@ impl Default for Access {
 impl Access {
     /// What these users make of a node.
     pub fn new(users: Users) -> Access {
-        let rights = |(name, user): (&String, &User)| (name.clone(), Arc::new(Rights::of_user(name, &user.grants)));
+        let rights =
+            |(name, user): (&String, &User)| (name.clone(), Arc::new(Rights::of_user(name, user.number, &user.grants)));
         let rights = users.0.iter().map(rights).collect();
         Access { users, rights, of_everybody: Arc::new(Rights::everything()) }
     }

@@ -45,13 +45,15 @@ impl Rights {
         Rights { of_all: None, is_forming: true, ..Rights::everything() }
     }
 
-    /// Of a user with these grants.
-    pub(super) fn of_user(name: &str, grants: &BTreeSet<Grant>) -> Rights {
+    /// Of a user with these grants. Its sessions are its own: one of the same name that comes later has another number.
+    pub(super) fn of_user(name: &str, number: u64, grants: &BTreeSet<Grant>) -> Rights {
         let of_all = grants.iter().filter(|grant| grant.prefix.is_empty()).map(|grant| grant.role).max();
         let beyond = grants.iter().filter(|grant| !grant.prefix.is_empty() && Some(grant.role) > of_all);
         let prefix =
             |grant: &Grant| Prefix { role: grant.role, low: grant.prefix.clone(), high: successor(&grant.prefix) };
-        let owner = sha256(name.as_bytes()).first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let number = if crate::mutant!(namesakes_share_sessions) { 0 } else { number };
+        let whole = [name.as_bytes(), &number.to_le_bytes()].concat();
+        let owner = sha256(&whole).first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         Rights { user: Some(name.into()), owner, of_all, of_prefixes: beyond.map(prefix).collect(), is_forming: false }
     }
 

@@ -10,7 +10,7 @@ fn grant(role: Role, prefix: &[u8]) -> Grant {
 }
 
 fn rights(grants: &[(Role, &[u8])]) -> Rights {
-    Rights::of_user("u", &grants.iter().map(|&(role, prefix)| grant(role, prefix)).collect())
+    Rights::of_user("u", 0, &grants.iter().map(|&(role, prefix)| grant(role, prefix)).collect())
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn remove(name: &str) -> UserChange {
 /// Users with `root`, who may do everything.
 fn rooted() -> Users {
     let mut users = Users::default();
-    assert_eq!(users.apply(None, &add("root", Role::Admin, b"")), Ok(true));
+    assert_eq!(users.apply(None, &add("root", Role::Admin, b""), 0), Ok(true));
     users
 }
 
@@ -140,30 +140,30 @@ fn access_control_begins_with_an_admin_who_has_a_token() {
         certificate: Some("root.example".into()),
     };
     for change in [add("root", Role::Write, b""), add("root", Role::Admin, b"a"), with_certificate] {
-        assert_eq!(users.apply(None, &change), Err(UserError::FirstMustBeAdmin));
+        assert_eq!(users.apply(None, &change, 0), Err(UserError::FirstMustBeAdmin));
         assert!(users.is_empty());
     }
-    assert_eq!(users.apply(None, &add("root", Role::Admin, b"")), Ok(true));
+    assert_eq!(users.apply(None, &add("root", Role::Admin, b""), 0), Ok(true));
     let strangers = UserError::NotAllowed { by: "whoever connects without credentials".into(), name: "eve".into() };
-    assert_eq!(users.apply(None, &add("eve", Role::Admin, b"")), Err(strangers));
+    assert_eq!(users.apply(None, &add("eve", Role::Admin, b""), 0), Err(strangers));
 }
 
 #[test]
 fn the_last_admin_stays() {
     let mut users = rooted();
     let revoke = UserChange::Revoke { name: "root".into(), grant: grant(Role::Admin, b"") };
-    assert_eq!(users.apply(Some("root"), &remove("root")), Err(UserError::LastAdmin));
-    assert_eq!(users.apply(Some("root"), &revoke), Err(UserError::LastAdmin));
-    assert_eq!(users.apply(Some("root"), &add("other", Role::Admin, b"")), Ok(true));
-    assert_eq!(users.apply(Some("root"), &remove("root")), Ok(true));
-    assert_eq!(users.apply(Some("other"), &remove("other")), Err(UserError::LastAdmin));
+    assert_eq!(users.apply(Some("root"), &remove("root"), 0), Err(UserError::LastAdmin));
+    assert_eq!(users.apply(Some("root"), &revoke, 0), Err(UserError::LastAdmin));
+    assert_eq!(users.apply(Some("root"), &add("other", Role::Admin, b""), 0), Ok(true));
+    assert_eq!(users.apply(Some("root"), &remove("root"), 0), Ok(true));
+    assert_eq!(users.apply(Some("other"), &remove("other"), 0), Err(UserError::LastAdmin));
 }
 
 #[test]
 fn only_admins_change_users_and_those_of_a_prefix_only_within_it() {
     let mut users = rooted();
     for (name, role, prefix) in [("tenant", Role::Admin, "t/"), ("w", Role::Write, ""), ("guest", Role::Read, "t/1/")] {
-        assert_eq!(users.apply(Some("root"), &add(name, role, prefix.as_bytes())), Ok(true));
+        assert_eq!(users.apply(Some("root"), &add(name, role, prefix.as_bytes()), 0), Ok(true));
     }
     let granted = |name: &str, prefix: &[u8]| UserChange::Grant { name: name.into(), grant: grant(Role::Read, prefix) };
     let taken = |name: &str| UserChange::Token { name: name.into(), token: token(), keep: false };
@@ -182,8 +182,41 @@ fn only_admins_change_users_and_those_of_a_prefix_only_within_it() {
         ("tenant", taken("guest"), true),
         ("tenant", remove("guest"), true),
     ] {
-        assert_eq!(users.clone().apply(Some(by), &change).is_ok(), allowed, "{by}: {change:?}");
+        assert_eq!(users.clone().apply(Some(by), &change, 0).is_ok(), allowed, "{by}: {change:?}");
     }
+}
+
+/// One whose grants were taken for a while was anybody's: an admin for a prefix took a token of it, and waited.
+#[test]
+fn a_user_without_grants_is_managed_by_admins_for_all_keys() {
+    let mut users = rooted();
+    for change in [
+        add("tenant", Role::Admin, b"t/"),
+        add("parked", Role::Read, b"hr/"),
+        UserChange::Revoke { name: "parked".into(), grant: grant(Role::Read, b"hr/") },
+    ] {
+        assert_eq!(users.apply(Some("root"), &change, 0), Ok(true));
+    }
+    let taken = UserChange::Token { name: "parked".into(), token: token(), keep: true };
+    let granted = UserChange::Grant { name: "parked".into(), grant: grant(Role::Read, b"t/") };
+    for change in [taken, granted, remove("parked")] {
+        let refused = users.clone().apply(Some("tenant"), &change, 0);
+        assert!(matches!(refused, Err(UserError::NotAllowed { .. })), "{change:?}: {refused:?}");
+        assert_eq!(users.clone().apply(Some("root"), &change, 0), Ok(true));
+    }
+    assert!(!users.rows(Some("tenant")).iter().any(|row| row.name == "parked"));
+}
+
+/// Answers that a session keeps were read by whoever got the name next.
+#[test]
+fn a_user_of_the_same_name_owns_nothing_of_the_one_before() {
+    let mut users = rooted();
+    let owner = |users: &Users| Access::new(users.clone()).rights["app"].owner();
+    assert_eq!(users.apply(Some("root"), &add("app", Role::Write, b""), 5), Ok(true));
+    let before = owner(&users);
+    assert_eq!(users.apply(Some("root"), &remove("app"), 6), Ok(true));
+    assert_eq!(users.apply(Some("root"), &add("app", Role::Write, b""), 7), Ok(true));
+    assert_ne!(owner(&users), before);
 }
 
 #[test]
@@ -197,16 +230,16 @@ fn a_repeated_change_changes_nothing() {
         UserChange::Token { name: named("u"), token: token(), keep: true },
         UserChange::Token { name: named("u"), token: token(), keep: false },
     ] {
-        assert_eq!(users.apply(Some("root"), &change), Ok(true));
+        assert_eq!(users.apply(Some("root"), &change, 0), Ok(true));
         let once = users.clone();
-        assert_eq!(users.apply(Some("root"), &change), Ok(false));
+        assert_eq!(users.apply(Some("root"), &change, 0), Ok(false));
         assert_eq!(users, once);
     }
-    assert_eq!(users.apply(Some("root"), &add("u", Role::Read, b"a")), Err(UserError::Exists(named("u"))));
+    assert_eq!(users.apply(Some("root"), &add("u", Role::Read, b"a"), 0), Err(UserError::Exists(named("u"))));
     let revoke = UserChange::Revoke { name: named("u"), grant: write };
-    assert_eq!(users.apply(Some("root"), &revoke), Ok(true));
-    assert!(matches!(users.apply(Some("root"), &revoke), Err(UserError::NotGranted { .. })));
-    assert_eq!(users.apply(Some("root"), &remove("v")), Err(UserError::Unknown(named("v"))));
+    assert_eq!(users.apply(Some("root"), &revoke, 0), Ok(true));
+    assert!(matches!(users.apply(Some("root"), &revoke, 0), Err(UserError::NotGranted { .. })));
+    assert_eq!(users.apply(Some("root"), &remove("v"), 0), Err(UserError::Unknown(named("v"))));
 }
 
 #[test]
@@ -222,7 +255,7 @@ fn a_new_token_ends_the_one_before_unless_that_is_kept() {
         [(0, false, [true, false, false]), (1, true, [true, true, false]), (2, false, [false, false, true])]
     {
         let change = UserChange::Token { name: "root".into(), token: tokens[at], keep };
-        assert_eq!(users.apply(Some("root"), &change), Ok(true));
+        assert_eq!(users.apply(Some("root"), &change, 0), Ok(true));
         assert_eq!(who(&users), valid);
     }
 }
@@ -251,17 +284,17 @@ fn senseless_users_are_refused() {
         certificate("a b"),
         without,
     ] {
-        let refused = users.clone().apply(Some("root"), &change);
+        let refused = users.clone().apply(Some("root"), &change, 0);
         assert!(matches!(refused, Err(UserError::Invalid(_))), "{change:?}: {refused:?}");
     }
     let mut users = users;
     for at in 0..GRANTS_MAX as u8 {
         let name = "root".to_owned();
-        let granted = users.apply(Some("root"), &UserChange::Grant { name, grant: grant(Role::Read, &[at + 1]) });
+        let granted = users.apply(Some("root"), &UserChange::Grant { name, grant: grant(Role::Read, &[at + 1]) }, 0);
         assert_eq!(granted.is_ok(), usize::from(at) + 1 < GRANTS_MAX);
     }
     let large = |at: usize| add(&format!("u{at}"), Role::Read, &vec![b'k'; KEY_BYTES_MAX]);
-    let fitting = (0..100).take_while(|&at| users.apply(Some("root"), &large(at)).is_ok()).count();
+    let fitting = (0..100).take_while(|&at| users.apply(Some("root"), &large(at), 0).is_ok()).count();
     assert!((50..65).contains(&fitting), "{fitting} users of 4 KiB");
 }
 
@@ -275,14 +308,14 @@ fn credentials_stand_for_one_user() {
         token,
         certificate: certificate.map(str::to_owned),
     };
-    assert_eq!(users.apply(Some("root"), &user("a", Some(one), Some("host.a"))), Ok(true));
+    assert_eq!(users.apply(Some("root"), &user("a", Some(one), Some("host.a")), 0), Ok(true));
     for (change, what) in [
         (user("b", Some(one), None), "token"),
         (user("b", Some(other), Some("host.a")), "certificate name"),
         (UserChange::Token { name: "root".into(), token: one, keep: true }, "token"),
     ] {
         let taken = UserError::CredentialTaken { what: what.into(), name: "a".into() };
-        assert_eq!(users.apply(Some("root"), &change), Err(taken));
+        assert_eq!(users.apply(Some("root"), &change, 0), Err(taken));
     }
     let access = Access::new(users);
     let name = |token, certificate: Option<&str>| {
@@ -311,7 +344,7 @@ fn a_connection_ends_when_its_user_goes_or_may_do_less() {
         UserChange::Add { name: "u".into(), grant: grant(Role::Read, b"a"), token: Some(mine), certificate: None };
     let open = Arc::clone(Access::default().rights(&Credentials::default()).expect("everybody"));
     let credentials = Credentials { token: Some(mine), certificate: None };
-    assert_eq!(users.apply(Some("root"), &added), Ok(true));
+    assert_eq!(users.apply(Some("root"), &added, 0), Ok(true));
     let first = Access::new(users.clone());
     let mut rights = Arc::clone(first.rights(&credentials).expect("the user"));
     assert!(first.rights_again(&credentials, &open).is_err(), "access control was switched on");
@@ -325,7 +358,7 @@ fn a_connection_ends_when_its_user_goes_or_may_do_less() {
         (UserChange::Token { name: "u".into(), token: new, keep: true }, true),
         (UserChange::Token { name: "u".into(), token: new, keep: false }, false),
     ] {
-        assert_eq!(users.apply(Some("root"), &change), Ok(true), "{change:?}");
+        assert_eq!(users.apply(Some("root"), &change, 0), Ok(true), "{change:?}");
         let access = Access::new(users.clone());
         let again = access.rights_again(&credentials, &rights);
         assert_eq!(again.is_ok(), goes_on, "{change:?}: {again:?}");
@@ -346,4 +379,8 @@ fn planted_bugs_of_access_control_are_caught() {
     crate::mutants::assert_caught("prefix_not_checked_in_ranges", test);
     let test = "access::tests::a_connection_ends_when_its_user_goes_or_may_do_less";
     crate::mutants::assert_caught("rights_checked_at_hello_only", test);
+    let test = "access::tests::a_user_without_grants_is_managed_by_admins_for_all_keys";
+    crate::mutants::assert_caught("parked_are_anybodys", test);
+    let test = "access::tests::a_user_of_the_same_name_owns_nothing_of_the_one_before";
+    crate::mutants::assert_caught("namesakes_share_sessions", test);
 }

@@ -87,7 +87,7 @@ mod tests {
             let grant = Grant { role, prefix: Default::default() };
             let by = (name != "root").then_some("root");
             let add = UserChange::Add { name: name.into(), grant, token: Some(token.hash()), certificate: None };
-            users.apply(by, &add).expect("a user");
+            users.apply(by, &add, 0).expect("a user");
         }
         let (on, off) = (Access::new(users), Access::default());
         let header = |token: &Token| format!("Bearer {}", token.reveal());

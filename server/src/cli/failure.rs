@@ -68,7 +68,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, place, cause, next, .. } = self;
+        // What a node said is in it, and a terminal obeys control characters.
+        let shown = |text: &str| text.replace(char::is_control, "?");
+        let [what, place, cause, next] = [&self.what, &self.place, &self.cause, &self.next].map(|text| shown(text));
         write!(f, "error: {what}\nwhere: {place}\ncause: {cause}\ntry:   {next}")
     }
 }
@@ -88,6 +90,8 @@ mod tests {
              try:   coppice scan a..b"
         );
         assert_eq!(failure.to_json()["error"]["exit"], 2);
+        let hostile = Failure::usage("x", "\u{1b}]0;title\u{7}\n", "y").to_string();
+        assert_eq!(hostile.lines().nth(2), Some("cause: ?]0;title??"));
         assert_eq!(failure.to_json()["v"], 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Settings of the whole cluster: kept in replicated state, changed while running, the same on every node.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use coppice_client::wire::QUERY_DEADLINE_MAX;
@@ -369,6 +370,19 @@ impl ClusterSettings {
     #[must_use]
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         CLUSTER_SETTINGS.iter().map(|setting| (setting.key, (setting.show)(self))).collect()
+    }
+
+    /// The defaults, and these in their place.
+    ///
+    /// # Errors
+    /// The first that is unknown, or that does not go together with the others.
+    pub fn of_pairs(pairs: &BTreeMap<String, String>) -> Result<ClusterSettings, ClusterSettingError> {
+        let mut settings = ClusterSettings::default();
+        for (key, value) in pairs {
+            settings.set(key, value)?;
+        }
+        settings.check()?;
+        Ok(settings)
     }
 
     /// Whether the values go together.

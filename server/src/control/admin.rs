@@ -108,6 +108,7 @@ impl Control {
         tokio::task::spawn_local(async move {
             let done = forming::submit(&shared, DirectoryCommand::Set { key, value }).await;
             _ = reply.send(match done {
+                Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Invalid(reason.to_string())),
                 Ok(_) => AdminReply::Done,
                 Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
             });

@@ -12,6 +12,7 @@ use coppice_client::wire::{
 };
 
 use super::{Control, ToControl};
+use crate::config::ClusterSettings;
 use crate::datadir::Identity;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::net::rpc::{Answer, Assignment, Identified, Question, ask_anybody};
@@ -239,7 +240,7 @@ fn check(request: &InitRequest) -> Result<(), String> {
 /// `limits.partitions`: as many replicas of partitions as one node gets must fit on it.
 fn check_room(request: &InitRequest, nodes: usize, room: usize) -> Result<(), String> {
     let pairs = request.settings.iter().cloned().collect();
-    let settings = super::groups::parse_settings(&pairs).map_err(|error| error.to_string())?;
+    let settings = ClusterSettings::of_pairs(&pairs).map_err(|error| error.to_string())?;
     let replicas = (settings.replicas as usize).min(nodes);
     let most = (request.partitions as usize * replicas).div_ceil(nodes.max(1));
     if most > room {
@@ -256,7 +257,7 @@ async fn form(
     request: &InitRequest,
 ) -> Result<AdminReply, String> {
     let settings: BTreeMap<String, String> = request.settings.iter().cloned().collect();
-    let parsed = super::groups::parse_settings(&settings).map_err(|error| error.to_string())?;
+    let parsed = ClusterSettings::of_pairs(&settings).map_err(|error| error.to_string())?;
     let replicas = (parsed.replicas as usize).min(seeds.len()).max(1);
     let directory: Vec<(ReplicaId, NodeId, String)> =
         (1..=replicas as u32).map(|n| (ReplicaId(n), NodeId(n), seeds[n as usize - 1].clone())).collect();

@@ -11,7 +11,7 @@ use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::{Control, ToControl};
 use crate::access::{Access, Users};
-use crate::config::{ClusterSettingError, ClusterSettings, Keep};
+use crate::config::{ClusterSettings, Keep};
 use crate::executor::{Executing, STEP_WORK_MAX};
 use crate::failpoints::failpoint;
 use crate::log::{Append, Awaited, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
@@ -445,7 +445,7 @@ impl Control {
             return false;
         }
         self.pairs = pairs.clone();
-        let Ok(settings) = parse_settings(pairs) else {
+        let Ok(settings) = ClusterSettings::of_pairs(pairs) else {
             tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
             return false;
         };
@@ -484,16 +484,6 @@ impl Control {
 
 /// What a node keeps for its next start: the map, and the settings and users as the directory had them.
 type Kept = (PartitionMap, BTreeMap<String, String>, Users);
-
-/// The cluster's settings from what the directory holds: those that differ from their defaults.
-pub(super) fn parse_settings(pairs: &BTreeMap<String, String>) -> Result<ClusterSettings, ClusterSettingError> {
-    let mut settings = ClusterSettings::default();
-    for (key, value) in pairs {
-        settings.set(key, value)?;
-    }
-    settings.check()?;
-    Ok(settings)
-}
 
 /// The core's settings from the cluster's.
 pub(crate) fn core_settings(settings: &ClusterSettings) -> Settings {

@@ -364,6 +364,12 @@ impl Replica {
             return refuse(effects, origin, Refusal::Busy);
         }
         match request {
+            Request::Pack { .. } | Request::Open { .. }
+                if self.executor.machine().shard().is_none() && !crate::mutant!(directory_takes_packs) =>
+            {
+                // The directory has no keys, and executes nothing of it.
+                refuse(effects, origin, Refusal::WrongPartition);
+            }
             Request::Pack { entry, owner: Some(owner), .. }
                 if self.is_leading() && self.belongs_to_another(&entry, owner) =>
             {

@@ -25,6 +25,8 @@ pub struct Birth {
     /// It was there when the group was made: from nothing, the group's log makes its state. One that came later has it
     /// from a snapshot.
     founder: bool,
+    /// The partition that it was split off from, if it began with a fork.
+    parent: Option<PartitionId>,
 }
 
 impl Birth {
@@ -42,6 +44,7 @@ impl Birth {
             high: entry.high.as_ref().map(|high| high.to_vec()),
             map_version: entry.version.0,
             founder: true,
+            parent: None,
         }
     }
 
@@ -51,15 +54,21 @@ impl Birth {
     }
 
     /// Of a child: its state comes from the fork, or later from a snapshot, never from its log alone.
-    pub fn of_fork(fork: &Fork) -> Birth {
+    pub fn of_fork(parent: PartitionId, fork: &Fork) -> Birth {
         let range = fork.shard.range();
-        Birth::of_later(&Entry {
+        let birth = Birth::of_later(&Entry {
             partition: fork.shard.partition(),
             version: fork.version,
             low: bytes::Bytes::copy_from_slice(&range.low),
             high: range.high.as_ref().map(|high| bytes::Bytes::copy_from_slice(high)),
             replicas: fork.replicas.clone(),
-        })
+        });
+        Birth { parent: Some(parent), ..birth }
+    }
+
+    /// Whether a fork of `group` is what it began with.
+    pub(super) fn is_child_of(&self, group: PartitionId) -> bool {
+        self.parent == Some(group)
     }
 
     /// Where the group's replicas were, this one included.
@@ -182,7 +191,7 @@ impl Start {
     }
 
     /// Of a split's child; whoever leads the parent leads the child soonest.
-    pub(super) fn forked(fork: &Fork, me: ReplicaId, parent_is_led: bool) -> Start {
+    pub(super) fn forked(parent: PartitionId, fork: &Fork, me: ReplicaId, parent_is_led: bool) -> Start {
         let voters = fork.replicas.iter().map(|info| translate::replica(info.replica));
         let configuration = Configuration::of_voters(voters);
         // A new group: nobody has led it yet.
@@ -191,7 +200,7 @@ impl Start {
         Start {
             group: fork.shard.partition(),
             me,
-            birth: Birth::of_fork(fork),
+            birth: Birth::of_fork(parent, fork),
             is_new: true,
             recovered,
             machine: Machine::Shard(Box::new(fork.shard.copy())),

@@ -148,7 +148,7 @@ fn a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first() {
 #[test]
 fn a_child_that_lost_its_beginning_goes_on_from_the_split_executed_again() {
     let mut replica_manager = ReplicaManager::default();
-    let birth = Birth::of_fork(&fork(&[1, 2, 3]));
+    let birth = Birth::of_fork(PARENT, &fork(&[1, 2, 3]));
     let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth, None, GroupReplay::default());
     assert!(matches!(waits, Ok(None)));
     let start = replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it goes on");
@@ -160,7 +160,7 @@ fn a_child_that_lost_its_beginning_goes_on_from_the_split_executed_again() {
 #[test]
 fn mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there() {
     let mut replica_manager = ReplicaManager::default();
-    let birth = || Birth::of_fork(&fork(&[1, 2, 3]));
+    let birth = || Birth::of_fork(PARENT, &fork(&[1, 2, 3]));
     let replay = |upto| {
         let mut replay = Replay::default();
         replay.apply(false, LogEntry::Trimmed { group: CHILD, upto: Instance(upto) });
@@ -186,7 +186,7 @@ fn mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there() 
 #[test]
 fn a_child_that_is_nowhere_else_waits_for_its_parent() {
     let mut replica_manager = ReplicaManager::default();
-    let birth = Birth::of_fork(&fork(&[1]));
+    let birth = Birth::of_fork(PARENT, &fork(&[1]));
     let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth, None, GroupReplay::default());
     assert!(matches!(waits, Ok(None)), "{waits:?}");
     assert!(replica_manager.ask_for_state(OWN, &map(2, vec![]), CHILD, |_| true).is_none(), "nobody else has it");
@@ -330,6 +330,32 @@ fn mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child() {
     assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![CHILD], true));
 }
 
+/// Seed 1005419: all nodes started again after a split, a merge of the parent, and no checkpoint of the child. The map did
+/// not name the parent any more, so it went before it had executed the split again, and the child's keys with it.
+#[test]
+fn mv11_a_parent_stays_until_a_child_that_waits_is_forked_again() {
+    const GRANDCHILD: PartitionId = PartitionId(3);
+    let mut replica_manager = parent(&[1]);
+    for (child, of) in [(CHILD, PARENT), (GRANDCHILD, CHILD)] {
+        let birth = Birth::of_fork(of, &fork(&[1]));
+        let waits = replica_manager.restart(OWN, (child, ReplicaId(1)), birth, None, GroupReplay::default());
+        assert!(matches!(waits, Ok(None)));
+    }
+    let named = |child: PartitionId| map(5, vec![Entry { partition: child, ..entry(CHILD, 2, &[1], Role::Voter) }]);
+    assert!(replica_manager.unnamed(OWN, &named(CHILD)).is_empty());
+    assert!(
+        replica_manager.unnamed(OWN, &named(GRANDCHILD)).is_empty(),
+        "it comes of the child, which comes of the parent"
+    );
+    assert_eq!(replica_manager.unnamed(OWN, &map(5, vec![])), [PARENT], "nobody wants them");
+    let start = replica_manager.fork(OWN, PARENT, true, &fork(&[1])).expect("it goes on");
+    replica_manager.runs(&start);
+    replica_manager.birth_is_durable(CHILD, start.me);
+    assert!(replica_manager.unnamed(OWN, &named(CHILD)).is_empty(), "it has no checkpoint");
+    replica_manager.saved(CHILD);
+    assert_eq!(replica_manager.unnamed(OWN, &named(CHILD)), [PARENT]);
+}
+
 /// Seed 75: the log still owed a removed replica its flushes; the one that took its place had numbered its own records
 /// from the beginning, took them for its own, and voted without a flush.
 #[test]
@@ -383,6 +409,7 @@ fn planted_bugs_of_the_replica_manager_are_caught() {
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
         ("child_saved_before_its_child", "mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child"),
+        ("awaited_parent_goes", "mv11_a_parent_stays_until_a_child_that_waits_is_forked_again"),
         ("birth_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
         ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),
         ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),

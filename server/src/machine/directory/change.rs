@@ -88,6 +88,9 @@ pub enum Ended {
 /// Why the directory does not take a command. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Reason {
+    /// It does not go together with the others.
+    #[error("{0}")]
+    Setting(String),
     /// No such node.
     #[error("there is no node {0}")]
     UnknownNode(NodeId),

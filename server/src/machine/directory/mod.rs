@@ -19,6 +19,7 @@ pub use change::{Absorbed, Change, Ended, Move, Reason, Reshape};
 
 use super::{Answer, Outcome};
 use crate::access::{UserError, Users};
+use crate::config::ClusterSettings;
 use crate::entry::{self, Entry};
 
 /// A change of the directory, as it stands in group 0's log.
@@ -188,11 +189,20 @@ impl Directory {
                 DirectoryReply::Done
             }
             DirectoryCommand::Set { key, value } => {
-                // Settings travel beside the map, under its version: who has a newer one has the newer settings.
-                if state.settings.get(&key) != Some(&value) {
-                    state.settings.insert(key, value);
-                    state.map.version.0 += 1;
+                if state.settings.get(&key) == Some(&value) {
+                    return DirectoryReply::Done;
                 }
+                let mut settings = state.settings.clone();
+                settings.insert(key, value);
+                // Judged by the state that it meets: another setting may have come since it was asked for.
+                if let Err(error) = ClusterSettings::of_pairs(&settings)
+                    && !crate::mutant!(settings_unjudged)
+                {
+                    return DirectoryReply::Refused(Reason::Setting(error.to_string()));
+                }
+                // Settings travel beside the map, under its version: who has a newer one has the newer settings.
+                state.settings = settings;
+                state.map.version.0 += 1;
                 DirectoryReply::Done
             }
             DirectoryCommand::Announce { node, addresses } => {
@@ -209,7 +219,7 @@ impl Directory {
             DirectoryCommand::Reshape(command) => state.reshape(command),
             DirectoryCommand::ChangeUsers { by, change } => {
                 let is_first = state.users.is_empty();
-                match state.users.apply(by.as_deref(), &change) {
+                match state.users.apply(by.as_deref(), &change, state.map.version.0) {
                     Ok(is_changed) => {
                         // Users travel beside the map, as settings do.
                         state.map.version.0 += u64::from(is_changed);

@@ -382,10 +382,26 @@ fn users_change_under_the_maps_version_and_come_back_by_undo() {
     }
 }
 
+/// Each of the two was right where it was asked for. Together no node could use them, nor any that came after.
+#[test]
+fn settings_that_do_not_go_together_are_refused_whoever_comes_first() {
+    let mut directory = created(3);
+    let set = |key: &str, value: &str| DirectoryCommand::Set { key: key.into(), value: value.into() };
+    assert_eq!(execute(&mut directory, set("heartbeat_interval", "140ms")), DirectoryReply::Done);
+    let version = directory.state().map.version;
+    let refused = execute(&mut directory, set("election_timeout", "110ms"));
+    assert!(matches!(&refused, DirectoryReply::Refused(Reason::Setting(why)) if why.contains("heartbeat_interval")));
+    assert!(matches!(execute(&mut directory, set("no_such", "1")), DirectoryReply::Refused(Reason::Setting(_))));
+    assert_eq!(directory.state().map.version, version);
+    assert_eq!(execute(&mut directory, set("election_timeout", "280ms")), DirectoryReply::Done);
+}
+
 /// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.
 #[cfg(feature = "mutants")]
 #[test]
 fn a_step_that_is_done_twice_is_caught() {
     let test = "machine::directory::tests::mv8_a_repeated_step_changes_nothing";
     crate::mutants::assert_caught("change_not_idempotent", test);
+    let test = "machine::directory::tests::settings_that_do_not_go_together_are_refused_whoever_comes_first";
+    crate::mutants::assert_caught("settings_unjudged", test);
 }

@@ -98,7 +98,7 @@ fn rights(grants: &[(Role, &str)]) -> Arc<Rights> {
         token: Some(token),
         certificate: None,
     };
-    users.apply(None, &add("root", everything, root)).expect("the first one");
+    users.apply(None, &add("root", everything, root), 0).expect("the first one");
     let mine = Token::generate().expect("random bits").hash();
     for (at, (role, prefix)) in grants.iter().enumerate() {
         let grant = Grant { role: *role, prefix: prefix.as_bytes().to_vec().into() };
@@ -106,7 +106,7 @@ fn rights(grants: &[(Role, &str)]) -> Arc<Rights> {
             0 => add("u", grant, mine),
             _ => UserChange::Grant { name: "u".into(), grant },
         };
-        users.apply(Some("root"), &change).expect("a change");
+        users.apply(Some("root"), &change, 0).expect("a change");
     }
     let credentials = Credentials { token: Some(mine), certificate: None };
     Arc::clone(Access::new(users).rights(&credentials).expect("the user"))
