@@ -391,7 +391,7 @@ impl ReplicaManager {
     }
 
     /// Whether a child that waits here for its state, and that the map names, can have it from the group's log only: it
-    /// was started again and has no checkpoint, and the split has not been executed again yet. Or a child of that child.
+    /// was started again and has no checkpoint, and the split is still to be executed again. Or a child of that child.
     fn is_awaited(&self, group: PartitionId, named: &impl Fn(PartitionId, ReplicaId) -> bool) -> bool {
         let of_group = |healing: &Healing| healing.birth.is_child_of(group) && healing.trimmed == Instance::ZERO;
         let mut children = self.healing.iter().filter(|(_, healing)| of_group(healing));

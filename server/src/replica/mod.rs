@@ -285,8 +285,7 @@ impl Replica {
         let escape = self.escape.deadline(self.executor.decided());
         let behind = self.executor.is_behind().then_some(self.now);
         let mine = [stall, self.limits.again(), self.patience.ends(), escape, self.asked_until(), behind];
-        let mine = mine.into_iter().flatten();
-        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine).min()
+        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine.into_iter().flatten()).min()
     }
 
     /// The only way in.
@@ -364,10 +363,7 @@ impl Replica {
             return refuse(effects, origin, Refusal::Busy);
         }
         match request {
-            Request::Pack { .. } | Request::Open { .. }
-                if self.executor.machine().shard().is_none() && !crate::mutant!(directory_takes_packs) =>
-            {
-                // The directory has no keys, and executes nothing of it.
+            Request::Pack { .. } | Request::Open { .. } if !self.has_keys() => {
                 refuse(effects, origin, Refusal::WrongPartition);
             }
             Request::Pack { entry, owner: Some(owner), .. }
@@ -377,10 +373,7 @@ impl Replica {
             }
             Request::Pack { entry, commands, work, .. } => self.submit(now, origin, entry, (commands, work), effects),
             Request::Open { entry } => self.submit(now, origin, entry, (1, 1), effects),
-            Request::Directory(command) => {
-                let entry = entry::directory(&command);
-                self.submit(now, origin, entry, (1, 1), effects);
-            }
+            Request::Directory(command) => self.submit(now, origin, entry::directory(&command), (1, 1), effects),
             Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => {
                 self.on_read(origin, request, effects);
             }

@@ -90,6 +90,11 @@ impl Replica {
         (read_from(state, position, Some(self.version), request), position, self.ticket_before(position))
     }
 
+    /// Whether this is a partition of the data; the directory executes no packs, and answers none.
+    pub(super) fn has_keys(&self) -> bool {
+        self.executor.machine().shard().is_some() || crate::mutant!(directory_takes_packs)
+    }
+
     fn state_to_read(&self) -> (&Machine, Instance) {
         let decided = self.executor.decided();
         match self.patience.state(decided) {

@@ -330,8 +330,9 @@ fn mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child() {
     assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![CHILD], true));
 }
 
-/// Seed 1005419: all nodes started again after a split, a merge of the parent, and no checkpoint of the child. The map did
-/// not name the parent any more, so it went before it had executed the split again, and the child's keys with it.
+/// Seed 1005419: all nodes started again after a split and a merge of the parent, before the child had a checkpoint.
+/// The map did not name the parent any more, so it went before it had executed the split again, and the child's keys
+/// with it.
 #[test]
 fn mv11_a_parent_stays_until_a_child_that_waits_is_forked_again() {
     const GRANDCHILD: PartitionId = PartitionId(3);

@@ -400,7 +400,7 @@ pub fn map(cluster: ClusterId) -> PartitionMap {
 pub fn users() -> Users {
     let mut users = Users::default();
     for change in user_changes() {
-        _ = users.apply(Some("root"), &change);
+        _ = users.apply(Some("root"), &change, 0);
     }
     assert!(!users.is_empty());
     users
