@@ -386,17 +386,22 @@ impl ReplicaManager {
         };
         let newer = |group: &PartitionId| self.born.get(group).is_none_or(|born| map.version >= *born);
         let gone = self.running.iter().filter(|&(group, &me)| newer(group) && !named(*group, me));
-        let needed = |group| self.is_needed(group) || self.is_awaited(group, &named);
-        gone.map(|(&group, _)| group).filter(|&group| !needed(group)).collect()
+        gone.map(|(&group, _)| group).filter(|&group| !self.has_use(own, map, group)).collect()
     }
 
-    /// Whether a child that waits here for its state, and that the map names, can have it from the group's log only: it
-    /// was started again and has no checkpoint, and the split is still to be executed again. Or a child of that child.
-    fn is_awaited(&self, group: PartitionId, named: &impl Fn(PartitionId, ReplicaId) -> bool) -> bool {
+    /// Whether a child on this node still needs the group's log, or will: one that waits for its state can have it from
+    /// the group only, if it was started again without a checkpoint, and the split is still to be executed again. One
+    /// that the map does not name counts for its own children.
+    fn has_use(&self, own: NodeId, map: &PartitionMap, group: PartitionId) -> bool {
+        let wanted = |child: PartitionId, healing: &Healing| {
+            let info = map.group(child).and_then(|entry| entry.replica_on(own));
+            let named = info.is_some_and(|info| translate::replica(info.replica) == healing.me);
+            named || map.version < healing.birth.map_version()
+        };
         let of_group = |healing: &Healing| healing.birth.is_child_of(group) && healing.trimmed == Instance::ZERO;
-        let mut children = self.healing.iter().filter(|(_, healing)| of_group(healing));
-        children.any(|(&child, healing)| named(child, healing.me) || self.is_awaited(child, named))
-            && !crate::mutant!(awaited_parent_goes)
+        let mut waiting = self.healing.iter().filter(|(_, healing)| of_group(healing));
+        let waits = waiting.any(|(&child, healing)| wanted(child, healing) || self.has_use(own, map, child));
+        self.is_needed(group) || waits && !crate::mutant!(awaited_parent_goes)
     }
 
     /// Of the groups that have checkpoints on this disk, those that no replica which the log knows as started can read:
@@ -409,8 +414,8 @@ impl ReplicaManager {
 
     /// The replica was removed from its group: it goes, and is never started again. None: it does not run, or is still
     /// needed.
-    pub fn remove(&mut self, group: PartitionId) -> Option<ReplicaId> {
-        if self.is_needed(group) {
+    pub fn remove(&mut self, own: NodeId, map: &PartitionMap, group: PartitionId) -> Option<ReplicaId> {
+        if self.has_use(own, map, group) {
             return None;
         }
         let replica = self.running.remove(&group)?;

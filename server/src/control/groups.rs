@@ -421,7 +421,8 @@ impl Control {
 
     /// The replica was removed from its group and nobody needs it any more.
     pub(super) fn remove_group(&mut self, group: PartitionId) {
-        let Some(replica) = self.replica_manager.remove(group) else { return };
+        let Some(own) = self.shared.identity().map(|identity| identity.node) else { return };
+        let Some(replica) = self.replica_manager.remove(own, &self.shared.map(), group) else { return };
         let entry = LogEntry::Removed { group: GroupId(group.0), replica };
         let removed = vec![Append { entry, lsn: None, lazy: false }];
         let logged = self.log.as_ref().map(|log| log.log().append_awaited(removed));

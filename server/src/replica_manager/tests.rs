@@ -77,7 +77,7 @@ fn a_child_begins_once_even_if_it_was_removed_since() {
     replica_manager.runs(&start);
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
     replica_manager.saved(CHILD);
-    assert_eq!(replica_manager.remove(CHILD), Some(ReplicaId(1)));
+    assert_eq!(replica_manager.remove(OWN, &PartitionMap::default(), CHILD), Some(ReplicaId(1)));
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
     assert!(matches!(replica_manager.wanted(OWN, &entry(CHILD, 3, &[1], Role::Voter)), Wanted::Nothing));
 }
@@ -90,10 +90,13 @@ fn a_parent_is_needed_until_its_child_has_a_checkpoint() {
     replica_manager.birth_is_durable(CHILD, start.me);
     assert!(replica_manager.is_needed(PARENT) && !replica_manager.is_needed(CHILD));
     let moved = map(5, vec![entry(CHILD, 2, &[1, 2, 3], Role::Voter)]);
-    assert_eq!((replica_manager.unnamed(OWN, &moved), replica_manager.remove(PARENT)), (vec![], None));
+    assert_eq!(
+        (replica_manager.unnamed(OWN, &moved), replica_manager.remove(OWN, &PartitionMap::default(), PARENT)),
+        (vec![], None)
+    );
     replica_manager.saved(CHILD);
     assert_eq!(replica_manager.unnamed(OWN, &moved), [PARENT]);
-    assert_eq!(replica_manager.remove(PARENT), Some(ReplicaId(1)));
+    assert_eq!(replica_manager.remove(OWN, &PartitionMap::default(), PARENT), Some(ReplicaId(1)));
 }
 
 #[test]
@@ -349,6 +352,8 @@ fn mv11_a_parent_stays_until_a_child_that_waits_is_forked_again() {
         "it comes of the child, which comes of the parent"
     );
     assert_eq!(replica_manager.unnamed(OWN, &map(5, vec![])), [PARENT], "nobody wants them");
+    // It was moved away, and a quorum of those that stay holds its log; this node does not know the map yet.
+    assert_eq!(replica_manager.remove(OWN, &map(1, vec![]), PARENT), None);
     let start = replica_manager.fork(OWN, PARENT, true, &fork(&[1])).expect("it goes on");
     replica_manager.runs(&start);
     replica_manager.birth_is_durable(CHILD, start.me);
@@ -395,7 +400,7 @@ fn the_checkpoints_of_a_replica_that_is_gone_are_stale() {
     assert_eq!(replica_manager.stale(on_disk()), [CHILD]);
     let start = replica_manager.fork(OWN, PARENT, false, &fork(&[2, 3])).map(|_| ());
     assert!(start.is_none(), "the child has no replica here");
-    replica_manager.remove(PARENT).expect("it runs");
+    replica_manager.remove(OWN, &PartitionMap::default(), PARENT).expect("it runs");
     assert_eq!(replica_manager.stale(on_disk()), on_disk());
 }
 

@@ -204,7 +204,8 @@ impl World {
 
     /// The replica here was removed from its group, and nobody needs it any more.
     pub fn remove_group(&mut self, node: usize, group: PartitionId) {
-        let Some(replica) = self.nodes[node].control.replica_manager.remove(group) else { return };
+        let control = &mut self.nodes[node].control;
+        let Some(replica) = control.replica_manager.remove(own(node), &control.map, group) else { return };
         self.reached.note("replica: removed from a node");
         let each = &mut self.nodes[node];
         each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
