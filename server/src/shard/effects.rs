@@ -118,7 +118,7 @@ impl Shard {
         self.turn.want();
     }
 
-    fn on_role(&mut self, id: PartitionId) {
+    pub(super) fn on_role(&mut self, id: PartitionId) {
         let leader = self.groups.get(&id).and_then(|group| group.leader_node());
         self.shared.set_leader(id, leader);
         self.on_new_leader(id);

@@ -417,6 +417,11 @@ impl Shard {
             }
         }
         self.map = map;
+        // A group may follow a replica whose node no map named before.
+        let is_new = |group: &Group, id| group.leader_node().is_some_and(|node| self.shared.leader(id) != Some(node));
+        let learned = self.groups.iter().filter(|(id, group)| is_new(group, **id)).map(|(&id, _)| id);
+        let learned: Vec<PartitionId> = learned.collect();
+        learned.into_iter().for_each(|id| self.on_role(id));
     }
 
     /// Hosts this group no more.

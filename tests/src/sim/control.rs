@@ -15,6 +15,7 @@ use coppice_server::snapshot::Loaded;
 
 use super::driver::Driver;
 use super::events::Event;
+use super::node::Node;
 use super::plan::{MS, Nanos};
 use super::processes::places;
 use super::snapshots::Wish;
@@ -68,7 +69,21 @@ impl World {
         for (&group, host) in &mut each.hosts {
             host.nodes.extend(places(map, group));
         }
+        self.learn_leaders(node);
         self.start_missing(node);
+    }
+
+    /// A group may follow a replica whose node no map named before.
+    fn learn_leaders(&mut self, node: usize) {
+        let Node { hosts, leaders, .. } = &mut self.nodes[node];
+        let mut learned = Vec::new();
+        for (&group, host) in hosts {
+            let place = host.replica.leader().and_then(|leader| host.nodes.get(&leader).copied());
+            if place.is_some_and(|place| leaders.insert(group, place) != Some(place)) {
+                learned.push(group);
+            }
+        }
+        learned.into_iter().for_each(|group| self.on_new_leader(node, group));
     }
 
     /// Removes replicas that the map does not name, and starts those that it names and that do not run.
