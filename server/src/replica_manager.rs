@@ -136,6 +136,10 @@ impl ReplicaManager {
         if known.is_some_and(|known| known >= me) {
             return Wanted::Nothing;
         }
+        // An older replica goes first, and its checkpoints with it: they lie where those of the next one will.
+        if self.running.contains_key(&group) && !crate::mutant!(joins_beside_its_elder) {
+            return Wanted::Nothing;
+        }
         self.healing.remove(&group);
         // Since the first map nothing was changed about the group: its log begins with what this entry says. Any later
         // entry says nothing about how the group began.

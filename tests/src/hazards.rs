@@ -370,8 +370,9 @@ pub const OTHERS: &[&str] = &[
     "init_asks_nobody",
     // The sessions of a snapshot from elsewhere are taken as they are: one that stands there twice is never ended.
     "saved_sessions_believed",
-    // A letter for a leader came to the one before, and is lost there.
+    // A message for a leader came to the one before, and is lost there; a replica never learns where its leader lives.
     "letters_end_here",
+    "leader_node_unlearned",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
     // it, not where the log has it; a rollback leaves what it took back (protocol.md 6).
     "install_default_limits",
@@ -472,8 +473,9 @@ pub const OTHERS: &[&str] = &[
     "escape_early",
     "join_keeps_deadline",
     "late_completion_counts",
-    // The checkpoints of a removed replica go before its removal is durable (hazards.md ST4).
+    // The checkpoints of a removed replica go before its removal is durable, or take the next one's (hazards.md ST4).
     "removal_unflushed",
+    "joins_beside_its_elder",
     // Memory lets go of batches before they are flushed, and says that they are held (protocol.md 1.3, 1.6).
     "shed_unflushed",
     // A lease outlives the handover of its leader (protocol.md 7).

@@ -61,6 +61,12 @@ pub fn goes_on_to(
     leader.filter(|leader| knows && ![own, sender].contains(leader) && !crate::mutant!(letters_end_here))
 }
 
+/// The node of a group's leader as the newest map names it (`place`), if that is news beside what is `known`. A replica
+/// may follow a leader before any map names the leader's node.
+pub fn leader_learned<N: Copy + PartialEq>(place: Option<N>, known: Option<N>) -> Option<N> {
+    place.filter(|_| place != known && !crate::mutant!(leader_node_unlearned))
+}
+
 /// What a letter says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
@@ -240,11 +246,24 @@ mod tests {
         }
     }
 
+    /// Simulator, seed 1102011: the map came after the first heartbeat, and nobody looked again.
+    #[test]
+    fn the_node_of_a_leader_is_learned_when_a_map_names_it() {
+        assert_eq!(leader_learned(Some(5), None), Some(5));
+        assert_eq!(leader_learned(Some(5), Some(1)), Some(5), "who led before");
+        assert_eq!(leader_learned(Some(5), Some(5)), None, "it is known");
+        assert_eq!(leader_learned(None, Some(1)), None, "the map does not say");
+    }
+
     #[cfg(feature = "mutants")]
     #[test]
     fn a_letter_that_stays_where_it_came_is_caught() {
-        let test = "a_letter_to_who_led_before_goes_on_to_who_leads_once";
-        crate::mutants::assert_caught("letters_end_here", &format!("multicast::letter::tests::{test}"));
+        for (mutant, test) in [
+            ("letters_end_here", "a_letter_to_who_led_before_goes_on_to_who_leads_once"),
+            ("leader_node_unlearned", "the_node_of_a_leader_is_learned_when_a_map_names_it"),
+        ] {
+            crate::mutants::assert_caught(mutant, &format!("multicast::letter::tests::{test}"));
+        }
     }
 
     fn any_ticket() -> impl Strategy<Value = Ticket> {

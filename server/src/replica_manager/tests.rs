@@ -99,6 +99,24 @@ fn a_parent_is_needed_until_its_child_has_a_checkpoint() {
     assert_eq!(replica_manager.remove(OWN, &PartitionMap::default(), PARENT), Some(ReplicaId(1)));
 }
 
+/// Seed 1100114: the deletion of the older replica's checkpoints took the snapshot that the next one began with.
+#[test]
+fn a_replica_joins_once_an_older_one_of_its_group_is_gone() {
+    let mut replica_manager = parent(&[1, 2, 3]);
+    let start = replica_manager.fork(OWN, PARENT, true, &fork(&[1, 2, 3])).expect("it begins");
+    replica_manager.runs(&start);
+    replica_manager.birth_is_durable(CHILD, start.me);
+    let again = ReplicaInfo { replica: WireReplica(4), node: OWN, role: Role::Learner };
+    let moved = Entry { replicas: vec![again], ..entry(PARENT, 5, &[], Role::Learner) };
+    let map = map(5, vec![moved.clone(), entry(CHILD, 2, &[1, 2, 3], Role::Voter)]);
+    assert!(replica_manager.unnamed(OWN, &map).is_empty(), "its child has no checkpoint");
+    assert!(matches!(replica_manager.wanted(OWN, &moved), Wanted::Nothing));
+    replica_manager.saved(CHILD);
+    assert_eq!(replica_manager.unnamed(OWN, &map), [PARENT]);
+    assert_eq!(replica_manager.remove(OWN, &map, PARENT), Some(ReplicaId(1)));
+    assert!(matches!(replica_manager.wanted(OWN, &moved), Wanted::Join(ReplicaId(4))));
+}
+
 #[test]
 fn an_older_map_removes_nobody() {
     let mut replica_manager = ReplicaManager::default();
@@ -415,6 +433,7 @@ fn planted_bugs_of_the_replica_manager_are_caught() {
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
         ("child_saved_before_its_child", "mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child"),
+        ("joins_beside_its_elder", "a_replica_joins_once_an_older_one_of_its_group_is_gone"),
         ("awaited_parent_goes", "mv11_a_parent_stays_until_a_child_that_waits_is_forked_again"),
         ("birth_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
         ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),

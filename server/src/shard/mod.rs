@@ -49,6 +49,7 @@ use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
 use crate::metrics::{self, Stage};
 use crate::multicast::Letter;
+use crate::multicast::letter::leader_learned;
 use crate::net::eviction;
 use crate::net::link::Link;
 use crate::net::peer::Envelope;
@@ -417,8 +418,7 @@ impl Shard {
             }
         }
         self.map = map;
-        // A group may follow a replica whose node no map named before.
-        let is_new = |group: &Group, id| group.leader_node().is_some_and(|node| self.shared.leader(id) != Some(node));
+        let is_new = |group: &Group, id| leader_learned(group.leader_node(), self.shared.leader(id)).is_some();
         let learned = self.groups.iter().filter(|(id, group)| is_new(group, **id)).map(|(&id, _)| id);
         let learned: Vec<PartitionId> = learned.collect();
         learned.into_iter().for_each(|id| self.on_role(id));

@@ -9,6 +9,7 @@ use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::log::{Append, Entry};
 use coppice_server::machine::{Machine, Mark};
+use coppice_server::multicast::letter::leader_learned;
 use coppice_server::replica::{Effect, Input};
 use coppice_server::replica_manager::{ReplicaManager, Wanted};
 use coppice_server::snapshot::Loaded;
@@ -73,13 +74,14 @@ impl World {
         self.start_missing(node);
     }
 
-    /// A group may follow a replica whose node no map named before.
+    /// The map may name the node of a leader that a replica here follows already.
     fn learn_leaders(&mut self, node: usize) {
         let Node { hosts, leaders, .. } = &mut self.nodes[node];
         let mut learned = Vec::new();
         for (&group, host) in hosts {
             let place = host.replica.leader().and_then(|leader| host.nodes.get(&leader).copied());
-            if place.is_some_and(|place| leaders.insert(group, place) != Some(place)) {
+            if let Some(place) = leader_learned(place, leaders.get(&group).copied()) {
+                leaders.insert(group, place);
                 learned.push(group);
             }
         }

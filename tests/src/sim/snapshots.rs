@@ -143,7 +143,7 @@ impl World {
             (None, _) if wish == Wish::Install && !self.nodes[node].hosts.contains_key(&group) => {
                 self.reached.note("checkpoint: its files went meanwhile");
             }
-            (None, _) => self.fail("snapshot", format!("n{node}.{group}: what was just kept is damaged")),
+            (None, _) => self.fail("snapshot", format!("n{node}.{group}: what was just kept is damaged ({wish:?})")),
         }
     }
 
