@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use coppice_client::blocking::Client;
 use coppice_client::{Answer, Error, Operation, Output};
 
-/// Executes `operation` exactly once, or fails with certainty, or gives up after `patience`.
+/// Executes `operation` exactly once, or fails with certainty, or gives up after `limit`.
 ///
 /// # Errors
 /// A sure error ([`Error::is_sure`]): it was not executed. An unknown one: it may have been.
-pub fn exactly_once(client: &Client, operation: &Operation, patience: Duration) -> Result<Answer<Output>, Error> {
-    let until = Instant::now() + patience;
+pub fn exactly_once(client: &Client, operation: &Operation, limit: Duration) -> Result<Answer<Output>, Error> {
+    let until = Instant::now() + limit;
     let mut error = match client.command(operation.clone()) {
         Ok(answer) => return Ok(answer),
         Err(error) => error,
