@@ -482,8 +482,9 @@ pub const OTHERS: &[&str] = &[
     "lease_survives_handover",
     "handover_unanswered",
     "handover_pauses_on",
-    // Users own what is others', settings are judged before they are decided, and packs for the directory go into its
-    // log (hazards.md 8).
+    // Lists of operators are read whole, users own what is others', settings are judged before they are decided, packs
+    // for the directory go into its log (hazards.md 8).
+    "lists_unbounded",
     "parked_are_anybodys",
     "namesakes_share_sessions",
     "settings_unjudged",
