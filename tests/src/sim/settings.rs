@@ -39,6 +39,8 @@ impl World {
         let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
         let paxos = host.replica.paxos_mut();
         let mut settings = paxos.settings().clone();
+        // As on nodes, acceptors accept twice as far ahead as the widest window is.
+        let window = window.min((settings.accept_ahead_max / 2) as u32);
         let tuning = Tuning { batch_bytes_max, window, window_bytes_max, ..Tuning::of(&settings) };
         tuning.apply(&mut settings);
         paxos.set_settings(settings);
