@@ -65,8 +65,8 @@ struct Executed {
     mark: Mark,
     /// Bytes of its answers.
     answer_bytes: usize,
-    /// Of the state after it, if one is due here (hazards.md E6).
-    digest: Option<u64>,
+    /// Of the state after it (hazards.md E6).
+    digest: u64,
 }
 
 /// What an executor did, for its metrics.
@@ -94,6 +94,8 @@ pub struct Executor {
     digest_interval: u64,
     /// The newest digests of decided states, ascending: replicas are compared at an instance that both have.
     digests: VecDeque<(Instance, u64)>,
+    /// Of the state of `decided`, when something above it ran last.
+    decided_digest: u64,
     counters: ExecutorCounters,
     /// Marks of decided batches that moved borders, not yet taken by [`Executor::take_moved`].
     moved: Vec<Mark>,
@@ -123,6 +125,7 @@ impl Executor {
     /// An executor whose machine holds the state of `decided`.
     pub fn new(machine: Machine, decided: Instance, how: Executing) -> Executor {
         Executor {
+            decided_digest: machine.digest(),
             machine,
             decided,
             executed: VecDeque::new(),
@@ -262,11 +265,12 @@ impl Executor {
             if Machine::moves_borders(&executed.mark) && !acts_early(&executed.mark) {
                 self.moved.push(executed.mark);
             }
-            if let Some(digest) = executed.digest {
+            self.decided_digest = executed.digest;
+            if self.digest_interval > 0 && self.decided.0.is_multiple_of(self.digest_interval) {
                 if self.digests.len() == DIGESTS_KEPT {
                     self.digests.pop_front();
                 }
-                self.digests.push_back((self.decided, digest));
+                self.digests.push_back((self.decided, executed.digest));
             }
         }
     }
@@ -302,9 +306,10 @@ impl Executor {
         self.digests.back().copied()
     }
 
-    /// The digest of the decided state, while nothing above it has been executed: then the tip is that state.
-    pub fn digest_now(&self) -> Option<(Instance, u64)> {
-        self.executed.is_empty().then(|| (self.decided, self.machine.digest()))
+    /// The digest of the decided state, and its instance.
+    pub fn digest_now(&self) -> (Instance, u64) {
+        let tip_is_decided = self.executed.is_empty();
+        (self.decided, if tip_is_decided { self.machine.digest() } else { self.decided_digest })
     }
 
     /// The newest few, ascending by instance: two replicas under load have some in common.
@@ -353,8 +358,7 @@ impl Executor {
                 return;
             }
             self.counters.executed_commands += u64::from(batch.count());
-            let due = self.digest_interval > 0 && next.0.is_multiple_of(self.digest_interval);
-            let digest = due.then(|| self.machine.digest());
+            let digest = self.machine.digest();
             if acts_early(&mark) {
                 self.moved.push(mark.clone());
             }
@@ -461,6 +465,7 @@ impl Executor {
             machine.follow(&self.machine);
         }
         self.machine = machine;
+        self.decided_digest = self.machine.digest();
         self.view = None;
         self.ahead_answer_bytes = 0;
         self.decided = instance;

@@ -236,7 +236,8 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             Exit::Unavailable,
             "full",
             format!("{partition} takes no writes that grow it"),
-            "disks of a majority, or the leader's memory, are at their limit; deletes are still taken, and it clears by itself"
+            "disks of a majority, or the leader's memory, are at their limit; deletes are taken while the log has room, and \
+             it clears by itself"
                 .to_owned(),
             context.look(),
         ),

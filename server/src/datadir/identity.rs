@@ -44,7 +44,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Identity>, DataDirError> {
         Err(error) => return Err(DataDirError::Io { path: path.to_owned(), error }),
     };
     let refuse = |reason: String| DataDirError::Identity { path: path.to_owned(), reason };
-    let read: NodeToml = toml::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+    let read: NodeToml = toml::from_str(&text).map_err(|error| refuse(error.message().to_owned()))?;
     let cluster = Some(&read.cluster).filter(|text| text.len() == 32);
     let cluster = cluster.and_then(|text| text.parse().ok());
     let cluster: ClusterId = cluster.ok_or_else(|| refuse("cluster is no id of 32 hexadecimal digits".to_owned()))?;

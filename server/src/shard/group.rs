@@ -144,7 +144,7 @@ impl Group {
             sessions: executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64),
             instances_decided: counters.instances_decided,
             commands_decided: counters.commands_decided,
-            digests: executor.digests().chain(executor.digest_now()).collect(),
+            digests: executor.digests().chain([executor.digest_now()]).collect(),
             lags: lags.collect(),
             report: GroupReport::of(paxos),
             saved: self.borders.version(),

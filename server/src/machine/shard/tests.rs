@@ -290,3 +290,23 @@ fn planted_bugs_of_splits_are_caught() {
         crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::{test}"));
     }
 }
+
+/// What `verify` compares on a replica that has executed what nobody decides yet.
+#[test]
+fn the_digest_of_the_decided_state_is_known_while_more_is_executed() {
+    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
+    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default());
+    let (empty, mut answers) = (executor.machine().digest(), Vec::new());
+    executor.accepted(Instance(1), batch(entry::open(ClientId(9), 1)), &mut answers);
+    let opened = executor.machine().digest();
+    executor.accepted(Instance(2), batch(entry::open(ClientId(9), 2)), &mut answers);
+    let both = executor.machine().digest();
+    assert!(empty != opened && opened != both);
+    assert_eq!(executor.digest_now(), (Instance::ZERO, empty));
+    executor.decided_upto(Instance(1), &mut answers);
+    assert_eq!(executor.digest_now(), (Instance(1), opened));
+    executor.accepted(Instance(2), Batch::NoOp, &mut answers);
+    executor.decided_upto(Instance(2), &mut answers);
+    executor.accepted(Instance(3), batch(entry::open(ClientId(9), 2)), &mut answers);
+    assert_eq!(executor.digest_now(), (Instance(2), opened), "what was taken back does not count");
+}
