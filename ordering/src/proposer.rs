@@ -78,8 +78,9 @@ impl Nearest {
 pub(crate) struct Handover {
     pub to: ReplicaId,
     pub deadline: Time,
-    /// Nothing changes before the heir acknowledges this round: one that cannot be reached costs nobody a pause.
-    pub beat: Beat,
+    /// Nothing changes before the heir acknowledges this round, and holds most of what had been decided here when the
+    /// round was asked for: one that cannot be reached, or is far behind, costs nobody a pause.
+    pub asked: (Beat, Instance),
     /// Since when nothing is proposed.
     pub paused_at: Option<Time>,
     pub sent: bool,

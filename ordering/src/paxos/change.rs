@@ -110,7 +110,8 @@ impl Paxos {
             Some(handover) if handover.to == to => {}
             None if proposer.change.is_none() && !proposer.change_in_pipe => {
                 let beat = Beat(proposer.beat.0 + 1);
-                proposer.handover = Some(Handover { to, deadline, beat, paused_at: None, sent: false });
+                let asked = (beat, self.learner.decided_upto);
+                proposer.handover = Some(Handover { to, deadline, asked, paused_at: None, sent: false });
                 self.begin_round(true, effects);
             }
             _ => effects.push(Effect::HandoverFailed { to }),
@@ -131,12 +132,14 @@ impl Paxos {
             return;
         }
         if handover.paused_at.is_none() {
-            // What it lacks beyond a full pipe it fetches while the leader goes on.
-            let lacks_max = u64::from(self.settings.window);
-            let answers = |peer: &Peer| {
-                peer.id == to && peer.acked >= handover.beat && peer.durable_upto.0 + lacks_max >= decided_upto.0
-            };
-            if !proposer.peers.iter().any(answers) && !mutant!(handover_unanswered) {
+            let (beat, decided) = handover.asked;
+            let answers = |peer: &&Peer| peer.id == to && peer.acked >= beat;
+            let heir = proposer.peers.iter().find(|peer| answers(peer) || mutant!(handover_unanswered));
+            let Some(heir) = heir else { return };
+            // What it lacked of that beyond a full pipe it fetches while the leader goes on. What has been decided since
+            // does not count: under load an heir that is far away never has all of it.
+            if heir.durable_upto.0 + u64::from(self.settings.window) < decided.0 && !mutant!(handover_unanswered) {
+                handover.asked = (Beat(proposer.beat.0 + 1), decided_upto);
                 return;
             }
             handover.paused_at = Some(now);
