@@ -61,6 +61,17 @@ pub fn goes_on_to(
     leader.filter(|leader| knows && ![own, sender].contains(leader) && !crate::mutant!(letters_end_here))
 }
 
+/// The node that a letter is written to, whose receiver has the replicas of `group` and is led, as far as is `known`,
+/// from there: whoever has no replica of the directory hears who leads it late, and of others that heard it late. A
+/// ticket names the replica that drew it.
+pub fn addressee(letter: &Letter, group: Option<&Entry>, known: Option<NodeId>) -> Option<NodeId> {
+    let Word::Placed(ticket) = &letter.word else { return known };
+    let drew = |entry: &Entry| {
+        entry.replicas.iter().find(|info| info.replica.0 == ticket.ballot.replica.0).map(|info| info.node)
+    };
+    group.and_then(drew).filter(|_| !crate::mutant!(placed_by_hearsay)).or(known)
+}
+
 /// The node of a group's leader as the newest map names it (`place`), if that is news beside what is `known`. A replica
 /// may follow a leader before any map names the leader's node.
 pub fn leader_learned<N: Copy + PartialEq>(place: Option<N>, known: Option<N>) -> Option<N> {
@@ -246,6 +257,20 @@ mod tests {
         }
     }
 
+    /// Simulator, seed 1204789: the directory had left the node that led it, and most nodes told each other that it
+    /// leads. Every query waited for replicas that had placed its ticket.
+    #[test]
+    fn what_is_placed_is_told_to_who_asked() {
+        let replicas = [3, 4].map(|n| ReplicaInfo { replica: WireReplica(n), node: NodeId(n), role: Role::Voter });
+        let directory = Entry { partition: PartitionId::DIRECTORY, replicas: replicas.to_vec(), ..Entry::default() };
+        let ticket = |replica| Ticket { ballot: Ballot { round: Round(18), replica: ReplicaId(replica) }, n: 14 };
+        let to = |word, known| addressee(&Letter::new(PartitionId(5), word), Some(&directory), known);
+        assert_eq!(to(Word::Placed(ticket(3)), Some(NodeId(8))), Some(NodeId(3)));
+        assert_eq!(to(Word::Placed(ticket(3)), None), Some(NodeId(3)));
+        assert_eq!(to(Word::Placed(ticket(9)), Some(NodeId(8))), Some(NodeId(8)), "it is gone: who leads now may know");
+        assert_eq!(to(Word::Released(ticket(3)), Some(NodeId(8))), Some(NodeId(8)), "not for the directory");
+    }
+
     /// Simulator, seed 1102011: the map came after the first heartbeat, and nobody looked again.
     #[test]
     fn the_node_of_a_leader_is_learned_when_a_map_names_it() {
@@ -260,6 +285,7 @@ mod tests {
     fn a_letter_that_stays_where_it_came_is_caught() {
         for (mutant, test) in [
             ("letters_end_here", "a_letter_to_who_led_before_goes_on_to_who_leads_once"),
+            ("placed_by_hearsay", "what_is_placed_is_told_to_who_asked"),
             ("leader_node_unlearned", "the_node_of_a_leader_is_learned_when_a_map_names_it"),
         ] {
             crate::mutants::assert_caught(mutant, &format!("multicast::letter::tests::{test}"));

@@ -333,7 +333,7 @@ impl Shard {
             }
         };
         let answers = |node: &NodeId| self.links.get(node).is_some_and(|link| link.answers());
-        match self.shared.leader(receiver) {
+        match letter::addressee(&letter, self.map.group(receiver), self.shared.leader(receiver)) {
             Some(node) if Some(node) == own => self.queries.letters.push_back(letter),
             Some(node) if answers(&node) => send(self, node, &letter),
             _ => {

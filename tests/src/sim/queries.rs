@@ -240,8 +240,10 @@ impl World {
     /// not answer, to all who may.
     pub fn post(&mut self, node: usize, letter: Letter) {
         let receiver = letter.receiver();
-        let to: Vec<usize> = match self.nodes[node].leaders.get(&receiver) {
-            Some(&leader) if self.nodes[leader].up && !self.net.is_silent(node, leader, self.now) => vec![leader],
+        let (map, known) = (&self.nodes[node].control.map, self.nodes[node].leaders.get(&receiver));
+        let known = known.map(|&leader| NodeId(leader as u32 + 1));
+        let to: Vec<usize> = match letter::addressee(&letter, map.group(receiver), known).map(|to| to.0 as usize - 1) {
+            Some(leader) if self.nodes[leader].up && !self.net.is_silent(node, leader, self.now) => vec![leader],
             _ => super::processes::places(&self.nodes[node].control.map, receiver).map(|(_, node)| node).collect(),
         };
         self.send_letter(node, to, letter);
