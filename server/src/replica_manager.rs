@@ -243,12 +243,17 @@ impl ReplicaManager {
             && map.ending.iter().all(|entry| entry.partition != group)
     }
 
-    /// No snapshot came; it is tried again when the map is looked at.
-    pub fn end_join(&mut self, group: PartitionId) {
-        self.joining.remove(&group);
+    /// No snapshot came; it is tried again when the map is looked at. `false`: the join was called off before.
+    pub fn end_join(&mut self, group: PartitionId, me: ReplicaId) -> bool {
+        let joins = self.is_joining(group, me);
+        if joins {
+            self.joining.remove(&group);
+        }
+        joins
     }
 
-    /// The first snapshot of a joining replica is here, durable: it begins, if the map still wants it.
+    /// The first snapshot of a joining replica is here, durable: it begins, if it is still to join and the map wants it.
+    /// A split that was executed meanwhile may have started an older one.
     pub fn joined(
         &mut self,
         own: NodeId,
@@ -256,10 +261,10 @@ impl ReplicaManager {
         (group, me): (PartitionId, ReplicaId),
         loaded: Loaded,
     ) -> Option<Start> {
-        let entry = map.group(group)?;
+        let joins = self.end_join(group, me) && !self.running.contains_key(&group);
+        let entry = map.group(group).filter(|_| joins || crate::mutant!(joins_after_fork))?;
         let wanted = entry.replica_on(own).is_some_and(|info| translate::replica(info.replica) == me);
-        let known = self.running.get(&group).or_else(|| self.removed.get(&group));
-        if !wanted || known.is_some_and(|&known| known >= me) {
+        if !wanted || self.removed.get(&group).is_some_and(|&removed| removed >= me) {
             return None;
         }
         Some(Start::joining(group, me, Birth::of_later(entry), loaded))

@@ -33,14 +33,12 @@ impl Control {
             let begin = move |control: &mut Control| {
                 // Called off when the fork came meanwhile; asked again at the next look otherwise.
                 if !control.replica_manager.is_joining(group, me) || wait {
-                    control.replica_manager.end_join(group);
+                    control.replica_manager.end_join(group, me);
                     return;
                 }
-                control.fetch_first(group, sources, move |control, loaded| {
-                    control.replica_manager.end_join(group);
-                    if let Some(loaded) = loaded {
-                        control.joined(group, me, loaded);
-                    }
+                control.fetch_first(group, (me, sources), move |control, loaded| match loaded {
+                    Some(loaded) => control.joined(group, me, loaded),
+                    None => _ = control.replica_manager.end_join(group, me),
                 });
             };
             shared.tell_control(ToControl::Call(Box::new(begin)));

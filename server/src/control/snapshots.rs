@@ -14,7 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::KeyRange;
 use coppice_client::channel::BlockingChannel;
 use coppice_client::wire::{FrameDecoder, MapVersion, NodeId, PartitionId};
-use coppice_ordering::Instance;
+use coppice_ordering::{Instance, ReplicaId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -189,7 +189,7 @@ impl Control {
     pub(super) fn fetch_first(
         &mut self,
         group: PartitionId,
-        sources: Vec<(NodeId, String)>,
+        (me, sources): (ReplicaId, Vec<(NodeId, String)>),
         then: impl FnOnce(&mut Control, Option<Loaded>) + Send + 'static,
     ) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
@@ -215,7 +215,7 @@ impl Control {
         if let Err(error) = spawned {
             // `then` is gone with the thread; the map names the replica still, so it is tried again.
             tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; trying again");
-            self.replica_manager.end_join(group);
+            self.replica_manager.end_join(group, me);
         }
     }
 

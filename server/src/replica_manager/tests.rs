@@ -117,9 +117,23 @@ fn a_replica_joins_once_an_older_one_of_its_group_is_gone() {
     assert!(matches!(replica_manager.wanted(OWN, &moved), Wanted::Join(ReplicaId(4))));
 }
 
+/// The snapshot was under way when the parent's replica here executed the split. The two would have run side by side.
+#[test]
+fn a_split_that_is_executed_meanwhile_calls_a_join_off() {
+    let mut replica_manager = parent(&[1, 2, 3]);
+    assert!(replica_manager.begin_join(CHILD, ReplicaId(4)));
+    let start = replica_manager.fork(OWN, PARENT, true, &fork(&[1, 2, 3])).expect("it begins");
+    replica_manager.runs(&start);
+    let again = ReplicaInfo { replica: WireReplica(4), node: OWN, role: Role::Learner };
+    let named = Entry { replicas: vec![again], ..entry(CHILD, 5, &[], Role::Learner) };
+    assert!(replica_manager.joined(OWN, &map(5, vec![named]), (CHILD, ReplicaId(4)), loaded(9)).is_none());
+    assert!(!replica_manager.end_join(CHILD, ReplicaId(4)));
+}
+
 #[test]
 fn an_older_map_removes_nobody() {
     let mut replica_manager = ReplicaManager::default();
+    assert!(replica_manager.begin_join(CHILD, ReplicaId(1)));
     let start = replica_manager.joined(
         OWN,
         &map(4, vec![entry(CHILD, 4, &[1], Role::Learner)]),
@@ -255,6 +269,7 @@ fn mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here() {
     // Or a snapshot of the child comes.
     let mut replica_manager = parent(&[1, 2, 3]);
     assert!(!asked(&mut replica_manager, &kept, &named));
+    assert!(replica_manager.begin_join(CHILD, ReplicaId(1)));
     let start = replica_manager.joined(OWN, &named, (CHILD, ReplicaId(1)), loaded(9)).expect("it is wanted");
     replica_manager.runs(&start);
     assert!(!asked(&mut replica_manager, &kept, &named), "the log does not know of it yet");
@@ -291,6 +306,7 @@ fn mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too() {
     assert!(!asked(&mut replica_manager, &map(3, vec![])), "nobody knows what ended");
     assert!(!asked(&mut replica_manager, &named));
     assert!(!replica_manager.may_be_forked(&named, CHILD), "it waits for no fork");
+    assert!(replica_manager.begin_join(CHILD, ReplicaId(1)));
     let start = replica_manager.joined(OWN, &named, (CHILD, ReplicaId(1)), loaded(9)).expect("it is wanted");
     replica_manager.runs(&start);
     replica_manager.birth_is_durable(CHILD, start.me);
@@ -389,6 +405,7 @@ fn px1_no_flush_of_a_removed_replica_is_its_successors() {
         let replicas = vec![ReplicaInfo { replica: WireReplica(me), node: OWN, role: Role::Voter }];
         let named = Entry { replicas, ..entry(CHILD, 4, &[], Role::Voter) };
         let loaded = Loaded { configuration: Configuration::of_voters([ReplicaId(me)]), ..loaded(9) };
+        assert!(replica_manager.begin_join(CHILD, ReplicaId(me)));
         let start =
             replica_manager.joined(OWN, &map(4, vec![named]), (CHILD, ReplicaId(me)), loaded).expect("it is wanted");
         let config = Config {
@@ -434,6 +451,7 @@ fn planted_bugs_of_the_replica_manager_are_caught() {
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
         ("child_saved_before_its_child", "mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child"),
         ("joins_beside_its_elder", "a_replica_joins_once_an_older_one_of_its_group_is_gone"),
+        ("joins_after_fork", "a_split_that_is_executed_meanwhile_calls_a_join_off"),
         ("awaited_parent_goes", "mv11_a_parent_stays_until_a_child_that_waits_is_forked_again"),
         ("birth_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
         ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),

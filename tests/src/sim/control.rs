@@ -189,7 +189,8 @@ impl World {
         if forks && control.replica_manager.may_be_forked(&control.map, group) {
             self.reached.note("join: waits for a split to be executed here");
             let control = &mut self.nodes[node].control;
-            return control.replica_manager.end_join(group);
+            _ = control.replica_manager.end_join(group, me);
+            return;
         }
         // One after the other: some are down, or gone from there by a newer map (seed 201186).
         let drawn = self.replica_random.below(sources.len());

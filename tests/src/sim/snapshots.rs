@@ -127,10 +127,7 @@ impl World {
         match wish {
             None => host.into_iter().for_each(|host| host.snapshotting = false),
             Some(Wish::Install) => host.into_iter().for_each(|host| host.installing = false),
-            Some(Wish::Join(me)) if each.control.replica_manager.is_joining(group, me) => {
-                each.control.replica_manager.end_join(group);
-            }
-            Some(Wish::Join(_)) => {}
+            Some(Wish::Join(me)) => _ = each.control.replica_manager.end_join(group, me),
             Some(Wish::Heal) => _ = each.control.replica_manager.healed(group, None),
         }
     }
@@ -238,13 +235,7 @@ impl World {
     fn on_snapshot_kept(&mut self, node: usize, group: PartitionId, loaded: Loaded, wish: Wish) {
         match wish {
             Wish::Install => self.install(node, group, loaded),
-            Wish::Join(me) => {
-                if !self.nodes[node].control.replica_manager.is_joining(group, me) {
-                    return;
-                }
-                self.nodes[node].control.replica_manager.end_join(group);
-                self.joined(node, group, me, loaded);
-            }
+            Wish::Join(me) => self.joined(node, group, me, loaded),
             Wish::Heal => {
                 if let Some(start) = self.nodes[node].control.replica_manager.healed(group, Some(loaded)) {
                     self.reached.note("start: goes on with a state from elsewhere");
@@ -298,10 +289,7 @@ impl World {
                     host.installing = false;
                 }
             }
-            Wish::Join(me) if each.control.replica_manager.is_joining(group, me) => {
-                each.control.replica_manager.end_join(group)
-            }
-            Wish::Join(_) => {}
+            Wish::Join(me) => _ = each.control.replica_manager.end_join(group, me),
             Wish::Heal => _ = each.control.replica_manager.healed(group, None),
         }
     }
