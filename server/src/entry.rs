@@ -18,12 +18,19 @@ const TAG_DIRECTORY: u8 = 16;
 const TAG_PLACE: u8 = 17;
 /// Other bounds of the session table.
 const TAG_LIMITS: u8 = 18;
+/// A pack, behind the mark of its user: 8 bytes, little-endian.
+const TAG_OWNED_PACK: u8 = 19;
 
 /// One entry, decoded.
 #[derive(Debug)]
 pub enum Entry<'a> {
     /// Commands of a session.
-    Pack(Pack<'a>),
+    Pack {
+        /// Not checked beyond its header.
+        pack: Pack<'a>,
+        /// The session must bear this mark; none: access control is off.
+        owner: Option<u64>,
+    },
     /// A session is opened.
     Open(Open),
     /// A change of the directory.
@@ -44,7 +51,12 @@ pub fn entries(part: &[u8]) -> impl Iterator<Item = Entry<'_>> {
 fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
     match entry.tag {
         // The leader checked all of it before it was proposed.
-        TAG_PACK => Pack::decode_header(entry.bytes).ok().map(Entry::Pack),
+        TAG_PACK => Pack::decode_header(entry.bytes).ok().map(|pack| Entry::Pack { pack, owner: None }),
+        TAG_OWNED_PACK => {
+            let (owner, pack) = entry.bytes.split_first_chunk()?;
+            let owner = Some(u64::from_le_bytes(*owner));
+            Pack::decode_header(pack).ok().map(|pack| Entry::Pack { pack, owner })
+        }
         TAG_OPEN => Open::decode(entry.bytes).ok().map(Entry::Open),
         TAG_LIMITS => postcard::from_bytes(entry.bytes).ok().map(Entry::Limits),
         TAG_DIRECTORY => postcard::from_bytes(entry.bytes).ok().map(Entry::Directory),
@@ -61,6 +73,16 @@ fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
 pub fn open(client: ClientId, nonce: u64) -> Bytes {
     let mut out = BytesMut::new();
     Open { client, nonce }.put(&mut out);
+    out.freeze()
+}
+
+/// A client's entry of a pack, with the mark of its user before the pack. The order of the log decides which sessions
+/// there are, so the machine compares the marks, and not whoever admits the pack.
+pub fn owned(entry: &[u8], owner: u64) -> Bytes {
+    // It was decoded whole: an error would be one of ours, and an entry without a pack does nothing.
+    let pack = wire::single(entry, TAG_PACK).unwrap_or_default();
+    let mut out = BytesMut::with_capacity(wire::ENTRY_OVERHEAD_BYTES_MAX + 8 + pack.len());
+    wire::put_entry_parts(&mut out, TAG_OWNED_PACK, &[&owner.to_le_bytes(), pack]);
     out.freeze()
 }
 

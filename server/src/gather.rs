@@ -170,7 +170,7 @@ impl Gathers {
                     Some(Validated { version, low, high: high.map(|high| &high[..]) })
                 };
                 let ranges: Vec<Validated<'_>> = places.iter().filter_map(part).collect();
-                let request = Request::Validate(ValidateRequest::of(partition, true, ranges.into_iter()));
+                let request = Request::Validate(ValidateRequest::of(partition, true, ranges.into_iter()), None);
                 acts.push(self.ask(now, (partition, places), request));
             }
         }

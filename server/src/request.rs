@@ -1,5 +1,7 @@
 //! What is asked of a replica and what it answers, free of frames and sockets.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use coppice_btree::{Cursor, Value};
 use coppice_client::wire::{
@@ -86,10 +88,14 @@ pub struct Bounds {
     pub reverse: bool,
 }
 
+/// What the bytes of a request are charged to, as long as it is somewhere: whoever asked may be gone by then. None: the
+/// node itself asks.
+pub type Held = Option<Arc<Charge>>;
+
 /// A request for one group, checked whole before.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Numbered commands of one session: the entry as the client packed it.
+    /// Numbered commands of one session: the entry as the client packed it, or behind the mark of its user.
     Pack {
         /// Goes into the batch as it is.
         entry: Bytes,
@@ -99,8 +105,6 @@ pub enum Request {
         work: u32,
         /// Whether any of them may make the partition larger.
         grows: bool,
-        /// The session must bear this mark; none: access control is off.
-        owner: Option<u64>,
     },
     /// Opens a session: the entry as the client made it.
     Open {
@@ -108,13 +112,13 @@ pub enum Request {
         entry: Bytes,
     },
     /// Reads keys, all at one position, as many as this account has room for.
-    Read(ReadRequest, Account),
+    Read(ReadRequest, Account, Held),
     /// Reads a range inside the partition.
     Range(Box<RangeRequest>),
     /// Reads ranges inside the partition, for somebody who will validate them and gives nothing out before.
     Readings(Vec<Bounds>),
     /// Reads whether ranges inside the partition have changed since they were read.
-    Validate(ValidateRequest),
+    Validate(ValidateRequest, Held),
     /// Changes the directory.
     Directory(Box<DirectoryCommand>),
 }
@@ -126,14 +130,14 @@ impl Request {
             Request::Pack { grows, .. } => *grows,
             // Whoever wants to delete needs a session; their number and bytes are bounded anyway.
             Request::Open { .. } => false,
-            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => false,
+            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(..) => false,
             Request::Directory(_) => false,
         }
     }
 
     /// Whether the log has to hold something before it is answered.
     pub fn is_logged(&self) -> bool {
-        !matches!(self, Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(_))
+        !matches!(self, Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(..))
     }
 
     /// What will be validated, and is given out to nobody before.
@@ -148,10 +152,10 @@ impl Request {
     /// For a read: whether the decided state of any replica will do, and whether a replica that follows shall serve it.
     pub fn read_rules(&self) -> (bool, bool) {
         match self {
-            Request::Read(read, _) => (read.stale, read.anywhere),
+            Request::Read(read, ..) => (read.stale, read.anywhere),
             Request::Range(range) => (range.stale, range.anywhere),
             Request::Readings(_) => (false, true),
-            Request::Validate(asked) => (false, asked.anywhere),
+            Request::Validate(asked, _) => (false, asked.anywhere),
             Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => (false, false),
         }
     }

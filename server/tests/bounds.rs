@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +13,8 @@ use coppice_client::Config;
 use coppice_client::blocking::Client;
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{
-    ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, ReadRequest, SessionId, VALUE_BYTES_MAX, frame,
+    ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, ReadRequest, Refusal, SessionId,
+    VALUE_BYTES_MAX, encode_frame, frame,
 };
 use coppice_ordering::message::{AcceptedBatch, Message, Phase1b, Phase2a, Preempted};
 use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, ReplicaId, Ticket, WINDOW_BYTES_MAX};
@@ -257,6 +260,31 @@ fn a_stream_used_twice_takes_no_room_from_others() {
     let config = Config { timeout: Duration::from_secs(60), ..Config::default() };
     let client = Client::connect_with([cluster.endpoints()[0].to_string()], config).expect("it serves");
     client.put(b"k", &value[..]).expect("there is room");
+}
+
+/// Connections that had not greeted each held a frame of up to 4 MiB, beside which clients found no room.
+#[test]
+fn who_has_not_greeted_sends_no_large_frame() {
+    let scratch = Scratch::new("large-hello");
+    let cluster = formed(&LocalOptions { nodes: 1, ..LocalOptions::new(&scratch.0) });
+    let mut stream = TcpStream::connect(cluster.endpoints()[0]).expect("it listens");
+    let mut out = BytesMut::new();
+    encode_frame(&mut out, Kind::Ping, 1, &vec![0; 64 << 10]);
+    // Its header tells the length: the rest is not waited for.
+    stream.write_all(&out[..frame::HEADER_BYTES]).expect("it takes the header");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("it answers, and closes");
+    let mut decoder = FrameDecoder::default();
+    decoder.feed(&answer);
+    let frame = decoder.next_frame().expect("a frame").expect("whole");
+    let text = format!("{:?}", Refusal::decode(&frame.body));
+    assert!(frame.kind == Kind::Refused as u8 && text.contains("65552"), "{text}");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn large_frames_of_strangers_are_caught() {
+    common::assert_caught("strangers_send_large_frames", "who_has_not_greeted_sends_no_large_frame");
 }
 
 #[cfg(feature = "mutants")]

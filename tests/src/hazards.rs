@@ -373,6 +373,7 @@ pub const OTHERS: &[&str] = &[
     // A message for a leader came to the one before, and is lost there; a replica never learns where its leader lives.
     "letters_end_here",
     "leader_node_unlearned",
+    "placed_by_hearsay",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
     // it, not where the log has it; a rollback leaves what it took back (protocol.md 6).
     "install_default_limits",
@@ -476,6 +477,7 @@ pub const OTHERS: &[&str] = &[
     // The checkpoints of a removed replica go before its removal is durable, or take the next one's (hazards.md ST4).
     "removal_unflushed",
     "joins_beside_its_elder",
+    "joins_after_fork",
     // Memory lets go of batches before they are flushed, and says that they are held (protocol.md 1.3, 1.6).
     "shed_unflushed",
     // A lease outlives the handover of its leader (protocol.md 7).
@@ -486,6 +488,9 @@ pub const OTHERS: &[&str] = &[
     // for the directory go into its log (hazards.md 8).
     "lists_unbounded",
     "parked_are_anybodys",
+    "planted_tokens_inherit",
+    "verbs_judged_once",
+    "strangers_send_large_frames",
     "namesakes_share_sessions",
     "settings_unjudged",
     "directory_takes_packs",

@@ -72,10 +72,16 @@ pub fn single(bytes: &[u8], tag: u8) -> Result<&[u8], WireError> {
 
 /// Appends an entry.
 pub fn put_entry(out: &mut BytesMut, tag: u8, bytes: &[u8]) {
-    out.reserve(ENTRY_OVERHEAD_BYTES_MAX + bytes.len());
+    put_entry_parts(out, tag, &[bytes]);
+}
+
+/// Appends an entry whose content is these parts, one behind the other.
+pub fn put_entry_parts(out: &mut BytesMut, tag: u8, parts: &[&[u8]]) {
+    let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+    out.reserve(ENTRY_OVERHEAD_BYTES_MAX + bytes);
     out.put_u8(tag);
-    put_varint(out, bytes.len() as u64);
-    out.put_slice(bytes);
+    put_varint(out, bytes as u64);
+    parts.iter().for_each(|part| out.put_slice(part));
 }
 
 /// Content of an entry with [`TAG_OPEN`]: a client opens a session. The entry's position becomes the session's id.

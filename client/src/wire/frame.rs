@@ -163,6 +163,11 @@ impl FrameDecoder {
         FrameDecoder { buffer: BytesMut::new(), next, buffer_bytes_max, frame_bytes_max, failed: None }
     }
 
+    /// From the next frame on it refuses those above `frame_bytes_max`, header included.
+    pub fn set_frame_bytes_max(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = frame_bytes_max;
+    }
+
     /// A decoder of what nodes send to a client.
     pub fn of_answers() -> FrameDecoder {
         FrameDecoder { buffer_bytes_max: ANSWERS_BUFFER_BYTES_MAX, ..FrameDecoder::default() }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_client::token::TokenHash;
-use coppice_client::wire::{Grant, KEY_BYTES_MAX, Role, UserChange, UserRow};
+use coppice_client::wire::{AdminRequest, Grant, KEY_BYTES_MAX, Role, UserChange, UserRow};
 use serde::{Deserialize, Serialize};
 
 pub use rights::{Denial, Needs, Rights};
@@ -37,11 +37,19 @@ pub struct User {
     /// What it may do.
     grants: BTreeSet<Grant>,
     /// Hashes of its tokens, the newest first; at most two.
-    tokens: Vec<TokenHash>,
+    tokens: Vec<Credential<TokenHash>>,
     /// Name in the client certificates that stand for it.
-    certificate: Option<String>,
+    certificate: Option<Credential<String>>,
     /// No other user has it, nor one of this name that was removed.
     number: u64,
+}
+
+/// By what a user is known, and who set it: whoever did may hold it too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Credential<T> {
+    shown: T,
+    /// Number of an admin for a prefix; none: who set it was an admin for all keys.
+    set_by: Option<u64>,
 }
 
 /// The users of a cluster.
@@ -84,6 +92,15 @@ pub enum UserError {
     /// Nobody could change anything.
     #[error("no admin for all keys would be left who can log in: add another one first")]
     LastAdmin,
+    /// Whoever set a credential would get what only its user is to have.
+    #[error(
+        "{name} has a token or certificate that an admin for a prefix set who may not grant that: give it a new token \
+         first (`user token {name}`), and if that is not enough, remove it and add it again"
+    )]
+    SetByAnother {
+        /// Which user.
+        name: String,
+    },
     /// The asker may not do that.
     #[error("{by} may not manage {name}: that needs role admin for all that {name} is or was granted")]
     NotAllowed {
@@ -111,7 +128,7 @@ impl Users {
             name: name.clone(),
             grants: user.grants.iter().cloned().collect(),
             tokens: user.tokens.len() as u32,
-            certificate: user.certificate.clone(),
+            certificate: user.certificate.as_ref().map(|certificate| certificate.shown.clone()),
         };
         let managed = |(_, user): &(&String, &User)| by.is_none() || self.may_manage(by, Some(*user), None);
         self.0.iter().filter(managed).map(row).collect()
@@ -126,16 +143,27 @@ impl Users {
     pub fn apply(&mut self, by: Option<&str>, change: &UserChange, number: u64) -> Result<bool, UserError> {
         let name = change.name();
         let before = self.0.get(name);
-        let after = changed(before, change, number)?;
-        if !self.0.is_empty() && !self.may_manage(by, before, after.as_ref()) {
+        let judge = |after: Option<&User>| {
+            if self.0.is_empty() || self.may_manage(by, before, after) {
+                return Ok(());
+            }
             let by = by.unwrap_or("whoever connects without credentials").to_owned();
-            return Err(UserError::NotAllowed { by, name: name.to_owned() });
-        }
+            Err(UserError::NotAllowed { by, name: name.to_owned() })
+        };
+        // First without what comes of it: what is wrong with that tells of the user.
+        judge(None)?;
+        let manager = by.and_then(|by| self.0.get(by)).filter(|manager| !manager.is_admin_of_all());
+        let after = changed(before, change, number, manager.map(|manager| manager.number))?;
+        judge(after.as_ref())?;
         if before == after.as_ref() {
             return Ok(false);
         }
         if let Some(user) = &after {
             self.check_credentials(name, user)?;
+            let granted = user.grants.iter().filter(|grant| before.is_none_or(|before| !before.grants.contains(grant)));
+            if !granted.clone().all(|grant| self.could_be_granted(user, grant)) {
+                return Err(UserError::SetByAnother { name: name.to_owned() });
+            }
             if self.0.is_empty() && (!user.is_admin_of_all() || user.tokens.is_empty()) {
                 return Err(UserError::FirstMustBeAdmin);
             }
@@ -161,10 +189,7 @@ impl Users {
     /// has a grant beyond it. A user that has none now may have had any, and may get it back.
     fn may_manage(&self, by: Option<&str>, before: Option<&User>, after: Option<&User>) -> bool {
         let Some(manager) = by.and_then(|by| self.0.get(by)) else { return false };
-        let within = |grant: &Grant| {
-            let covers = |own: &&Grant| own.role == Role::Admin && grant.prefix.starts_with(&own.prefix);
-            manager.grants.iter().any(|own| covers(&own))
-        };
+        let within = |grant: &Grant| manager.may_grant(grant);
         manager.is_admin_of_all() || {
             let is_admin = manager.grants.iter().any(|own| own.role == Role::Admin);
             let is_parked = before.is_some_and(|user| user.grants.is_empty()) && !crate::mutant!(parked_are_anybodys);
@@ -172,14 +197,22 @@ impl Users {
         }
     }
 
+    /// Whether all who set a credential of `user` could have given it this grant themselves.
+    fn could_be_granted(&self, user: &User, grant: &Grant) -> bool {
+        let set_by = user.tokens.iter().map(|token| token.set_by);
+        let mut set_by = set_by.chain(user.certificate.iter().map(|certificate| certificate.set_by)).flatten();
+        let could = |number| self.0.values().any(|admin| admin.number == number && admin.may_grant(grant));
+        set_by.all(could) || crate::mutant!(planted_tokens_inherit)
+    }
+
     /// A credential stands for one user.
     fn check_credentials(&self, name: &str, user: &User) -> Result<(), UserError> {
         for (other, theirs) in self.0.iter().filter(|(other, _)| *other != name) {
             let taken = |what: &str| UserError::CredentialTaken { what: what.to_owned(), name: other.clone() };
-            if user.tokens.iter().any(|token| theirs.tokens.contains(token)) {
+            if user.tokens.iter().any(|token| theirs.has_token(&token.shown)) {
                 return Err(taken("token"));
             }
-            if user.certificate.is_some() && user.certificate == theirs.certificate {
+            if user.certificate.as_ref().is_some_and(|certificate| theirs.has_certificate(&certificate.shown)) {
                 return Err(taken("certificate name"));
             }
         }
@@ -192,28 +225,59 @@ impl User {
         self.grants.iter().any(|grant| grant.role == Role::Admin && grant.prefix.is_empty())
     }
 
+    fn may_grant(&self, grant: &Grant) -> bool {
+        self.grants.iter().any(|own| own.role == Role::Admin && grant.prefix.starts_with(&own.prefix))
+    }
+
+    fn has_token(&self, token: &TokenHash) -> bool {
+        self.tokens.iter().any(|own| own.shown == *token)
+    }
+
+    fn has_certificate(&self, name: &str) -> bool {
+        self.certificate.as_ref().is_some_and(|own| own.shown == name)
+    }
+
     fn has_credential(&self) -> bool {
         !self.tokens.is_empty() || self.certificate.is_some()
     }
 }
 
-/// What a change makes of its user; none: nothing is left.
-fn changed(before: Option<&User>, change: &UserChange, number: u64) -> Result<Option<User>, UserError> {
-    let known = || before.cloned().ok_or_else(|| UserError::Unknown(change.name().to_owned()));
+/// Whether the names and the prefix of a change are within their limits, whatever users there are.
+///
+/// # Errors
+/// [`UserError::Invalid`]: which one is not.
+pub fn check(change: &UserChange) -> Result<(), UserError> {
+    check_name(change.name())?;
     match change {
-        UserChange::Add { name, grant, token, certificate } => {
-            check_name(name)?;
-            check_grant(grant)?;
-            let made = User {
-                grants: BTreeSet::from([grant.clone()]),
-                tokens: token.iter().copied().collect(),
-                certificate: certificate.clone(),
-                number: before.map_or(number, |before| before.number),
-            };
+        UserChange::Add { grant, certificate, .. } => {
             if certificate.as_ref().is_some_and(|name| !is_certificate_name(name)) {
                 let text = format!("a certificate's name has 1 to {CERTIFICATE_BYTES_MAX} printable ASCII characters");
                 return Err(UserError::Invalid(text));
             }
+            check_grant(grant)
+        }
+        UserChange::Grant { grant, .. } | UserChange::Revoke { grant, .. } => check_grant(grant),
+        UserChange::Token { .. } | UserChange::Remove { .. } => Ok(()),
+    }
+}
+
+/// What a change makes of its user; none: nothing is left. What is set is set by the admin for a prefix of that number.
+fn changed(
+    before: Option<&User>,
+    change: &UserChange,
+    number: u64,
+    set_by: Option<u64>,
+) -> Result<Option<User>, UserError> {
+    check(change)?;
+    let known = || before.cloned().ok_or_else(|| UserError::Unknown(change.name().to_owned()));
+    match change {
+        UserChange::Add { name, grant, token, certificate } => {
+            let made = User {
+                grants: BTreeSet::from([grant.clone()]),
+                tokens: token.iter().map(|&shown| Credential { shown, set_by }).collect(),
+                certificate: certificate.clone().map(|shown| Credential { shown, set_by }),
+                number: before.map_or(number, |before| before.number),
+            };
             if !made.has_credential() {
                 return Err(UserError::Invalid(format!("{name} needs a token or the name of a certificate")));
             }
@@ -223,7 +287,6 @@ fn changed(before: Option<&User>, change: &UserChange, number: u64) -> Result<Op
             }
         }
         UserChange::Grant { grant, .. } => {
-            check_grant(grant)?;
             let mut user = known()?;
             user.grants.insert(grant.clone());
             if user.grants.len() > GRANTS_MAX {
@@ -240,9 +303,9 @@ fn changed(before: Option<&User>, change: &UserChange, number: u64) -> Result<Op
         }
         UserChange::Token { token, keep, .. } => {
             let mut user = known()?;
-            if user.tokens.first() != Some(token) {
+            if user.tokens.first().is_none_or(|first| first.shown != *token) {
                 user.tokens.truncate(usize::from(*keep));
-                user.tokens.insert(0, *token);
+                user.tokens.insert(0, Credential { shown: *token, set_by });
             } else if !keep {
                 user.tokens.truncate(1);
             }
@@ -350,14 +413,24 @@ impl Access {
         }
         let user = match credentials {
             Credentials { token: Some(token), .. } => {
-                self.by(|user| user.tokens.contains(token)).ok_or(Stranger::UnknownToken)?
+                self.by(|user| user.has_token(token)).ok_or(Stranger::UnknownToken)?
             }
-            Credentials { certificate: Some(CertificateName(name)), .. } => self
-                .by(|user| user.certificate.as_ref() == Some(name))
-                .ok_or_else(|| Stranger::UnknownCertificate(name.clone()))?,
+            Credentials { certificate: Some(CertificateName(name)), .. } => {
+                self.by(|user| user.has_certificate(name)).ok_or_else(|| Stranger::UnknownCertificate(name.clone()))?
+            }
             _ => return Err(Stranger::NoCredentials),
         };
         self.rights.get(user).ok_or(Stranger::NoCredentials)
+    }
+
+    /// Whether a verb that `by` asked for may still be carried out, by the users of this moment. None: who asked came
+    /// without credentials, which counts while there are no users.
+    pub fn still_allows(&self, by: Option<&str>, verb: &AdminRequest) -> bool {
+        let rights = match by {
+            Some(user) => self.rights.get(user),
+            None => (!self.is_on()).then_some(&self.of_everybody),
+        };
+        rights.is_some_and(|rights| rights.verb(verb)) || crate::mutant!(verbs_judged_once)
     }
 
     /// What a connection that was let in with the rights `before` may do from now on.

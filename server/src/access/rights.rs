@@ -6,7 +6,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use coppice_client::token::sha256;
-use coppice_client::wire::{Grant, Role};
+use coppice_client::wire::{AdminRequest, Grant, Role};
 
 /// Of a key, so much is shown in a refusal.
 const SHOWN_BYTES_MAX: usize = 64;
@@ -76,6 +76,18 @@ impl Rights {
     /// Whether they hold `role` for some keys.
     pub fn some_keys(&self, role: Role) -> bool {
         self.all_keys(role) || self.of_prefixes.iter().any(|prefix| prefix.role >= role)
+    }
+
+    /// Whether they allow an operator's verb.
+    pub fn verb(&self, verb: &AdminRequest) -> bool {
+        match verb {
+            AdminRequest::Init(_) if self.is_forming => true,
+            // What the map is that `MapGet` asks for.
+            AdminRequest::Map => true,
+            // Which users: the directory judges, by the users that it has then.
+            AdminRequest::Users | AdminRequest::ChangeUsers(_) => self.some_keys(Role::Admin),
+            _ => self.all_keys(Role::Admin),
+        }
     }
 
     /// Whether they hold `role` for a key.

@@ -207,6 +207,32 @@ fn a_user_without_grants_is_managed_by_admins_for_all_keys() {
     assert!(!users.rows(Some("tenant")).iter().any(|row| row.name == "parked"));
 }
 
+/// An admin for a prefix gave a user within it a token that it kept itself, and waited for what others would grant.
+#[test]
+fn nobody_gets_by_a_token_that_another_admin_set_what_that_one_may_not_grant() {
+    let mut users = rooted();
+    assert_eq!(users.apply(Some("root"), &add("tenant", Role::Admin, b"t/"), 1), Ok(true));
+    assert_eq!(users.apply(Some("root"), &add("app", Role::Read, b"t/1/"), 2), Ok(true));
+    let granted = |prefix: &[u8]| UserChange::Grant { name: "app".into(), grant: grant(Role::Read, prefix) };
+    let given = |keep| UserChange::Token { name: "app".into(), token: token(), keep };
+    assert_eq!(users.clone().apply(Some("root"), &granted(b"hr/"), 0), Ok(true));
+    assert_eq!(users.apply(Some("tenant"), &given(true), 0), Ok(true));
+    let refused = Err(UserError::SetByAnother { name: "app".into() });
+    assert_eq!(users.clone().apply(Some("root"), &granted(b"hr/"), 0), refused);
+    assert_eq!(users.clone().apply(Some("root"), &granted(b"t/2/"), 0), Ok(true), "it may grant that itself");
+    assert_eq!(users.clone().apply(Some("tenant"), &granted(b"t/2/"), 0), Ok(true));
+    assert_eq!(users.apply(Some("root"), &given(true), 0), Ok(true));
+    assert_eq!(users.clone().apply(Some("root"), &granted(b"hr/"), 0), refused, "the other token is valid still");
+    assert_eq!(users.apply(Some("root"), &given(false), 0), Ok(true));
+    assert_eq!(users.apply(Some("root"), &granted(b"hr/"), 0), Ok(true));
+    // Whoever set it is gone, and another one of that name is none of them.
+    assert_eq!(users.apply(Some("tenant"), &add("new", Role::Read, b"t/"), 3), Ok(true));
+    assert_eq!(users.apply(Some("root"), &remove("tenant"), 0), Ok(true));
+    assert_eq!(users.apply(Some("root"), &add("tenant", Role::Admin, b"hr/"), 4), Ok(true));
+    let granted = UserChange::Grant { name: "new".into(), grant: grant(Role::Read, b"hr/") };
+    assert_eq!(users.apply(Some("root"), &granted, 0), Err(UserError::SetByAnother { name: "new".into() }));
+}
+
 /// Answers that a session keeps were read by whoever got the name next.
 #[test]
 fn a_user_of_the_same_name_owns_nothing_of_the_one_before() {
@@ -371,6 +397,28 @@ fn a_connection_ends_when_its_user_goes_or_may_do_less() {
     assert!(Access::default().rights_again(&Credentials::default(), &forming).is_ok(), "the cluster is formed");
 }
 
+/// A verb waits while its node asks whether it may speak for the cluster. A stranger asked a process that waited to be
+/// added to a cluster, and was heard once it had been.
+#[test]
+fn a_verb_that_waited_is_judged_by_the_users_of_then() {
+    let mut users = rooted();
+    assert_eq!(users.apply(Some("root"), &add("tenant", Role::Admin, b"t/"), 0), Ok(true));
+    let verb = AdminRequest::ConfigSet { key: "window".into(), value: "1".into() };
+    let change = AdminRequest::ChangeUsers(remove("tenant"));
+    let (off, forming, on) = (Access::default(), Access::unknown(), Access::new(users));
+    for (access, by, allowed) in [
+        (&off, None, [true, true, true]),
+        (&forming, None, [false, false, true]),
+        (&on, None, [false, false, false]),
+        (&on, Some("gone"), [false, false, false]),
+        (&on, Some("tenant"), [false, true, true]),
+        (&on, Some("root"), [true, true, true]),
+    ] {
+        let verbs = [&verb, &change, &AdminRequest::Map];
+        assert_eq!(verbs.map(|verb| access.still_allows(by, verb)), allowed, "{by:?}");
+    }
+}
+
 /// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.
 #[cfg(feature = "mutants")]
 #[test]
@@ -383,4 +431,8 @@ fn planted_bugs_of_access_control_are_caught() {
     crate::mutants::assert_caught("parked_are_anybodys", test);
     let test = "access::tests::a_user_of_the_same_name_owns_nothing_of_the_one_before";
     crate::mutants::assert_caught("namesakes_share_sessions", test);
+    let test = "access::tests::nobody_gets_by_a_token_that_another_admin_set_what_that_one_may_not_grant";
+    crate::mutants::assert_caught("planted_tokens_inherit", test);
+    let test = "access::tests::a_verb_that_waited_is_judged_by_the_users_of_then";
+    crate::mutants::assert_caught("verbs_judged_once", test);
 }

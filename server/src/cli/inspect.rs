@@ -152,7 +152,7 @@ fn describe_part(part: &[u8], coding: Coding) -> Vec<Value> {
     let mut values = Vec::new();
     for entry in entries(part) {
         match entry {
-            Part::Pack(pack) => describe_pack(&pack, coding, &mut values),
+            Part::Pack { pack, .. } => describe_pack(&pack, coding, &mut values),
             Part::Open(open) => values.push(json!({ "do": "open", "client": open.client.to_string() })),
             Part::Directory(command) => values.push(json!({ "do": "directory", "command": format!("{command:?}") })),
             Part::Place(place) => values.push(describe_place(&place, coding)),

@@ -9,6 +9,7 @@ use coppice_client::wire::{
     AdminRequest, InitRequest, KEY_BYTES_MAX, LinkFault, MapVersion, ReshapeRequest, Shape, TRANSFER_DEADLINE_MAX,
 };
 
+use crate::access;
 use crate::config::ClusterSettings;
 use crate::config::units::show_time;
 use crate::machine::directory::{DirectoryCommand, Reshape};
@@ -63,8 +64,8 @@ pub(super) fn check(request: &AdminRequest) -> Result<(), String> {
             }
         }
         AdminRequest::ConfigGet | AdminRequest::Verify | AdminRequest::Tuning { .. } | AdminRequest::Map => Ok(()),
-        // Whose names and prefixes the directory judges.
-        AdminRequest::Users | AdminRequest::ChangeUsers(_) => Ok(()),
+        AdminRequest::Users => Ok(()),
+        AdminRequest::ChangeUsers(change) => access::check(change).map_err(|error| error.to_string()),
     }
 }
 
@@ -85,8 +86,9 @@ pub(super) fn directory(command: &DirectoryCommand) -> Result<(), String> {
         DirectoryCommand::Announce { addresses, .. } => named("", addresses),
         DirectoryCommand::Reshape(Reshape::Register { name, addresses, .. }) => named(name, addresses),
         DirectoryCommand::Reshape(Reshape::Move { to, .. }) => at_most("a move", to.len(), NODES_MAX, "nodes that get"),
-        // Whose numbers, keys and names the directory judges.
-        DirectoryCommand::Reshape(_) | DirectoryCommand::ChangeUsers { .. } => Ok(()),
+        DirectoryCommand::ChangeUsers { change, .. } => access::check(change).map_err(|error| error.to_string()),
+        // Whose numbers and keys the directory judges.
+        DirectoryCommand::Reshape(_) => Ok(()),
     }
 }
 

@@ -113,31 +113,36 @@ impl Drop for Place {
     }
 }
 
+/// Where a connection comes from, for the log: a number in it makes no new kind of event.
+fn place(stream: &TcpStream) -> (String, u16) {
+    stream.peer_addr().map_or_else(|_| ("?".into(), 0), |address| (address.ip().to_string(), address.port()))
+}
+
 /// The TLS handshake of a client, if the node has certificates. Who speaks no TLS is told so.
 async fn secure(shared: &Shared, stream: TcpStream) -> Option<Channel> {
-    let from = stream.peer_addr().ok();
+    let (from, port) = place(&stream);
     match Channel::accept_client(stream, shared.tls()).await {
         Ok(channel) => return Some(channel),
         Err(HandshakeError::NoTls(stream)) => {
             refuse(Channel::Plain(stream), "this port speaks TLS: give the authority's certificate (--tls-ca FILE)")
                 .await;
         }
-        Err(HandshakeError::Failed(error)) => tracing::info!(?from, %error, "a client's TLS handshake failed"),
+        Err(HandshakeError::Failed(error)) => tracing::info!(%from, port, %error, "a client's TLS handshake failed"),
     }
     None
 }
 
 /// The TLS handshake of a node, if there are certificates.
 async fn secure_node(shared: &Shared, stream: TcpStream) -> Option<Channel> {
-    let from = stream.peer_addr().ok();
+    let (from, port) = place(&stream);
     match Channel::accept_node(stream, shared.tls()).await {
         Ok(channel) => return Some(channel),
         Err(HandshakeError::NoTls(stream)) => {
-            tracing::warn!(?from, "somebody speaks no TLS at the port of other nodes");
+            tracing::warn!(%from, port, "somebody speaks no TLS at the port of other nodes");
             refuse(Channel::Plain(stream), "this is the port of other nodes, and they speak TLS (tls.ca, tls.cert)")
                 .await;
         }
-        Err(HandshakeError::Failed(error)) => tracing::warn!(?from, %error, "a node's TLS handshake failed"),
+        Err(HandshakeError::Failed(error)) => tracing::warn!(%from, port, %error, "a node's TLS handshake failed"),
     }
     None
 }

@@ -51,7 +51,7 @@ impl Control {
         reply: oneshot::Sender<AdminReply>,
     ) {
         if !speaks(&request) {
-            return self.answer_admin(by, request, reply);
+            return self.answer_if_allowed(by, request, reply);
         }
         let (sender, heard) = oneshot::channel();
         if let Some(pause) = self.majority.ask(Instant::now(), sender) {
@@ -61,13 +61,25 @@ impl Control {
         tokio::task::spawn_local(async move {
             match heard.await {
                 Ok(true) => shared.tell_control(ToControl::Call(Box::new(|control: &mut Control| {
-                    control.answer_admin(by, request, reply);
+                    control.answer_if_allowed(by, request, reply);
                 }))),
                 Ok(false) => _ = reply.send(AdminReply::Failed(alone(&shared))),
                 // The node is stopping.
                 Err(_) => {}
             }
         });
+    }
+
+    /// Judges a verb again, by the users of this moment: the node may have joined a cluster that has some since the
+    /// verb was let in, or may have heard that there is another one for `by`.
+    fn answer_if_allowed(&mut self, by: Option<String>, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
+        if self.shared.access().still_allows(by.as_deref(), &request) {
+            return self.answer_admin(by, request, reply);
+        }
+        let by = by.as_deref().unwrap_or("whoever connects without credentials");
+        tracing::warn!(by, "an operator's verb is denied: the users were changed while it waited");
+        let text = format!("{by} may not do that any more: the users were changed while the verb waited");
+        _ = reply.send(AdminReply::Failed(AdminError::Refused(text)));
     }
 
     /// Asks the directory's voters.

@@ -47,6 +47,7 @@ fn refusal(error: &UserError) -> AdminError {
         UserError::CredentialTaken { .. }
         | UserError::FirstMustBeAdmin
         | UserError::LastAdmin
+        | UserError::SetByAnother { .. }
         | UserError::NotAllowed { .. } => AdminError::Refused(text),
     }
 }

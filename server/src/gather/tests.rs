@@ -33,7 +33,7 @@ impl Played {
                 };
                 Reply::Readings { instance, version: Some(version), cursors: ranges.iter().map(cursor).collect() }
             }
-            Request::Validate(asked) => {
+            Request::Validate(asked, _) => {
                 let unchanged = asked.ranges().map(|range| range.version == version).collect();
                 Reply::Validated { instance, unchanged }
             }
@@ -134,7 +134,7 @@ fn all_parts_are_read_then_all_are_validated_many_at_a_time() {
     // What lies outside a range may change.
     let mut answers = Vec::new();
     for (partition, number, request) in validations {
-        assert!(matches!(&request, Request::Validate(asked) if asked.len() == 3 && asked.anywhere));
+        assert!(matches!(&request, Request::Validate(asked, _) if asked.len() == 3 && asked.anywhere));
         let Reply::Validated { unchanged, .. } = replicas[partition.0 as usize].answer(&request) else { panic!() };
         let reply = Reply::Validated { instance: Instance(40), unchanged };
         answers.extend(on(&mut gathers, |g, acts| g.on_reply(number, partition, reply, acts)).1);
@@ -163,7 +163,7 @@ fn what_has_changed_is_read_once_more() {
         let (mut left, mut ended) = (changes, Vec::new());
         while !asks.is_empty() {
             // What is read is changed before it is validated, so many times.
-            let validates = matches!(asks[0].2, Request::Validate(_));
+            let validates = matches!(asks[0].2, Request::Validate(..));
             if validates && asks.len() == 2 && left > 0 {
                 replicas[0].put("a", left.into());
                 left -= 1;

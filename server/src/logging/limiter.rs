@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// How long an event is held back after it was shown.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Events remembered at a time. A place that makes more kinds of events than this (an address in each, say) counts as
-/// one event until some are forgotten.
-const KINDS_MAX: usize = 1_024;
+/// Events of one place that are remembered at a time. A place that makes more kinds of events than this (an address in
+/// each, say) counts as one event until some are forgotten, and takes nothing from the others.
+const KINDS_MAX: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -42,7 +42,7 @@ impl Limiter {
     /// What to do with an event from `place`, a number that stands for a place in the code.
     pub(super) fn verdict(&mut self, place: usize, line: &Line, now: Instant) -> Verdict {
         let mut kind = (place, line.identity());
-        if self.seen.len() >= KINDS_MAX && !self.seen.contains_key(&kind) {
+        if !self.seen.contains_key(&kind) && self.kinds(place) >= KINDS_MAX {
             kind.1.clear();
         }
         let Some(seen) = self.seen.get_mut(&kind) else {
@@ -59,6 +59,10 @@ impl Limiter {
         seen.held_back += 1;
         seen.last = Some(line.clone());
         Verdict::HoldBack
+    }
+
+    fn kinds(&self, place: usize) -> usize {
+        self.seen.range((place, String::new())..).take_while(|((of, _), _)| *of == place).count()
     }
 
     /// Events that were held back and whose period is over: the last of each kind, and how many there were. Kinds that
@@ -133,11 +137,12 @@ mod tests {
     fn a_storm_of_different_events_is_bounded_in_memory_and_lines() {
         let (mut limiter, start) = (Limiter::default(), Instant::now());
         let mut shown = 0;
-        for port in 0..100_000 {
-            let line = Line::example("refused", &format!("127.0.0.1:{port}"), 1);
+        for host in 0..100_000 {
+            let line = Line::example("refused", &format!("host{host}"), 1);
             shown += usize::from(limiter.verdict(1, &line, start) == SHOW);
         }
         assert_eq!(shown, KINDS_MAX + 1);
         assert_eq!(limiter.seen.len(), KINDS_MAX + 1);
+        assert_eq!(limiter.verdict(2, &Line::example("another place", "n2", 1), start), SHOW);
     }
 }

@@ -8,6 +8,9 @@ use tracing::{Event, Level};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
+/// Bytes of a message or of a field; the rest of it is left out.
+const TEXT_BYTES_MAX: usize = 2_048;
+
 /// An event, taken down.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
@@ -70,9 +73,16 @@ impl Line {
         for (name, value) in &self.fields {
             let _ = write!(out, " {dim}{name}={plain}");
             match value {
-                Value::String(text) if text.contains(' ') || text.is_empty() => {
+                Value::String(text) if text.contains([' ', '"', '=', '\\']) || text.is_empty() => {
                     out.push('"');
-                    escape(&mut out, text);
+                    text.split_inclusive(['"', '\\']).for_each(|part| match part.strip_suffix(['"', '\\']) {
+                        Some(before) => {
+                            escape(&mut out, before);
+                            out.push('\\');
+                            out.push_str(&part[before.len()..]);
+                        }
+                        None => escape(&mut out, part),
+                    });
                     out.push('"');
                 }
                 Value::String(text) => escape(&mut out, text),
@@ -92,7 +102,13 @@ impl Line {
         Self { time: "-".into(), level: Level::WARN, target: "test", message: message.into(), fields }
     }
 
-    fn push(&mut self, field: &Field, value: Value) {
+    fn push(&mut self, field: &Field, mut value: Value) {
+        if let Value::String(text) = &mut value
+            && text.len() > TEXT_BYTES_MAX
+        {
+            text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+            text.push_str("...");
+        }
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
             (name, value) => self.fields.push((name, value)),

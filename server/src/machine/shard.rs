@@ -268,7 +268,7 @@ impl Shard {
                 self.session_limits = *limits;
                 Outcome::Nothing
             }
-            Entry::Limits(_) | Entry::Pack(_) | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
+            Entry::Limits(_) | Entry::Pack { .. } | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
         }
     }
 

@@ -63,6 +63,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, (node, life): (NodeId, u64), mut s
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
     decoder.feed(&received);
     let (tls, mut looked, mut outdated_since) = (shard.borrow().shared.tls().cloned(), Clock::now(), None);
+    let mut look = tokio::time::interval(LOOK_EVERY);
     loop {
         if !shard.borrow().shared.witnesses.is_newest(node, life) {
             return;
@@ -70,7 +71,9 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, (node, life): (NodeId, u64), mut s
         if tls.is_some() && looked.elapsed() > LOOK_EVERY {
             looked = Clock::now();
             // The other node connects again at once, and shows its certificate to the new authorities.
-            if stream.is_outdated(tls.as_ref()) && outdated_since.get_or_insert(looked).elapsed() > RETIRE_WITHIN {
+            if stream.is_outdated(tls.as_ref())
+                && outdated_since.get_or_insert(looked).elapsed() + 2 * LOOK_EVERY > RETIRE_WITHIN
+            {
                 return;
             }
         }
@@ -87,8 +90,10 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, (node, life): (NodeId, u64), mut s
             tokio::task::yield_now().await;
             continue;
         }
-        if stream.readable().await.is_err() {
-            return;
+        tokio::select! {
+            ready = stream.readable() => if ready.is_err() { return },
+            // Whoever is silent is looked at too.
+            _ = look.tick(), if tls.is_some() => continue,
         }
         match stream.read(decoder.space()) {
             Ok(0) => return,

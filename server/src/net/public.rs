@@ -28,7 +28,7 @@ use coppice_client::wire::{
 use coppice_ordering::Time;
 use tokio::sync::Notify;
 
-use self::packs::{Pack, Packs, hand_on};
+use self::packs::{Pack, Packs, alone, hand_on};
 pub use self::secured::turn_away;
 use self::state::{Large, ReadAnswer, refuse_and_close};
 use super::arriving::Arriving;
@@ -50,9 +50,6 @@ pub use door::{STRANGERS_MAX, may_give};
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
 
-/// An entry of the log of fewer bytes is copied out of the buffer in which it was received.
-const ALONE_BYTES_MAX: usize = 1_024;
-
 /// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
 const PARTS_MAX: usize = 4_096;
 
@@ -68,7 +65,7 @@ struct Waiting {
     /// Of a pack: its partition, and what executing it costs there.
     work: Option<(PartitionId, u32)>,
     /// Of its bytes, and of what its answer is expected to take.
-    _charge: Charge,
+    charge: Arc<Charge>,
     since: Clock,
 }
 
@@ -375,7 +372,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     };
     let deadline = tokio::time::sleep(handshake);
     tokio::pin!(deadline);
-    let mut decoder = FrameDecoder::default();
+    let mut decoder = FrameDecoder::new(connection.frame_bytes_max());
     let mut look = tokio::time::interval(Duration::from_millis(200));
     let mut arriving = Arriving::new(Arc::clone(&draining));
     loop {
@@ -482,7 +479,7 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
     if !connection.is_allowed(shard, frame.stream, &asked) {
         return;
     }
-    let (group, op, request) = match asked {
+    let (group, op, mut request) = match asked {
         Asked::Hello(hello) => return door::greet(shard, connection, frame.stream, &hello),
         Asked::Ping => {
             return put(shard, connection, |out| {
@@ -521,9 +518,9 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Commands(commands) => {
             let (op, grows) = translate::pack_op(&commands);
             let CommandsRequest { entry, count, work, .. } = commands;
-            let request =
-                Request::Pack { entry: alone(entry), commands: count, work, grows, owner: connection.owner() };
-            (commands.partition, op, request)
+            let owned = connection.owner().map(|owner| crate::entry::owned(&entry, owner));
+            let entry = owned.unwrap_or_else(|| alone(entry));
+            (commands.partition, op, Request::Pack { entry, commands: count, work, grows })
         }
         Asked::OpenSession(open) => {
             // A session is its user's; while users are not asked who they are, that of who said hello.
@@ -533,10 +530,10 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         }
         Asked::Read(read) => {
             let account = connection.state.borrow().account.clone();
-            (read.partition, Op::Get, Request::Read(read, account))
+            (read.partition, Op::Get, Request::Read(read, account, None))
         }
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
-        Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked)),
+        Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked, None)),
         Asked::Gather(range) => {
             if let Some((origin, _)) = admit(shard, connection, frame.stream, (Op::Range, None), bytes) {
                 shard.borrow_mut().gather(origin, range);
@@ -552,14 +549,14 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
     };
     let work = if let Request::Pack { work, .. } = &request { Some((group, *work)) } else { None };
     let Some((origin, _)) = admit(shard, connection, frame.stream, (op, work), bytes) else { return };
-    let Some((_, work)) = work else { return shard.borrow_mut().request(group, origin, request) };
+    let Some((_, work)) = work else {
+        if let Request::Read(_, _, held) | Request::Validate(_, held) = &mut request {
+            *held = connection.state.borrow().waiting.get(&frame.stream).map(|waiting| Arc::clone(&waiting.charge));
+        }
+        return shard.borrow_mut().request(group, origin, request);
+    };
     connection.state.borrow_mut().packs.push(Pack { stream: frame.stream, group, work, request });
     hand_on(shard, connection);
-}
-
-/// What is logged stays in memory for long: a few bytes must not keep the buffer in which they were received.
-fn alone(entry: Bytes) -> Bytes {
-    if entry.len() < ALONE_BYTES_MAX { Bytes::copy_from_slice(&entry) } else { entry }
 }
 
 /// Notes that `stream` waits for an answer, unless there is no room for its request.
@@ -588,7 +585,7 @@ fn admit(
             shard.touch_connection(connection);
             return None;
         };
-        state.waiting.insert(stream, Waiting { op, work, _charge: charge, since: Clock::now() });
+        state.waiting.insert(stream, Waiting { op, work, charge: Arc::new(charge), since: Clock::now() });
     }
     Some((Origin { connection: connection.id, stream }, client))
 }

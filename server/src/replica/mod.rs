@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_btree::KeyRange;
-use coppice_client::wire::{Pack, PartitionId, Version, entry as wire_entry};
+use coppice_client::wire::{PartitionId, Version};
 use coppice_ordering::{
     Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Escape, Gate, Input as Order, Instance, Lsn, Paxos,
     ReadToken, RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
@@ -366,26 +366,13 @@ impl Replica {
             Request::Pack { .. } | Request::Open { .. } if !self.has_keys() => {
                 refuse(effects, origin, Refusal::WrongPartition);
             }
-            Request::Pack { entry, owner: Some(owner), .. }
-                if self.is_leading() && self.belongs_to_another(&entry, owner) =>
-            {
-                refuse(effects, origin, Refusal::SessionExpired);
-            }
             Request::Pack { entry, commands, work, .. } => self.submit(now, origin, entry, (commands, work), effects),
             Request::Open { entry } => self.submit(now, origin, entry, (1, 1), effects),
             Request::Directory(command) => self.submit(now, origin, entry::directory(&command), (1, 1), effects),
-            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(_) => {
+            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(..) => {
                 self.on_read(origin, request, effects);
             }
         }
-    }
-
-    /// Whether a pack names a session that another user opened: the answers that it keeps are not for this one.
-    fn belongs_to_another(&self, entry: &[u8], owner: u64) -> bool {
-        let pack = wire_entry::single(entry, wire_entry::TAG_PACK).and_then(Pack::decode_header);
-        let (Ok(pack), Some(shard)) = (pack, self.executor.machine().shard()) else { return false };
-        let client = shard.sessions().client(pack.session());
-        client.is_some_and(|client| client != owner) && !crate::mutant!(sessions_are_anybodys)
     }
 
     fn submit(

@@ -73,7 +73,7 @@ impl Replica {
         let decided = self.executor.decided();
         let reply = if self.executor.tip() == decided || crate::mutant!(stale_from_tip) {
             read_from(self.executor.machine(), decided, None, request)
-        } else if let Request::Read(read, account) = request
+        } else if let Request::Read(read, account, _) = request
             && let Some(found) = self.executor.get_all_decided(|| read.keys(), bytes_max(account))
         {
             values(decided, found, account)
@@ -204,8 +204,8 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
     let Some(shard) = machine.shard() else { return wrong };
     let version = counted.map(|version| Version { changes: shard.changes().count(), ..version });
     match request {
-        Request::Read(_, account) if account.room() == 0 => Reply::Refused(Refusal::Busy),
-        Request::Read(read, account) => values(instance, shard.get_all(read.keys(), bytes_max(account)), account),
+        Request::Read(_, account, _) if account.room() == 0 => Reply::Refused(Refusal::Busy),
+        Request::Read(read, account, _) => values(instance, shard.get_all(read.keys(), bytes_max(account)), account),
         Request::Range(range) => match shard.cursor(&range.low, range.high.as_deref(), range.reverse) {
             Some(cursor) => {
                 let version = version.filter(|_| range.versioned);
@@ -217,7 +217,7 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
             let cursor = |range: &Bounds| shard.cursor(&range.low, range.high.as_deref(), range.reverse).map(Box::new);
             Reply::Readings { instance, version, cursors: ranges.iter().map(cursor).collect() }
         }
-        Request::Validate(asked) => match validate(shard, version, asked) {
+        Request::Validate(asked, _) => match validate(shard, version, asked) {
             Some(unchanged) => Reply::Validated { instance, unchanged },
             None => wrong,
         },

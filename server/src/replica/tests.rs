@@ -18,7 +18,7 @@ use crate::executor::Executing;
 use crate::machine::shard::Shard;
 use crate::machine::{Machine, Outcome};
 use crate::multicast::Share;
-use crate::request::{Origin, Refusal, Reply, Request};
+use crate::request::{Origin, Reply, Request};
 use crate::sessions::SessionLimits;
 use crate::snapshot::{self, Taken};
 
@@ -384,7 +384,7 @@ fn se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed() {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Leading { .. })), "elected");
     let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
     let entry = commands.parts()[0].clone();
-    let request = Request::Pack { entry, commands: 1, work: 4, grows: true, owner: None };
+    let request = Request::Pack { entry, commands: 1, work: 4, grows: true };
     led_by_itself(&mut leader, Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
     led_by_itself(&mut leader, Input::TurnEnd);
     let effects = leader.hears(9, 2, Batch::NoOp, 1);
@@ -396,24 +396,6 @@ fn se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed() {
         })
         .collect();
     assert!(matches!(replies[..], [Reply::Unsure { .. }]), "{} replies", replies.len());
-}
-
-/// The names of sessions can be guessed. Whoever repeats another's command hears the answer to it, with the value that
-/// it replaced.
-#[test]
-fn a_session_serves_its_own_user_only() {
-    let mut leader = Follower::new();
-    leader.now = leader.replica.deadline().expect("an election timeout");
-    led_by_itself(&mut leader, Input::Tick);
-    let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
-    for (owner, is_let_in) in [(Some(8), false), (Some(9), true), (None, true)] {
-        let entry = commands.parts()[0].clone();
-        let request = Request::Pack { entry, commands: 1, work: 4, grows: true, owner };
-        let effects = leader.step(Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
-        let is_refused =
-            |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(Refusal::SessionExpired), .. });
-        assert_eq!(effects.iter().any(is_refused), !is_let_in, "{owner:?}");
-    }
 }
 
 /// Seed 100357: a get waited at a follower of a partition that a merge ended; the replica was removed, and nobody told
@@ -463,7 +445,6 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("limits_unlogged", "bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of"),
         ("undo_no_limits", "bounds_of_sessions_that_are_not_decided_are_taken_back"),
         ("install_default_limits", "a_snapshot_holds_the_bounds_of_sessions"),
-        ("sessions_are_anybodys", "a_session_serves_its_own_user_only"),
         ("stall_asks_in_step", "all_are_asked_whatever_time_an_answer_takes"),
         ("nobody_stands_in", "givers::the_leader_gives_the_part_of_a_replica_that_left"),
         ("removed_in_silence", "who_waits_at_a_removed_replica_is_told"),

@@ -273,7 +273,7 @@ pub fn run_batch_entries(bytes: &[u8]) -> bool {
     let mut understood = !bytes.is_empty();
     for entry in entry::entries(bytes) {
         understood &= !matches!(entry, entry::Entry::Unknown);
-        if let entry::Entry::Pack(pack) = entry {
+        if let entry::Entry::Pack { pack, .. } = entry {
             assert!(pack.commands().count() <= bytes.len());
         }
     }

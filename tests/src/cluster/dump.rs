@@ -424,7 +424,7 @@ impl Replay<'_> {
         for (entry, answer) in parts.zip(ran.answers) {
             let position = ran.position(answer.index);
             match entry {
-                LogEntry::Pack(pack) => self.pack(ran, &pack, answer)?,
+                LogEntry::Pack { pack, .. } => self.pack(ran, &pack, answer)?,
                 LogEntry::Open(open) => {
                     if let Outcome::Opened(session) = answer.outcome {
                         self.clients.insert(session, open.client.0);

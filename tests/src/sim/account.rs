@@ -294,7 +294,7 @@ fn dump(group: PartitionId, state: &Group, known: &Known, events: &mut Vec<Event
         }
     }
     each_entry(group, state, |position, entry, answer| match entry {
-        LogEntry::Pack(pack) => dump_pack(position, &pack, answer, known, events),
+        LogEntry::Pack { pack, .. } => dump_pack(position, &pack, answer, known, events),
         LogEntry::Place(place) => {
             let hit = state.placed.contains(&position.place());
             let (ticket, previous) = (ticket(place.ticket), place.prev.map(ticket));

@@ -146,19 +146,14 @@ impl World {
             }
             Asked::Commands(commands) => {
                 let grows = commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| grows(&command)));
-                let request = Request::Pack {
-                    entry: commands.entry,
-                    commands: commands.count,
-                    work: commands.work,
-                    grows,
-                    owner: None,
-                };
+                let request =
+                    Request::Pack { entry: commands.entry, commands: commands.count, work: commands.work, grows };
                 (commands.partition, request)
             }
             Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),
-            Asked::Read(read) => (read.partition, Request::Read(read, Account::unbounded())),
+            Asked::Read(read) => (read.partition, Request::Read(read, Account::unbounded(), None)),
             Asked::Range(range) => (range.partition, Request::Range(Box::new(range))),
-            Asked::Validate(asked) => (asked.partition, Request::Validate(asked)),
+            Asked::Validate(asked) => (asked.partition, Request::Validate(asked, None)),
             Asked::Gather(range) => {
                 let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
                 return self.gather(node, origin, range);

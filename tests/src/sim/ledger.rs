@@ -130,7 +130,7 @@ impl Ledger {
             match (entry, &answer.outcome) {
                 (Entry::Open(open), Outcome::Opened(session)) => _ = self.clients.insert(*session, open.client.0),
                 (Entry::Place(place), _) if counts(answer.index) => self.place(group, &place),
-                (Entry::Pack(pack), Outcome::Pack(told)) => {
+                (Entry::Pack { pack, .. }, Outcome::Pack(told)) => {
                     let first = Position { partition: group, instance, index: answer.index };
                     self.pack(first, &pack, told)?;
                 }

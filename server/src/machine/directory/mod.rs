@@ -145,7 +145,7 @@ impl Directory {
             for entry in entry::entries(part) {
                 let outcome = match entry {
                     Entry::Directory(command) => Outcome::Directory(self.apply(command)),
-                    Entry::Place(_) | Entry::Pack(_) | Entry::Open(_) | Entry::Limits(_) | Entry::Unknown => {
+                    Entry::Place(_) | Entry::Pack { .. } | Entry::Open(_) | Entry::Limits(_) | Entry::Unknown => {
                         Outcome::Nothing
                     }
                 };

@@ -95,9 +95,12 @@ impl Shard {
         for part in commands.parts() {
             mark.work += part.len() as u64 / BYTES_PER_WORK;
             for entry in entry::entries(part) {
-                let commands = if let Entry::Pack(pack) = &entry { pack.count() } else { 1 };
-                if let Entry::Pack(pack) = entry {
-                    if gathered.ops.len() >= GATHERED_OPS_MAX || !self.gather(index, &pack, &mut gathered) {
+                let commands = if let Entry::Pack { pack, .. } = &entry { pack.count() } else { 1 };
+                if let Entry::Pack { pack, owner } = entry {
+                    if self.is_anothers(pack.session(), owner) {
+                        self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+                        answers.push(self.answer(instance, index, Outcome::SessionExpired));
+                    } else if gathered.ops.len() >= GATHERED_OPS_MAX || !self.gather(index, &pack, &mut gathered) {
                         self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
                         if !self.gather(index, &pack, &mut gathered) {
                             let repeats = crate::mutant!(gate_skips_repeats) && self.repeats(&pack);
@@ -123,6 +126,13 @@ impl Shard {
             }
         }
         self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+    }
+
+    /// Whether another user opened the session: the names of sessions can be guessed, and the answers that one keeps
+    /// are not for this user.
+    fn is_anothers(&self, session: SessionId, owner: Option<u64>) -> bool {
+        let opened = |owner| self.sessions.client(session).is_some_and(|client| client != owner);
+        owner.is_some_and(opened) && !crate::mutant!(sessions_are_anybodys)
     }
 
     /// Whether all of a pack was executed before.

@@ -285,6 +285,7 @@ fn planted_bugs_of_splits_are_caught() {
         ("gate_skips_repeats", "tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition"),
         ("acked_executes", "se3_an_acknowledged_number_that_returns_changes_nothing"),
         ("unexecuted_is_new", "se3_an_acknowledged_number_that_never_ran_does_not_run_late"),
+        ("sessions_are_anybodys", "a_session_serves_its_own_user_only"),
         ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
     ] {
         crate::mutants::assert_caught(mutant, &format!("machine::shard::tests::{test}"));
@@ -309,4 +310,29 @@ fn the_digest_of_the_decided_state_is_known_while_more_is_executed() {
     executor.decided_upto(Instance(2), &mut answers);
     executor.accepted(Instance(3), batch(entry::open(ClientId(9), 2)), &mut answers);
     assert_eq!(executor.digest_now(), (Instance(2), opened), "what was taken back does not count");
+}
+
+/// The names of sessions can be guessed, also those that the log has not opened yet. Whoever executes a command in
+/// another's session leaves its answer to the other's command of that number.
+#[test]
+fn a_session_serves_its_own_user_only() {
+    let mut log = Log::new();
+    let session = log.session.expect("open");
+    let before = log.keys();
+    for (number, owner, is_let_in) in [(5, Some(8), false), (6, Some(9), true), (7, None, true)] {
+        let key = format!("m{number}");
+        let entry = put(session, number, &key);
+        let (_, answers) = log.run(owner.map_or(entry.clone(), |owner| entry::owned(&entry, owner)));
+        let is_refused = matches!(answers[0].outcome, Outcome::SessionExpired);
+        assert_eq!((is_refused, log.shard.tree().get(key.as_bytes()).is_some()), (!is_let_in, is_let_in), "{owner:?}");
+    }
+    assert_eq!(log.keys(), before + 2);
+    // One batch: the session is opened, used by its own user, and by the one who guessed its name.
+    let next = SessionId { partition: PARENT, instance: log.instance.0 + 1, index: 0 };
+    let entries =
+        [entry::open(ClientId(9), 2), entry::owned(&put(next, 1, "own"), 9), entry::owned(&put(next, 2, "guessed"), 8)];
+    let (_, answers) = log.run(entries.concat().into());
+    assert!(matches!(answers[..], [_, _, Answer { outcome: Outcome::SessionExpired, .. }]), "{answers:?}");
+    assert_eq!(answers.iter().map(|answer| answer.index).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(log.shard.tree().get(b"own").is_some() && log.shard.tree().get(b"guessed").is_none());
 }

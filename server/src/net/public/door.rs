@@ -11,8 +11,10 @@ use coppice_btree::Op as TreeOp;
 use coppice_client::tls::names::Names;
 use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
+use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::{
-    AdminRequest, Command, CommandsRequest, Hello, Kind, PartitionId, Refusal as Refused, Request as Asked, Role, Shape,
+    AdminRequest, Command, CommandsRequest, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, Kind, PartitionId,
+    Refusal as Refused, Request as Asked, Role, Shape,
 };
 
 use super::{Connection, State, new_account, put, refuse_and_close};
@@ -51,19 +53,14 @@ pub(super) fn check(rights: &Rights, asked: &Asked) -> Result<(), Closed> {
         allowed(rights.range(Role::Read, low, high), Role::Read, Needs::Range(low, high))
     };
     match asked {
+        Asked::Admin(admin) if rights.verb(admin) => Ok(()),
         Asked::Hello(_) | Asked::Ping | Asked::MapGet(_) | Asked::Status(_) => Ok(()),
         // About what was admitted before.
         Asked::Credit(_) | Asked::Cancel | Asked::PartCredit { .. } | Asked::PartCancel { .. } => Ok(()),
-        Asked::Admin(admin) => match **admin {
-            AdminRequest::Init(_) if rights.is_forming() => Ok(()),
-            // What the map is that `MapGet` asks for.
-            AdminRequest::Map => Ok(()),
-            // Which users: the directory judges, by the users that it has then.
-            AdminRequest::Users | AdminRequest::ChangeUsers(_) => {
-                allowed(rights.some_keys(Role::Admin), Role::Admin, Needs::SomeKeys)
-            }
-            _ => allowed(false, Role::Admin, Needs::AllKeys),
-        },
+        Asked::Admin(admin) => {
+            let of_users = matches!(**admin, AdminRequest::Users | AdminRequest::ChangeUsers(_));
+            allowed(false, Role::Admin, if of_users { Needs::SomeKeys } else { Needs::AllKeys })
+        }
         Asked::OpenSession(_) => allowed(rights.some_keys(Role::Write), Role::Write, Needs::SomeKeys),
         Asked::Commands(commands) => match denied_key(rights, commands) {
             None => Ok(()),
@@ -139,6 +136,12 @@ impl Connection {
     /// What it may do now.
     pub(super) fn rights(&self) -> Arc<Rights> {
         Arc::clone(&self.state.borrow().rights)
+    }
+
+    /// The longest frame that is read: who has not greeted is nobody's client yet, and pays for nothing.
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        let greeted = self.state.borrow().client.is_some() || crate::mutant!(strangers_send_large_frames);
+        if greeted { FRAME_BYTES_MAX } else { HEADER_BYTES + HELLO_BYTES_MAX }
     }
 
     /// The mark of the sessions that it opens and uses.

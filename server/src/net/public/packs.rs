@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
+use bytes::Bytes;
 use coppice_client::wire::{PACK_WORK_MAX, PartitionId};
 
 use super::Connection;
@@ -12,6 +13,14 @@ use crate::shard::Shard;
 
 /// A connection that waits for so much work of a partition hands on no more packs to it.
 const WORK_MAX: u64 = PACK_WORK_MAX as u64 / 2;
+
+/// An entry of the log of fewer bytes is copied out of the buffer in which it was received.
+const ALONE_BYTES_MAX: usize = 1_024;
+
+/// What is logged stays in memory for long: a few bytes must not keep the buffer in which they were received.
+pub(super) fn alone(entry: Bytes) -> Bytes {
+    if entry.len() < ALONE_BYTES_MAX { Bytes::copy_from_slice(&entry) } else { entry }
+}
 
 /// A pack that is held, or handed on.
 #[derive(Debug)]

@@ -52,6 +52,7 @@ pub(super) fn take_frames(
 ) {
     let mut work = 0;
     while work < work_max && connection.may_read(limits) {
+        decoder.set_frame_bytes_max(connection.frame_bytes_max());
         match decoder.next_frame() {
             Ok(Some(frame)) => {
                 work += 1 + frame.body.len() / FRAME_BYTES;

@@ -20,7 +20,7 @@ pub(super) fn leader() -> (Follower, Lsn) {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Leading { .. })), "elected");
     let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
     let entry = commands.parts()[0].clone();
-    let request = Request::Pack { entry, commands: 1, work: 4, grows: true, owner: None };
+    let request = Request::Pack { entry, commands: 1, work: 4, grows: true };
     let mut effects = leader.step(Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
     effects.extend(leader.step(Input::TurnEnd));
     let vote = effects.iter().find_map(|effect| match effect {

@@ -20,7 +20,7 @@ fn validate(version: Version, low: &[u8], high: Option<&[u8]>) -> Request {
     decoder.feed(&out);
     let frame = decoder.next_frame().expect("our own").expect("whole");
     let Ok(Asked::Validate(asked)) = Asked::decode(&frame) else { panic!("another request") };
-    Request::Validate(asked)
+    Request::Validate(asked, None)
 }
 
 fn version(effects: &[Effect]) -> Option<Version> {
@@ -55,7 +55,7 @@ fn is_voted(leader: &mut Follower, vote: Lsn, instance: u64) {
 
 fn writes(leader: &mut Follower, number: u64) -> Lsn {
     let Batch::Commands(commands) = leader.put(number) else { panic!("a pack") };
-    let request = Request::Pack { entry: commands.parts()[0].clone(), commands: 1, work: 4, grows: true, owner: None };
+    let request = Request::Pack { entry: commands.parts()[0].clone(), commands: 1, work: 4, grows: true };
     let mut effects = leader.step(Input::Request { origin: Origin { connection: 1, stream: 90 }, request });
     effects.extend(leader.step(Input::TurnEnd));
     let vote = effects.iter().find_map(|effect| match effect {
@@ -182,13 +182,13 @@ fn a_follower_that_is_asked_like_any_replica_validates_what_it_was_read() {
     let origin = Origin { connection: 1, stream: 1 };
     let seen = reads(&mut follower, 2);
     for (high, same) in [(Some(&b"a"[..]), true), (None, false)] {
-        let Request::Validate(mut asked) = validate(seen, b"", high) else { panic!("another request") };
+        let Request::Validate(mut asked, _) = validate(seen, b"", high) else { panic!("another request") };
         asked.anywhere = true;
         if high.is_none() {
             decides(&mut follower, 2, 3);
         }
         follower.now = follower.now + Duration::from_millis(1);
-        let ask = follower.asks_its_leader(origin, Request::Validate(asked));
+        let ask = follower.asks_its_leader(origin, Request::Validate(asked, None));
         let at = if same { 2 } else { 3 };
         assert_eq!(unchanged(&follower.is_told(ask, at)), Some((Instance(at), same)));
     }
