@@ -13,6 +13,7 @@ use coppice_client::wire::{
     RepliesWriter, Request as Asked, encode_frame,
 };
 use coppice_server::cost::Account;
+use coppice_server::entry;
 use coppice_server::net::translate;
 use coppice_server::replica::{Input, QueryPart};
 use coppice_server::request::{Origin, Refusal, Reply, Request};
@@ -146,8 +147,10 @@ impl World {
             }
             Asked::Commands(commands) => {
                 let grows = commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| grows(&command)));
-                let request =
-                    Request::Pack { entry: commands.entry, commands: commands.count, work: commands.work, grows };
+                // Every other client is a user, whose packs are marked.
+                let user = self.lines[&number].greeted.filter(|client| client.0.is_multiple_of(2));
+                let entry = user.map(|user| entry::owned(&commands.entry, user.0)).unwrap_or(commands.entry);
+                let request = Request::Pack { entry, commands: commands.count, work: commands.work, grows };
                 (commands.partition, request)
             }
             Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),
