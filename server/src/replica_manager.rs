@@ -252,8 +252,8 @@ impl ReplicaManager {
         joins
     }
 
-    /// The first snapshot of a joining replica is here, durable: it begins, if it is still to join and the map wants it.
-    /// A split that was executed meanwhile may have started an older one.
+    /// The first snapshot of a joining replica is here, durable: it begins, if it is still to join and the map wants
+    /// it. A split that was executed meanwhile may have started an older one.
     pub fn joined(
         &mut self,
         own: NodeId,

@@ -277,14 +277,14 @@ impl Sessions {
 
     fn insert(&mut self, session: SessionId, row: Row) {
         self.order.insert(session, row.client, row.last_used);
-        self.sizes.change(session, 0, row.bytes);
+        self.sizes.change((session, row.client), 0, row.bytes);
         self.rows.insert(session, row);
     }
 
     fn remove(&mut self, session: SessionId) -> Option<Row> {
         let row = self.rows.remove(&session)?;
         self.order.remove(session, row.client, row.last_used);
-        self.sizes.change(session, row.bytes, 0);
+        self.sizes.change((session, row.client), row.bytes, 0);
         Some(row)
     }
 
@@ -354,7 +354,7 @@ impl Sessions {
             row.bytes -= front.bytes();
             row.dropped += 1;
         }
-        self.sizes.change(session, before, row.bytes);
+        self.sizes.change((session, row.client), before, row.bytes);
         note_dropped(undo, session, row.dropped);
         self.digest = self.digest.wrapping_add(row_digest(session, row));
     }
@@ -374,7 +374,7 @@ impl Sessions {
             let Some(forgotten) = row.forget_front() else { break };
             self.digest = self.digest.wrapping_sub(forgotten);
         }
-        self.sizes.change(session, before, row.bytes);
+        self.sizes.change((session, row.client), before, row.bytes);
         note_dropped(undo, session, row.dropped);
         self.digest = self.digest.wrapping_add(row_digest(session, row));
     }
@@ -418,7 +418,7 @@ impl Sessions {
                 row.highest = highest;
                 row.forgotten_upto = forgotten_upto;
                 row.last_used = last_used;
-                self.sizes.change(session, row.bytes, bytes);
+                self.sizes.change((session, row.client), row.bytes, bytes);
                 row.bytes = bytes;
                 row.dropped = dropped;
                 row.stored = stored;
@@ -427,7 +427,7 @@ impl Sessions {
             }
             Taken::Forgotten { session, forgotten_upto, bytes, dropped, dropped_after: _, digest } => {
                 let Some(row) = self.rows.get_mut(&session) else { return };
-                self.sizes.change(session, row.bytes, bytes);
+                self.sizes.change((session, row.client), row.bytes, bytes);
                 (row.forgotten_upto, row.bytes, row.dropped) = (forgotten_upto, bytes, dropped);
                 self.digest = digest;
             }
@@ -499,7 +499,7 @@ impl Sessions {
                     row.answers.push_back(answers.clone());
                 }
             }
-            self.sizes.change(session, before, row.bytes);
+            self.sizes.change((session, row.client), before, row.bytes);
             self.digest = self.digest.wrapping_add(row_digest(session, row));
         }
     }

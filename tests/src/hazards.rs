@@ -490,6 +490,7 @@ pub const OTHERS: &[&str] = &[
     "parked_are_anybodys",
     "planted_tokens_inherit",
     "verbs_judged_once",
+    "answers_go_by_session",
     "strangers_send_large_frames",
     "namesakes_share_sessions",
     "settings_unjudged",

@@ -136,8 +136,8 @@ impl Paxos {
             let answers = |peer: &&Peer| peer.id == to && peer.acked >= beat;
             let heir = proposer.peers.iter().find(|peer| answers(peer) || mutant!(handover_unanswered));
             let Some(heir) = heir else { return };
-            // What it lacked of that beyond a full pipe it fetches while the leader goes on. What has been decided since
-            // does not count: under load an heir that is far away never has all of it.
+            // What it lacked of that beyond a full pipe it fetches while the leader goes on. What came since does not
+            // count: under load an heir that is far away never has all of it.
             if heir.durable_upto.0 + u64::from(self.settings.window) < decided.0 && !mutant!(handover_unanswered) {
                 handover.asked = (Beat(proposer.beat.0 + 1), decided_upto);
                 return;

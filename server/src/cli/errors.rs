@@ -367,9 +367,10 @@ fn unsure(unknown: &Unknown, context: &Context) -> Failure {
             format!("sent to {partition}, no answer {}", context.within()),
             silent_replicas(&unknown.place, &partition),
         ),
-        Cause::SessionExpired => {
-            ("repeated after its session had expired".to_owned(), "it was away for too long".to_owned())
-        }
+        Cause::SessionExpired => (
+            "repeated after its session had expired".to_owned(),
+            "it was away for too long, or its partition was merged".to_owned(),
+        ),
         Cause::Forgotten => (
             "repeated after its answer was dropped".to_owned(),
             "the client had acknowledged it, or started anew since".to_owned(),

@@ -151,7 +151,8 @@ impl Judge<'_> {
             )),
             None => {
                 check_address(address)?;
-                let step = format!("{address} becomes a node; it holds nothing until replicas move there");
+                let step =
+                    format!("{address} becomes a node; partitions with fewer than `replicas` copies get one there");
                 Ok(Verdict::Enlist {
                     address: address.to_owned(),
                     replaces: None,

@@ -67,7 +67,12 @@ impl Order {
     }
 
     fn oldest_of(&self, client: u64) -> Option<SessionId> {
-        let oldest = self.by_client.range((client, 0, SessionId::default())..).next();
-        oldest.filter(|(of, ..)| *of == client).map(|(.., session)| *session)
+        self.of(client).next()
+    }
+
+    /// Those of a client, from the one that was used least recently on.
+    pub fn of(&self, client: u64) -> impl Iterator<Item = SessionId> {
+        let from = self.by_client.range((client, 0, SessionId::default())..);
+        from.take_while(move |(of, ..)| *of == client).map(|(.., session)| *session)
     }
 }

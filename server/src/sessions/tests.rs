@@ -231,6 +231,43 @@ fn a_repeated_pack_is_answered_in_one_walk() {
     assert_eq!(repeats.find(3 * COUNT + 1), Known::New);
 }
 
+/// A user opened 47,000 sessions that each kept one answer of 1.5 KiB, and others lost every answer of more than 4 KiB.
+#[test]
+fn a_client_of_many_small_sessions_loses_its_own_answers() {
+    let limits = SessionLimits { table_bytes_max: 100_000, ..LIMITS };
+    let (mut sessions, mut records) = (Sessions::default(), Vec::new());
+    let mut keeps = |sessions: &mut Sessions, client: u64, at: u64, bytes: usize| {
+        let id = session(at);
+        sessions.open(id, client, &limits, &mut records);
+        sessions.acknowledge(id, 0, at, &limits, &mut records);
+        sessions.store(id, answers(at, bytes), &limits, &mut records);
+        sessions.relieve(id, &limits, &mut records);
+        assert!(sessions.bytes() <= limits.table_bytes_max, "{} bytes are kept", sessions.bytes());
+    };
+    let before = sessions.clone();
+    keeps(&mut sessions, 1, 1_000, 10_000);
+    keeps(&mut sessions, 2, 2_000, 100);
+    for at in 3_000..3_090 {
+        keeps(&mut sessions, 3, at, 1_500);
+    }
+    assert!(matches!(sessions.find(session(1_000), 1), Known::Answered { .. }), "it keeps less than the other");
+    assert!(matches!(sessions.find(session(2_000), 1), Known::Answered { .. }), "it keeps little");
+    assert!(matches!(sessions.find(session(3_089), 1), Known::Answered { .. }), "the newest");
+    assert!(!sessions.contains(session(3_000)), "of its own the oldest goes");
+    assert_eq!(Sessions::import(sessions.export()), sessions, "a snapshot counts alike");
+    for record in records.iter().rev() {
+        sessions.undo(record);
+    }
+    assert_eq!(sessions, before);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn answers_that_go_by_session_are_caught() {
+    let test = "sessions::tests::a_client_of_many_small_sessions_loses_its_own_answers";
+    crate::mutants::assert_caught("answers_go_by_session", test);
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn a_table_that_keeps_all_answers_is_caught() {
