@@ -14,21 +14,27 @@ use coppice_client::{Answer, Error, Operation, Output};
 /// A sure error ([`Error::is_sure`]): it was not executed. An unknown one: it may have been.
 pub fn exactly_once(client: &Client, operation: &Operation, limit: Duration) -> Result<Answer<Output>, Error> {
     let until = Instant::now() + limit;
+    let mut wait = Duration::from_millis(1);
     let mut error = match client.command(operation.clone()) {
         Ok(answer) => return Ok(answer),
         Err(error) => error,
     };
-    while Instant::now() < until {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(error);
+        }
         // No token: the outcome cannot be learned any more. A sure error: nothing was executed.
         let Some(token) = error.resume_token().copied() else { return Err(error) };
-        match client.resume(token, operation.clone()) {
+        // What was too slow once gets twice the time.
+        wait *= 2;
+        match client.with_timeout(wait.min(left)).resume(token, operation.clone()) {
             Ok(answer) => return Ok(answer),
             // That says only that the repetition had no effect: the first sending is as unknown as before.
             Err(again) if again.is_sure() => std::thread::sleep(Duration::from_millis(100)),
             Err(again) => error = again,
         }
     }
-    Err(error)
 }
 
 /// What the example does, with a cluster behind `endpoints`; returns how many of its writes are there.

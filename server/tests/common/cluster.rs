@@ -78,12 +78,16 @@ pub fn reshape(cluster: &Cluster, change: u64, shape: Shape) -> Reshaped {
     let request = ReshapeRequest { change: ChangeId(change), shape, dry_run: false, force: false, within: None };
     wait_for(&format!("this is done: {request:?}"), patience(), || match ask_round(cluster, &request)? {
         Ok(reshaped) => Some(reshaped),
-        Err(error @ AdminError::Unavailable(_)) => {
-            println!("not yet: {error}");
-            None
-        }
+        // A busy machine: a node that was just added, or is needed, has not answered in time.
+        Err(error @ AdminError::Unavailable(_)) => not_yet(&error),
+        Err(error) if error.to_string().contains("does not answer") => not_yet(&error),
         Err(error) => panic!("{request:?}: {error}"),
     })
+}
+
+fn not_yet(error: &AdminError) -> Option<Reshaped> {
+    println!("not yet: {error}");
+    None
 }
 
 /// Asks for what must not be done, until it is refused in these words; that it is done fails at once.
