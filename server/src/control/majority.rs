@@ -70,15 +70,15 @@ impl Control {
         });
     }
 
-    /// Judges a verb again, by the users of this moment: the node may have joined a cluster that has some since the
-    /// verb was let in, or may have heard that there is another one for `by`.
+    /// Judges a verb again, by the users of this moment. While it waited, the node may have joined a cluster that has
+    /// users, and `by` may have lost a role.
     fn answer_if_allowed(&mut self, by: Option<String>, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
         if self.shared.access().still_allows(by.as_deref(), &request) {
             return self.answer_admin(by, request, reply);
         }
         let by = by.as_deref().unwrap_or("whoever connects without credentials");
         tracing::warn!(by, "an operator's verb is denied: the users were changed while it waited");
-        let text = format!("{by} may not do that any more: the users were changed while the verb waited");
+        let text = format!("{by} may not do that: the users were changed while the verb waited");
         _ = reply.send(AdminReply::Failed(AdminError::Refused(text)));
     }
 

@@ -160,3 +160,19 @@ impl Visit for Line {
         self.push(field, format!("{value:?}").into());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of users come from the network. One that held a quote looked like fields of the node's own.
+    #[test]
+    fn what_comes_from_the_network_forges_no_field() {
+        let text = |node: &str| Line::example("a verb", node, 1).text(0, false);
+        assert!(text("n2").ends_with("a verb node=n2 attempt=1\n"));
+        assert!(text(r#"x" user="root"#).contains(r#" node="x\" user=\"root" attempt=1"#));
+        assert!(text("x=1").contains(r#" node="x=1" attempt=1"#));
+        assert!(text(r"a\b").contains(r#" node="a\\b" attempt=1"#));
+        assert!(text("a\nb").contains(r" node=a\nb attempt=1"));
+    }
+}
