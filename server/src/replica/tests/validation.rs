@@ -8,9 +8,12 @@ use coppice_client::wire::{FrameDecoder, Request as Asked, ValidateRequest, Vers
 use coppice_ordering::message::{Heartbeat, Phase2b};
 use coppice_ordering::{Beat, Lsn};
 
+use std::sync::Arc;
+
 use super::super::patience::PATIENCE;
 use super::patience::leader;
 use super::*;
+use crate::cost::Account;
 use crate::request::Refusal;
 
 fn validate(version: Version, low: &[u8], high: Option<&[u8]>) -> Request {
@@ -196,4 +199,21 @@ fn a_follower_that_is_asked_like_any_replica_validates_what_it_was_read() {
         |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(Refusal::NotLeader { .. }), .. });
     let effects = follower.step(Input::Request { origin, request: validate(seen, b"", None) });
     assert!(effects.iter().any(refused), "asked as the leader, which it is not");
+}
+
+/// A client that asked and left took memory which nobody counted.
+#[test]
+fn a_read_is_charged_as_long_as_the_replica_holds_it() {
+    let mut follower = Follower::new();
+    decides(&mut follower, 1, 2);
+    let seen = reads(&mut follower, 2);
+    let Request::Validate(mut asked, _) = validate(seen, b"", None) else { panic!("another request") };
+    asked.anywhere = true;
+    let account = Account::unbounded();
+    let held = Some(Arc::new(account.charge(1_000)));
+    follower.now = follower.now + Duration::from_millis(1);
+    follower.asks_its_leader(Origin { connection: 1, stream: 1 }, Request::Validate(asked, held));
+    assert_eq!(account.bytes(), 1_000, "it waits for the leader's answer");
+    follower.replica.retire(&mut Vec::new());
+    assert_eq!(account.bytes(), 0);
 }
