@@ -17,8 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 // The crate's files, as `lib.rs` lists them.
 #[macro_use]
-#[path = "../src/mutants.rs"]
-mod mutants;
+extern crate planted;
 #[path = "../src/batch.rs"]
 mod batch;
 #[path = "../src/bulk.rs"]
@@ -43,6 +42,8 @@ mod iter;
 mod join;
 #[path = "../src/key.rs"]
 mod key;
+#[path = "../src/mutants.rs"]
+mod mutants;
 #[path = "../src/node.rs"]
 mod node;
 #[path = "../src/op.rs"]

@@ -35,6 +35,8 @@
 #![deny(unsafe_code)]
 
 #[macro_use]
+extern crate planted;
+
 pub mod mutants;
 
 mod batch;

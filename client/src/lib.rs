@@ -18,12 +18,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
-/// Whether the named bug is planted; always `false` without the feature `mutants`.
-macro_rules! mutant {
-    ($name:ident) => {
-        cfg!(feature = "mutants") && crate::mutants::active(stringify!($name))
-    };
-}
+#[macro_use]
+extern crate planted;
 
 pub mod admin;
 pub mod blocking;
@@ -36,7 +32,6 @@ pub mod dial;
 mod driver;
 pub mod error;
 pub mod map;
-pub mod mutants;
 mod range;
 pub mod resume;
 pub mod session;

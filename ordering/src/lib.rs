@@ -39,11 +39,8 @@
 
 #![forbid(unsafe_code)]
 
-macro_rules! mutant {
-    ($name:ident) => {
-        cfg!(feature = "mutants") && crate::mutants::active(stringify!($name))
-    };
-}
+#[macro_use]
+extern crate planted;
 
 mod acceptor;
 pub mod autopilot;

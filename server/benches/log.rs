@@ -14,10 +14,10 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
-use coppice_server::log::{
-    Append, Ballot, Batch, Commands, Entry, GroupId, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record,
-};
+use coppice_server::log::{Append, Ballot, Batch, Commands, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
 const BATCHES: [usize; 3] = [1, 8, 64];
@@ -81,7 +81,7 @@ fn coppice(dir: &Path) -> Engine {
             let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![7; RECORD_BYTES])));
             let (decided_upto, at) = (Instance(instance - 1), Instance(instance));
             let record = Record::Accept { instance: at, ballot: Ballot::new(1, 1), decided_upto, batch };
-            let entry = Entry::Group { group: GroupId(1), record };
+            let entry = Entry::Group { group: PartitionId(1), record };
             Append { entry, lsn: Some(Lsn(instance)), lazy: false }
         };
         log.append((0..count).map(record).collect()).expect("running");

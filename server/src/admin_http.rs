@@ -21,14 +21,6 @@ mod hosts;
 #[cfg(test)]
 mod tests;
 
-use crate::access::Access;
-use crate::metrics;
-use axum::extract::{RawQuery, State};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
-use serde_json::{Value, json};
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -36,7 +28,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use coppice_core::access::Access;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
+
+use crate::metrics;
 
 /// How long a shard thread may stand still. A thread turns at least once a second, also when idle; five seconds are far
 /// beyond any step, checkpoint or election.

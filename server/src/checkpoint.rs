@@ -28,17 +28,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coppice_client::wire::PartitionId;
+pub use coppice_core::snapshot::{Blobs, Head};
 use coppice_ordering::Instance;
 
 pub use self::kinds::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
 use self::life::{Act, Busy, GENERATIONS, Opening};
-pub use self::manifest::{Head, Manifest};
+pub use self::manifest::Manifest;
 use self::pace::Pace;
 pub use self::pairs::Pairs;
 use self::stream::Encoder;
-pub use self::stream::{Blobs, CHUNK_BYTES, Chunk, StreamError};
+pub use self::stream::{CHUNK_BYTES, Chunk, StreamError};
 use crate::datadir::flush_dir;
-use crate::failpoints::failpoint;
 
 /// The manifest's key: after every chunk's, which are eight bytes.
 const MANIFEST_KEY: [u8; 9] = [0xff; 9];
@@ -523,7 +523,7 @@ impl Checkpoint {
         check_files(path)?;
         let mut checkpoint = Checkpoint::read_store(path, options)?;
         // The position is part of the checksummed content, never only a name (hazards.md ST4).
-        if crate::mutant!(position_apart) {
+        if mutant!(position_apart) {
             checkpoint.manifest.head.instance = instance;
         }
         if (checkpoint.manifest.head.partition, checkpoint.manifest.head.instance) != (partition, instance) {

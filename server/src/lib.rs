@@ -1,40 +1,27 @@
 //! The Coppice server, its operator tool and the demo.
 
-pub mod access;
+#[macro_use]
+extern crate planted;
+
 pub mod admin_http;
-pub mod autopilot;
 pub mod certs;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod control;
-pub mod cost;
+pub mod cores;
 pub mod datadir;
 pub mod demo;
 pub mod durable;
-pub mod entry;
-pub mod executor;
-pub mod failpoints;
-pub mod failure_detector;
-pub mod gather;
 pub mod local;
 pub mod log;
 pub mod logging;
-pub mod machine;
 pub mod mailbox;
 pub mod metrics;
-pub mod multicast;
-pub mod mutants;
 pub mod net;
 pub mod node;
 pub mod random;
-pub mod replica;
-pub mod replica_manager;
-pub mod request;
-pub mod reshape;
-pub mod sessions;
 pub mod shard;
 pub mod shared;
-pub mod snapshot;
 pub mod spin;
 pub mod vetting;

@@ -98,7 +98,7 @@ impl Vetting {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
-        let waits = (state.begins || !state.awaited.is_empty()) && !crate::mutant!(speaks_unvetted);
+        let waits = (state.begins || !state.awaited.is_empty()) && !mutant!(speaks_unvetted);
         self.may_speak.store(!waits && state.copy.is_none(), Ordering::Release);
     }
 
@@ -151,6 +151,6 @@ mod tests {
     #[test]
     fn a_process_that_speaks_before_it_is_let_in_is_caught() {
         let test = "vetting::tests::px12_nothing_is_said_before_every_other_node_has_let_the_process_in";
-        crate::mutants::assert_caught("speaks_unvetted", test);
+        planted::assert_caught("speaks_unvetted", test);
     }
 }

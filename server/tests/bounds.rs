@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use common::Scratch;
+use common::cluster::{connect, formed};
+use common::raw::Raw;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::Config;
 use coppice_client::blocking::Client;
@@ -16,21 +19,19 @@ use coppice_client::wire::{
     ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, ReadRequest, Refusal, SessionId,
     VALUE_BYTES_MAX, encode_frame, frame,
 };
+use coppice_core::entry;
+use coppice_core::machine::Outcome;
+use coppice_core::machine::shard::{BATCH_ANSWER_BYTES_MAX, Shard};
+use coppice_core::multicast::{Letter, Word, letter};
+use coppice_core::wire::codec::Body;
+use coppice_core::wire::peer::{self, BATCH_BYTES_MAX, Envelope};
 use coppice_ordering::message::{AcceptedBatch, Message, Phase1b, Phase2a, Preempted};
 use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, ReplicaId, Ticket, WINDOW_BYTES_MAX};
-use coppice_server::entry;
 use coppice_server::local::LocalOptions;
 use coppice_server::log::record::RECORD_BYTES_MAX;
-use coppice_server::machine::Outcome;
-use coppice_server::machine::shard::{BATCH_ANSWER_BYTES_MAX, Shard};
-use coppice_server::multicast::{Letter, Word, letter};
-use coppice_server::net::peer::{self, BATCH_BYTES_MAX, Envelope};
-use coppice_server::net::{codec::Body, outbox::Outbox, peer_frame};
+use coppice_server::net::outbox::Outbox;
+use coppice_server::net::peer_frame;
 use tokio::task::JoinSet;
-
-use common::Scratch;
-use common::cluster::{connect, formed};
-use common::raw::Raw;
 
 /// An answer is full when it has [`REPLY_BYTES_MAX`], and then may have got one value more.
 const ANSWER_BYTES_MAX: usize = REPLY_BYTES_MAX + VALUE_BYTES_MAX + 1024;

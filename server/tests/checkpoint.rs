@@ -3,24 +3,22 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use bytes::Bytes;
+use common::{Scratch, patience};
 use coppice_btree::{Tree, Value};
 use coppice_client::wire::{ClusterId, MapVersion, PartitionId};
+use coppice_core::snapshot::{Blobs, Head};
 use coppice_ordering::{Ballot, Ticket};
 use coppice_server::checkpoint::background::{Checkpointer, Job};
 use coppice_server::checkpoint::{
-    Blobs, CHUNK_BYTES, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Draft, Head, Manifest, Observer, Step,
-    StreamError,
+    CHUNK_BYTES, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Draft, Manifest, Observer, Step, StreamError,
 };
 use coppice_server::log::Instance;
-
-use common::{Scratch, patience};
 
 const P: PartitionId = PartitionId(4);
 

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::Command;
 
 use bytes::Bytes;
-use coppice_client::wire::PartitionId;
-use coppice_server::checkpoint::{Blobs, CheckpointError, CheckpointOptions, Checkpoints, Draft, Head};
-use coppice_server::log::Instance;
-
 use common::Scratch;
+use coppice_client::wire::PartitionId;
+use coppice_core::snapshot::{Blobs, Head};
+use coppice_server::checkpoint::{CheckpointError, CheckpointOptions, Checkpoints, Draft};
+use coppice_server::log::Instance;
 
 const P: PartitionId = PartitionId(4);
 

@@ -10,12 +10,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use common::Scratch;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_server::datadir::claim::ClaimError;
 use coppice_server::datadir::witnesses::{MeetError, Witnesses};
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
-use coppice_server::log::{Append, Entry, GroupId, Hooks, LogError, LogOptions, Opened, ReplicaId};
-
-use common::Scratch;
+use coppice_server::log::{Append, Hooks, LogError, LogOptions, Opened, ReplicaId};
 
 const CLUSTER: ClusterId = ClusterId(0xc0ffee);
 
@@ -109,7 +110,7 @@ fn a_directory_whose_node_toml_is_gone_is_not_taken_for_new() {
     let mut dir = DataDir::open(&temp.0).expect("made");
     dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
     let opened = open_log(&mut dir).expect("opens");
-    let birth = Entry::Created { group: GroupId(1), replica: ReplicaId(1), birth: Bytes::from_static(b"birth") };
+    let birth = Entry::Created { group: PartitionId(1), replica: ReplicaId(1), birth: Bytes::from_static(b"birth") };
     let logged = opened.writer.log().append_awaited(vec![Append { entry: birth, lsn: None, lazy: false }]);
     logged.expect("it runs").wait().expect("durable");
     drop((opened, dir));

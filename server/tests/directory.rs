@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use coppice_client::map::{Addresses, NodeInfo, NodeState, PartitionMap};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
+use coppice_core::executor::Executing;
+use coppice_core::machine::Machine;
+use coppice_core::machine::directory::{Directory, DirectoryCommand};
+use coppice_core::replica::{Effect, Input, Replica};
+use coppice_core::request::{Origin, Request};
 use coppice_ordering::{Config, Configuration, Instance, Lsn, RecoveredGroup, ReplicaId, Settings, Time};
-use coppice_server::executor::Executing;
-use coppice_server::machine::Machine;
-use coppice_server::machine::directory::{Directory, DirectoryCommand};
-use coppice_server::replica::{Effect, Input, Replica};
-use coppice_server::request::{Origin, Request};
 
 /// The only voter: it decides when its own log is flushed.
 fn alone(effects: &mut Vec<Effect>) -> Replica {

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Scratch, patience, wait_until};
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::{
-    Append, Ballot, Batch, Commands, Entry, Geometry, GroupId, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record,
+    Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record,
 };
 
 const NODE: Identity = Identity { cluster: ClusterId(79), node: NodeId(2), incarnation: 1 };
@@ -22,7 +24,7 @@ fn vote(instance: u64) -> Append {
     let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![instance as u8; 3_000])));
     let (instance, decided_upto) = (Instance(instance), Instance(0));
     let record = Record::Accept { instance, ballot: Ballot::new(3, 1), decided_upto, batch };
-    Append { entry: Entry::Group { group: GroupId(1), record }, lsn: Some(Lsn(instance.0)), lazy: false }
+    Append { entry: Entry::Group { group: PartitionId(1), record }, lsn: Some(Lsn(instance.0)), lazy: false }
 }
 
 /// Opens files until no more can be.
@@ -69,7 +71,7 @@ fn a_log_without_descriptors_waits_for_one_and_loses_nothing() {
     let after = votes(&log, &completions, before + 1, 100);
     for upto in (after.saturating_sub(60)..after).step_by(20) {
         let trimmed =
-            Append { entry: Entry::Trimmed { group: GroupId(1), upto: Instance(upto) }, lsn: None, lazy: false };
+            Append { entry: Entry::Trimmed { group: PartitionId(1), upto: Instance(upto) }, lsn: None, lazy: false };
         log.append(vec![trimmed]).expect("it runs");
     }
     assert!(!failed.load(Ordering::Relaxed), "the log took a lack of descriptors for a broken disk");
@@ -84,7 +86,7 @@ fn a_log_without_descriptors_waits_for_one_and_loses_nothing() {
     opened.writer.close();
     let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) };
     let mut replay = LogWriter::open(&dir.0, NODE, options, hooks).expect("the log opens").replay;
-    let group = replay.groups.get_mut(&GroupId(1)).expect("known");
+    let group = replay.groups.get_mut(&PartitionId(1)).expect("known");
     let newest = group.take_records().filter_map(|(_, record)| match record {
         Record::Accept { instance, .. } => Some(instance.0),
         _ => None,

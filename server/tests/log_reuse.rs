@@ -9,13 +9,13 @@ use std::process::Command;
 use std::sync::mpsc;
 
 use bytes::Bytes;
+use common::Scratch;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::{
-    Append, Ballot, Batch, Commands, Entry, Geometry, GroupId, Hooks, Instance, LogOptions, LogWriter, Lsn, Opened,
-    Record,
+    Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, LogOptions, LogWriter, Lsn, Opened, Record,
 };
-
-use common::Scratch;
 
 const NODE: Identity = Identity { cluster: ClusterId(78), node: NodeId(2), incarnation: 1 };
 
@@ -29,7 +29,7 @@ fn vote(instance: u64) -> Append {
     let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![instance as u8; 3_000])));
     let (instance, decided_upto) = (Instance(instance), Instance(0));
     let record = Record::Accept { instance, ballot: Ballot::new(3, 1), decided_upto, batch };
-    Append { entry: Entry::Group { group: GroupId(1), record }, lsn: Some(Lsn(instance.0)), lazy: false }
+    Append { entry: Entry::Group { group: PartitionId(1), record }, lsn: Some(Lsn(instance.0)), lazy: false }
 }
 
 fn open(dir: &Path, known: Identity, hooks: Hooks) -> Opened {
@@ -59,7 +59,7 @@ fn votes_and_trimming() {
         let Ok(lsn) = completions.recv() else { break };
         println!("done {}", lsn.0);
         if instance > KEPT && instance.is_multiple_of(50) {
-            let entry = Entry::Trimmed { group: GroupId(1), upto: Instance(instance - KEPT) };
+            let entry = Entry::Trimmed { group: PartitionId(1), upto: Instance(instance - KEPT) };
             log.append(vec![Append { entry, lsn: None, lazy: true }]).expect("it runs, or the process ends");
         }
     }
@@ -101,7 +101,7 @@ fn a_log_that_ends_at_any_step_of_its_keeper_holds_what_was_completed() {
             assert_eq!(code, (action == "error").then_some(1), "{point}={action}: {done} votes");
             let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) };
             let mut opened = open(&dir.0, NODE, hooks);
-            let group = opened.replay.groups.get_mut(&GroupId(1)).expect("known");
+            let group = opened.replay.groups.get_mut(&PartitionId(1)).expect("known");
             let trimmed = group.trimmed.map_or(0, |upto| upto.0);
             let votes: Vec<u64> = group
                 .take_records()

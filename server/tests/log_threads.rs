@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::mpsc;
 
 use bytes::Bytes;
+use common::{Scratch, patience, wait_until};
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::{
-    Append, Ballot, Batch, Commands, Entry, Geometry, GroupId, Hooks, Instance, Log, LogError, LogOptions, LogWriter,
-    Lsn, Opened, Record, reader,
+    Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogError, LogOptions, LogWriter, Lsn, Opened,
+    Record, reader,
 };
-
-use common::{Scratch, patience, wait_until};
 
 const NODE: Identity = Identity { cluster: ClusterId(77), node: NodeId(2), incarnation: 1 };
 
@@ -20,7 +21,7 @@ fn accept(group: u32, instance: u64, size: usize) -> Entry {
     let batch = Batch::Commands(Commands::new(1, Bytes::from(vec![instance as u8; size])));
     let (instance, decided_upto) = (Instance(instance), Instance(0));
     let record = Record::Accept { instance, ballot: Ballot::new(3, 1), decided_upto, batch };
-    Entry::Group { group: GroupId(group), record }
+    Entry::Group { group: PartitionId(group), record }
 }
 
 fn options() -> LogOptions {
@@ -28,7 +29,7 @@ fn options() -> LogOptions {
     LogOptions { geometry, disk_reserve_bytes: 0, ..LogOptions::default() }
 }
 
-fn open(dir: &Path, known: Identity, options: LogOptions) -> (Opened, mpsc::Receiver<(GroupId, Lsn)>) {
+fn open(dir: &Path, known: Identity, options: LogOptions) -> (Opened, mpsc::Receiver<(PartitionId, Lsn)>) {
     let (done, completions) = mpsc::channel();
     let hooks = Hooks {
         flushed: Box::new(move |flushed| flushed.completions.iter().for_each(|&one| done.send(one).unwrap_or(()))),
@@ -48,7 +49,8 @@ fn what_was_completed_is_there_after_every_start() {
         assert_eq!(identity.incarnation, start + 2);
         let log = opened.writer.log();
         for group in [1, 2] {
-            let records = opened.replay.groups.get_mut(&GroupId(group)).map_or(0, |group| group.take_records().count());
+            let records =
+                opened.replay.groups.get_mut(&PartitionId(group)).map_or(0, |group| group.take_records().count());
             // The promise that the votes imply comes first.
             assert_eq!(records as u64, start * 100 + start.min(1), "start {start}");
         }
@@ -68,11 +70,11 @@ fn what_was_completed_is_there_after_every_start() {
     assert!(dir.0.join("00000006.seg").exists());
 }
 
-fn write_one(log: &Log, completions: &mpsc::Receiver<(GroupId, Lsn)>, instance: u64, size: usize) {
+fn write_one(log: &Log, completions: &mpsc::Receiver<(PartitionId, Lsn)>, instance: u64, size: usize) {
     let lsn = Some(Lsn(instance));
     log.append(vec![Append { entry: accept(1, instance, size), lsn, lazy: false }]).expect("running");
     let completed = completions.recv_timeout(patience()).expect("completed");
-    assert_eq!(completed, (GroupId(1), Lsn(instance)));
+    assert_eq!(completed, (PartitionId(1), Lsn(instance)));
 }
 
 #[test]
@@ -85,7 +87,7 @@ fn what_is_awaited_is_on_the_disk_when_the_wait_ends() {
         opened.writer.log().append_awaited(vec![append]).expect("running").wait().expect("running");
         let found = loop {
             let mut found = 0;
-            match reader::read(&dir.0, |line| found += u64::from(line.entry.group() == Some(GroupId(1)))) {
+            match reader::read(&dir.0, |line| found += u64::from(line.entry.group() == Some(PartitionId(1)))) {
                 // A segment that is being made ready got its own name between the listing and the reading.
                 Err(LogError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {}
                 read => break read.map(|_| found).expect("a sound log"),
@@ -109,13 +111,13 @@ fn trimmed_segments_go_or_are_kept_aside() {
             write_one(&log, &completions, instance, 5_000);
         }
         assert!(dir.0.join("00000004.seg").exists(), "several segments");
-        let trim = Entry::Trimmed { group: GroupId(1), upto: Instance(200) };
+        let trim = Entry::Trimmed { group: PartitionId(1), upto: Instance(200) };
         log.append(vec![Append { entry: trim, lsn: Some(Lsn(201)), lazy: false }]).expect("running");
         wait_until("the oldest segments go", patience(), || !dir.0.join("00000003.seg").exists());
         assert_eq!(dir.0.join("old/00000003.seg").exists(), keep_all);
         opened.writer.close();
         let (mut opened, _) = open(&dir.0, opened.identity, options());
-        let group = opened.replay.groups.get_mut(&GroupId(1)).expect("known");
+        let group = opened.replay.groups.get_mut(&PartitionId(1)).expect("known");
         assert_eq!(group.trimmed, Some(Instance(200)));
         let promise = Record::Promise { ballot: Ballot::new(3, 1) };
         assert!(group.take_records().eq([(Lsn(1), promise)]), "the promise outlives its votes");
@@ -160,7 +162,7 @@ fn lazy_records_ride_along_in_order_and_are_written_when_the_log_rests() {
     let (opened, completions) = open(&dir.0, NODE, options());
     let log = opened.writer.log();
     let lazy = |lsn| {
-        let entry = Entry::Group { group: GroupId(1), record: Record::Decided { upto: Instance(lsn) } };
+        let entry = Entry::Group { group: PartitionId(1), record: Record::Decided { upto: Instance(lsn) } };
         Append { entry, lsn: Some(Lsn(lsn)), lazy: true }
     };
     log.append(vec![lazy(1), lazy(2)]).expect("running");

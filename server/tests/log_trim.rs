@@ -5,13 +5,13 @@ mod common;
 
 use std::path::Path;
 
+use common::cluster::{connect, formed};
+use common::{Scratch, patience, wait_until};
+use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 use coppice_server::datadir::DataDir;
 use coppice_server::local::LocalOptions;
-use coppice_server::log::{GroupId, Hooks, LogOptions};
-
-use common::cluster::{connect, formed};
-use common::{Scratch, patience, wait_until};
+use coppice_server::log::{Hooks, LogOptions};
 
 fn log_bytes(node: &Path) -> u64 {
     let files = std::fs::read_dir(node.join("log")).unwrap().flatten();
@@ -87,7 +87,7 @@ fn behind_an_installed_snapshot_the_log_says_that_nothing_below_it_counts() {
     let mut home = DataDir::open(&directory.0.join("n3")).unwrap();
     let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) };
     let opened = home.open_log(LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() }, hooks).unwrap();
-    assert!(opened.replay.groups[&GroupId(1)].trimmed >= installed, "not trimmed up to {installed:?}");
+    assert!(opened.replay.groups[&PartitionId(1)].trimmed >= installed, "not trimmed up to {installed:?}");
 }
 
 #[cfg(feature = "mutants")]

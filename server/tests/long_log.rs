@@ -7,14 +7,14 @@ mod common;
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_core::executor::{Executing, SPECULATIVE_INSTANCES_MAX};
+use coppice_core::machine::Machine;
+use coppice_core::machine::shard::Shard;
+use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings,
     Time,
 };
-use coppice_server::executor::{Executing, SPECULATIVE_INSTANCES_MAX};
-use coppice_server::machine::Machine;
-use coppice_server::machine::shard::Shard;
-use coppice_server::replica::{Effect, Input, Replica};
 
 const ME: ReplicaId = ReplicaId(1);
 

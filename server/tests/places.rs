@@ -4,15 +4,15 @@
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{ClientId, MapVersion, PartitionId};
+use coppice_core::executor::Executing;
+use coppice_core::machine::Machine;
+use coppice_core::machine::shard::Shard;
+use coppice_core::multicast::Share;
+use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
     Ballot, Config, Configuration, Instance, Lsn, Message, QueryId, RecoveredGroup, ReplicaId, Settings, Ticket, Time,
 };
-use coppice_server::executor::Executing;
-use coppice_server::machine::Machine;
-use coppice_server::machine::shard::Shard;
-use coppice_server::multicast::Share;
-use coppice_server::replica::{Effect, Input, Replica};
 
 const GROUP: PartitionId = PartitionId(1);
 

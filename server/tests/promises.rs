@@ -8,19 +8,21 @@ mod log_common;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_ordering::message::{HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b, PreVoteReply};
 use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Effect, Input, Instance, Lsn, Paxos, Record, RecoveredGroup,
     ReplicaId, Settings, Time,
 };
 use coppice_server::datadir::Identity;
-use coppice_server::log::{Engine, Entry, GroupId};
+use coppice_server::log::Engine;
 use log_common::sim_disk::{Crash, SimDisk};
 use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open};
 
-const GROUP: GroupId = GroupId(1);
+const GROUP: PartitionId = PartitionId(1);
 /// Another group of the node: its records share the segments, so that segments go while this group's promise stays.
-const OTHER: GroupId = GroupId(2);
+const OTHER: PartitionId = PartitionId(2);
 const ME: ReplicaId = ReplicaId(1);
 
 /// What left the node: nothing of it may ever be forgotten.

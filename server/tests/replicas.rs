@@ -14,14 +14,14 @@ use coppice_btree::{Cursor, KeyRange, Op};
 use coppice_client::wire::{
     MapVersion, PackWriter, PartitionId, RangeRequest, Replies, RepliesWriter, SessionId, frame,
 };
+use coppice_core::executor::Executing;
+use coppice_core::machine::Machine;
+use coppice_core::machine::shard::Shard;
+use coppice_core::replica::{Effect, Input, Replica};
+use coppice_core::request::{Origin, Reply, Request};
 use coppice_ordering::{
     Config, Configuration, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId, Settings, Time,
 };
-use coppice_server::executor::Executing;
-use coppice_server::machine::Machine;
-use coppice_server::machine::shard::Shard;
-use coppice_server::replica::{Effect, Input, Replica};
-use coppice_server::request::{Origin, Reply, Request};
 
 const GROUP: PartitionId = PartitionId(1);
 
@@ -246,7 +246,7 @@ impl World {
         let stream = self.random.next() as u32;
         let origin = Origin { connection: 1, stream };
         let Some(session) = self.session else {
-            let entry = coppice_server::entry::open(coppice_client::wire::ClientId(9), 1);
+            let entry = coppice_core::entry::open(coppice_client::wire::ClientId(9), 1);
             return self.step(at, Input::Request { origin, request: Request::Open { entry } });
         };
         // One in three is sent again under its old number, perhaps to another replica.

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 use coppice_btree::{KeyRange, Op};
 use coppice_client::wire::{ClientId, MapVersion, PackWriter, PartitionId, Replies, RepliesWriter, SessionId, frame};
+use coppice_core::machine::shard::Shard;
+use coppice_core::machine::{Answer, Outcome};
 use coppice_ordering::{Batch, Commands, Instance};
-use coppice_server::machine::shard::Shard;
-use coppice_server::machine::{Answer, Outcome};
 
 const PARTITION: PartitionId = PartitionId(3);
 const SESSIONS: usize = 3;
@@ -210,7 +210,7 @@ fn a_batch_answers_as_if_its_commands_ran_one_by_one() {
         let mut pairs = Pairs::new();
         let mut answers = Vec::new();
         for (at, client) in clients.iter_mut().enumerate() {
-            let open = coppice_server::entry::open(ClientId(at as u64), 1);
+            let open = coppice_core::entry::open(ClientId(at as u64), 1);
             let instance = Instance(at as u64 + 1);
             shard.execute(instance, &Batch::Commands(Commands::new(1, open)), &mut answers);
             client.id = Some(SessionId { partition: PARTITION, instance: instance.0, index: 0 });

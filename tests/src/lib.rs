@@ -1,13 +1,8 @@
 //! What proves Coppice right: checkers of histories, what makes histories worth checking, and the house's own rules.
 #![forbid(unsafe_code)]
 
-/// Planted bugs (hazards.md 6): `mutant!(name)` is true only in a build with the feature `mutants` in which
-/// that name is the active one.
-macro_rules! mutant {
-    ($name:ident) => {
-        cfg!(feature = "mutants") && crate::mutants::active(stringify!($name))
-    };
-}
+#[macro_use]
+extern crate planted;
 
 /// The last commit of the sources that these programs were built from; empty: they were built outside of git.
 pub const COMMIT: &str = env!("COPPICE_COMMIT");
@@ -24,7 +19,6 @@ pub mod cluster;
 pub mod fairness;
 pub mod hazards;
 pub mod lab;
-pub mod mutants;
 pub mod say;
 pub mod sim;
 pub mod tidy;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use coppice_server::failpoints::ALL;
+use planted::failpoints::ALL;
 use serde_json::Value;
 
 /// Runs `coppice-check cluster --nemesis fail` with its own server as the nodes: exit status, report, and all it said.

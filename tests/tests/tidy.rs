@@ -1,8 +1,9 @@
 //! The house is in order, and each rule is seen to complain about a house that is not.
 
+use std::collections::BTreeSet;
+
 use coppice_tests::hazards::{HAZARDS, NOT_APPLICABLE};
 use coppice_tests::tidy::{self, Complaints, Metadata, Source};
-use std::collections::BTreeSet;
 
 /// Crates that a build of all programs may compile.
 const CRATES_MAX: usize = 185;
@@ -180,7 +181,7 @@ fn tests_that_plant_bugs_are_told_by_their_names() {
 
 #[test]
 fn every_failpoint_stands_in_one_place_and_in_the_list() {
-    let names: Vec<&str> = coppice_server::failpoints::ALL.iter().map(|point| point.name).collect();
+    let names: Vec<&str> = planted::failpoints::ALL.iter().map(|point| point.name).collect();
     println!("{} failpoints", names.len());
     none(tidy::failpoint_names(&sources(), &names));
     let place = |text: &str| file("server/src/log/a.rs", text);

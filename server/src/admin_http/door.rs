@@ -12,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use coppice_client::Token;
 use coppice_client::wire::Role;
+use coppice_core::access::{Access, Credentials};
 
 use super::connections::Bounded;
-use crate::access::{Access, Credentials};
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn beyond_this_machine_users_see_what_their_role_allows() {
-        let mut users = crate::access::Users::default();
+        let mut users = coppice_core::access::Users::default();
         let [root, guest] = [(); 2].map(|()| Token::generate().expect("random bits"));
         for (name, role, token) in [("root", Role::Admin, &root), ("guest", Role::Read, &guest)] {
             let grant = Grant { role, prefix: Default::default() };

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use coppice_btree::Snapshot;
+use coppice_core::snapshot::{Blobs, Head};
 use crossbeam::channel::{self, Receiver, Sender};
 
-use super::{Blobs, CheckpointError, Checkpoints, Draft, Head, Written};
+use super::{CheckpointError, Checkpoints, Draft, Written};
 
 /// The niceness of the thread and of those of sled's that it starts: on a full machine it gets a quarter of what a
 /// thread gets that clients wait for. Less, and the log would grow for longer.

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use coppice_client::wire::{ClusterId, PartitionId};
+use coppice_core::snapshot::Head;
 use coppice_ordering::Instance;
 
 use super::life::Act;
-use super::manifest::Head;
 use super::stream::StreamError;
 
 /// How checkpoints are written. Defaults are those of operations.md 3.
@@ -30,7 +30,7 @@ impl CheckpointOptions {
     /// [`CheckpointError::Foreign`].
     pub(super) fn belongs(&self, head: &Head) -> Result<(), CheckpointError> {
         match self.cluster {
-            Some(own) if head.cluster != own && !crate::mutant!(foreign_snapshot_believed) => {
+            Some(own) if head.cluster != own && !mutant!(foreign_snapshot_believed) => {
                 Err(CheckpointError::Foreign { found: head.cluster, own })
             }
             _ => Ok(()),

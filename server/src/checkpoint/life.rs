@@ -27,8 +27,8 @@ pub enum Act {
 /// The acts, in their order. Only when all are done may the log be trimmed.
 pub fn acts() -> Vec<Act> {
     let skipped = |act: &Act| match act {
-        Act::Flush => crate::mutant!(checkpoint_unflushed),
-        Act::FlushDir => crate::mutant!(checkpoint_name_unflushed),
+        Act::Flush => mutant!(checkpoint_unflushed),
+        Act::FlushDir => mutant!(checkpoint_name_unflushed),
         Act::Rename | Act::Prune => false,
     };
     let mut acts = vec![Act::Flush, Act::Rename, Act::FlushDir, Act::Prune];
@@ -39,7 +39,7 @@ pub fn acts() -> Vec<Act> {
 /// Whether a partition's directory is flushed when the checkpoint that is asked for is there already. Its writer may
 /// have failed between the renaming and the flush of its name, and whoever hears that it is there takes it for durable.
 pub fn flushes_present() -> bool {
-    !crate::mutant!(present_name_unflushed)
+    !mutant!(present_name_unflushed)
 }
 
 /// What a start does to the directory of each partition before it looks for checkpoints.
@@ -55,7 +55,7 @@ pub enum Opening {
 /// The acts of a start, in their order.
 pub fn opening() -> Vec<Opening> {
     let mut acts = vec![Opening::Clear, Opening::FlushDir];
-    acts.retain(|act| *act != Opening::FlushDir || !crate::mutant!(loaded_name_unflushed));
+    acts.retain(|act| *act != Opening::FlushDir || !mutant!(loaded_name_unflushed));
     acts
 }
 
@@ -66,7 +66,7 @@ pub fn name(instance: Instance) -> String {
 
 /// The name of one that is being written.
 pub fn draft_name(instance: Instance) -> String {
-    if crate::mutant!(install_in_place) { name(instance) } else { format!("{}.tmp", instance.0) }
+    if mutant!(install_in_place) { name(instance) } else { format!("{}.tmp", instance.0) }
 }
 
 /// The name of one that is being removed: a half-removed checkpoint must not look like a damaged one.
@@ -111,7 +111,7 @@ pub struct Busy(BTreeSet<PartitionId>);
 impl Busy {
     /// A checkpoint is to be begun; false: it may not.
     pub fn begin(&mut self, partition: PartitionId) -> bool {
-        self.0.insert(partition) || crate::mutant!(two_snapshots)
+        self.0.insert(partition) || mutant!(two_snapshots)
     }
 
     /// It is there, or is given up.
@@ -160,11 +160,11 @@ mod tests {
     #[test]
     fn an_act_that_is_left_out_is_caught() {
         let test = "checkpoint::life::tests::st3_a_checkpoint_counts_when_its_files_and_its_name_are_flushed";
-        crate::mutants::assert_caught("checkpoint_unflushed", test);
-        crate::mutants::assert_caught("checkpoint_name_unflushed", test);
+        planted::assert_caught("checkpoint_unflushed", test);
+        planted::assert_caught("checkpoint_name_unflushed", test);
         let test = "checkpoint::life::tests::st3_what_a_start_loads_has_a_name_that_is_flushed";
-        crate::mutants::assert_caught("loaded_name_unflushed", test);
+        planted::assert_caught("loaded_name_unflushed", test);
         let test = "checkpoint::life::tests::st3_what_is_there_already_has_a_name_that_is_flushed";
-        crate::mutants::assert_caught("present_name_unflushed", test);
+        planted::assert_caught("present_name_unflushed", test);
     }
 }

@@ -3,6 +3,7 @@
 use bytes::{Buf, BufMut, Bytes};
 use coppice_btree::Digest;
 use coppice_client::wire::{ClusterId, MapVersion, PartitionId};
+use coppice_core::snapshot::Head;
 use coppice_ordering::{Ballot, Instance, Ticket};
 
 /// First bytes of every manifest.
@@ -11,26 +12,6 @@ const MAGIC: [u8; 8] = *b"COPPSNAP";
 /// Format of manifest and stream. From the first release on, version N reads N and N-1; formats 1 to
 /// 3 were never released.
 const FORMAT: u32 = 4;
-
-/// Where and when a snapshot was taken: everything but the pairs and the blobs. One value, at one instance
-/// (protocol.md 1.6).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
-    /// Whose state: that of another cluster is never installed.
-    pub cluster: ClusterId,
-    /// Whose state.
-    pub partition: PartitionId,
-    /// The state after this instance.
-    pub instance: Instance,
-    /// The lowest key of the range.
-    pub low: Bytes,
-    /// The first key above the range.
-    pub high: Option<Bytes>,
-    /// The version of the map that gave these bounds.
-    pub map_version: MapVersion,
-    /// The last ticket that counted.
-    pub last_ticket: Option<Ticket>,
-}
 
 /// The end of a snapshot: with it, its chunks are complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

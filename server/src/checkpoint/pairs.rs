@@ -1,9 +1,10 @@
 //! The pairs of a checkpoint, as they are read.
 
 use coppice_btree::{Key, Value};
+use coppice_core::snapshot::Blobs;
 
 use super::stream::Decoder;
-use super::{Blobs, CheckpointError, Chunk, Manifest, StreamError};
+use super::{CheckpointError, Chunk, Manifest, StreamError};
 
 /// The pairs of a checkpoint. Ends early if something is wrong; [`Pairs::finish`] says so.
 pub struct Pairs {

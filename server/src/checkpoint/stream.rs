@@ -7,8 +7,9 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use coppice_btree::{Digest, Key, Value};
+use coppice_core::snapshot::{BLOBS, Blobs, Head};
 
-use super::manifest::{Head, Manifest};
+use super::manifest::Manifest;
 
 /// Bytes of every chunk but the last: below the size from which sled would use side files, and one chunk per sled node.
 pub const CHUNK_BYTES: usize = 8 << 10;
@@ -16,27 +17,6 @@ pub const CHUNK_BYTES: usize = 8 << 10;
 /// Limits of operations.md 3.
 const KEY_BYTES_MAX: u64 = 4 << 10;
 const VALUE_BYTES_MAX: u64 = 1 << 20; // below 2^21: a length has at most three bytes
-
-/// What a snapshot holds beside the tree. Opaque here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Blobs {
-    /// The session table.
-    pub sessions: Bytes,
-    /// Ids of the map changes that were applied.
-    pub changes: Bytes,
-    /// The configuration in force and the instance that decided it.
-    pub configuration: Bytes,
-    /// The state of the directory; empty in every other partition.
-    pub directory: Bytes,
-}
-
-impl Blobs {
-    fn all(&self) -> [&Bytes; BLOBS] {
-        [&self.sessions, &self.changes, &self.configuration, &self.directory]
-    }
-}
-
-const BLOBS: usize = 4;
 
 /// A piece of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -307,12 +287,12 @@ fn get_bytes<'a>(rest: &mut &'a [u8], max: u64) -> Result<Option<&'a [u8]>, Malf
 
 #[cfg(test)]
 mod tests {
+    use coppice_client::wire::{ClusterId, PartitionId};
+    use coppice_ordering::Instance;
     use proptest::collection::{btree_map, vec};
     use proptest::prelude::*;
 
     use super::*;
-    use coppice_client::wire::{ClusterId, PartitionId};
-    use coppice_ordering::Instance;
 
     fn head(partition: u32) -> Head {
         Head { partition: PartitionId(partition), instance: Instance(77), ..Head::default() }

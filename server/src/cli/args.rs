@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use coppice_client::Token;
-
 use coppice_client::tls::{Files, Tls};
+use coppice_core::settings::units;
 
 use super::autopilot::AutopilotArgs;
 use super::cert::CertVerb;
@@ -18,7 +18,7 @@ use super::operate::LeaderVerb;
 use super::shape_args::{NodeVerb, PartitionVerb};
 use super::text::Coding;
 use super::user::UserVerb;
-use crate::config::{Address, units};
+use crate::config::Address;
 
 /// Where a client looks without `--endpoints`: the native ports of the demo's first three nodes, so that one may be
 /// dead.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_client::Admin;
 use coppice_client::wire::{AdminReply, InitRequest};
+use coppice_core::settings::{ClusterSettingError, ClusterSettings};
 use serde_json::json;
 
 use super::args::{Cli, Format, InitArgs, StatusArgs};
@@ -16,7 +17,6 @@ use super::input::Inputs;
 use super::output::Output;
 use super::status::{Health, table, to_json};
 use super::text::Coding;
-use crate::config::{ClusterSettingError, ClusterSettings};
 
 /// Between two looks of `status --watch`.
 const WATCH: Duration = Duration::from_secs(1);
@@ -156,9 +156,10 @@ fn setting_failure(error: &ClusterSettingError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::cli::args::Verb;
-    use clap::Parser;
 
     fn request(line: &str) -> Result<InitRequest, String> {
         let cli = Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use coppice_client::admin;
 use coppice_client::error::{Cause, Error, NodeTrouble, Place, Reason, Unknown};
 use coppice_client::wire::{AdminError, Refusal};
+use coppice_core::settings::units::show_time;
 
 use super::failure::{Exit, Failure};
 use super::page_token::PageToken;
 use super::text::Coding;
 use super::words;
-use crate::config::units::show_time;
 
 /// What a message needs to know of the command that failed.
 #[derive(Debug, Clone)]

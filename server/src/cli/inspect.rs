@@ -7,6 +7,11 @@ use bytes::Bytes;
 use clap::Subcommand;
 use coppice_btree::Op;
 use coppice_client::wire::{Command, Pack, PartitionId};
+use coppice_core::entry::{Entry as Part, entries};
+use coppice_core::ids;
+use coppice_core::machine::shard::BorderChange;
+use coppice_core::multicast::Share;
+use coppice_core::replay::Entry;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Record};
 use serde_json::{Map, Value, json};
@@ -17,11 +22,7 @@ use super::shape_args::partition;
 use super::text::Coding;
 use super::words::quote;
 use crate::checkpoint::{CheckpointOptions, Checkpoints};
-use crate::entry::{Entry as Part, entries};
-use crate::log::{Entry, LogError};
-use crate::machine::shard::BorderChange;
-use crate::multicast::Share;
-use crate::net::translate;
+use crate::log::LogError;
 
 /// `inspect`
 #[derive(Debug, Clone, Subcommand)]
@@ -193,7 +194,7 @@ fn describe_share(bytes: &Bytes, coding: Coding) -> Value {
     let mut fields = Map::new();
     fields.insert("client".into(), share.client.to_string().into());
     fields.insert("query".into(), share.query.into());
-    fields.insert("replica".into(), translate::wire_replica(share.replica).to_string().into());
+    fields.insert("replica".into(), ids::wire_replica(share.replica).to_string().into());
     coding.put_field(&mut fields, "lo", Some(&share.low));
     coding.put_field(&mut fields, "hi", share.high.as_deref());
     Value::Object(fields)
@@ -307,13 +308,13 @@ fn unreadable(verb: &str, dir: &Path, error: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use coppice_client::wire::ClientId;
+    use coppice_core::entry;
+    use coppice_core::machine::shard::Border;
+    use coppice_core::sessions::SessionLimits;
     use coppice_ordering::multicast::SubQuery;
     use coppice_ordering::{Ballot, QueryId, ReplicaId, Ticket};
 
     use super::*;
-    use crate::entry;
-    use crate::machine::shard::Border;
-    use crate::sessions::SessionLimits;
 
     fn ticket(n: u64) -> Ticket {
         Ticket { ballot: Ballot::new(3, 1), n }
@@ -341,7 +342,7 @@ mod tests {
         let asked = |bytes| Work::Queries(vec![SubQuery { query: QueryId(1), bytes }]);
         let place = |prev, work| entry::place(&Place { ticket: ticket(7), prev, deadline: None, work });
         let query = json!({
-            "client": ClientId(9).to_string(), "query": 4, "replica": translate::wire_replica(ReplicaId(2)).to_string(),
+            "client": ClientId(9).to_string(), "query": 4, "replica": ids::wire_replica(ReplicaId(2)).to_string(),
             "lo": "a", "hi": null,
         });
         let printed = described(&place(Some(ticket(6)), asked(share.encode())));

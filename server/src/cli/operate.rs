@@ -11,6 +11,7 @@ use coppice_client::wire::{
     AdminError, AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId, TRANSFER_DEADLINE_MAX,
 };
 use coppice_client::{Admin, Config};
+use coppice_core::settings::units;
 use serde_json::{Value, json};
 
 use super::args::{Cli, Format};
@@ -20,7 +21,6 @@ use super::failure::{Exit, Failure};
 use super::output::Output;
 use super::shape_args::{node, partition};
 use super::words;
-use crate::config::units;
 
 /// A leadership that was handed over arrives within an election, if at all.
 const LATE_MAX: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ fn object(row: &ConfigRow) -> Value {
 }
 
 fn unknown_setting(context: &Context, key: &str, rows: &[ConfigRow]) -> Failure {
-    let near = crate::config::nearest(key, rows.iter().map(|row| row.key.as_str()));
+    let near = coppice_core::settings::nearest(key, rows.iter().map(|row| row.key.as_str()));
     let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
     Failure {
         exit: Exit::NotFound,

@@ -4,14 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use coppice_core::settings::units::{self, MIB};
+use coppice_core::sizes;
 use coppice_ordering::autopilot::{Choice, Disk, InstanceCost, Limits, Link, MessageCost, Model, Network, Resource};
 use serde_json::{Value, json};
 
 use super::args::Format;
 use super::failure::{Exit, Failure};
 use super::output::Output;
-use crate::autopilot::sizes;
-use crate::config::units::{self, MIB};
 
 /// `autopilot predict`
 #[derive(Debug, Clone, Args)]

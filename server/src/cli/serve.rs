@@ -33,7 +33,7 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
         return Ok(Ok(Exit::Failed));
     }
     end_on_panic();
-    crate::failpoints::arm();
+    planted::failpoints::arm();
     let loaded = match node_config("serve", &args.settings.sources(args.config.clone())) {
         Ok(loaded) => loaded,
         Err(failure) => return Ok(Err(failure)),

@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 
 use clap::{Command, CommandFactory};
+use coppice_core::settings::nearest;
 
 use super::args::{Cli, CompletionsArgs, ManArgs, Shell};
 use super::failure::{Exit, Failure};
-use crate::config::nearest;
 
 /// Writes the completion script of a shell.
 ///

@@ -2,9 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 
+use coppice_core::settings::nearest;
+
 use super::error::ConfigError;
 use super::load::{Given, Origin};
-use super::nearest::nearest;
 use super::table::{LATER, NODE_SETTINGS, Setting};
 
 const PREFIX: &str = "COPPICE_";

@@ -8,12 +8,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use coppice_core::settings::nearest;
 use rustix::fs::OFlags;
 
 use super::check::check;
 use super::environment::read_environment;
 use super::error::ConfigError;
-use super::nearest::nearest;
 use super::node::NodeConfig;
 use super::table::{LATER, NODE_SETTINGS, Setting, find};
 
@@ -209,9 +209,12 @@ fn unknown(key: &str, origin: &Origin) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::{Flush, units::MIB};
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    use coppice_core::settings::units::MIB;
+
+    use super::*;
+    use crate::config::Flush;
 
     /// A file of its own for one test, removed with it.
     struct TestFile(PathBuf);

@@ -6,21 +6,16 @@
 
 mod address;
 mod check;
-mod cluster;
 mod environment;
 mod error;
 mod host;
 mod load;
-mod nearest;
 mod node;
 mod table;
-pub mod units;
 mod values;
 
 pub use address::Address;
-pub use cluster::{CLUSTER_SETTINGS, ClusterSetting, ClusterSettingError, ClusterSettings, FEATURE_LEVEL, Reads};
 pub use error::ConfigError;
 pub use load::{Effective, Loaded, Origin, Sources, load};
-pub use nearest::nearest;
 pub use node::{Advertise, CheckpointConfig, Flush, Keep, Limits, Listen, LogConfig, LogFormat, NodeConfig};
 pub use table::{DefaultValue, NODE_SETTINGS, Setting, default_file, toml_value};

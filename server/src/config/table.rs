@@ -4,15 +4,17 @@
 //! Flags, environment, files, `config show` and `config default` are all made from it, so that a setting cannot exist
 //! in only one of them.
 
-use super::Address;
-use super::host;
-use super::node::{Flush, Keep, LogFormat, NodeConfig};
-use super::units::{GIB, KIB, MIB, TIB, parse_switch, show_rate, show_size, show_time};
-use super::values::{
-    DAY, HOUR, MILLISECOND, SECOND, address_or_off, addresses, count, file, filter, joined, label, memory, name_of,
-    optional, overrides, path, rate, show_file, show_optional, size, time, word,
-};
 use std::time::Duration;
+
+use coppice_core::settings::units::{GIB, KIB, MIB, TIB, parse_switch, show_rate, show_size, show_time};
+use coppice_core::settings::values::{DAY, HOUR, MILLISECOND, SECOND, count, name_of, size, time, word};
+
+use super::node::{Flush, Keep, LogFormat, NodeConfig};
+use super::values::{
+    address_or_off, addresses, file, filter, joined, label, memory, optional, overrides, path, rate, show_file,
+    show_optional,
+};
+use super::{Address, host};
 
 const FLUSHES: [(&str, Flush); 2] = [("fdatasync", Flush::Fdatasync), ("off", Flush::Off)];
 const KEEPS: [(&str, Keep); 2] = [("trim", Keep::Trim), ("all", Keep::All)];
@@ -459,8 +461,9 @@ pub fn toml_value(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use super::*;
 
     #[test]
     fn every_default_is_readable_and_printed_as_it_is_read() {

@@ -6,15 +6,16 @@ use std::time::Duration;
 use coppice_client::map::Role;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
+use coppice_core::ids;
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
+use coppice_core::request::{Refusal, Reply, Request};
+use coppice_core::settings::ClusterSettings;
 use tokio::sync::oneshot;
 
 use super::transfer::{hand_over, reached_nodes};
 use super::{Control, ask_shard, bounds, forming};
-use crate::config::ClusterSettings;
-use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::net::rpc::{Answer, Asker, Question, ask};
 use crate::net::translate;
-use crate::request::{Refusal, Reply, Request};
 use crate::shared::Shared;
 
 /// How long another node may take to give its map.
@@ -98,7 +99,9 @@ impl Control {
         let mut settings = self.settings.clone();
         if let Err(error) = settings.set(&key, &value).and_then(|()| settings.check()) {
             let error = match error {
-                error @ crate::config::ClusterSettingError::Unknown { .. } => AdminError::NotFound(error.to_string()),
+                error @ coppice_core::settings::ClusterSettingError::Unknown { .. } => {
+                    AdminError::NotFound(error.to_string())
+                }
                 error => AdminError::Invalid(error.to_string()),
             };
             _ = reply.send(AdminReply::Failed(error));
@@ -270,7 +273,7 @@ impl Control {
             let reached = reached_nodes(&self.shared, partition).await;
             let others = entry.replicas.iter().filter(|info| info.role == Role::Voter && reached.contains(&info.node));
             let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };
-            hand_over(&self.shared, partition, translate::replica(to.replica), longest).await;
+            hand_over(&self.shared, partition, ids::replica(to.replica), longest).await;
             leaving.push(partition);
         }
         let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(longest);

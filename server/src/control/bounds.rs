@@ -8,11 +8,10 @@ use coppice_client::map::Addresses;
 use coppice_client::wire::{
     AdminRequest, InitRequest, KEY_BYTES_MAX, LinkFault, MapVersion, ReshapeRequest, Shape, TRANSFER_DEADLINE_MAX,
 };
-
-use crate::access;
-use crate::config::ClusterSettings;
-use crate::config::units::show_time;
-use crate::machine::directory::{DirectoryCommand, Reshape};
+use coppice_core::access;
+use coppice_core::machine::directory::{DirectoryCommand, Reshape};
+use coppice_core::settings::ClusterSettings;
+use coppice_core::settings::units::show_time;
 
 /// Bytes of a setting's name, or of its value: all that there are need fewer than fifty.
 const SETTING_BYTES_MAX: usize = 256;

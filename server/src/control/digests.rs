@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, PartitionId, ReplicaId};
+use coppice_core::status::{GroupReport, LocalStatus};
 use tokio::sync::oneshot;
 
 use super::{Control, ToControl};
-use crate::net::rpc::{GroupReport, LocalStatus};
 
 /// Between two looks of `verify` at replicas that had no instance in common, while they go on deciding.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -154,9 +154,9 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use coppice_client::map::{ReplicaInfo, Role};
+    use coppice_core::status::LocalReplica;
 
     use super::*;
-    use crate::net::rpc::LocalReplica;
 
     const P1: PartitionId = PartitionId(1);
 

@@ -1,13 +1,12 @@
 //! Children of splits: each replica of the parent starts the child's beside it, from the fork, and no data moves
-//! (protocol.md 8). [`crate::replica_manager`] decides; what it says of checkpoints and removal is obeyed here.
+//! (protocol.md 8). [`coppice_core::replica_manager`] decides; what it says of checkpoints and removal is obeyed here.
 
 use std::sync::Arc;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::machine::{Machine, Mark};
 
 use super::{Control, ask_shard};
-use crate::failpoints::failpoint;
-use crate::machine::{Machine, Mark};
 
 impl Control {
     /// A split is decided and executed in `parent`, which is `led` here or not.

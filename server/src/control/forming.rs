@@ -10,11 +10,11 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, ClusterId, InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId,
 };
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
+use coppice_core::settings::ClusterSettings;
 
 use super::{Control, ToControl};
-use crate::config::ClusterSettings;
 use crate::datadir::Identity;
-use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::net::rpc::{Answer, Assignment, Identified, Question, ask_anybody};
 use crate::shared::Shared;
 
@@ -86,7 +86,7 @@ impl Control {
     fn existed(&self, request: &InitRequest) -> AdminReply {
         let map = self.shared.map();
         let cluster = self.shared.identity().map(|identity| identity.cluster).unwrap_or_default();
-        let again = request.nonce != 0 && self.formed_for == Some(request.nonce) && !crate::mutant!(init_forgets);
+        let again = request.nonce != 0 && self.formed_for == Some(request.nonce) && !mutant!(init_forgets);
         if !request.if_needed && !again {
             let text = format!("this node belongs to cluster {cluster} already");
             return AdminReply::Failed(AdminError::Exists(text));
@@ -176,7 +176,7 @@ impl Found {
 /// cluster that this node does not belong to. A first seed whose disk was lost would form a second cluster otherwise,
 /// at an address that the first one's clients know.
 async fn look_for_cluster(shared: &Arc<Shared>, seeds: &[String]) -> Option<Found> {
-    if crate::mutant!(init_asks_nobody) {
+    if mutant!(init_asks_nobody) {
         return None;
     }
     let (sender, mut answers) = tokio::sync::mpsc::unbounded_channel();

@@ -7,23 +7,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_client::map::{Entry, NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::access::{Access, Users};
+use coppice_core::executor::{Executing, STEP_WORK_MAX};
+use coppice_core::machine::Machine;
+use coppice_core::replay::{Entry as LogEntry, GroupReplay};
+use coppice_core::replica::Replica;
+use coppice_core::replica_manager::{Birth, Start, StateLost, Wanted};
+use coppice_core::sessions::SessionLimits;
+use coppice_core::settings::ClusterSettings;
+use coppice_core::snapshot::SavedBorders;
 use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::{Control, ToControl};
-use crate::access::{Access, Users};
-use crate::config::{ClusterSettings, Keep};
-use crate::executor::{Executing, STEP_WORK_MAX};
-use crate::failpoints::failpoint;
-use crate::log::{Append, Awaited, Entry as LogEntry, GroupId, GroupReplay, Hooks, LogOptions};
-use crate::machine::Machine;
+use crate::config::Keep;
+use crate::log::{Append, Awaited, Hooks, LogOptions};
 use crate::net::handshake::Purpose;
 use crate::net::link::{Link, Opening};
 use crate::node::StorageError;
-use crate::replica::Replica;
-use crate::replica_manager::{Birth, Start, StateLost, Wanted};
-use crate::sessions::SessionLimits;
 use crate::shard::{Group, Shard};
-use crate::snapshot::SavedBorders;
 
 /// How long a shard may take to answer a question of its own node.
 pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -231,7 +232,7 @@ impl Control {
     fn note_birth(&self, start: &Start) -> Option<Awaited> {
         let log = self.log.as_ref()?;
         let body = Bytes::from(postcard::to_stdvec(&start.birth).expect("a birth is plain data"));
-        let created = LogEntry::Created { group: GroupId(start.group.0), replica: start.me, birth: body };
+        let created = LogEntry::Created { group: PartitionId(start.group.0), replica: start.me, birth: body };
         log.log().append_awaited(vec![Append { entry: created, lsn: None, lazy: false }]).ok()
     }
 
@@ -285,7 +286,7 @@ impl Control {
             return;
         }
         if let (Some(upto), Some(log)) = (start.trim_upto, &self.log) {
-            let entry = LogEntry::Trimmed { group: GroupId(start.group.0), upto };
+            let entry = LogEntry::Trimmed { group: PartitionId(start.group.0), upto };
             // A log that has stopped ends the process.
             _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
         }
@@ -423,7 +424,7 @@ impl Control {
     pub(super) fn remove_group(&mut self, group: PartitionId) {
         let Some(own) = self.shared.identity().map(|identity| identity.node) else { return };
         let Some(replica) = self.replica_manager.remove(own, &self.shared.map(), group) else { return };
-        let entry = LogEntry::Removed { group: GroupId(group.0), replica };
+        let entry = LogEntry::Removed { group: PartitionId(group.0), replica };
         let removed = vec![Append { entry, lsn: None, lazy: false }];
         let logged = self.log.as_ref().map(|log| log.log().append_awaited(removed));
         failpoint!("control.removed");
@@ -512,7 +513,7 @@ fn session_limits(settings: &ClusterSettings) -> SessionLimits {
 
 impl Shard {
     /// Hosts a replica from now on; `effects` are those of its start.
-    pub(super) fn host(&mut self, group: PartitionId, hosted: Group, mut effects: Vec<crate::replica::Effect>) {
+    pub(super) fn host(&mut self, group: PartitionId, hosted: Group, mut effects: Vec<coppice_core::replica::Effect>) {
         self.groups.insert(group, hosted);
         self.carry_out_start(group, &mut effects);
         // What the checkpoint holds was decided before: no effect tells of it.

@@ -1,5 +1,6 @@
-//! Growing and shrinking, the part that acts: the leader of the directory looks at all nodes, asks [`crate::reshape`]
-//! what is next, and has it done (protocol.md 1.5, 8). Whoever leads the directory next goes on from its log.
+//! Growing and shrinking, the part that acts: the leader of the directory looks at all nodes, asks
+//! [`coppice_core::reshape`] what is next, and has it done (protocol.md 1.5, 8). Whoever leads the directory next goes
+//! on from its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,16 +11,16 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, AdminRequest, ChangeId, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape,
 };
+use coppice_core::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
+use coppice_core::replica::Input;
+use coppice_core::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
+use coppice_core::status::LocalStatus;
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
 use super::admin::decide_here;
 use super::{Control, ToControl, ask_shard};
-use crate::failpoints::failpoint;
-use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
-use crate::net::rpc::{Answer, AskError, Assignment, LocalStatus, Question, ask, ask_anybody};
-use crate::replica::Input;
-use crate::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
+use crate::net::rpc::{Answer, AskError, Assignment, Question, ask, ask_anybody};
 use crate::shared::Shared;
 
 /// How long another node may take to say how it is.

@@ -1,13 +1,13 @@
 //! Healing: a replica whose checkpoints are all damaged or gone takes its state from another replica before it runs
-//! (see [`crate::replica_manager::Healing`]).
+//! (see [`coppice_core::replica_manager::Healing`]).
 
 use std::sync::Arc;
 
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::snapshot::Loaded;
 
 use super::snapshots::{FetchError, Source, fetch};
 use super::{Control, ToControl};
-use crate::snapshot::Loaded;
 
 impl Control {
     /// A replica here waits for a snapshot of another node.

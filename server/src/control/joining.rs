@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use coppice_client::map::{Entry, Role};
 use coppice_client::wire::PartitionId;
+use coppice_core::snapshot::Loaded;
 use coppice_ordering::ReplicaId;
 
 use super::{Control, ToControl};
-use crate::failpoints::failpoint;
-use crate::snapshot::Loaded;
 
 impl Control {
     /// A replica of a group that is there already begins with a snapshot from one of its voters (protocol.md 1.5).

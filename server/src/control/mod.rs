@@ -27,10 +27,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use certificates::RETIRE_WITHIN;
 use coppice_btree::KeyRange;
 use coppice_client::map::Addresses;
 use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, NodeId, PartitionId, Status, StatusGet};
+use coppice_core::machine::directory::DirectoryState;
+use coppice_core::replica_manager::ReplicaManager;
+use coppice_core::settings::ClusterSettings;
 use coppice_ordering::Instance;
+pub use forming::addresses;
+pub use listeners::Listeners;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -40,21 +46,15 @@ use self::rates::Rates;
 use crate::admin_http;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::background::Checkpointer;
-use crate::config::{Address, ClusterSettings, NODE_SETTINGS, NodeConfig};
+use crate::config::{Address, NODE_SETTINGS, NodeConfig};
 use crate::datadir::DataDir;
 use crate::log::{LogWriter, Space};
-use crate::machine::directory::DirectoryState;
 use crate::mailbox::Lane;
 use crate::metrics::Warning;
 use crate::net::rpc::{Answer, Asker, Question};
 use crate::node::StartError;
-use crate::replica_manager::ReplicaManager;
 use crate::shard::{Shard, ToShard};
 use crate::shared::Shared;
-
-pub(crate) use certificates::RETIRE_WITHIN;
-pub use forming::addresses;
-pub use listeners::Listeners;
 
 /// What others tell the control task.
 pub enum ToControl {
@@ -82,8 +82,8 @@ pub enum ToControl {
         group: PartitionId,
         /// Whether it is led here.
         led: bool,
-        /// See [`crate::machine::Machine::forks`].
-        mark: crate::machine::Mark,
+        /// See [`coppice_core::machine::Machine::forks`].
+        mark: coppice_core::machine::Mark,
     },
     /// A replica here was removed and is needed no more.
     Dismissed {

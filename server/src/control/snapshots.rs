@@ -14,6 +14,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::KeyRange;
 use coppice_client::channel::BlockingChannel;
 use coppice_client::wire::{FrameDecoder, MapVersion, NodeId, PartitionId};
+use coppice_core::replay::Entry as LogEntry;
+use coppice_core::replica::Input;
+use coppice_core::snapshot::{self, Head, Loaded, Taken};
 use coppice_ordering::{Instance, ReplicaId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -23,15 +26,12 @@ use super::{Control, ToControl, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::due::{Due, Storage, due};
 use crate::checkpoint::stream::Encoder;
-use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Head, Manifest, Written};
-use crate::failpoints::failpoint;
-use crate::log::{Append, Awaited, Entry as LogEntry, GroupId};
+use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Written};
+use crate::log::{Append, Awaited};
 use crate::net::handshake::{self, HandshakeError, Purpose};
 use crate::net::peer_frame;
-use crate::replica::Input;
 use crate::shard::{Group, Shard};
 use crate::shared::Shared;
-use crate::snapshot::{self, Loaded, Taken};
 
 /// Asks for a snapshot of a group.
 #[derive(Debug, Serialize, Deserialize)]
@@ -151,8 +151,8 @@ impl Control {
                         }
                         // Below it the log has gaps, and votes that were overwritten: an older checkpoint is no way
                         // back. What says more of the log than this stands behind it there.
-                        if !crate::mutant!(install_trims_nothing) {
-                            let entry = LogEntry::Trimmed { group: GroupId(group.0), upto: instance };
+                        if !mutant!(install_trims_nothing) {
+                            let entry = LogEntry::Trimmed { group: PartitionId(group.0), upto: instance };
                             shard.append(Append { entry, lsn: None, lazy: true });
                         }
                         let machine = Box::new(machine);
@@ -307,7 +307,7 @@ fn checkpointed(
             group.alone = trim_upto == Some(instance);
             if let Some(upto) = trim_upto {
                 group.older_bytes = if group.alone { 0 } else { logged };
-                let entry = LogEntry::Trimmed { group: GroupId(id.0), upto };
+                let entry = LogEntry::Trimmed { group: PartitionId(id.0), upto };
                 shard.append(Append { entry, lsn: None, lazy: true });
                 failpoint!("checkpoint.counts");
             }
@@ -410,7 +410,7 @@ pub(super) enum FetchError {
     /// Neither head nor chunk nor manifest.
     #[error("what came is no snapshot")]
     Garbage,
-    /// See [`crate::replica_manager::ReplicaManager::may_install`].
+    /// See [`coppice_core::replica_manager::ReplicaManager::may_install`].
     #[error("it skips a split whose other partition is not on this disk yet: that is fetched first")]
     Early,
 }

@@ -10,14 +10,15 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
+use coppice_core::ids;
+use coppice_core::status::{LocalReplica, LocalStatus};
 use tokio::sync::oneshot;
 
 use super::digests::Digests;
 use super::rates::{Rate, Sample};
 use super::{Control, ask_shard};
-use crate::log::{Flushed, GroupId};
-use crate::net::rpc::{Answer, LocalReplica, LocalStatus, Question, ask};
-use crate::net::translate;
+use crate::log::Flushed;
+use crate::net::rpc::{Answer, Question, ask};
 use crate::shard::{Flushes, GroupStatus};
 use crate::shared::Shared;
 
@@ -30,7 +31,7 @@ pub struct FlushTimes {
     newest: Mutex<Vec<u32>>,
     count: AtomicU64,
     log_bytes: AtomicU64,
-    pinned_by: Mutex<Vec<GroupId>>,
+    pinned_by: Mutex<Vec<PartitionId>>,
     took_ns: AtomicU64,
 }
 
@@ -326,11 +327,11 @@ fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>)
 
 fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
     LocalReplica {
-        replica: translate::wire_replica(group.me),
+        replica: ids::wire_replica(group.me),
         saved: group.saved,
         leads: group.leads,
         leader: group.leader,
-        ballot: (group.ballot.round.0, translate::wire_replica(group.ballot.replica)),
+        ballot: (group.ballot.round.0, ids::wire_replica(group.ballot.replica)),
         decided_upto: group.decided.0,
         trimmed_upto: group.trimmed.0,
         keys: group.keys,
@@ -343,8 +344,8 @@ fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
         lags: group.lags.clone(),
         digests: group.digests.iter().map(|(instance, digest)| (instance.0, *digest)).collect(),
         group: group.report.clone(),
-        last_ticket: group.last_ticket.map(translate::ticket),
-        released: group.released.map(translate::ticket),
+        last_ticket: group.last_ticket.map(ids::ticket),
+        released: group.released.map(ids::ticket),
         undo_bytes: group.undo_bytes,
     }
 }
@@ -379,7 +380,7 @@ fn assemble(
         cluster: shared.identity().map(|identity| identity.cluster),
         node: own,
         map_version: MapVersion(map.version.0),
-        feature_level: crate::config::FEATURE_LEVEL,
+        feature_level: coppice_core::settings::FEATURE_LEVEL,
         tolerated_failures: tolerated,
         tickets_in_flight: u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX),
         nodes,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use coppice_client::map::{Entry, NodeState, Role};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, PartitionId, TRANSFER_DEADLINE_MAX};
+use coppice_core::ids;
 use coppice_ordering::Time;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -14,9 +15,7 @@ use tokio::time::Instant;
 
 use super::admin::DIRECTORY_TIMEOUT;
 use super::{Control, ask_shard};
-use crate::failpoints::failpoint;
 use crate::net::rpc::{Answer, AskError, Question, ask};
-use crate::net::translate;
 use crate::shared::Shared;
 
 /// How long another node may take to say who leads.
@@ -194,7 +193,7 @@ async fn hand_over_here(shared: &Arc<Shared>, Transfer { partition, to, until }:
     let own = shared.identity()?.node;
     let map = shared.map();
     let group = map.group(partition)?;
-    let replica = translate::replica(group.replica_on(to)?.replica);
+    let replica = ids::replica(group.replica_on(to)?.replica);
     match shared.leader(partition) {
         Some(leader) if leader == to => return Some(AdminReply::Transferred { pause_us: 0 }),
         Some(leader) if leader == own => {}
@@ -250,7 +249,7 @@ pub(super) async fn hand_over(
     let owner = group.0 as usize % shared.shards();
     _ = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
         let until: Time = shard.now() + deadline;
-        shard.step(group, crate::replica::Input::Transfer { to, deadline: until });
+        shard.step(group, coppice_core::replica::Input::Transfer { to, deadline: until });
         failpoint!("control.hands_over");
     })
     .await;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, UserChange, UserChanged};
+use coppice_core::access::{UserError, Users};
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use tokio::sync::oneshot;
 
 use super::{Control, ToControl, forming};
-use crate::access::{UserError, Users};
-use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::net::rpc::{Answer, Question, ask};
 use crate::shared::Shared;
 

@@ -85,7 +85,7 @@ impl Claim {
     /// The life of an earlier start, if it is not too long ago to be told.
     fn past_life(&self, incarnation: u64) -> Option<u64> {
         let back = usize::try_from(self.incarnation.checked_sub(incarnation)?.checked_sub(1)?).ok()?;
-        let told = if crate::mutant!(short_past) { &self.past_lives.0[..16] } else { &self.past_lives.0[..] };
+        let told = if mutant!(short_past) { &self.past_lives.0[..16] } else { &self.past_lives.0[..] };
         told.get(back).copied()
     }
 }
@@ -168,17 +168,17 @@ impl Witness {
     /// The claim contradicts what was met before: refuse the connection.
     pub fn judge(&self, claim: &Claim) -> Result<Met, ClaimError> {
         let (claimed, known) = (claim.incarnation, self.incarnation);
-        if (claimed > STARTS_MAX || claim.recovered_lsn > LSN_MAX) && !crate::mutant!(absurd_life_met) {
+        if (claimed > STARTS_MAX || claim.recovered_lsn > LSN_MAX) && !mutant!(absurd_life_met) {
             return Err(ClaimError::Absurd { claimed, lsn: claim.recovered_lsn });
         }
         if claimed < known {
             return Err(ClaimError::OlderStart { claimed, known });
         }
         if claimed == known {
-            let same = claim.life == self.life || crate::mutant!(life_ignored);
+            let same = claim.life == self.life || mutant!(life_ignored);
             return if same { Ok(Met::Known) } else { Err(ClaimError::Twins { claimed }) };
         }
-        let met_before = known > 0 && !crate::mutant!(life_ignored);
+        let met_before = known > 0 && !mutant!(life_ignored);
         if met_before && claim.past_life(known).is_some_and(|life| life != self.life) {
             return Err(ClaimError::OtherPast { claimed, known });
         }
@@ -190,7 +190,7 @@ impl Witness {
 
     /// The node said how far its log is durable, on a connection that was let in.
     pub fn told(&mut self, durable_lsn: u64) {
-        if durable_lsn <= LSN_MAX || crate::mutant!(absurd_life_met) {
+        if durable_lsn <= LSN_MAX || mutant!(absurd_life_met) {
             self.durable_lsn = self.durable_lsn.max(durable_lsn);
         }
     }
@@ -327,15 +327,12 @@ mod tests {
     #[test]
     fn a_past_that_is_told_in_part_is_caught() {
         let test = "datadir::claim::tests::px12_a_copy_does_not_become_the_node_by_starting_often";
-        crate::mutants::assert_caught("short_past", test);
+        planted::assert_caught("short_past", test);
     }
 
     #[cfg(feature = "mutants")]
     #[test]
     fn a_life_that_no_node_has_is_caught() {
-        crate::mutants::assert_caught(
-            "absurd_life_met",
-            "datadir::claim::tests::px12_what_no_node_says_changes_nothing",
-        );
+        planted::assert_caught("absurd_life_met", "datadir::claim::tests::px12_what_no_node_says_changes_nothing");
     }
 }

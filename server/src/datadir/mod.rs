@@ -23,12 +23,10 @@ use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+pub use coppice_client::wire::{ClusterId, NodeId};
 use rustix::fs::{FlockOperation, flock};
 
-pub use coppice_client::wire::{ClusterId, NodeId};
-
 pub use self::identity::Identity;
-use crate::failpoints::failpoint;
 use crate::log::{Hooks, LogError, LogOptions, LogWriter, Opened};
 
 /// Content of `VERSION`: format 1 of the directory.
@@ -126,7 +124,7 @@ impl DataDir {
             DirBuilder::new().recursive(true).mode(0o700).create(path.join(name)).map_err(at)?;
         }
         let identity = identity::read(&path.join("node.toml"))?;
-        if identity.is_none() && holds_data(path).map_err(at)? && !crate::mutant!(headless_is_new) {
+        if identity.is_none() && holds_data(path).map_err(at)? && !mutant!(headless_is_new) {
             return Err(DataDirError::Headless { path: path.to_owned() });
         }
         _ = fs::remove_file(path.join("endpoints.json"));
@@ -209,7 +207,7 @@ impl DataDir {
     /// Why this directory is a copy, if another node said so to any process that used it.
     pub fn read_copy(&self) -> Option<String> {
         let text = fs::read(self.path.join("copy")).ok()?;
-        (!crate::mutant!(copy_forgets)).then(|| String::from_utf8_lossy(&text).into_owned())
+        (!mutant!(copy_forgets)).then(|| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Keeps the newest map that this node knows, so that a restart finds nodes that the seeds do not name.
@@ -288,7 +286,7 @@ fn lock(path: &Path) -> Result<[File; 2], DataDirError> {
     let mut file = options.write(true).create(true).truncate(false).mode(0o600).open(&name).map_err(at)?;
     for locked in [&directory, &file] {
         match flock(locked, FlockOperation::NonBlockingLockExclusive) {
-            _ if crate::mutant!(no_lock) => {}
+            _ if mutant!(no_lock) => {}
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let pid = fs::read_to_string(&name).map_err(at)?.trim().parse().unwrap_or(0);

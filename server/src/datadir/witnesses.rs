@@ -35,7 +35,7 @@ pub struct Known(BTreeMap<NodeId, Witness>);
 impl Known {
     /// What the file says; none: there is none. One that is damaged says nothing, and is written anew.
     pub fn read(file: Option<&[u8]>) -> Known {
-        if crate::mutant!(witness_forgets) {
+        if mutant!(witness_forgets) {
             return Known::default();
         }
         let Some(bytes) = file else { return Known::default() };

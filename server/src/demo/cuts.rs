@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use coppice_client::wire::{AdminReply, AdminRequest, LinkFault, NodeId, Status};
 use coppice_client::{Admin, Config};
+use coppice_core::settings::units::show_time;
 
 use super::faults::{Faults, Refused};
-use crate::config::units::show_time;
 
 /// A node that does not take a fault within this is not there.
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);

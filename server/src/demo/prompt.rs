@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use coppice_core::settings::{nearest, units};
+
 use crate::cli::words::{join, split};
-use crate::config::{nearest, units};
 
 /// One line at the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]

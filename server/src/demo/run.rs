@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coppice_client::wire::InitRequest;
 use coppice_client::{Admin, Client};
+use coppice_core::settings::ClusterSettings;
 use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -24,7 +25,6 @@ use super::terminal::Terminal;
 use crate::cli::args::{Cli, DemoArgs};
 use crate::cli::status::{Health, milliseconds};
 use crate::cli::{Exit, Failure, errors};
-use crate::config::ClusterSettings;
 
 /// A cluster that is not whole by then will not be.
 const FORM_TIMEOUT: Duration = Duration::from_secs(20);

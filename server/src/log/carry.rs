@@ -5,7 +5,6 @@ use std::io;
 
 use super::core::FileEffect;
 use super::disk::Disk;
-use crate::failpoints::failpoint;
 
 /// A write or a flush that votes wait for.
 pub(super) fn commit<D: Disk>(disk: &mut D, effect: &FileEffect) -> io::Result<()> {

@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use coppice_core::replay::Entry;
 
-use super::ids::GroupId;
+use super::ids::PartitionId;
 use super::ledger::{Crowded, Ledger};
-use super::record::{self, Entry, Gather};
+use super::record::{self, Gather, entry_bytes};
 use super::segment::{BOUNDARY_BYTES, Drawn, Header, MarkSeed, PAST_LIVES_MAX, SegmentNumber, boundary};
 use crate::datadir::Identity;
 
@@ -129,14 +130,14 @@ impl Preparation {
     /// What makes the segment ready. Its name and length are durable then, and it has no header.
     pub fn effects(&self) -> Vec<FileEffect> {
         let file = FileName::Segment(self.number);
-        let name = if crate::mutant!(no_dir_flush) { FileEffect::Flush { file } } else { FileEffect::FlushDir };
+        let name = if mutant!(no_dir_flush) { FileEffect::Flush { file } } else { FileEffect::FlushDir };
         let Some(reuses) = self.reuses else {
             return vec![FileEffect::Create { file, bytes: self.bytes }, FileEffect::Flush { file }, name];
         };
         let old = FileName::Temporary(reuses);
         let no_header = vec![Bytes::from_static(&[0; BOUNDARY_BYTES as usize])];
         let mut effects = Vec::new();
-        if !crate::mutant!(reused_keeps_header) {
+        if !mutant!(reused_keeps_header) {
             // Else a start would find the header of another segment under this name.
             effects.push(FileEffect::Append { file: old, offset: 0, parts: no_header });
             effects.push(FileEffect::Flush { file: old });
@@ -238,8 +239,8 @@ impl Core {
         assert!(self.in_flight.is_none(), "two writes at once");
         let before = self.next_lsn;
         let batches = self.next_batches();
-        let carried_bytes: u64 = batches.iter().map(|(_, entry)| entry.bytes() as u64).sum();
-        self.make_room(carried_bytes + entries.clone().map(|entry| entry.bytes() as u64).sum::<u64>());
+        let carried_bytes: u64 = batches.iter().map(|(_, entry)| entry_bytes(entry) as u64).sum();
+        self.make_room(carried_bytes + entries.clone().map(|entry| entry_bytes(entry) as u64).sum::<u64>());
         let mut out = Gather::default();
         let offset = self.open_write(&mut out);
         for entry in entries {
@@ -301,7 +302,7 @@ impl Core {
 
     /// The segment whose batches are to be read and carried, if that is due: then [`Core::read`].
     pub fn to_carry(&mut self) -> Option<Crowded> {
-        if self.crowded.is_some() || crate::mutant!(undecided_pins_log) {
+        if self.crowded.is_some() || mutant!(undecided_pins_log) {
             return None;
         }
         let crowded = self.ledger.crowded(SPARE_SEGMENTS * self.geometry.segment_bytes)?;
@@ -337,7 +338,7 @@ impl Core {
     }
 
     /// The oldest segment and the groups that keep it, if it is not the newest.
-    pub fn oldest(&self) -> Option<(SegmentNumber, Vec<GroupId>)> {
+    pub fn oldest(&self) -> Option<(SegmentNumber, Vec<PartitionId>)> {
         self.ledger.oldest()
     }
 
@@ -375,7 +376,7 @@ impl Core {
         while bytes < CARRIED_BYTES_MAX
             && let Some((lsn, entry)) = batches.pop_front()
         {
-            bytes += entry.bytes();
+            bytes += entry_bytes(&entry);
             next.push((lsn, entry));
         }
         next
@@ -448,7 +449,7 @@ impl Core {
         effects.push(FileEffect::Append { file, offset, parts: out.finish() });
         effects.push(FileEffect::Flush { file });
         self.in_flight = Some(self.next_lsn - 1);
-        if crate::mutant!(trim_early)
+        if mutant!(trim_early)
             && let Some(first_kept) = self.leaving.take()
         {
             let mut early = Vec::new();
@@ -511,7 +512,7 @@ impl Past {
     pub(super) fn open(mut self, identity: Identity, drawn: Drawn, geometry: Geometry, keep_all: bool) -> Opening {
         self.lives.truncate(PAST_LIVES_MAX);
         let number = self.last.map_or(1, |(number, _)| number + 1);
-        let tail: u64 = self.tail.iter().map(|(_, entry)| entry.bytes() as u64).sum();
+        let tail: u64 = self.tail.iter().map(|(_, entry)| entry_bytes(entry) as u64).sum();
         let capacity = geometry.first_bytes.max(boundary(BOUNDARY_BYTES + record::HEAD_BYTES as u64 + tail));
         let mut core = Core {
             identity,
@@ -551,7 +552,7 @@ impl Past {
         effects.push(FileEffect::Append { file, offset: 0, parts: out.finish() });
         effects.push(FileEffect::Flush { file });
         effects.push(FileEffect::Rename { from: file, to: name });
-        if !crate::mutant!(no_dir_flush) {
+        if !mutant!(no_dir_flush) {
             effects.push(FileEffect::FlushDir);
         }
         if let Some((last, bytes)) = self.last {

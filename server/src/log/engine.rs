@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::io;
 
+use coppice_core::replay::Entry;
+
 use super::carry;
 use super::core::{Core, FileEffect, FileName, Geometry, Opening, Past, Preparation};
 use super::disk::Disk;
 pub use super::ledger::Crowded;
-use super::record::Entry;
 use super::recovery::{self, Cut, Recovered};
 use super::segment::{Drawn, SegmentNumber};
 use super::writer::LogError;
@@ -72,7 +73,7 @@ impl Found {
             return Err(LogError::Older { found: incarnation, known: known.incarnation });
         }
         // Above every start that this directory has seen: peers tell an old copy by it (hazards.md PX12).
-        let incarnation = if crate::mutant!(no_incarnation) { incarnation } else { incarnation + 1 };
+        let incarnation = if mutant!(no_incarnation) { incarnation } else { incarnation + 1 };
         Ok(Found { past, identity: Identity { incarnation, ..known }, cut })
     }
 
@@ -139,11 +140,11 @@ impl<D: Disk> Engine<D> {
                 // The disk took nothing yet that anybody relies on: the same bytes go to the same place later. A flush
                 // that reports a full disk has lost pages, and is a failure like any other.
                 Err(error) if is_full(&error) && matches!(effect, FileEffect::Append { .. }) => {
-                    if !crate::mutant!(enospc_ignored) {
+                    if !mutant!(enospc_ignored) {
                         return Ok(Progress::Full);
                     }
                 }
-                Err(_) if crate::mutant!(retry_flush) && self.disk.carry_out(effect).is_ok() => {}
+                Err(_) if mutant!(retry_flush) && self.disk.carry_out(effect).is_ok() => {}
                 Err(error) => return Err(Failure { effect: effect.clone(), error }),
             }
             self.pending.pop_front();
@@ -213,5 +214,5 @@ pub fn is_full(error: &io::Error) -> bool {
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     let code = rustix::io::Errno::from_io_error(error);
     let out = matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE));
-    out && !crate::mutant!(descriptors_end_the_log)
+    out && !mutant!(descriptors_end_the_log)
 }

@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coppice_core::replay::Entry;
 
-use super::ids::{Ballot, GroupId, Instance, Record, ReplicaId};
-use super::record::Entry;
+use super::ids::{Ballot, Instance, PartitionId, Record, ReplicaId};
+use super::record::entry_bytes;
 use super::segment::SegmentNumber;
 
 /// A value, and the lsn of the newest record that states it.
@@ -59,7 +60,7 @@ pub struct Crowded {
     /// The lsn of the first record that it does not hold.
     pub end_lsn: u64,
     /// The groups that need batches in it, those above these instances.
-    pub needed: BTreeMap<GroupId, Instance>,
+    pub needed: BTreeMap<PartitionId, Instance>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,14 +68,14 @@ struct SegmentState {
     first_lsn: u64,
     /// Its length; 0 while it is the newest.
     bytes: u64,
-    batches: BTreeMap<GroupId, Batches>,
+    batches: BTreeMap<PartitionId, Batches>,
 }
 
 /// The needs of all groups, segment by segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     segments: BTreeMap<SegmentNumber, SegmentState>,
-    groups: BTreeMap<GroupId, GroupState>,
+    groups: BTreeMap<PartitionId, GroupState>,
     kept: Option<Stated<SegmentNumber>>,
 }
 
@@ -99,7 +100,7 @@ impl Ledger {
     /// Takes note of one record of `segment`. Carried records only move what they state.
     pub fn note(&mut self, segment: SegmentNumber, lsn: u64, carried: bool, entry: &Entry) {
         match entry {
-            Entry::Group { group, record } => self.note_record(segment, lsn, *group, record, entry.bytes()),
+            Entry::Group { group, record } => self.note_record(segment, lsn, *group, record, entry_bytes(entry)),
             Entry::Created { group, replica, birth } => {
                 let state = self.groups.entry(*group).or_default();
                 if !carried {
@@ -127,7 +128,7 @@ impl Ledger {
         }
     }
 
-    fn note_record(&mut self, segment: SegmentNumber, lsn: u64, group: GroupId, record: &Record, bytes: usize) {
+    fn note_record(&mut self, segment: SegmentNumber, lsn: u64, group: PartitionId, record: &Record, bytes: usize) {
         let state = self.groups.entry(group).or_default();
         let promised = match record {
             Record::Promise { ballot } | Record::Accept { ballot, .. } => Some(*ballot),
@@ -153,7 +154,7 @@ impl Ledger {
     }
 
     /// Whether the batch of this record still counts: of a group's present replica, and in no checkpoint.
-    pub fn needs(&self, lsn: u64, group: GroupId, instance: Instance) -> bool {
+    pub fn needs(&self, lsn: u64, group: PartitionId, instance: Instance) -> bool {
         let Some(state) = self.groups.get(&group) else { return false };
         lsn > state.void_upto && state.trimmed.as_ref().is_none_or(|trimmed| trimmed.value < instance)
     }
@@ -163,7 +164,7 @@ impl Ledger {
     pub fn crowded(&self, spare_bytes: u64) -> Option<Crowded> {
         let (number, oldest) = self.segments.first_key_value()?;
         let (_, next) = self.segments.range(number + 1..).next()?;
-        let needed: BTreeMap<GroupId, Instance> =
+        let needed: BTreeMap<PartitionId, Instance> =
             self.holders(oldest).map(|group| (group, self.trimmed(group))).collect();
         if needed.is_empty() || self.bytes() <= spare_bytes + 2 * self.needed_bytes() {
             return None;
@@ -189,7 +190,7 @@ impl Ledger {
         self.segments.contains_key(&segment)
     }
 
-    fn trimmed(&self, group: GroupId) -> Instance {
+    fn trimmed(&self, group: PartitionId) -> Instance {
         let trimmed = self.groups.get(&group).and_then(|state| state.trimmed.as_ref());
         trimmed.map_or(Instance::ZERO, |trimmed| trimmed.value)
     }
@@ -205,15 +206,15 @@ impl Ledger {
 
     /// The oldest segment, when it is older than the newest, and the groups whose batches keep it: a checkpoint of each
     /// would let it go.
-    pub fn oldest(&self) -> Option<(SegmentNumber, Vec<GroupId>)> {
+    pub fn oldest(&self) -> Option<(SegmentNumber, Vec<PartitionId>)> {
         if self.segments.len() < 2 {
             return None;
         }
         self.segments.first_key_value().map(|(number, segment)| (*number, self.holders(segment).collect()))
     }
 
-    fn holders<'a>(&'a self, segment: &'a SegmentState) -> impl Iterator<Item = GroupId> + 'a {
-        let holds = |(group, batches): &(&GroupId, &Batches)| self.trimmed(**group) < batches.highest;
+    fn holders<'a>(&'a self, segment: &'a SegmentState) -> impl Iterator<Item = PartitionId> + 'a {
+        let holds = |(group, batches): &(&PartitionId, &Batches)| self.trimmed(**group) < batches.highest;
         segment.batches.iter().filter(holds).map(|(group, _)| *group)
     }
 
@@ -243,7 +244,7 @@ impl Ledger {
             }
             if let Some(Stated { lsn, value }) = &state.decided
                 && *value > self.trimmed(group)
-                && !crate::mutant!(decided_uncarried)
+                && !mutant!(decided_uncarried)
             {
                 leave(*lsn, Entry::Group { group, record: Record::Decided { upto: *value } });
             }

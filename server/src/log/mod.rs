@@ -47,9 +47,8 @@ pub mod writer;
 pub use self::core::{FileEffect, FileName, Geometry, Preparation};
 pub use self::disk::{Disk, FileDisk};
 pub use self::engine::Engine;
-pub use self::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Lsn, Record, ReplicaId, Round};
-pub use self::record::Entry;
-pub use self::recovery::{Cut, Damage, GroupReplay, Replay};
+pub use self::ids::{Ballot, Batch, Commands, Configuration, Instance, Lsn, PartitionId, Record, ReplicaId, Round};
+pub use self::recovery::{Cut, Damage};
 pub(crate) use self::thread::free_bytes;
 pub use self::writer::{
     Append, Awaited, Flushed, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, Opened, Space, Stopped,

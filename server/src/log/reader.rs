@@ -3,9 +3,10 @@
 use std::io;
 use std::path::Path;
 
+use coppice_core::replay::Entry;
+
 use super::core::{FileEffect, FileName};
 use super::disk::{Disk, FileDisk};
-use super::record::Entry;
 use super::recovery::{self, Cut};
 use super::writer::LogError;
 

@@ -20,8 +20,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use coppice_core::replay::Entry;
 
-use super::ids::{Ballot, Batch, Commands, Configuration, GroupId, Instance, Record, ReplicaId, Round};
+use super::ids::{Ballot, Batch, Commands, Configuration, Instance, PartitionId, Record, ReplicaId, Round};
 use super::segment::MarkSeed;
 
 /// Bytes of a record's head.
@@ -92,95 +93,32 @@ impl Kind {
     }
 }
 
-/// What the log keeps for its callers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// A promise, vote or decision of one group's replica.
-    Group {
-        /// Whose.
-        group: GroupId,
-        /// What `coppice_ordering` asked to persist.
-        record: Record,
-    },
-    /// A replica of `group` starts here; anything the log holds of an older replica of the group is void.
-    Created {
-        /// Which group.
-        group: GroupId,
-        /// As which replica: above any earlier one of the group.
-        replica: ReplicaId,
-        /// What it starts from, for the caller to read again; at most [`RECORD_BYTES_MAX`].
-        birth: Bytes,
-    },
-    /// The replica is removed, and must not be started again (protocol.md 8: a replayed split starts nothing twice).
-    Removed {
-        /// Which group.
-        group: GroupId,
-        /// Which replica.
-        replica: ReplicaId,
-    },
-    /// A durable, verified checkpoint holds everything up to `upto`: older batches may go.
-    Trimmed {
-        /// Which group.
-        group: GroupId,
-        /// The checkpoint's instance.
-        upto: Instance,
-    },
-    /// Segments below `segment` were dropped on purpose; all others must be there. Written by the log itself.
-    Kept {
-        /// The oldest segment left.
-        segment: u64,
-    },
+/// Bytes that an entry takes in a segment.
+pub fn entry_bytes(entry: &Entry) -> usize {
+    HEAD_BYTES
+        + match entry {
+            Entry::Group { record: Record::Accept { batch, .. } | Record::Learned { batch, .. }, .. } => {
+                8 + match batch {
+                    Batch::NoOp => 0,
+                    Batch::Commands(commands) => 4 + commands.len_bytes(),
+                    Batch::Configuration(configuration) => configuration_bytes(configuration),
+                }
+            }
+            Entry::Created { birth, .. } => birth.len(),
+            _ => 0,
+        }
 }
 
-impl Entry {
-    /// The group concerned; `None` for records of the node.
-    pub fn group(&self) -> Option<GroupId> {
-        match self {
-            Entry::Group { group, .. }
-            | Entry::Created { group, .. }
-            | Entry::Removed { group, .. }
-            | Entry::Trimmed { group, .. } => Some(*group),
-            Entry::Kept { .. } => None,
-        }
+fn head_of(entry: &Entry) -> Head {
+    let mut head = Head { group: entry.group().map_or(0, |group| group.0), ..Head::new(Kind::Kept) };
+    match entry {
+        Entry::Group { record, .. } => record_head(record, &mut head),
+        Entry::Created { replica, .. } => (head.kind, head.replica) = (Kind::Created, replica.0),
+        Entry::Removed { replica, .. } => (head.kind, head.replica) = (Kind::Removed, replica.0),
+        Entry::Trimmed { upto, .. } => (head.kind, head.instance) = (Kind::Trimmed, upto.0),
+        Entry::Kept { segment } => head.instance = *segment,
     }
-
-    /// Whose batch it holds, and where, if it does.
-    pub fn batch(&self) -> Option<(GroupId, Instance)> {
-        match self {
-            Entry::Group { group, record: Record::Accept { instance, .. } | Record::Learned { instance, .. } } => {
-                Some((*group, *instance))
-            }
-            _ => None,
-        }
-    }
-
-    /// Bytes that the entry takes in a segment.
-    pub fn bytes(&self) -> usize {
-        HEAD_BYTES
-            + match self {
-                Entry::Group { record: Record::Accept { batch, .. } | Record::Learned { batch, .. }, .. } => {
-                    8 + match batch {
-                        Batch::NoOp => 0,
-                        Batch::Commands(commands) => 4 + commands.len_bytes(),
-                        Batch::Configuration(configuration) => configuration_bytes(configuration),
-                    }
-                }
-                Entry::Created { birth, .. } => birth.len(),
-                _ => 0,
-            }
-    }
-
-    fn head(&self) -> Head {
-        let mut head = Head { group: self.group().map_or(0, |group| group.0), ..Head::new(Kind::Kept) };
-        match self {
-            Entry::Group { record, .. } => record_head(record, &mut head),
-            Entry::Created { replica, .. } => (head.kind, head.replica) = (Kind::Created, replica.0),
-            Entry::Removed { replica, .. } => (head.kind, head.replica) = (Kind::Removed, replica.0),
-            Entry::Trimmed { upto, .. } => (head.kind, head.instance) = (Kind::Trimmed, upto.0),
-            Entry::Kept { segment } => head.instance = *segment,
-        }
-        head
-    }
+    head
 }
 
 fn record_head(record: &Record, head: &mut Head) {
@@ -319,9 +257,9 @@ impl Gather {
 /// # Panics
 /// If the record is larger than [`RECORD_BYTES_MAX`]: every limit above this one is smaller.
 pub fn encode(entry: &Entry, lsn: u64, carried: bool, chain: u32, out: &mut Gather) -> u32 {
-    let length = entry.bytes();
+    let length = entry_bytes(entry);
     assert!(length <= RECORD_BYTES_MAX, "a record of {length} bytes");
-    let head = Head { lsn, carried, ..entry.head() };
+    let head = Head { lsn, carried, ..head_of(entry) };
     match entry {
         Entry::Group { record, .. } => {
             let (decided, batch) = match record {
@@ -359,7 +297,7 @@ pub fn encode_mark(next_lsn: u64, durable: u64, chain: u32, seed: MarkSeed, out:
 fn encode_parts(head: &Head, chain: u32, small: &[u8], large: &[Bytes], out: &mut Gather) -> u32 {
     let length = HEAD_BYTES + small.len() + large.iter().map(Bytes::len).sum::<usize>();
     let mut bytes = head.encode(length as u32);
-    let chain = if crate::mutant!(checksum_no_position) { 0 } else { chain };
+    let chain = if mutant!(checksum_no_position) { 0 } else { chain };
     let mut crc = crc32c::crc32c_append(chain, &bytes[..4]);
     crc = crc32c::crc32c_append(crc, &bytes[8..]);
     crc = crc32c::crc32c_append(crc, small);
@@ -448,13 +386,13 @@ pub fn decode(bytes: &[u8], chain: u32, seed: MarkSeed) -> Result<Option<(usize,
         return Err(bad_length(bytes));
     }
     let start = match kind {
-        _ if crate::mutant!(checksum_no_position) => 0,
+        _ if mutant!(checksum_no_position) => 0,
         1 => seed.crc,
         _ => chain,
     };
     let found = crc32c::crc32c_append(crc32c::crc32c_append(start, &bytes[..4]), &bytes[8..length]);
     let salted = kind != Kind::Mark as u8 || round == seed.salt;
-    if (found != crc || !salted) && !crate::mutant!(catchup_unverified) {
+    if (found != crc || !salted) && !mutant!(catchup_unverified) {
         return Err(BadRecord::Checksum);
     }
     let unreadable = BadRecord::Unreadable { kind };
@@ -489,7 +427,7 @@ fn bad_length(bytes: &[u8]) -> BadRecord {
 
 fn decode_entry(head: &Head, mut body: &[u8]) -> Option<Decoded> {
     let ballot = Ballot { round: Round(head.round), replica: ReplicaId(head.replica) };
-    let (group, instance) = (GroupId(head.group), Instance(head.instance));
+    let (group, instance) = (PartitionId(head.group), Instance(head.instance));
     let record = |record| Entry::Group { group, record };
     let entry = match head.kind {
         Kind::Mark => {

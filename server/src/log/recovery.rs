@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
+use coppice_core::replay::{BatchKey, Entry, batch_ballot, batch_key};
 
 use super::core::{FileName, Past};
 use super::disk::Disk;
-use super::ids::{Ballot, GroupId, Instance, Lsn, Record, ReplicaId};
+use super::ids::{Ballot, PartitionId};
 use super::ledger::{Crowded, Ledger};
-use super::record::{self, BadRecord, Decoded, Entry, LENGTH_BYTES};
+use super::record::{self, BadRecord, Decoded, LENGTH_BYTES};
 use super::segment::{BOUNDARY_BYTES, BadHeader, HEADER_BYTES, Header, MarkSeed, SegmentNumber, boundary};
 use super::writer::LogError;
 use crate::datadir::{ClusterId, NodeId};
@@ -47,129 +47,6 @@ pub enum BadPlace {
     },
 }
 
-/// One group's records, as a start needs them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupReplay {
-    /// The replica that runs here and what it started from; `None` if the log never said, or after its removal.
-    pub created: Option<(ReplicaId, Bytes)>,
-    /// The newest replica of the group that was removed here: no birth of it may be replayed (protocol.md 8).
-    pub removed: Option<ReplicaId>,
-    /// A durable checkpoint holds everything up to here.
-    pub trimmed: Option<Instance>,
-    /// The highest ballot promised or voted in, votes for trimmed batches included.
-    promised: Ballot,
-    /// Everything but promises, in log order; batches above `trimmed` only.
-    records: Vec<Record>,
-    /// Carried copies of batches above `trimmed`: of each instance the vote of the highest ballot, then what was
-    /// learned.
-    carried: BTreeMap<BatchKey, Record>,
-}
-
-impl GroupReplay {
-    /// The records as `coppice_ordering::RecoveredGroup::apply` takes them, numbered anew from 1: the highest promise,
-    /// carried batches, then everything else in log order, batches above `trimmed` only. Leaves none.
-    ///
-    /// A carried batch stands in the log behind records that are newer than it. Where one of these is about the same
-    /// instance, that counts: while an older one was still in the log, so was what the carried batch is a copy of.
-    pub fn take_records(&mut self) -> impl Iterator<Item = (Lsn, Record)> {
-        let promise = (self.promised > Ballot::ZERO).then_some(Record::Promise { ballot: self.promised });
-        let mut carried: Vec<Record> = std::mem::take(&mut self.carried).into_values().collect();
-        let mut records = std::mem::take(&mut self.records);
-        if crate::mutant!(carried_vote_wins) {
-            std::mem::swap(&mut carried, &mut records);
-        }
-        (1..).map(Lsn).zip(promise.into_iter().chain(carried).chain(records))
-    }
-
-    /// How far the log says that it holds what was decided.
-    pub fn decided(&self) -> Instance {
-        let said = self.records.iter().chain(self.carried.values()).map(|record| match record {
-            Record::Decided { upto } => *upto,
-            Record::Accept { decided_upto, .. } => *decided_upto,
-            Record::Learned { instance, .. } => *instance,
-            Record::Promise { .. } | Record::Lease { .. } => Instance::ZERO,
-        });
-        said.max().max(self.trimmed).unwrap_or_default()
-    }
-
-    fn apply(&mut self, carried: bool, record: Record) {
-        if let Record::Promise { ballot } | Record::Accept { ballot, .. } = &record {
-            self.promised = self.promised.max(*ballot);
-        }
-        let trimmed = self.trimmed.unwrap_or(Instance::ZERO);
-        if let Some(key) = batch_key(&record).filter(|_| carried) {
-            let newer = self.carried.get(&key).is_none_or(|known| batch_ballot(known) <= batch_ballot(&record));
-            if key.0 > trimmed && newer {
-                self.carried.insert(key, record);
-            }
-            return;
-        }
-        let promise = matches!(record, Record::Promise { .. });
-        if !promise && batch_instance(&record).is_none_or(|instance| instance > trimmed) {
-            self.records.push(record);
-        }
-    }
-}
-
-/// Everything durable, by group.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replay {
-    /// The groups that the log knows.
-    pub groups: BTreeMap<GroupId, GroupReplay>,
-}
-
-impl Replay {
-    /// Takes in the next record of the log.
-    pub fn apply(&mut self, carried: bool, entry: Entry) {
-        let Some(group) = entry.group() else { return };
-        let state = self.groups.entry(group).or_default();
-        match entry {
-            Entry::Group { record, .. } => state.apply(carried, record),
-            Entry::Created { replica, birth, .. } => {
-                if !carried {
-                    *state = GroupReplay { removed: state.removed, ..GroupReplay::default() };
-                }
-                state.created = Some((replica, birth));
-            }
-            Entry::Removed { replica, .. } => {
-                if !carried {
-                    *state = GroupReplay::default();
-                }
-                state.removed = Some(replica);
-            }
-            Entry::Trimmed { upto, .. } => {
-                state.trimmed = state.trimmed.max(Some(upto));
-                state.records.retain(|record| batch_instance(record).is_none_or(|instance| instance > upto));
-                state.carried.retain(|(instance, _), _| *instance > upto);
-            }
-            Entry::Kept { .. } => {}
-        }
-    }
-}
-
-/// Where the record holds a batch, if it does.
-fn batch_instance(record: &Record) -> Option<Instance> {
-    match record {
-        Record::Accept { instance, .. } | Record::Learned { instance, .. } => Some(*instance),
-        Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => None,
-    }
-}
-
-/// An instance, and whether its batch was learned to be decided. A vote stays one beside what was learned later.
-type BatchKey = (Instance, bool);
-
-fn batch_key(record: &Record) -> Option<BatchKey> {
-    Some((batch_instance(record)?, matches!(record, Record::Learned { .. })))
-}
-
-/// The ballot of a batch's record.
-fn batch_ballot(record: &Record) -> Ballot {
-    match record {
-        Record::Accept { ballot, .. } | Record::Learned { ballot, .. } => *ballot,
-        Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => Ballot::ZERO,
-    }
-}
-
 /// Reads the batches of a segment that are to be carried, each with its lsn, in log order; of several copies of one
 /// batch only the one of the highest ballot.
 ///
@@ -180,7 +57,7 @@ pub(super) fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<V
     let bytes = disk.read(file, usize::MAX)?;
     let damage = |offset, reason| LogError::from(Damage { file, offset, reason });
     let header = Header::decode(&bytes, crowded.segment).map_err(|reason| damage(0, reason.into()))?;
-    let mut newest: BTreeMap<(GroupId, BatchKey), (u64, Ballot, Entry)> = BTreeMap::new();
+    let mut newest: BTreeMap<(PartitionId, BatchKey), (u64, Ballot, Entry)> = BTreeMap::new();
     let mut sink = |lsn, _, entry: Entry| {
         let Entry::Group { group, record } = &entry else { return };
         let Some(key) = batch_key(record) else { return };
@@ -335,7 +212,7 @@ fn list<D: Disk>(disk: &mut D, owner: Option<(ClusterId, NodeId)>) -> Result<Fil
     for (number, header) in &headers {
         // Intact, so no write was torn here: it is not this log's file, or not for this program.
         if let Err(reason @ (BadHeader::Number { .. } | BadHeader::Format { .. })) = *header
-            && !crate::mutant!(wrong_file_unused)
+            && !mutant!(wrong_file_unused)
         {
             return Err(Damage { file: FileName::Segment(*number), offset: 0, reason: reason.into() }.into());
         }
@@ -484,7 +361,7 @@ impl<'a> Walk<'a> {
                 if next_lsn != expected || durable >= expected {
                     return Err(BadRecord::Order { found: next_lsn, expected });
                 }
-                let linked = self.chain.is_none_or(|known| known == chain) || crate::mutant!(checksum_no_position);
+                let linked = self.chain.is_none_or(|known| known == chain) || mutant!(checksum_no_position);
                 if !linked {
                     return Err(BadRecord::Checksum);
                 }
@@ -539,10 +416,10 @@ impl<'a> Walk<'a> {
     /// A bad place above the highest mark is a torn tail; at or below it, damage.
     fn judge(&self, files: &Files, stop: &Stop) -> Result<(), Damage> {
         let damage = || Damage { file: stop.file, offset: stop.offset, reason: stop.reason };
-        if crate::mutant!(refuse_torn_tail) && !stop.is_clean() {
+        if mutant!(refuse_torn_tail) && !stop.is_clean() {
             return Err(damage());
         }
-        if self.highest_mark >= self.next_lsn && !crate::mutant!(cut_at_first_bad) {
+        if self.highest_mark >= self.next_lsn && !mutant!(cut_at_first_bad) {
             return Err(damage());
         }
         // Segments may go as soon as `Kept` is durable, before any mark says so.
@@ -565,7 +442,7 @@ impl<'a> Walk<'a> {
 fn ends_short(bytes: &[u8], offset: u64) -> bool {
     let boundary = boundary(offset);
     let zeros = bytes.get(offset as usize..boundary as usize);
-    let short = (1..LENGTH_BYTES).contains(&(boundary - offset)) && !crate::mutant!(length_over_boundary);
+    let short = (1..LENGTH_BYTES).contains(&(boundary - offset)) && !mutant!(length_over_boundary);
     short && zeros.is_some_and(|zeros| zeros.iter().all(|&byte| byte == 0))
 }
 

@@ -156,8 +156,8 @@ pub struct MarkSeed {
 impl MarkSeed {
     /// Of the mark at `offset` of a segment that was opened with this `salt`.
     pub fn new(cluster: ClusterId, node: NodeId, segment: SegmentNumber, offset: u64, salt: u64) -> MarkSeed {
-        let salt = if crate::mutant!(marks_unsalted) { 0 } else { salt };
-        if crate::mutant!(checksum_no_position) {
+        let salt = if mutant!(marks_unsalted) { 0 } else { salt };
+        if mutant!(checksum_no_position) {
             return MarkSeed { crc: 0, salt };
         }
         let mut place = [0; 44];

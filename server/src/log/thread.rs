@@ -8,17 +8,17 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
+use coppice_core::replay::Entry;
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
 use super::carry;
 use super::core::{FileEffect, Preparation};
 use super::disk::FileDisk;
 use super::engine::{self, Crowded, Engine, Failure, Progress, is_full, is_out_of_descriptors};
-use super::ids::{GroupId, Lsn};
-use super::record::Entry;
+use super::ids::{Lsn, PartitionId};
+use super::record::entry_bytes;
 use super::segment::SegmentNumber;
 use super::writer::{Append, Flushed, Hooks, LogError, LogFailure, LogOptions};
-use crate::failpoints::failpoint;
 use crate::spin::{Spin, Wait};
 
 /// How often the keeper looks at the free space where there is little, and tries again to prepare a segment.
@@ -137,10 +137,10 @@ struct Writer {
     batch: Vec<Append>,
     /// Appends that nobody waits for.
     lazy: Vec<Append>,
-    completions: Vec<(GroupId, Lsn)>,
+    completions: Vec<(PartitionId, Lsn)>,
     /// Who hears of the next flush.
     awaited: Vec<Sender<()>>,
-    pinned_by: Vec<GroupId>,
+    pinned_by: Vec<PartitionId>,
     closing: bool,
 }
 
@@ -218,7 +218,7 @@ impl Writer {
 
     fn take_appends(&mut self, appends: Vec<Append>, bytes: &mut usize) {
         for append in appends {
-            *bytes += append.entry.bytes();
+            *bytes += entry_bytes(&append.entry);
             let into = if append.lazy && self.batch.is_empty() { &mut self.lazy } else { &mut self.batch };
             into.push(append);
         }

@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use coppice_core::replay::{Entry, Replay};
 use crossbeam::channel::{self, Receiver, SendTimeoutError, Sender, TrySendError};
 
 use super::core::Geometry;
 use super::disk::FileDisk;
 use super::engine::{self, Found};
-use super::ids::{GroupId, Lsn};
-use super::record::Entry;
-use super::recovery::{Cut, Damage, Replay};
+use super::ids::{Lsn, PartitionId};
+use super::recovery::{Cut, Damage};
 use super::segment::Drawn;
 use super::thread::{self, Running, Shared, Submission};
 use crate::datadir::Identity;
@@ -75,7 +75,7 @@ pub struct Append {
 #[derive(Debug)]
 pub struct Flushed<'a> {
     /// Every waiting (group, lsn), in the order of the appends.
-    pub completions: &'a [(GroupId, Lsn)],
+    pub completions: &'a [(PartitionId, Lsn)],
     /// Everything up to this lsn of the node's log is durable.
     pub durable_lsn: u64,
     /// Records that shared the flush, those of the log itself not counted.
@@ -88,7 +88,7 @@ pub struct Flushed<'a> {
     pub log_bytes: u64,
     /// The groups whose batches keep the oldest segment, if there are several segments: a checkpoint of each of them
     /// would let it go.
-    pub pinned_by: &'a [GroupId],
+    pub pinned_by: &'a [PartitionId],
 }
 
 /// What the writer thread calls.
@@ -161,7 +161,7 @@ impl Awaited {
     /// # Errors
     /// [`Stopped`]: the log ended, and they may be durable or not.
     pub fn wait(self) -> Result<(), Stopped> {
-        if crate::mutant!(removal_unflushed) {
+        if mutant!(removal_unflushed) {
             return Ok(());
         }
         self.0.recv().map_err(|_| Stopped)

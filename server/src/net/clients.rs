@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use coppice_client::wire::ClientId;
-
-use crate::cost::ClientBytes;
+use coppice_core::cost::ClientBytes;
 
 /// The connections of all clients, by any shard.
 #[derive(Debug, Default)]
@@ -45,7 +44,7 @@ impl ClientConnections {
     pub fn ended(&self, client: ClientId, connection: u64) {
         let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = connections.get_mut(&client) {
-            known.connections.retain(|&known| known != connection && !crate::mutant!(spare_forgets_client));
+            known.connections.retain(|&known| known != connection && !mutant!(spare_forgets_client));
             if known.connections.is_empty() {
                 connections.remove(&client);
             }
@@ -75,6 +74,6 @@ mod tests {
     #[test]
     fn a_client_that_is_forgotten_with_its_spare_connection_is_caught() {
         let test = "net::clients::tests::a_client_that_closes_a_spare_connection_is_reached_on_the_other";
-        crate::mutants::assert_caught("spare_forgets_client", test);
+        planted::assert_caught("spare_forgets_client", test);
     }
 }

@@ -28,7 +28,7 @@ pub struct Candidate {
 /// Of all `connections` of the node `ungreeted` have not said who they are: of a crowd that comes at once, most have
 /// not reached a shard yet.
 pub fn give_way((connections, ungreeted): (usize, usize), mut idle: Vec<Candidate>) -> Vec<u64> {
-    let crowd = ungreeted > 0 && ungreeted >= connections / UNGREETED_PART && !crate::mutant!(crowd_drives_out);
+    let crowd = ungreeted > 0 && ungreeted >= connections / UNGREETED_PART && !mutant!(crowd_drives_out);
     let greeted = idle.iter().any(|candidate| candidate.greeted);
     if crowd || !greeted {
         idle.retain(|candidate| !candidate.greeted);
@@ -80,6 +80,6 @@ mod tests {
     #[test]
     fn a_crowd_that_drives_out_clients_is_caught() {
         let test = "net::eviction::tests::a_crowd_that_has_not_reached_the_shards_drives_out_no_clients";
-        crate::mutants::assert_caught("crowd_drives_out", test);
+        planted::assert_caught("crowd_drives_out", test);
     }
 }

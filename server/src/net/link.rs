@@ -12,20 +12,20 @@ use std::time::{Duration, Instant as Clock};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use coppice_core::multicast::letter::{self, Letter};
+use coppice_core::wire::codec::Body;
+use coppice_core::wire::peer::{self, Envelope};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::codec::Body;
 use super::dial::{WAITS, reach, redial};
 use super::fault::Fault;
 use super::handshake::{self, HandshakeError, Objection, PeerHello, Presence};
 use super::outbox::Outbox;
-use super::peer::{self, Envelope};
 use super::peer_frame;
 use super::silence::Silence;
 use crate::config::Address;
-use crate::multicast::letter::{self, Letter};
 
 /// Bytes that wait for one node at most; beyond, messages are dropped and come again by retransmission.
 const LINK_BYTES_MAX: usize = 64 << 20;

@@ -2,14 +2,12 @@
 
 pub mod arriving;
 pub mod clients;
-pub mod codec;
 pub mod dial;
 pub mod eviction;
 pub mod fault;
 pub mod handshake;
 pub mod link;
 pub mod outbox;
-pub mod peer;
 pub mod peer_frame;
 pub mod peer_in;
 pub mod progress;

@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::frame::HEADER_BYTES;
+use coppice_core::wire::codec::Body;
 
-use super::codec::Body;
 use super::outbox::Outbox;
 
 /// Who is calling; first on every connection. Body: postcard [`super::handshake::PeerHello`].
@@ -21,11 +21,11 @@ pub const SNAPSHOT_CHUNK: u8 = 69;
 
 /// How far the sender's log is durable: a `u64` lsn, little-endian. Between messages.
 pub const DURABLE: u8 = 70;
-/// Letters between the coordinator and the partitions ([`crate::multicast`]).
+/// Letters between the coordinator and the partitions ([`coppice_core::multicast`]).
 pub const LETTERS: u8 = 71;
 /// Says that this connection works: whoever gets it sends it back on the same connection. No body.
 pub const ECHO: u8 = 72;
-/// Says that the sender lives, when there is nothing else to say ([`crate::failure_detector`]). No body.
+/// Says that the sender lives, when there is nothing else to say ([`coppice_core::failure_detector`]). No body.
 pub const ALIVE: u8 = 73;
 /// Whether the sender has no room, its disk filled to its reserve or its memory to its limit: a byte, 0 or 1. It has
 /// some when a connection begins.

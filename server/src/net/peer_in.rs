@@ -9,11 +9,12 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_client::channel::Channel;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use coppice_core::multicast::letter;
+use coppice_core::wire::peer;
 use tokio::sync::Notify;
 
-use super::{peer, peer_frame};
+use super::peer_frame;
 use crate::control::RETIRE_WITHIN;
-use crate::multicast::letter;
 use crate::shard::{Shard, TURN_TIME_MAX};
 
 /// How often it is asked whether the connection began with certificates that have been replaced.

@@ -2,8 +2,8 @@
 //! possible.
 //!
 //! A connection that has too much in flight, or does not read its answers, is not read until it does (operations.md 3,
-//! `limits`): each of its requests is charged (`crate::cost`) before it goes on. Frames are taken in slices, between
-//! which other connections have their turn; so are large packs (`packs`). It does not know what commands mean.
+//! `limits`): each of its requests is charged (`coppice_core::cost`) before it goes on. Frames are taken in slices,
+//! between which other connections have their turn; so are large packs (`packs`). It does not know what commands mean.
 
 mod door;
 mod packs;
@@ -25,7 +25,12 @@ use coppice_client::wire::{
     ClientId, CommandsRequest, Completed, Frame, FrameDecoder, Kind, PackReply, PartitionId, Refusal as Refused,
     Request as Asked,
 };
+use coppice_core::access::{Credentials, Rights};
+use coppice_core::cost::{Account, Charge, ClientBytes};
+use coppice_core::request::{Origin, Refusal, Reply, Request};
+use coppice_core::scan::RangeJob;
 use coppice_ordering::Time;
+pub use door::{STRANGERS_MAX, may_give};
 use tokio::sync::Notify;
 
 use self::packs::{Pack, Packs, alone, hand_on};
@@ -37,15 +42,9 @@ use super::outbox::Outbox;
 use super::progress::Progress;
 use super::streams::{Slice, Streams};
 use super::translate;
-use crate::access::{Credentials, Rights};
-use crate::cost::{Account, Charge, ClientBytes};
 use crate::metrics::{Op, Outcome, Queue};
-use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shard::Shard;
-use crate::shard::ranges::RangeJob;
 use crate::shared::Shared;
-
-pub use door::{STRANGERS_MAX, may_give};
 
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
@@ -518,14 +517,14 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Commands(commands) => {
             let (op, grows) = translate::pack_op(&commands);
             let CommandsRequest { entry, count, work, .. } = commands;
-            let owned = connection.owner().map(|owner| crate::entry::owned(&entry, owner));
+            let owned = connection.owner().map(|owner| coppice_core::entry::owned(&entry, owner));
             let entry = owned.unwrap_or_else(|| alone(entry));
             (commands.partition, op, Request::Pack { entry, commands: count, work, grows })
         }
         Asked::OpenSession(open) => {
             // A session is its user's; while users are not asked who they are, that of who said hello.
             let client = connection.owner().map(ClientId).or(connection.state.borrow().client);
-            let entry = client.map_or(alone(open.entry), |client| crate::entry::open(client, open.nonce));
+            let entry = client.map_or(alone(open.entry), |client| coppice_core::entry::open(client, open.nonce));
             (open.partition, Op::Open, Request::Open { entry })
         }
         Asked::Read(read) => {

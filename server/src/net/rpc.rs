@@ -7,18 +7,17 @@ use std::time::Duration;
 use coppice_client::channel::Channel;
 use coppice_client::map::{Addresses, Entry, PartitionMap};
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ClusterId, FrameDecoder, Kind, MapVersion, NodeId, NodeStatus, PartitionId, Refusal,
-    ReplicaId, Ticket,
+    AdminReply, AdminRequest, ClusterId, FrameDecoder, Kind, NodeId, PartitionId, Refusal, ReplicaId,
 };
-use coppice_ordering::{Configuration, Paxos};
+use coppice_core::access::Users;
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
+use coppice_core::status::LocalStatus;
+use coppice_ordering::Configuration;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
 use super::handshake::{self, HandshakeError, PeerHello, Presence, Purpose};
 use super::peer_frame;
-use super::translate::wire_replica;
-use crate::access::Users;
-use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::shared::Shared;
 
 /// A question of one node to another.
@@ -101,13 +100,13 @@ impl Asker {
             (Purpose::Question, Question::Identify | Question::Map | Question::Status) => Ok(()),
             (Purpose::Question, Question::Adopt { map: newer, .. }) => {
                 let (Some(from), Some(own)) = (self.from, own) else { return no("you belong to no cluster") };
-                if newer.cluster != own.cluster && !crate::mutant!(foreign_map_believed) {
+                if newer.cluster != own.cluster && !mutant!(foreign_map_believed) {
                     return Err(format!("the map is of cluster {}, this node of {}", newer.cluster, own.cluster));
                 }
                 // A newer map says who leads the directory by now. It cannot vouch for a node that is not in the one
                 // known here: without TLS whoever knows the cluster's id can make one that names him. Such a map is a
                 // hint to ask for it (`Control::ask_for_the_map`).
-                if !crate::mutant!(newer_map_vouches) {
+                if !mutant!(newer_map_vouches) {
                     handshake::standing(from.node, map)?;
                 }
                 directs(from.node, map).or_else(|_| directs(from.node, newer))
@@ -162,107 +161,6 @@ pub struct Identified {
     pub name: String,
     /// Where it serves.
     pub addresses: Addresses,
-}
-
-/// What a node knows of itself.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct LocalStatus {
-    /// The node.
-    pub node: NodeStatus,
-    /// Version of its map.
-    pub map_version: u64,
-    /// Its replicas.
-    pub replicas: BTreeMap<PartitionId, LocalReplica>,
-    /// What is wrong with it.
-    pub warnings: Vec<String>,
-    /// Why it takes no further replica, if it does not.
-    pub full: Option<String>,
-}
-
-impl LocalStatus {
-    /// Whether it takes no further replica.
-    pub fn is_full(&self) -> bool {
-        self.full.is_some()
-    }
-}
-
-/// A group's membership as one of its replicas knows it; what the others hold, only a leader knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupReport {
-    /// Who votes.
-    pub voters: Vec<ReplicaId>,
-    /// Who learns.
-    pub learners: Vec<ReplicaId>,
-    /// The instance that decided this.
-    pub configured_at: u64,
-    /// Decided.
-    pub decided_upto: u64,
-    /// A quorum of the voters durably holds everything up to here.
-    pub held_upto: u64,
-    /// How far the other replicas durably are.
-    pub durable: Vec<(ReplicaId, u64)>,
-}
-
-impl GroupReport {
-    /// What a replica knows of its group.
-    pub fn of(paxos: &Paxos) -> GroupReport {
-        let (configuration, configured_at) = paxos.configuration();
-        let others = configuration.members().chain(configuration.leaving.iter().copied());
-        let durable = others.filter_map(|id| Some((wire_replica(id), paxos.durable_upto(id)?.0)));
-        GroupReport {
-            voters: configuration.voters.iter().copied().map(wire_replica).collect(),
-            learners: configuration.learners.iter().copied().map(wire_replica).collect(),
-            configured_at: configured_at.0,
-            decided_upto: paxos.decided_upto().0,
-            held_upto: paxos.held_upto().0,
-            durable: durable.collect(),
-        }
-    }
-}
-
-/// One replica as its node knows it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct LocalReplica {
-    /// Which replica.
-    pub replica: ReplicaId,
-    /// The map version of its borders in a checkpoint on its disk.
-    pub saved: MapVersion,
-    /// Whether it leads and serves.
-    pub leads: bool,
-    /// The leader as it knows it.
-    pub leader: Option<NodeId>,
-    /// Highest ballot: round and replica.
-    pub ballot: (u64, ReplicaId),
-    /// Decided and executed.
-    pub decided_upto: u64,
-    /// Forgotten.
-    pub trimmed_upto: u64,
-    /// Keys.
-    pub keys: u64,
-    /// Bytes of keys and values.
-    pub bytes: u64,
-    /// Replies held by the gate.
-    pub held: u64,
-    /// Commands decided per second, lately.
-    pub commands_per_second: f64,
-    /// Instances undecided.
-    pub window: u32,
-    /// Commands per batch, lately.
-    pub batch_commands: f64,
-    /// Sessions.
-    pub sessions: u64,
-    /// How far behind the other replicas are, in instances and milliseconds, as a leader sees it.
-    pub lags: BTreeMap<NodeId, (u64, u64)>,
-    /// The newest digests and their instances, ascending.
-    pub digests: Vec<(u64, u64)>,
-    /// Its group's membership.
-    pub group: GroupReport,
-    /// The last ticket of its decided log.
-    pub last_ticket: Option<Ticket>,
-    /// Every ticket up to here is released, as far as it was told.
-    pub released: Option<Ticket>,
-    /// Bytes of the undo of what is executed and undecided.
-    pub undo_bytes: u64,
 }
 
 /// An answer.
@@ -516,13 +414,13 @@ mod tests {
     #[test]
     fn a_map_that_vouches_for_who_brings_it_is_caught() {
         let test = "net::rpc::tests::a_newer_map_does_not_vouch_for_who_brings_it";
-        crate::mutants::assert_caught("newer_map_vouches", test);
+        planted::assert_caught("newer_map_vouches", test);
     }
 
     #[cfg(feature = "mutants")]
     #[test]
     fn a_foreign_map_that_is_believed_is_caught() {
         let test = "net::rpc::tests::a_map_of_another_cluster_is_not_adopted";
-        crate::mutants::assert_caught("foreign_map_believed", test);
+        planted::assert_caught("foreign_map_believed", test);
     }
 }

@@ -54,7 +54,7 @@ impl Silence {
     /// Whether it is time to try another connection.
     pub fn doubts(&self, now: Instant) -> bool {
         let late = |asked| now.saturating_duration_since(asked) >= self.patience;
-        !crate::mutant!(silence_is_borne) && self.asked.is_some_and(late)
+        !mutant!(silence_is_borne) && self.asked.is_some_and(late)
     }
 
     /// Another connection took this one's place. If that was of no use, the next time comes later.

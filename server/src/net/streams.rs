@@ -2,10 +2,11 @@
 //! come; what is left of the others goes on as the client gives credit. It knows neither sockets nor tickets.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use coppice_core::scan::RangeJob;
 
 use super::outbox::Outbox;
-use crate::shard::ranges::RangeJob;
 
 /// A chunk costs as much as walking over so many pairs, however few it holds.
 const MIN_PAIRS: u64 = 64;
@@ -13,10 +14,16 @@ const MIN_PAIRS: u64 = 64;
 /// What streams on one connection, by name. Each pins a snapshot: the owner bounds how many there are.
 pub struct Streams<K> {
     /// Nothing of them was sent yet; in the order in which they came.
-    fresh: VecDeque<(K, RangeJob)>,
-    begun: BTreeMap<K, RangeJob>,
+    fresh: VecDeque<(K, Stream)>,
+    begun: BTreeMap<K, Stream>,
     /// Of those that were begun, the one that went on last: they take turns.
     last: Option<K>,
+}
+
+/// A range, and since when its snapshot is pinned.
+struct Stream {
+    job: RangeJob,
+    since: Instant,
 }
 
 /// Bytes of chunks and large answers that are made in one go: a quarter of a millisecond, and no chunk is larger.
@@ -71,19 +78,19 @@ impl<K: Copy + Ord> Streams<K> {
 
     /// Whether there is something that may be sent.
     pub fn may_send(&self) -> bool {
-        !self.fresh.is_empty() || self.begun.values().any(RangeJob::may_send)
+        !self.fresh.is_empty() || self.begun.values().any(|stream| stream.job.may_send())
     }
 
     /// Takes one whose name no other has.
     pub fn add(&mut self, name: K, job: RangeJob) {
-        self.fresh.push_back((name, job));
+        self.fresh.push_back((name, Stream { job, since: Instant::now() }));
     }
 
     /// The client makes room for more of one.
     pub fn add_credit(&mut self, name: K, bytes: u32) {
-        let fresh = self.fresh.iter_mut().find(|(of, _)| *of == name).map(|(_, job)| job);
-        if let Some(job) = self.begun.get_mut(&name).or(fresh) {
-            job.add_credit(bytes);
+        let fresh = self.fresh.iter_mut().find(|(of, _)| *of == name).map(|(_, stream)| stream);
+        if let Some(stream) = self.begun.get_mut(&name).or(fresh) {
+            stream.job.add_credit(bytes);
         }
     }
 
@@ -95,9 +102,9 @@ impl<K: Copy + Ord> Streams<K> {
 
     /// Drops those whose snapshot was pinned for too long, or keeps too much memory alive, and names them.
     pub fn expire(&mut self, pin: Duration, bytes_max: u64) -> Vec<K> {
-        let all = self.begun.iter().chain(self.fresh.iter().map(|(name, job)| (name, job)));
-        let old: Vec<K> =
-            all.filter(|(_, job)| job.age() > pin || job.kept_bytes() > bytes_max).map(|(&name, _)| name).collect();
+        let all = self.begun.iter().chain(self.fresh.iter().map(|(name, stream)| (name, stream)));
+        let is_old = |stream: &Stream| stream.since.elapsed() > pin || stream.job.kept_bytes() > bytes_max;
+        let old: Vec<K> = all.filter(|(_, stream)| is_old(stream)).map(|(&name, _)| name).collect();
         if !old.is_empty() {
             self.drop_all(|name| old.contains(name));
         }
@@ -130,8 +137,8 @@ impl<K: Copy + Ord> Streams<K> {
             if outbox.bytes() >= bytes_max || !goes_on {
                 return true;
             }
-            let Some(job) = self.begun.get_mut(&name) else { continue };
-            let (last, time) = send(name, job, outbox);
+            let Some(stream) = self.begun.get_mut(&name) else { continue };
+            let (last, time) = send(name, &mut stream.job, outbox);
             (self.last, goes_on) = (Some(name), time);
             if last {
                 self.begun.remove(&name);
@@ -139,15 +146,15 @@ impl<K: Copy + Ord> Streams<K> {
         }
         while outbox.bytes() < bytes_max
             && goes_on
-            && let Some((name, mut job)) = self.fresh.pop_front()
+            && let Some((name, mut stream)) = self.fresh.pop_front()
         {
             // One without credit waits for some among those that were begun.
             let mut last = false;
-            if job.may_send() {
-                (last, goes_on) = send(name, &mut job, outbox);
+            if stream.job.may_send() {
+                (last, goes_on) = send(name, &mut stream.job, outbox);
             }
             if !last {
-                self.begun.insert(name, job);
+                self.begun.insert(name, stream);
             }
         }
         self.may_send()
@@ -155,7 +162,7 @@ impl<K: Copy + Ord> Streams<K> {
 
     /// Those that were begun and may go on, behind the one that went on last.
     fn turns(&self) -> Vec<K> {
-        let all = || self.begun.iter().filter(|(_, job)| job.may_send()).map(|(&name, _)| name);
+        let all = || self.begun.iter().filter(|(_, stream)| stream.job.may_send()).map(|(&name, _)| name);
         let behind = |name: &K| self.last.is_none_or(|last| *name > last);
         all().filter(behind).chain(all().filter(|name| !behind(name))).collect()
     }
@@ -167,9 +174,9 @@ mod tests {
     use coppice_client::wire::{
         ClientId, Frame, FrameDecoder, Part, PartEnd, PartitionId, Position, ReplicaId, Ticket,
     };
+    use coppice_core::multicast::Share;
 
     use super::*;
-    use crate::multicast::Share;
 
     /// More pairs than a chunk holds.
     const MANY: u64 = 20_000;

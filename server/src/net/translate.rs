@@ -3,44 +3,18 @@
 use std::time::Duration;
 
 use coppice_btree::Op as TreeOp;
-use coppice_client::map::PartitionMap;
 use coppice_client::wire::{
     Command, CommandsRequest, FEATURE_GATHER, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits,
-    MapGet, MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, Ticket, VALUE_BYTES_MAX,
+    MapGet, MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, VALUE_BYTES_MAX,
 };
+use coppice_core::request::{Refusal, Reply};
 
 use crate::metrics::{Op, Outcome};
-use crate::request::{Refusal, Reply};
 use crate::shard::Shard;
 use crate::shared::Shared;
 
 /// What a client is asked to wait when a queue is full: a flush or two, after which there is room.
 const RETRY_AFTER: Duration = Duration::from_millis(5);
-
-/// A replica's name inside the core and on the wire.
-pub fn replica(id: coppice_client::wire::ReplicaId) -> coppice_ordering::ReplicaId {
-    coppice_ordering::ReplicaId(id.0)
-}
-
-/// A replica's name on the wire and inside the core.
-pub fn wire_replica(id: coppice_ordering::ReplicaId) -> coppice_client::wire::ReplicaId {
-    coppice_client::wire::ReplicaId(id.0)
-}
-
-/// A partition's name on the wire and inside the core.
-pub fn core_partition(id: PartitionId) -> coppice_ordering::PartitionId {
-    coppice_ordering::PartitionId(id.0)
-}
-
-/// A partition's name inside the core and on the wire.
-pub fn partition(id: coppice_ordering::PartitionId) -> PartitionId {
-    PartitionId(id.0)
-}
-
-/// A ticket inside the core and on the wire.
-pub fn ticket(ticket: coppice_ordering::Ticket) -> Ticket {
-    Ticket { round: ticket.ballot.round.0, replica: wire_replica(ticket.ballot.replica), n: ticket.n }
-}
 
 /// The refusal that says: a queue is full.
 pub fn busy() -> Refused {
@@ -52,18 +26,10 @@ pub fn refusal(shard: &Shard, group: PartitionId, refusal: Refusal) -> Refused {
     match refusal {
         Refusal::NotLeader { .. } => Refused::NotLeader { partition: group, hint: shard.hint(group, &refusal) },
         Refusal::Busy => busy(),
-        Refusal::WrongPartition => wrong_partition(&shard.shared.map(), group),
+        Refusal::WrongPartition => coppice_core::request::wrong_partition(&shard.shared.map(), group),
         Refusal::SessionExpired => Refused::SessionExpired,
         Refusal::Full => Refused::Full,
     }
-}
-
-/// The refusal that says: another partition, by this map.
-pub fn wrong_partition(map: &PartitionMap, group: PartitionId) -> Refused {
-    // What changed together with it: of a split, both parts.
-    let version = map.entry(group).map(|entry| entry.version);
-    let together = map.partitions.iter().filter(|entry| Some(entry.version) == version);
-    Refused::WrongPartition { partition: group, version: map.version, entries: together.cloned().collect() }
 }
 
 /// The instance that a reply is about, if it says one. Reads a few bytes of an answer that the executor wrote.

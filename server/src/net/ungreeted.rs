@@ -55,7 +55,7 @@ impl<T> Ungreeted<T> {
     }
 
     fn victim(&self) -> Option<usize> {
-        if crate::mutant!(oldest_ungreeted_goes) {
+        if mutant!(oldest_ungreeted_goes) {
             return Some(0);
         }
         let known = |from: &IpAddr| self.nodes.contains(from);
@@ -146,6 +146,6 @@ mod tests {
     #[test]
     fn a_crowd_that_drives_out_others_is_caught() {
         let test = "net::ungreeted::tests::a_crowd_from_one_address_drives_out_its_own";
-        crate::mutants::assert_caught("oldest_ungreeted_goes", test);
+        planted::assert_caught("oldest_ungreeted_goes", test);
     }
 }

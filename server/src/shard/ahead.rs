@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::replica::Input;
 use tokio::sync::Notify;
 
 use super::Shard;
-use crate::replica::Input;
 
 /// What a shard remembers of them.
 #[derive(Default)]

@@ -1,16 +1,17 @@
 //! Carries out what replicas ask for: into the log's next append, onto links, onto connections.
 
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::replay::Entry;
+use coppice_core::replica::Effect;
+use coppice_core::request::{Origin, Refusal, Reply};
+use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Record, ReplicaId};
 
 use super::{Shard, ToShard};
 use crate::control::ToControl;
-use crate::failpoints::failpoint;
-use crate::log::{Append, Entry, GroupId};
+use crate::log::Append;
+use crate::log::record::entry_bytes;
 use crate::mailbox::Lane;
-use crate::net::peer::Envelope;
-use crate::replica::Effect;
-use crate::request::{Origin, Refusal, Reply};
 
 impl Shard {
     /// Carries out `effects` of the group `id`, in order; leaves the vector empty.
@@ -25,7 +26,7 @@ impl Shard {
                         Record::Learned { .. } => failpoint!("shard.learned"),
                         Record::Decided { .. } | Record::Lease { .. } => {}
                     }
-                    let entry = Entry::Group { group: GroupId(id.0), record };
+                    let entry = Entry::Group { group: PartitionId(id.0), record };
                     self.note_logged(id, &entry);
                     self.appends.push(Append { entry, lsn: Some(lsn), lazy });
                 }
@@ -150,7 +151,7 @@ impl Shard {
 
     fn note_logged(&mut self, id: PartitionId, entry: &Entry) {
         if let Some(group) = self.groups.get_mut(&id) {
-            group.logged_bytes += entry.bytes() as u64;
+            group.logged_bytes += entry_bytes(entry) as u64;
         }
     }
 

@@ -1,12 +1,13 @@
-//! Ranges over several partitions that this node gathers for its clients (`crate::gather`), as the shard that holds the
-//! client's connection drives them: requests go to the shards of the partitions, answers come back from there.
+//! Ranges over several partitions that this node gathers for its clients (`coppice_core::gather`), as the shard that
+//! holds the client's connection drives them: requests go to the shards of the partitions, answers come back from
+//! there.
 
 use coppice_client::wire::{GatherRequest, PartitionId};
+use coppice_core::gather::Act;
+use coppice_core::request::{Origin, Reply};
 use coppice_ordering::Time;
 
 use super::Shard;
-use crate::gather::Act;
-use crate::request::{Origin, Reply};
 
 impl Shard {
     /// A client asks for a range over partitions that have replicas here. It is read at the end of the turn.

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::replica::Decided;
 use coppice_ordering::{Instance, Time};
 
 use super::{Group, Shard};
 use crate::metrics::{Op, Outcome, Queue};
-use crate::replica::Decided;
 
 /// Lags are looked at this often at most: a look costs a few loads per replica.
 const LAG_INTERVAL: Duration = Duration::from_millis(10);

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coppice_client::wire::{MapVersion, NodeId};
+use coppice_core::replica::{Decided, Replica};
+use coppice_core::snapshot::SavedBorders;
+use coppice_core::status::GroupReport;
+use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Instance, ReplicaId, Ticket};
 
 use super::lag::Lag;
 use super::settling::Settling;
 use crate::checkpoint::due::Needs;
 use crate::metrics::{CloseReason, Partition, PartitionSample};
-use crate::net::peer::Envelope;
-use crate::net::rpc::GroupReport;
-use crate::replica::{Decided, Replica};
-use crate::snapshot::SavedBorders;
 
 /// One hosted replica.
 pub struct Group {
@@ -105,7 +105,7 @@ pub struct GroupStatus {
 
 /// Whether a message that came from node `node` is from the replica that it names, by where the group's replicas live.
 fn comes_from(nodes: &BTreeMap<ReplicaId, NodeId>, replica: ReplicaId, node: NodeId) -> bool {
-    nodes.get(&replica) == Some(&node) || crate::mutant!(sender_not_checked)
+    nodes.get(&replica) == Some(&node) || mutant!(sender_not_checked)
 }
 
 impl Group {
@@ -226,6 +226,6 @@ mod tests {
     #[test]
     fn a_sender_that_is_not_checked_is_caught() {
         let test = "shard::group::tests::a_replica_is_heard_from_its_own_node_only";
-        crate::mutants::assert_caught("sender_not_checked", test);
+        planted::assert_caught("sender_not_checked", test);
     }
 }

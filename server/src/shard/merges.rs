@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::machine::shard::{Awaited, Inheritance};
+use coppice_core::machine::{Machine, Mark};
+use coppice_core::replica::Input;
 
 use super::Shard;
 use crate::control::{Control, ToControl, push_call};
-use crate::failpoints::failpoint;
-use crate::machine::shard::{Awaited, Inheritance};
-use crate::machine::{Machine, Mark};
-use crate::replica::Input;
 
 impl Shard {
     /// A batch of `id` that moved borders is decided.

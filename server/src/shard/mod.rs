@@ -19,7 +19,6 @@ mod look;
 mod merges;
 mod pilot;
 mod queries;
-pub mod ranges;
 mod room;
 mod settling;
 mod steps;
@@ -35,29 +34,27 @@ use bytes::BytesMut;
 use coppice_client::channel::Parked;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, NodeId, PartitionId, QueryRequest};
+use coppice_core::failure_detector::FailureDetector;
+use coppice_core::gather::Gathers;
+use coppice_core::multicast::Letter;
+use coppice_core::multicast::letter::leader_learned;
+use coppice_core::replica::{Effect, Input, QueryPart, Samples};
+use coppice_core::request::{Origin, Refusal, Reply, Request};
+use coppice_core::wire::peer::Envelope;
 use coppice_ordering::Time;
+pub use group::{Group, GroupStatus};
+pub use pilot::{Flushes, Tuned};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, Semaphore};
 
-pub use group::{Group, GroupStatus};
-pub use pilot::{Flushes, Tuned};
-
-use crate::failpoints::failpoint;
-use crate::failure_detector::FailureDetector;
-use crate::gather::Gathers;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
 use crate::metrics::{self, Stage};
-use crate::multicast::Letter;
-use crate::multicast::letter::leader_learned;
 use crate::net::eviction;
 use crate::net::link::Link;
-use crate::net::peer::Envelope;
 use crate::net::peer_in::Place;
 use crate::net::public::Connection;
 use crate::net::streams::Slice;
-use crate::replica::{Effect, Input, QueryPart, Samples};
-use crate::request::{Origin, Refusal, Reply, Request};
 use crate::shared::Shared;
 
 /// Inputs taken from the mailbox in one turn: more than a flush makes durable, few enough to look at the sockets again
@@ -414,7 +411,7 @@ impl Shard {
         for (id, group) in &mut self.groups {
             let Some(entry) = map.group(*id) else { continue };
             for info in &entry.replicas {
-                group.nodes.insert(crate::net::translate::replica(info.replica), info.node);
+                group.nodes.insert(coppice_core::ids::replica(info.replica), info.node);
             }
         }
         self.map = map;
@@ -430,7 +427,7 @@ impl Shard {
         let mut effects = Vec::new();
         group.replica.retire(&mut effects);
         for effect in effects {
-            if let crate::replica::Effect::Reply { origin, reply } = effect {
+            if let coppice_core::replica::Effect::Reply { origin, reply } = effect {
                 self.reply(id, origin, reply);
             }
         }
@@ -476,7 +473,7 @@ impl Shard {
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        let full = !self.has_room_here() && !crate::mutant!(fullness_untold);
+        let full = !self.has_room_here() && !mutant!(fullness_untold);
         self.links.values().for_each(|link| link.flush(durable, full, respond));
         if !self.dirty.is_empty() {
             self.look.answered();

@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use coppice_client::wire::{BatchAndWindow, Bottleneck, GroupTuning, PartitionId, TuningAccount};
+use coppice_core::settings::ClusterSettings;
+use coppice_core::sizes;
 use coppice_ordering::autopilot::{Account, Controller, Costs, Limits, Measured, Resource, StageCost, Tuning};
 use coppice_ordering::{Counters, Time};
 
 use super::{Group, Shard};
-use crate::autopilot::machine::Cores;
-use crate::autopilot::sizes;
-use crate::config::ClusterSettings;
+use crate::cores::Cores;
 use crate::metrics::{Partition, Tuned as Value};
 
 /// Measures one thread.

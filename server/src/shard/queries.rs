@@ -12,24 +12,24 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{self, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
+use coppice_core::cost::ClientBytes;
+use coppice_core::ids;
+use coppice_core::machine::directory::borders;
+use coppice_core::multicast::{Letter, Share, Word, letter};
+use coppice_core::replica::{Input as Step, QueryPart};
+use coppice_core::request::{Origin, Refusal, Reply};
+use coppice_core::scan::RangeJob;
+use coppice_core::settings::ClusterSettings;
 use coppice_ordering::multicast::{
     Change, Coordinator, CoordinatorSettings, Effect, Input, Query, Refusal as NotTaken,
 };
 use coppice_ordering::{Ballot, MapVersion, QueryId, Ticket, Time};
 
-use super::ranges::RangeJob;
 use super::{Shard, ToShard};
-use crate::config::ClusterSettings;
 use crate::control::ToControl;
-use crate::cost::ClientBytes;
-use crate::machine::directory::borders;
 use crate::mailbox::Lane;
 use crate::metrics::TicketResult;
-use crate::multicast::{Letter, Share, Word, letter};
 use crate::net::link::Link;
-use crate::net::translate;
-use crate::replica::{Input as Step, QueryPart};
-use crate::request::{Origin, Refusal, Reply};
 
 /// Parts that wait so. Beyond, the oldest are dropped: their clients ask again.
 const PARKED_PARTS_MAX: usize = 4_096;
@@ -131,7 +131,7 @@ impl Shard {
             let drawn = self.draw(entry, &request, &silent);
             let (share, part) = Share::cut(entry, client, &request, drawn);
             let share = share.encode_in(&mut self.queries.shares);
-            shares.insert(translate::core_partition(entry.partition), share);
+            shares.insert(ids::core_partition(entry.partition), share);
             parts.push(part);
         }
         let version = MapVersion(self.queries.map.version.0);
@@ -151,7 +151,7 @@ impl Shard {
         let leader = self.shared.leader(entry.partition).filter(wanted);
         let voters = || entry.replicas.iter().filter(|info| info.role == Role::Voter);
         if let Some(info) = voters().find(|info| Some(info.node) == leader) {
-            return (translate::replica(info.replica), info.node);
+            return (ids::replica(info.replica), info.node);
         }
         let drawn = self.queries.drawn;
         // Whose leader is not known here, the replica of this node most likely does not hear it: others may.
@@ -165,7 +165,7 @@ impl Shard {
         };
         self.queries.drawn = drawn.wrapping_add(1);
         match info {
-            Some(info) => (translate::replica(info.replica), info.node),
+            Some(info) => (ids::replica(info.replica), info.node),
             // A partition without voters: nobody answers, and the query is asked again by another map.
             None => (coppice_ordering::ReplicaId(0), NodeId(0)),
         }
@@ -177,7 +177,7 @@ impl Shard {
         let Some(directory) = self.groups.get(&PartitionId::DIRECTORY) else { return Vec::new() };
         let silent = directory.replica.paxos().silent_peers();
         let replicas = self.queries.map.group(PartitionId::DIRECTORY).map_or(&[][..], |entry| &entry.replicas);
-        let of = |id| replicas.iter().find(|info| translate::replica(info.replica) == id).map(|info| info.node);
+        let of = |id| replicas.iter().find(|info| ids::replica(info.replica) == id).map(|info| info.node);
         silent.filter_map(of).collect()
     }
 
@@ -189,10 +189,10 @@ impl Shard {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Place { partition, place } => {
-                    self.post(Letter::new(translate::partition(partition), Word::Place(place)));
+                    self.post(Letter::new(ids::partition(partition), Word::Place(place)));
                 }
                 Effect::Released { partition, watermark } => {
-                    self.post(Letter::new(translate::partition(partition), Word::Released(watermark)));
+                    self.post(Letter::new(ids::partition(partition), Word::Released(watermark)));
                 }
                 Effect::Confirm(token) => {
                     self.touched.push(PartitionId::DIRECTORY);
@@ -200,7 +200,7 @@ impl Shard {
                 }
                 Effect::Cut { query, ticket, deadline } => self.on_cut(query, ticket, deadline),
                 Effect::Complete { query, ticket } => {
-                    let ticket = translate::ticket(ticket);
+                    let ticket = ids::ticket(ticket);
                     self.answer_query(query, Reply::Completed { ticket });
                 }
                 Effect::Aborted { query, why } => {
@@ -219,7 +219,7 @@ impl Shard {
         let Some(asked) = self.queries.asked.get_mut(&query) else { return };
         let version = wire::MapVersion(asked.version.0);
         let parts = std::mem::take(&mut asked.parts);
-        let cut = Cut { ticket: translate::ticket(ticket), version, deadline, parts };
+        let cut = Cut { ticket: ids::ticket(ticket), version, deadline, parts };
         let origin = asked.origin;
         self.reply(PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
     }
@@ -312,7 +312,7 @@ impl Shard {
             let call = ToShard::Call(Box::new(move |shard| shard.on_new_leader(partition)));
             _ = self.shared.sender(owner).push(Lane::Consensus, call);
         } else if self.queries.coordinator.leading().is_some() {
-            self.coordinate(Input::Resend(translate::core_partition(partition)));
+            self.coordinate(Input::Resend(ids::core_partition(partition)));
         }
     }
 
@@ -404,7 +404,7 @@ impl Shard {
             Word::Place(place) => self.step(letter.partition, Step::Place(place)),
             Word::Released(ticket) => self.step(letter.partition, Step::Released(ticket)),
             Word::Placed(ticket) => {
-                let partition = translate::core_partition(letter.partition);
+                let partition = ids::core_partition(letter.partition);
                 self.coordinate(Input::Placed { partition, ticket });
             }
         }
@@ -427,7 +427,7 @@ impl Shard {
             return;
         }
         let QueryPart { ticket, position, share, cursor } = *part;
-        let job = RangeJob::of_query(position, translate::ticket(ticket), cursor, &share);
+        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, &share);
         connection.add_part(query, partition, job);
         self.touch_connection(&connection);
     }

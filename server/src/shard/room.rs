@@ -13,11 +13,11 @@
 use std::time::Duration;
 
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::replica::Input;
+use coppice_core::request::Request;
 use coppice_ordering::{LogRoom, Message, ReplicaId, Time};
 
 use super::{Group, Shard};
-use crate::replica::Input;
-use crate::request::Request;
 
 /// How often a leader that cannot write looks for a replica to lead in its place.
 const HANDOVER_INTERVAL: Duration = Duration::from_millis(500);
@@ -77,7 +77,7 @@ impl Shard {
     /// loses none where no majority has room: without these replicas nobody leads, and nothing comes that grows.
     pub(super) fn loses(&self, id: PartitionId, message: &Message) -> bool {
         let spent = || {
-            let others_go_on = || !self.lacks_room(id) || crate::mutant!(spent_memory_loses_all);
+            let others_go_on = || !self.lacks_room(id) || mutant!(spent_memory_loses_all);
             self.shared.memory_is_spent() && others_go_on()
         };
         match message {

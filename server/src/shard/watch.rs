@@ -2,10 +2,10 @@
 //! 1.3).
 
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::replica::Input;
 use coppice_ordering::{ReplicaId, Settings, Time};
 
 use super::Shard;
-use crate::replica::Input;
 
 impl Shard {
     /// Something came from another node.

@@ -15,13 +15,13 @@ use coppice_client::wire::{
     QueryRequest, RangeRequest, ReadRequest, Refusal, ReplicaId, ReplicaStatus, Replies, RepliesWriter, Request,
     SessionId, Status, StatusGet, Ticket, ValidateRequest, Version, encode_part_cancel, encode_part_credit,
 };
+use coppice_core::entry;
+use coppice_core::machine::Machine;
+use coppice_core::machine::directory::{Directory, DirectoryState};
+use coppice_core::machine::shard::Shard;
+use coppice_core::multicast::Word;
+use coppice_core::sessions::SessionLimits;
 use coppice_ordering::{Ballot, Batch, Commands, Instance};
-use coppice_server::entry;
-use coppice_server::machine::Machine;
-use coppice_server::machine::directory::{Directory, DirectoryState};
-use coppice_server::machine::shard::Shard;
-use coppice_server::multicast::Word;
-use coppice_server::sessions::SessionLimits;
 
 use super::peers::{self, PLACE, admin_replies, admin_requests, stable, tagged, used};
 use super::plain::plain;

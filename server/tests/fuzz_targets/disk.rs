@@ -6,24 +6,24 @@ use bytes::Bytes;
 use coppice_btree::{Key, KeyRange, Value};
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, SessionId};
+use coppice_core::access::Users;
+use coppice_core::machine::Machine;
+use coppice_core::machine::directory::DirectoryState;
+use coppice_core::machine::shard::{BorderChange, Shard};
+use coppice_core::replay::Entry;
+use coppice_core::replica_manager::Birth;
+use coppice_core::sessions::{SessionLimits, Sessions};
+use coppice_core::snapshot::{Blobs, Head};
+use coppice_core::{entry, snapshot};
 use coppice_ordering::message::AcceptedBatch;
 use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, Record, ReplicaId, Ticket};
-use coppice_server::access::Users;
-use coppice_server::checkpoint::stream::{Blobs, Decoder, Encoder, chunk_crc};
-use coppice_server::checkpoint::{Head, Manifest};
+use coppice_server::checkpoint::Manifest;
+use coppice_server::checkpoint::stream::{Decoder, Encoder, chunk_crc};
 use coppice_server::datadir::Identity;
 use coppice_server::datadir::claim::{Claim, Met, Witness};
 use coppice_server::datadir::witnesses::Witnesses;
-use coppice_server::entry;
 use coppice_server::log::record::{self, Gather};
 use coppice_server::log::segment::{Drawn, HEADER_BYTES, Header, MarkSeed, PAST_LIVES_MAX};
-use coppice_server::log::{Entry, GroupId};
-use coppice_server::machine::Machine;
-use coppice_server::machine::directory::DirectoryState;
-use coppice_server::machine::shard::{BorderChange, Shard};
-use coppice_server::replica_manager::Birth;
-use coppice_server::sessions::{SessionLimits, Sessions};
-use coppice_server::snapshot;
 
 use super::clients::{ENTRIES, entry_of, pack_of, run_batch_entries, session};
 use super::peers::{self, accepted, stable, tagged, used};
@@ -33,7 +33,7 @@ use super::shape::{Prefix, Shape, parse};
 // -- the log ---------------------------------------------------------------------------------------------------------
 
 fn log_entries() -> Vec<Entry> {
-    let (group, ballot) = (GroupId(2), Ballot::new(6, 1));
+    let (group, ballot) = (PartitionId(2), Ballot::new(6, 1));
     let birth = postcard::to_stdvec(&Birth::of(&peers::map(ClusterId(7)).partitions[0])).expect("plain data");
     let mut entries = vec![
         Entry::Group { group, record: Record::Promise { ballot } },
@@ -155,7 +155,7 @@ pub fn run_plain_file(bytes: &[u8]) -> bool {
     match which {
         0 => stable::<Kept>(body).is_some_and(|(map, _, users)| {
             used(&map);
-            _ = coppice_server::access::Access::new(users);
+            _ = coppice_core::access::Access::new(users);
             true
         }),
         1 => stable::<Birth>(body).is_some(),
@@ -262,18 +262,15 @@ fn blob_fields() -> Fields {
     let machine = shard();
     let shard = machine.shard().expect("a partition");
     let ticket = Ticket { ballot: Ballot::new(2, 1), n: 5 };
-    let seal = coppice_server::machine::shard::Seal {
-        heir: PartitionId(2),
-        version: MapVersion(5),
-        last_ticket: Some(ticket),
-    };
+    let seal =
+        coppice_core::machine::shard::Seal { heir: PartitionId(2), version: MapVersion(5), last_ticket: Some(ticket) };
     let directory = DirectoryState {
         map: peers::map(ClusterId(7)),
         settings: peers::settings(),
         users: peers::users(),
         partitions_used: 5,
         replicas_used: [(PartitionId(1), 3)].into(),
-        ended: [(coppice_client::wire::ChangeId(4), coppice_server::machine::directory::Ended::Done)].into(),
+        ended: [(coppice_client::wire::ChangeId(4), coppice_core::machine::directory::Ended::Done)].into(),
         forced: [NodeId(4)].into(),
         successors: [(NodeId(4), NodeId(1))].into(),
         ..DirectoryState::default()

@@ -7,23 +7,24 @@ use coppice_client::wire::{
     MapVersion, NodeId, PartitionId, Refusal, ReplicaId as WireReplicaId, ReshapeRequest, Role as UserRole,
     Shape as Reshaping, Ticket as WireTicket, UserChange,
 };
+use coppice_core::access::Users;
+use coppice_core::entry;
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
+use coppice_core::machine::shard::{Border, BorderChange};
+use coppice_core::multicast::{Letter, Share, Word, letter};
+use coppice_core::status::{LocalReplica, LocalStatus};
+use coppice_core::wire::codec::Body;
+use coppice_core::wire::peer::{self, Envelope};
 use coppice_ordering::message::{
     AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b,
     PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TakeOver,
 };
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{Ballot, Batch, Beat, ChangeId, Commands, Configuration, Instance, QueryId, ReplicaId, Ticket};
-use coppice_server::access::Users;
 use coppice_server::datadir::claim::Claim;
-use coppice_server::entry;
-use coppice_server::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
-use coppice_server::machine::shard::{Border, BorderChange};
-use coppice_server::multicast::{Letter, Share, Word, letter};
-use coppice_server::net::codec::Body;
 use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
-use coppice_server::net::peer::{self, Envelope};
 use coppice_server::net::peer_frame;
-use coppice_server::net::rpc::{Answer, Asker, Assignment, Identified, LocalReplica, LocalStatus, Question};
+use coppice_server::net::rpc::{Answer, Asker, Assignment, Identified, Question};
 use serde::{Deserialize, Serialize};
 
 use super::clients::{ENTRIES, pack_entry};
@@ -547,7 +548,7 @@ pub fn run_questions(bytes: &[u8]) -> bool {
     }
     if let Question::Adopt { map, users, .. } = question {
         used(&map);
-        _ = coppice_server::access::Access::new(users);
+        _ = coppice_core::access::Access::new(users);
     }
     true
 }
@@ -632,7 +633,7 @@ pub fn all_answers(map: &PartitionMap, users: &Users) -> Vec<Answer> {
         keys: 10,
         lags: [(NodeId(2), (3, 4))].into(),
         digests: vec![(64, 1 << 60)],
-        group: coppice_server::net::rpc::GroupReport {
+        group: coppice_core::status::GroupReport {
             voters: (1..4).map(WireReplicaId).collect(),
             durable: vec![(WireReplicaId(2), 88)],
             ..Default::default()
@@ -674,7 +675,7 @@ pub fn run_node_answers(bytes: &[u8]) -> bool {
     let Some(answer) = stable::<Answer>(bytes) else { return false };
     if let Answer::Map { map, users, .. } = answer {
         used(&map);
-        _ = coppice_server::access::Access::new(users);
+        _ = coppice_core::access::Access::new(users);
     }
     true
 }

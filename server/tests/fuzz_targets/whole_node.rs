@@ -22,16 +22,17 @@ use coppice_client::wire::{
     AdminRequest, ClientId, Frame, FrameDecoder, Kind, NodeId, PartitionId, Refusal, Replies, Request, ResultRef,
     SessionId, StatusGet, UserChange, encode_frame,
 };
+use coppice_core::access::Users;
+use coppice_core::machine::directory::DirectoryCommand;
+use coppice_core::multicast::{Letter, letter};
+use coppice_core::snapshot::{Blobs, Head};
+use coppice_core::wire::peer::{self, Envelope};
 use coppice_ordering::{Ballot, Instance, ReplicaId};
-use coppice_server::access::Users;
 use coppice_server::checkpoint::stream::Encoder;
-use coppice_server::checkpoint::{Blobs, Chunk, Head, Manifest};
+use coppice_server::checkpoint::{Chunk, Manifest};
 use coppice_server::datadir::claim::Claim;
 use coppice_server::local::{Cluster, LocalOptions};
-use coppice_server::machine::directory::DirectoryCommand;
-use coppice_server::multicast::{Letter, letter};
 use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose, dial_blocking};
-use coppice_server::net::peer::{self, Envelope};
 use coppice_server::net::peer_frame as kinds;
 use coppice_server::net::rpc::{Answer, Asker, Question};
 

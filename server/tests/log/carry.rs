@@ -2,11 +2,12 @@
 //! snapshot has none either. What they hold is carried from segment to segment, and the log of the node stays short.
 
 use bytes::Bytes;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::Identity;
 use coppice_server::log::engine::{Found, Progress};
-use coppice_server::log::{
-    Ballot, Batch, Commands, Engine, Entry, Geometry, GroupId, Instance, Record, Replay, ReplicaId,
-};
+use coppice_server::log::record::entry_bytes;
+use coppice_server::log::{Ballot, Batch, Commands, Engine, Geometry, Instance, Record, ReplicaId};
 
 use crate::log_common::model::{self, Model};
 use crate::log_common::sim_disk::{Crash, SimDisk};
@@ -14,13 +15,13 @@ use crate::log_common::{DRAWN, Draw, NODE, keep, new_disk, read};
 
 const GEOMETRY: Geometry = Geometry { first_bytes: 20 << 10, segment_bytes: 24 << 10, segments_ahead: 1 };
 
-const STUCK: GroupId = GroupId(1);
-const HEALTHY: GroupId = GroupId(2);
+const STUCK: PartitionId = PartitionId(1);
+const HEALTHY: PartitionId = PartitionId(2);
 
 /// Instances that the group without a quorum has voted for, and that no checkpoint will cover.
 const UNDECIDED: u64 = 6;
 
-fn vote(group: GroupId, instance: u64, round: u64, bytes: usize, draw: &mut Draw) -> Entry {
+fn vote(group: PartitionId, instance: u64, round: u64, bytes: usize, draw: &mut Draw) -> Entry {
     let payload = Bytes::from(vec![draw.below(256) as u8; bytes]);
     let batch = if draw.below(9) == 0 { Batch::NoOp } else { Batch::Commands(Commands::new(1, payload)) };
     let (instance, ballot, decided_upto) = (Instance(instance), Ballot::new(round, 1), Instance(2));
@@ -110,7 +111,7 @@ fn votes_that_are_never_decided_do_not_keep_the_log_of_the_others() {
             engine.write(next.iter());
             assert!(matches!(engine.proceed(), Ok(Progress::Durable)) && keep(&mut engine));
             for entry in &next {
-                written += entry.bytes();
+                written += entry_bytes(entry);
                 model::apply(&mut model, entry);
             }
             let (bytes, bound) = (engine.core().bytes(), bound(&engine));

@@ -1,8 +1,10 @@
 //! The log loses power, space and flushes; what it answered for is there, and nothing else is made up.
 
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_server::datadir::Identity;
 use coppice_server::log::engine::Progress;
-use coppice_server::log::{Disk, Engine, Entry, FileEffect, FileName, GroupId, Instance, LogError, Preparation};
+use coppice_server::log::{Disk, Engine, FileEffect, FileName, Instance, LogError, Preparation};
 
 use crate::log_common::model::{self, Model};
 use crate::log_common::sim_disk::{Crash, SimDisk};
@@ -138,7 +140,7 @@ fn a_failed_flush_ends_the_log_and_is_not_believed_later() {
         let (mut engine, _, identity) = open(life.disk.clone(), life.known).expect("opens");
         let before = engine.disk().effects;
         engine.disk().fail_flushes = 1;
-        let entries = [Entry::Trimmed { group: GroupId(9), upto: Instance(1) }];
+        let entries = [Entry::Trimmed { group: PartitionId(9), upto: Instance(1) }];
         assert!(!commit(&mut engine, &entries), "a flush that failed was taken for one that did not");
         let effects = engine.disk().effects - before;
         assert_eq!(effects, 2, "one write, one flush, and nothing after it");

@@ -1,14 +1,14 @@
 //! Bytes of the log rot, vanish, or stand in the wrong place: a torn tail is cut, everything else is refused by name.
 
 use bytes::Bytes;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
 use coppice_server::datadir::{Identity, NodeId};
 use coppice_server::log::engine::{Found, create};
-use coppice_server::log::record::BadRecord;
+use coppice_server::log::record::{BadRecord, entry_bytes};
 use coppice_server::log::recovery::BadPlace;
 use coppice_server::log::segment::{BadHeader, FORMAT, HEADER_BYTES, Header};
-use coppice_server::log::{
-    Ballot, Batch, Commands, Damage, Engine, Entry, FileName, Geometry, GroupId, Instance, LogError, Record,
-};
+use coppice_server::log::{Ballot, Batch, Commands, Damage, Engine, FileName, Geometry, Instance, LogError, Record};
 
 use crate::log_common::model::{self, Model};
 use crate::log_common::sim_disk::SimDisk;
@@ -194,7 +194,7 @@ fn voted(instance: u64, payload: Vec<u8>) -> Entry {
     let batch = Batch::Commands(Commands::new(1, Bytes::from(payload)));
     let (instance, decided_upto) = (Instance(instance), Instance(0));
     let record = Record::Accept { instance, ballot: Ballot::new(1, 1), decided_upto, batch };
-    Entry::Group { group: GroupId(1), record }
+    Entry::Group { group: PartitionId(1), record }
 }
 
 /// The log of `node`, whose votes all hold `byte`.
@@ -211,7 +211,7 @@ fn votes(node: u32, byte: u8) -> SimDisk {
 
 /// A vote whose record takes `bytes` in the log.
 fn vote_of(instance: u64, bytes: usize) -> Entry {
-    let rest = voted(instance, Vec::new()).bytes();
+    let rest = entry_bytes(&voted(instance, Vec::new()));
     voted(instance, vec![7; bytes - rest])
 }
 

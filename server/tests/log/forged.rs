@@ -2,16 +2,15 @@
 //! that holds them, a start takes none of them for its own.
 
 use bytes::Bytes;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::log::engine::{Found, Progress};
 use coppice_server::log::record::{self, Gather, HEAD_BYTES};
 use coppice_server::log::segment::{BOUNDARY_BYTES, Drawn, HEADER_BYTES, Header, MarkSeed};
-use coppice_server::log::{
-    Ballot, Batch, Commands, Disk, Engine, Entry, FileName, Geometry, GroupId, Instance, Record, Replay,
-};
+use coppice_server::log::{Ballot, Batch, Commands, Disk, Engine, FileName, Geometry, Instance, Record};
 
-use crate::log_common::model;
 use crate::log_common::sim_disk::{Crash, SimDisk};
-use crate::log_common::{DRAWN, Draw, NODE, keep, new_disk, read};
+use crate::log_common::{DRAWN, Draw, NODE, keep, model, new_disk, read};
 
 /// Sixteen blocks to a segment.
 const BLOCKS: Geometry = Geometry { first_bytes: 32 << 10, segment_bytes: 64 << 10, segments_ahead: 1 };
@@ -36,7 +35,7 @@ fn vote(instance: u64, payload: Vec<u8>) -> Entry {
     let batch = Batch::Commands(Commands::new(1, Bytes::from(payload)));
     let (instance, decided_upto) = (Instance(instance), Instance(0));
     Entry::Group {
-        group: GroupId(1),
+        group: PartitionId(1),
         record: Record::Accept { instance, ballot: Ballot::new(1, 1), decided_upto, batch },
     }
 }
@@ -109,7 +108,7 @@ fn writes_and_crashes(shape: Shape, seed: u64) {
         let answered = entries.len();
         entries.push(vote(instance, value(shape, newest.saturating_sub(1), &mut draw)));
         if instance % 7 == 0 {
-            entries.push(Entry::Trimmed { group: GroupId(1), upto: Instance(instance - 3) });
+            entries.push(Entry::Trimmed { group: PartitionId(1), upto: Instance(instance - 3) });
         }
         let states = model::states(&entries);
         let what = format!("{shape:?}, seed {seed}, write {instance}");
@@ -170,7 +169,7 @@ fn a_file_that_is_ready_to_be_written_again_says_nothing() {
         // Marks for every segment that the file may become, each on its own boundary.
         let mut draw = Draw::new(instance);
         entries.push(vote(instance, value(Shape::Marks, newest_segment(engine.disk()), &mut draw)));
-        entries.push(Entry::Trimmed { group: GroupId(1), upto: Instance(instance.saturating_sub(2)) });
+        entries.push(Entry::Trimmed { group: PartitionId(1), upto: Instance(instance.saturating_sub(2)) });
         engine.write(entries[entries.len() - 2..].iter());
         assert!(matches!(engine.proceed(), Ok(Progress::Durable)));
         // Between clearing and renaming, and after it.

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_server::log::record::{Decoded, Gather, decode, decode_mark, encode, encode_mark};
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Entry;
+use coppice_server::log::record::{Decoded, Gather, decode, decode_mark, encode, encode_mark, entry_bytes};
 use coppice_server::log::segment::MarkSeed;
-use coppice_server::log::{Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, ReplicaId};
+use coppice_server::log::{Ballot, Batch, Commands, Configuration, Instance, Record, ReplicaId};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -46,7 +48,7 @@ fn record() -> impl Strategy<Value = Record> {
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let group = || any::<u32>().prop_map(GroupId);
+    let group = || any::<u32>().prop_map(PartitionId);
     let replica = || any::<u32>().prop_map(ReplicaId);
     prop_oneof![
         6 => (group(), record()).prop_map(|(group, record)| Entry::Group { group, record }),
@@ -63,7 +65,7 @@ const NO_SEED: MarkSeed = MarkSeed { crc: 0, salt: 0 };
 fn encoded(entry: &Entry, lsn: u64, carried: bool, chain: u32) -> (Vec<u8>, u32) {
     let mut out = Gather::default();
     let crc = encode(entry, lsn, carried, chain, &mut out);
-    assert_eq!(out.len(), entry.bytes() as u64);
+    assert_eq!(out.len(), entry_bytes(entry) as u64);
     (out.finish().concat(), crc)
 }
 

@@ -4,11 +4,11 @@
 pub mod model;
 pub mod sim_disk;
 
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{Found, Progress, read_batches};
 use coppice_server::log::segment::Drawn;
-use coppice_server::log::{Disk, Engine, Entry, Geometry, LogError, Replay};
-
+use coppice_server::log::{Disk, Engine, Geometry, LogError};
 use sim_disk::SimDisk;
 
 /// The node whose log it is.

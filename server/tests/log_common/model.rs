@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_server::log::{
-    Ballot, Batch, Commands, Configuration, Entry, GroupId, Instance, Record, Replay, ReplicaId,
-};
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::{Entry, Replay};
+use coppice_server::log::{Ballot, Batch, Commands, Configuration, Instance, Record, ReplicaId};
 
 use super::Draw;
 
@@ -30,7 +30,7 @@ struct Held {
 }
 
 /// The state of all groups.
-pub type Model = BTreeMap<GroupId, Group>;
+pub type Model = BTreeMap<PartitionId, Group>;
 
 /// The model after one more entry.
 pub fn apply(model: &mut Model, entry: &Entry) {
@@ -102,7 +102,7 @@ pub fn states(entries: &[Entry]) -> Vec<Model> {
 
 /// What a start read, as a model.
 pub fn of_replay(replay: &Replay) -> Model {
-    let of_group = |(group, replay): (&GroupId, &coppice_server::log::GroupReplay)| {
+    let of_group = |(group, replay): (&PartitionId, &coppice_core::replay::GroupReplay)| {
         let (created, removed) = (replay.created.clone(), replay.removed);
         let mut state = Group { created, removed, ..Group::default() };
         replay.clone().take_records().for_each(|(_, record)| state.apply(&record));
@@ -114,7 +114,7 @@ pub fn of_replay(replay: &Replay) -> Model {
 
 /// Draws the next entry of a plausible life of three groups.
 pub fn draw_entry(draw: &mut Draw, model: &Model) -> Entry {
-    let group = GroupId(draw.below(3) as u32);
+    let group = PartitionId(draw.below(3) as u32);
     let empty = Group::default();
     let state = model.get(&group).unwrap_or(&empty);
     let newest = state.batches.last_key_value().map_or(state.trimmed, |(instance, _)| *instance);

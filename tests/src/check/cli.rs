@@ -333,7 +333,7 @@ fn diff(arguments: &DiffArgs) -> Result<u8, String> {
         return run_mutants(arguments);
     }
     if let Some(mutant) = &arguments.mutant {
-        crate::mutants::activate(mutant);
+        planted::activate(mutant)?;
     }
     let started = Instant::now();
     match on_all_cores(arguments.from, arguments.count) {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
-use coppice_server::config::units::{parse_size, parse_time};
-use coppice_server::failpoints::{ALL, Failpoint};
+use coppice_core::settings::units::{parse_size, parse_time};
+use planted::failpoints::{ALL, Failpoint};
 
 use super::failpoints::{Failpoints, armable};
 use super::kinds::{Kind, kernel_obstacle, possible, unmade};
@@ -120,7 +120,7 @@ fn kind(text: &str) -> Result<Option<Kind>, String> {
 
 fn failpoint(name: &str) -> Result<Failpoint, String> {
     let found = ALL.iter().find(|point| point.name == name).copied();
-    found.ok_or_else(|| format!("no failpoint is called `{name}`; server/src/failpoints.rs lists all"))
+    found.ok_or_else(|| format!("no failpoint is called `{name}`; tests/planted/src/failpoints.rs lists all"))
 }
 
 /// A count such as 5000 or 1e6.

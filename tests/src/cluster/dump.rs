@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{CommandRefusal, PartitionId, SessionId};
+use coppice_core::entry::{Entry as LogEntry, entries};
+use coppice_core::machine::shard::{Awaited, Border, BorderChange, Inheritance, Shard};
+use coppice_core::machine::{Answer, Machine, Outcome};
+use coppice_core::replay::Entry as Line;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Instance, Record};
-use coppice_server::entry::{Entry as LogEntry, entries};
-use coppice_server::log::Entry as Line;
-use coppice_server::machine::shard::{Awaited, Border, BorderChange, Inheritance, Shard};
-use coppice_server::machine::{Answer, Machine, Outcome};
 
 use crate::check::event::{Call, Change, Entry, Event, LogLine, Position};
 use crate::words::{self, call_of, position, positions, text, ticket};
@@ -541,7 +541,7 @@ mod tests {
     /// A segment that goes leaves a copy of the replica's birth, and copies of votes that a later ballot has replaced.
     #[test]
     fn a_copy_of_a_birth_begins_no_replica() {
-        let group = coppice_server::log::GroupId(3);
+        let group = coppice_client::wire::PartitionId(3);
         let created = Line::Created { group, replica: coppice_ordering::ReplicaId(1), birth: Default::default() };
         let of_group = |record| Line::Group { group, record };
         let mut readings = Readings::default();

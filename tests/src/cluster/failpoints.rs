@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use coppice_server::failpoints::{ALL, Failpoint};
+use planted::failpoints::{ALL, Failpoint};
 use serde_json::{Value, json};
 
 use crate::check::random::Random;

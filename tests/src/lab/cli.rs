@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use coppice_server::config::units::{parse_bandwidth, parse_size, parse_time, show_size};
+use coppice_core::settings::units::{parse_bandwidth, parse_size, parse_time, show_size};
 
 use super::figures::{Row, heading, write_csv};
 use super::link::Shape;

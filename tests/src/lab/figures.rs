@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use coppice_client::wire::{BatchAndWindow, Bottleneck, GroupTuning};
-use coppice_server::config::units::show_size;
+use coppice_core::settings::units::show_size;
 
 use super::load::Got;
 

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use coppice_client::wire::{BatchAndWindow, GroupTuning, TuningAccount};
+use coppice_core::sizes;
 use coppice_ordering::autopilot::{Disk, InstanceCost, Link, Model, Network};
-use coppice_server::autopilot::sizes;
 
 use super::cluster::{Cluster, NODES};
 use super::figures::{Modelled, Row};

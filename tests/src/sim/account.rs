@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use coppice_client::wire::{CommandRefusal, Pack, PartitionId, Position as WirePosition, SessionId};
+use coppice_core::entry::{Entry as LogEntry, entries};
+use coppice_core::machine::shard::{Border, BorderChange};
+use coppice_core::machine::{Answer, Outcome};
 use coppice_ordering::Batch;
 use coppice_ordering::multicast::{Place, Work};
-use coppice_server::entry::{Entry as LogEntry, entries};
-use coppice_server::machine::shard::{Border, BorderChange};
-use coppice_server::machine::{Answer, Outcome};
 
 use super::faults::Kind;
 use super::groups::Group;

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use coppice_client::map::{Entry as MapEntry, PartitionMap, Role};
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::machine::{Machine, Mark};
+use coppice_core::multicast::letter::leader_learned;
+use coppice_core::replay::Entry;
+use coppice_core::replica::{Effect, Input};
+use coppice_core::replica_manager::{ReplicaManager, Wanted};
+use coppice_core::snapshot::Loaded;
 use coppice_ordering::{Instance, ReplicaId};
-use coppice_server::log::{Append, Entry};
-use coppice_server::machine::{Machine, Mark};
-use coppice_server::multicast::letter::leader_learned;
-use coppice_server::replica::{Effect, Input};
-use coppice_server::replica_manager::{ReplicaManager, Wanted};
-use coppice_server::snapshot::Loaded;
+use coppice_server::log::Append;
 
 use super::driver::Driver;
 use super::events::Event;

@@ -3,9 +3,9 @@
 
 use bytes::Bytes;
 use coppice_client::wire::frame::FrameDecoder;
-use coppice_server::multicast::{Letter, letter};
-use coppice_server::net::codec::Body;
-use coppice_server::net::peer::{self, Envelope};
+use coppice_core::multicast::{Letter, letter};
+use coppice_core::wire::codec::Body;
+use coppice_core::wire::peer::{self, Envelope};
 use coppice_server::net::peer_frame::{self, FRAME_BYTES_MAX, LETTERS, MESSAGES};
 
 use crate::check::random::Random;

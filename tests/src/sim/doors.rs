@@ -12,12 +12,11 @@ use coppice_client::wire::{
     Limits, MapReply, NodeId, NodeIdentity, PROTOCOL, PackReply, PartitionId, QueryRequest, Refusal as Refused,
     RepliesWriter, Request as Asked, encode_frame,
 };
-use coppice_server::cost::Account;
-use coppice_server::entry;
-use coppice_server::net::translate;
-use coppice_server::replica::{Input, QueryPart};
-use coppice_server::request::{Origin, Refusal, Reply, Request};
-use coppice_server::shard::ranges::RangeJob;
+use coppice_core::cost::Account;
+use coppice_core::replica::{Input, QueryPart};
+use coppice_core::request::{Origin, Refusal, Reply, Request};
+use coppice_core::scan::RangeJob;
+use coppice_core::{entry, ids};
 
 use super::events::Event;
 use super::plan::{MS, Nanos};
@@ -333,7 +332,7 @@ impl World {
                 Refused::NotLeader { partition: group, hint }.encode(&mut out, stream);
             }
             Reply::Refused(Refusal::WrongPartition) => {
-                translate::wrong_partition(&map, group).encode(&mut out, stream);
+                coppice_core::request::wrong_partition(&map, group).encode(&mut out, stream);
             }
             Reply::Refused(Refusal::SessionExpired) => Refused::SessionExpired.encode(&mut out, stream),
             Reply::Refused(Refusal::Full) => Refused::Full.encode(&mut out, stream),
@@ -381,7 +380,7 @@ impl World {
         let QueryPart { ticket, position, share, cursor } = part;
         let name = (share.query, position.partition);
         let range = Box::new(share.range(position.partition));
-        let job = RangeJob::of_query(position, translate::ticket(ticket), cursor, range);
+        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, range);
         line.parts.insert(name, Range(job));
         self.pump_part(number, name);
     }

@@ -1,18 +1,18 @@
 //! Growing and shrinking while clients work: the leader of the directory looks at all nodes and has done what
-//! [`coppice_server::reshape`] says, as the server's `control::growth` does; operators ask for changes.
+//! [`coppice_core::reshape`] says, as the server's `control::growth` does; operators ask for changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{ChangeId, MapVersion, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
+use coppice_core::ids::wire_replica;
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
+use coppice_core::replica::Input;
+use coppice_core::request::{Origin, Request};
+use coppice_core::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
+use coppice_core::status::{GroupReport, LocalReplica, LocalStatus};
 use coppice_ordering::ReplicaId;
-use coppice_server::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
-use coppice_server::net::rpc::{GroupReport, LocalReplica, LocalStatus};
-use coppice_server::net::translate::wire_replica;
-use coppice_server::replica::Input;
-use coppice_server::request::{Origin, Request};
-use coppice_server::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
 
 use super::clients::key;
 use super::control::own;

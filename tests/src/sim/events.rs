@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
+use coppice_core::machine::directory::DirectoryCommand;
+use coppice_core::multicast::Letter;
+use coppice_core::reshape::View;
+use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
-use coppice_server::machine::directory::DirectoryCommand;
-use coppice_server::multicast::Letter;
-use coppice_server::net::peer::Envelope;
-use coppice_server::reshape::View;
 
 use super::plan::Nanos;
 use super::snapshots::{Wish, Writing};

@@ -1,9 +1,9 @@
 //! That nodes live, as a node's shards know it of each other: once for all groups, of which some rest.
 
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::failure_detector::{self, Heard};
+use coppice_core::replica::Input;
 use coppice_ordering::ReplicaId;
-use coppice_server::failure_detector::{self, Heard};
-use coppice_server::replica::Input;
 
 use super::control::own;
 use super::events::Event;

@@ -1,9 +1,9 @@
 //! Ranges over several partitions that a node gathers for its clients, as `shard/gathers.rs` drives them.
 
 use coppice_client::wire::{GatherRequest, PartitionId};
+use coppice_core::gather::Act;
+use coppice_core::request::{Origin, Reply};
 use coppice_ordering::Time;
-use coppice_server::gather::Act;
-use coppice_server::request::{Origin, Reply};
 
 use super::world::World;
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::wire::PartitionId;
+use coppice_core::machine::shard::Inheritance;
+use coppice_core::machine::{Answer, Machine, Mark};
 use coppice_ordering::{Ballot, Batch, Configuration, Instance, ReplicaId, Ticket};
-use coppice_server::machine::shard::Inheritance;
-use coppice_server::machine::{Answer, Machine, Mark};
 
 use super::oracle::{Found, broken};
 use super::plan::Nanos;

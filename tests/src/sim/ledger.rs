@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::wire::{Command, MapVersion, Pack, PartitionId, Position, SessionId};
+use coppice_core::entry::{Entry, entries};
+use coppice_core::machine::shard::{Border, BorderChange};
+use coppice_core::machine::{Answer, Outcome};
+use coppice_core::multicast::Share;
+use coppice_core::replica::QueryPart;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Ticket};
-use coppice_server::entry::{Entry, entries};
-use coppice_server::machine::shard::{Border, BorderChange};
-use coppice_server::machine::{Answer, Outcome};
-use coppice_server::multicast::Share;
-use coppice_server::replica::QueryPart;
 
 use super::oracle::{Found, broken};
 use super::trace::Fingerprint;

@@ -3,8 +3,8 @@
 
 use coppice_btree::Capacity;
 use coppice_client::wire::PartitionId;
+use coppice_core::machine::{Machine, Mark};
 use coppice_ordering::{Ballot, Configuration, Instance, Settings, Ticket};
-use coppice_server::machine::{Machine, Mark};
 
 use super::groups::Group;
 use super::node::Host;

@@ -1,6 +1,6 @@
 //! Nodes that come and go, and groups that get more or fewer voters: what operators ask for by `coppice node add`,
 //! `drain`, `undrain` and `remove`, `coppice partition move` and `coppice config set replicas`. Judged and brought to
-//! its end by the server's own [`coppice_server::reshape`].
+//! its end by the server's own [`coppice_core::reshape`].
 
 use std::collections::BTreeSet;
 

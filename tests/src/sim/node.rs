@@ -6,26 +6,26 @@ use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::failure_detector::{FailureDetector, Heard};
+use coppice_core::gather::Gathers;
+use coppice_core::multicast::{Letter, Word};
+use coppice_core::replay::Entry;
+use coppice_core::replica::{Effect, Input, QueryPart, Replica};
+use coppice_core::sessions::SessionLimits;
+use coppice_core::snapshot::SavedBorders;
+use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Instance, Lsn, Message, Record, ReplicaId, Time, multicast};
-use coppice_server::failure_detector::{FailureDetector, Heard};
-use coppice_server::gather::Gathers;
-use coppice_server::log::{Append, Entry};
-use coppice_server::multicast::{Letter, Word};
-use coppice_server::net::peer::Envelope;
-use coppice_server::replica::{Effect, Input, QueryPart, Replica};
-use coppice_server::sessions::SessionLimits;
-use coppice_server::snapshot::SavedBorders;
+use coppice_server::log::Append;
 
 use super::control::Control;
 use super::copies::Lives;
-use super::damage;
 use super::events::Event;
 use super::marks::Marks;
 use super::plan::{MS, Nanos, Plan};
 use super::queries::Desk;
-use super::said;
 use super::store::{Store, Written};
 use super::world::World;
+use super::{damage, said};
 
 /// A log at rest gets its mark after this long, as `LogOptions::idle_mark_after`.
 const IDLE: Nanos = 100 * MS;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use coppice_btree::Capacity;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::PartitionId;
+use coppice_core::machine::Machine;
+use coppice_core::machine::shard::Shard;
+use coppice_core::replay::Entry;
+use coppice_core::replica::{Effect, QueryPart};
 use coppice_ordering::message::Message;
 use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId, Ticket};
-use coppice_server::log::Entry;
-use coppice_server::machine::Machine;
-use coppice_server::machine::shard::Shard;
-use coppice_server::replica::{Effect, QueryPart};
 
 use super::copies::Aside;
 use super::groups::Group;

@@ -2,17 +2,17 @@
 
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::MapVersion;
-use coppice_client::wire::{NodeId, PartitionId};
+use coppice_client::wire::{MapVersion, NodeId, PartitionId};
+use coppice_core::executor::Executing;
+use coppice_core::machine::Machine;
+use coppice_core::machine::directory::Directory;
+use coppice_core::machine::shard::Shard;
+use coppice_core::replay::{Entry, GroupReplay};
+use coppice_core::replica::Replica;
+use coppice_core::replica_manager::{Birth, Start};
+use coppice_core::snapshot::SavedBorders;
 use coppice_ordering::Config;
-use coppice_server::executor::Executing;
-use coppice_server::log::{Append, Entry, GroupReplay};
-use coppice_server::machine::Machine;
-use coppice_server::machine::directory::Directory;
-use coppice_server::machine::shard::Shard;
-use coppice_server::replica::Replica;
-use coppice_server::replica_manager::{Birth, Start};
-use coppice_server::snapshot::SavedBorders;
+use coppice_server::log::Append;
 
 use super::control::LOOK;
 use super::events::Event;

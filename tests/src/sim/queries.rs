@@ -8,21 +8,20 @@ use std::sync::Arc;
 
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{self, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
+use coppice_core::ids;
+use coppice_core::machine::directory::borders;
+use coppice_core::multicast::{Letter, Share, Word, letter};
+use coppice_core::replica::{Input as Step, QueryPart};
+use coppice_core::request::{Origin, Refusal, Reply};
 use coppice_ordering::multicast::{
     Change, Coordinator, CoordinatorSettings, Effect, Input, Query, Refusal as NotTaken,
 };
 use coppice_ordering::{Ballot, MapVersion, QueryId, ReplicaId};
-use coppice_server::machine::directory::borders;
-use coppice_server::multicast::{Letter, Share, Word, letter};
-use coppice_server::net::translate;
-use coppice_server::replica::{Input as Step, QueryPart};
-use coppice_server::request::{Origin, Refusal, Reply};
 
-use super::damage;
 use super::events::Event;
-use super::said;
 use super::trace::Fingerprint;
 use super::world::World;
+use super::{damage, said};
 
 /// A node's coordinator and whom it owes an answer.
 pub struct Desk {
@@ -71,7 +70,7 @@ impl World {
         for entry in map.cover(&request.low, request.high.as_deref()) {
             let drawn = self.draw_replica(node, entry, request.from_leaders);
             let (share, part) = Share::cut(entry, client, request, drawn);
-            shares.insert(translate::core_partition(entry.partition), share.encode());
+            shares.insert(ids::core_partition(entry.partition), share.encode());
             parts.push(part);
         }
         let desk = &mut self.nodes[node].desk;
@@ -133,10 +132,10 @@ impl World {
         self.reached.coordinated(&effect);
         match effect {
             Effect::Place { partition, place } => {
-                self.post(node, Letter::new(translate::partition(partition), Word::Place(place)));
+                self.post(node, Letter::new(ids::partition(partition), Word::Place(place)));
             }
             Effect::Released { partition, watermark } => {
-                let partition = translate::partition(partition);
+                let partition = ids::partition(partition);
                 self.post(node, Letter::new(partition, Word::Released(watermark)));
             }
             Effect::Confirm(token) => self.step(node, PartitionId::DIRECTORY, Step::Confirm(token)),
@@ -144,12 +143,12 @@ impl World {
                 self.reached.note("query: cut by the coordinator");
                 if let Some((origin, cut)) = self.nodes[node].desk.asked.get_mut(&query) {
                     let (origin, parts) = (*origin, std::mem::take(&mut cut.parts));
-                    let cut = Cut { ticket: translate::ticket(ticket), version: cut.version, deadline, parts };
+                    let cut = Cut { ticket: ids::ticket(ticket), version: cut.version, deadline, parts };
                     self.reply(node, PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
                 }
             }
             Effect::Complete { query, ticket } => {
-                self.end_query(node, query, Reply::Completed { ticket: translate::ticket(ticket) });
+                self.end_query(node, query, Reply::Completed { ticket: ids::ticket(ticket) });
             }
             Effect::Aborted { query, why } => {
                 self.reached.note("query: aborted");
@@ -232,7 +231,7 @@ impl World {
     /// A node learns of a partition's leader.
     pub fn on_new_leader(&mut self, node: usize, partition: PartitionId) {
         if self.nodes[node].desk.coordinator.leading().is_some() {
-            self.coordinate(node, Input::Resend(translate::core_partition(partition)));
+            self.coordinate(node, Input::Resend(ids::core_partition(partition)));
         }
     }
 
@@ -288,7 +287,7 @@ impl World {
             Word::Place(place) => self.step(node, letter.partition, Step::Place(place)),
             Word::Released(ticket) => self.step(node, letter.partition, Step::Released(ticket)),
             Word::Placed(ticket) => {
-                let partition = translate::core_partition(letter.partition);
+                let partition = ids::core_partition(letter.partition);
                 self.coordinate(node, Input::Placed { partition, ticket });
             }
         }

@@ -1,10 +1,10 @@
 //! Rare conditions that show in what arrives, and at whom: a message beside the state that it meets, a letter, a reply.
 //! What meets no condition worth a name is passed over.
 
+use coppice_core::multicast::Word;
+use coppice_core::request::{Refusal, Reply};
 use coppice_ordering::multicast::{Abort, Effect as Coordinated, Work};
 use coppice_ordering::{Batch, Counters, Message, Paxos, ReplicaId};
-use coppice_server::multicast::Word;
-use coppice_server::request::{Refusal, Reply};
 
 use super::reached::Reached;
 

@@ -1,8 +1,8 @@
 //! Rare conditions by name, and how often a sweep met them (hazards.md E9, G24): a schedule that is never drawn
 //! finds nothing.
 
-use coppice_server::replica::Effect;
-use coppice_server::request::Reply;
+use coppice_core::replica::Effect;
+use coppice_core::request::Reply;
 
 use super::faults::Kind;
 

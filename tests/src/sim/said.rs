@@ -4,8 +4,8 @@
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{Hash, Hasher};
 
-use coppice_server::replica::{Effect, Input};
-use coppice_server::request::{Origin, Reply};
+use coppice_core::replica::{Effect, Input};
+use coppice_core::request::{Origin, Reply};
 
 use super::node::show;
 use super::trace::Fingerprint;

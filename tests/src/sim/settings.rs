@@ -1,8 +1,8 @@
 //! The cluster's settings: each node hears of them at a time of its own (protocol.md 6, operations.md 3).
 
 use coppice_client::wire::PartitionId;
+use coppice_core::sessions::SessionLimits;
 use coppice_ordering::autopilot::Tuning;
-use coppice_server::sessions::SessionLimits;
 
 use super::events::Event;
 use super::faults::Target;

@@ -2,10 +2,11 @@
 //! gone (protocol.md 1.6).
 
 use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_core::replay::Entry;
+use coppice_core::replica::Input;
+use coppice_core::snapshot::{self, Loaded};
 use coppice_ordering::{Instance, ReplicaId};
-use coppice_server::log::{Append, Entry};
-use coppice_server::replica::Input;
-use coppice_server::snapshot::{self, Loaded};
+use coppice_server::log::Append;
 
 use super::control::own;
 use super::events::Event;

@@ -8,13 +8,15 @@ use std::io;
 use std::rc::Rc;
 
 use coppice_btree::Capacity;
+use coppice_client::wire::PartitionId;
+use coppice_core::replay::Replay;
+use coppice_core::snapshot::Loaded;
 use coppice_ordering::Instance;
 use coppice_server::datadir::claim::Claim;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{self, Found, Progress};
 use coppice_server::log::segment::Drawn;
-use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, GroupId, LogError, Replay};
-use coppice_server::snapshot::Loaded;
+use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, LogError};
 
 use super::plan::{Plan, Purpose, random};
 use crate::check::random::Random;
@@ -348,7 +350,7 @@ impl Store {
     }
 
     /// Begins a checkpoint, and names it.
-    pub fn begin_checkpoint(&mut self, group: GroupId, saved: Saved) -> Result<u64, Refused> {
+    pub fn begin_checkpoint(&mut self, group: PartitionId, saved: Saved) -> Result<u64, Refused> {
         let disk = self.disk.0.borrow();
         let used = || disk.file_names().iter().map(|name| disk.bytes(*name).len()).sum::<usize>() as u64;
         let room = disk.budget.map(|budget| budget.saturating_sub(used()));
@@ -361,23 +363,23 @@ impl Store {
     }
 
     /// Whether a checkpoint of the group is being written.
-    pub fn is_checkpointing(&self, group: GroupId) -> bool {
+    pub fn is_checkpointing(&self, group: PartitionId) -> bool {
         self.checkpoints.is_writing(group)
     }
 
     /// Up to where the newest checkpoint of a group reaches that a loss of power would leave.
-    pub fn newest_checkpoint(&self, group: GroupId) -> Option<Instance> {
+    pub fn newest_checkpoint(&self, group: PartitionId) -> Option<Instance> {
         self.checkpoints.newest_durable(group)
     }
 
     /// The newest checkpoint of a group that is whole, and how many newer ones are not.
-    pub fn load_checkpoint(&mut self, group: GroupId) -> (Option<Loaded>, usize) {
+    pub fn load_checkpoint(&mut self, group: PartitionId) -> (Option<Loaded>, usize) {
         let capacity = self.capacity;
         self.checkpoints.load(group, |saved| saved.load(capacity).ok())
     }
 
     /// The checkpoints of a replica that was removed go, one after the other; true: all are gone.
-    pub fn delete_checkpoint(&mut self, group: GroupId) -> bool {
+    pub fn delete_checkpoint(&mut self, group: PartitionId) -> bool {
         self.checkpoints.remove(group)
     }
 }

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
+use coppice_core::ids;
+use coppice_core::request::{Origin, Reply};
 use coppice_ordering::multicast::{Effect, Work};
 use coppice_ordering::{Ballot, Instance, QueryId, Ticket};
-use coppice_server::net::translate;
-use coppice_server::request::{Origin, Reply};
 
 use super::oracle::{Found, Oracle, broken};
 use super::plan::Nanos;
@@ -103,7 +103,7 @@ impl Tickets {
         }
         for effect in effects {
             if let Effect::Released { partition, watermark } = effect {
-                self.tells(translate::partition(*partition), *watermark)?;
+                self.tells(ids::partition(*partition), *watermark)?;
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ impl Tickets {
             Effect::Place { partition, place } => {
                 let new = || Issued { since: now, ..Issued::default() };
                 let issued = self.issued.entry(place.ticket).or_insert_with(new);
-                issued.partitions.insert(translate::partition(*partition));
+                issued.partitions.insert(ids::partition(*partition));
                 issued.is_change |= matches!(place.work, Work::Change { .. });
             }
             Effect::Cut { query, ticket, .. } => {

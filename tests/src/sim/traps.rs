@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_core::machine::Machine;
+use coppice_core::replica::Effect;
+use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Batch, Configuration, Instance, Message, ReplicaId, Ticket};
-use coppice_server::machine::Machine;
-use coppice_server::net::peer::Envelope;
-use coppice_server::replica::Effect;
 use serde::{Deserialize, Serialize};
 
 use super::events::Event;

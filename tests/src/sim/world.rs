@@ -8,9 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId, ReplicaId as WireReplica};
+use coppice_core::replica::{Effect, Input};
+use coppice_core::sessions::SessionLimits;
 use coppice_ordering::{Instance, ReplicaId};
-use coppice_server::replica::{Effect, Input};
-use coppice_server::sessions::SessionLimits;
 
 use super::account::Account;
 use super::clients::{Client, key};

@@ -9,7 +9,7 @@ use super::{Complaints, Source, code, is_rust};
 pub const FAILPOINTS_MIN: usize = 40;
 
 /// The file that lists them.
-const LIST: &str = "server/src/failpoints.rs";
+const LIST: &str = "tests/planted/src/failpoints.rs";
 
 /// Names listed that are nowhere, names somewhere that are not listed, names that stand twice, and a list too short.
 pub fn failpoint_names(sources: &[Source], listed: &[&str]) -> Complaints {

@@ -14,11 +14,12 @@ struct Room {
 
 /// Normal and build dependencies. Dev ones are free, except that nothing imports `tests`.
 const ROOMS: &[Room] = &[
-    Room { name: "coppice-btree", ours: &[], outside: &["bytes", "serde"] },
-    Room { name: "coppice-ordering", ours: &[], outside: &["bytes", "serde"] },
+    Room { name: PLANTED, ours: &[], outside: &[] },
+    Room { name: "coppice-btree", ours: &[PLANTED], outside: &["bytes", "serde"] },
+    Room { name: "coppice-ordering", ours: &[PLANTED], outside: &["bytes", "serde"] },
     Room {
         name: "coppice-client",
-        ours: &["coppice-btree"],
+        ours: &["coppice-btree", PLANTED],
         outside: &[
             "bytes",
             "crc32c",
@@ -33,8 +34,13 @@ const ROOMS: &[Room] = &[
         ],
     },
     Room {
+        name: "coppice-core",
+        ours: &["coppice-btree", "coppice-client", "coppice-ordering", PLANTED],
+        outside: &["bytes", "crc32c", "postcard", "serde", "thiserror"],
+    },
+    Room {
         name: "coppice-server",
-        ours: &["coppice-btree", "coppice-client", "coppice-ordering"],
+        ours: &["coppice-btree", "coppice-client", "coppice-core", "coppice-ordering", PLANTED],
         outside: &[
             "anyhow",
             "axum",
@@ -83,13 +89,15 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: MODEL,
-        ours: &["coppice-btree", "coppice-client", "coppice-ordering", "coppice-server"],
+        ours: &["coppice-btree", "coppice-client", "coppice-core", "coppice-ordering", PLANTED],
         outside: &["bytes", "clap"],
     },
 ];
 
 /// The crate that imports everything and that nothing imports.
 const TESTS: &str = "coppice-tests";
+/// Planted bugs and failpoints, which know no crate of ours.
+const PLANTED: &str = "coppice-planted";
 /// The searches of small worlds, which only it imports.
 const MODEL: &str = "coppice-model";
 

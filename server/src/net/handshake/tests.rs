@@ -121,5 +121,5 @@ fn a_certificate_is_that_of_the_node_that_shows_it() {
 #[test]
 fn a_certificate_that_is_not_compared_is_caught() {
     let test = "net::handshake::tests::a_certificate_is_that_of_the_node_that_shows_it";
-    crate::mutants::assert_caught("certificate_not_compared", test);
+    planted::assert_caught("certificate_not_compared", test);
 }

@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use coppice_client::wire::{ClusterId, Frame, PartitionId};
+use coppice_core::multicast::letter::Word;
 use coppice_ordering::message::{Heartbeat, Phase2a};
 use coppice_ordering::{Ballot, Batch, Beat, Commands, Instance, ReplicaId, Ticket};
 use tokio::io::AsyncWriteExt;
@@ -7,7 +8,6 @@ use tokio::net::TcpListener;
 use tokio::runtime::LocalOptions;
 
 use super::*;
-use crate::multicast::letter::Word;
 use crate::net::handshake::{PEER_PROTOCOL, PeerWelcome, Purpose};
 
 /// Whatever is expected comes within this, or the test fails.
@@ -310,12 +310,12 @@ fn a_process_that_has_ended_is_told_once_and_one_that_closed_a_connection_is_not
 #[test]
 fn an_answerer_that_is_not_checked_is_caught() {
     let test = "net::link::tests::nothing_is_sent_to_who_is_not_meant";
-    crate::mutants::assert_caught("answerer_not_checked", test);
+    planted::assert_caught("answerer_not_checked", test);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn a_silence_that_is_borne_is_caught() {
     let test = "net::link::tests::a_silent_connection_is_replaced_by_one_that_works";
-    crate::mutants::assert_caught("silence_is_borne", test);
+    planted::assert_caught("silence_is_borne", test);
 }

@@ -16,9 +16,9 @@ use coppice_client::wire::{
     AdminRequest, Command, CommandsRequest, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, Kind, PartitionId,
     Refusal as Refused, Request as Asked, Role, Shape,
 };
+use coppice_core::access::{Access, CertificateName, Credentials, Denial, Needs, Rights, Stranger};
 
 use super::{Connection, State, new_account, put, refuse_and_close};
-use crate::access::{Access, CertificateName, Credentials, Denial, Needs, Rights, Stranger};
 use crate::metrics::Op;
 use crate::net::translate;
 use crate::shard::Shard;
@@ -140,7 +140,7 @@ impl Connection {
 
     /// The longest frame that is read: who has not greeted is nobody's client yet, and pays for nothing.
     pub(super) fn frame_bytes_max(&self) -> usize {
-        let greeted = self.state.borrow().client.is_some() || crate::mutant!(strangers_send_large_frames);
+        let greeted = self.state.borrow().client.is_some() || mutant!(strangers_send_large_frames);
         if greeted { FRAME_BYTES_MAX } else { HEADER_BYTES + HELLO_BYTES_MAX }
     }
 
@@ -319,7 +319,7 @@ fn turn_away(shard: &RefCell<Shard>, connection: &Rc<Connection>, stream: u32, s
 }
 
 /// The part of a query may go to this connection.
-pub fn may_give(connection: &Connection, share: &crate::multicast::Share, partition: PartitionId) -> bool {
+pub fn may_give(connection: &Connection, share: &coppice_core::multicast::Share, partition: PartitionId) -> bool {
     let allowed = connection.may_receive(&share.low, share.high.as_deref());
     if !allowed {
         tracing::warn!(%partition, "a part of a query is not given: the client that it names may not read it");

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use coppice_client::wire::{PACK_WORK_MAX, PartitionId};
+use coppice_core::request::Origin;
 
 use super::Connection;
-use crate::request::Origin;
 use crate::shard::Shard;
 
 /// A connection that waits for so much work of a partition hands on no more packs to it.
@@ -59,7 +59,7 @@ impl<T> Packs<T> {
     /// The oldest pack whose partition has room for it. In time linear in the number of those that are held.
     pub(super) fn pop(&mut self) -> Option<Pack<T>> {
         let has_room = |group| self.work.get(group).is_none_or(|work| *work < WORK_MAX);
-        let next = self.held.iter().position(|pack| has_room(&pack.group) || crate::mutant!(packs_at_once))?;
+        let next = self.held.iter().position(|pack| has_room(&pack.group) || mutant!(packs_at_once))?;
         let pack = self.held.remove(next)?;
         *self.work.entry(pack.group).or_default() += u64::from(pack.work);
         Some(pack)
@@ -143,6 +143,6 @@ mod tests {
     #[test]
     fn packs_at_once_are_caught() {
         let test = "net::public::packs::tests::a_partition_has_one_large_pack_of_a_connection_before_it";
-        crate::mutants::assert_caught("packs_at_once", test);
+        planted::assert_caught("packs_at_once", test);
     }
 }

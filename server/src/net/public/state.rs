@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use bytes::{Bytes, BytesMut};
 use coppice_btree::Value;
 use coppice_client::wire::{CommandRefusal, PackReply, PartitionId, Refusal as Refused, RepliesWriter};
+use coppice_core::cost::{Account, Charge};
 
 use super::{Connection, State};
-use crate::cost::{Account, Charge};
 use crate::net::streams::Slice;
 use crate::shard::Shard;
 

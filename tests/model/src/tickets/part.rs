@@ -3,17 +3,17 @@
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op as TreeOp};
 use coppice_client::wire::{ClientId, MapVersion, PackWriter, SessionId, frame};
+use coppice_core::entry;
+use coppice_core::executor::Executing;
+use coppice_core::machine::shard::Shard;
+use coppice_core::machine::{Machine, Outcome};
+use coppice_core::multicast::Share;
+use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::message::{Message, Phase2a};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Instance, PartitionId, RecoveredGroup, ReplicaId, Settings, Time,
 };
-use coppice_server::entry;
-use coppice_server::executor::Executing;
-use coppice_server::machine::shard::Shard;
-use coppice_server::machine::{Machine, Outcome};
-use coppice_server::multicast::Share;
-use coppice_server::replica::{Effect, Input, Replica};
 
 use super::history::History;
 use super::partition::Entry;

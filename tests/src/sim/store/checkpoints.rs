@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::life::{self, Act, Busy, GENERATIONS, Opening};
-use coppice_server::log::GroupId;
 
 use super::Saved;
 use crate::check::random::Random;
@@ -109,7 +109,7 @@ fn instances(names: &BTreeMap<String, usize>) -> Vec<Instance> {
 /// A checkpoint that is being written.
 #[derive(Clone, Debug)]
 struct Draft {
-    group: GroupId,
+    group: PartitionId,
     instance: Instance,
     /// What is to be done, the next one first; none: its files are to be written.
     acts: Vec<Act>,
@@ -150,7 +150,7 @@ pub enum Refused {
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoints {
     files: BTreeMap<usize, Files>,
-    directories: BTreeMap<GroupId, Directory>,
+    directories: BTreeMap<PartitionId, Directory>,
     busy: Busy,
     drafts: BTreeMap<u64, Draft>,
     next: u64,
@@ -160,7 +160,7 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// Begins one, on a disk with so much room. Names the draft.
-    pub fn begin(&mut self, group: GroupId, saved: Saved, room: Option<u64>) -> Result<u64, Refused> {
+    pub fn begin(&mut self, group: PartitionId, saved: Saved, room: Option<u64>) -> Result<u64, Refused> {
         let instance = saved.instance;
         let directory = self.directories.entry(group).or_default();
         if directory.now.contains_key(&life::name(instance)) {
@@ -256,7 +256,7 @@ impl Checkpoints {
     }
 
     /// Removes the files behind a name, and the name.
-    fn empty(&mut self, group: GroupId, name: &str) {
+    fn empty(&mut self, group: PartitionId, name: &str) {
         let Some(directory) = self.directories.get_mut(&group) else { return };
         let Some(files) = directory.now.get(name) else { return };
         if let Some(files) = self.files.get_mut(files) {
@@ -266,7 +266,7 @@ impl Checkpoints {
     }
 
     /// Whether a draft of this group is being written.
-    pub fn is_writing(&self, group: GroupId) -> bool {
+    pub fn is_writing(&self, group: PartitionId) -> bool {
         self.drafts.values().any(|draft| draft.group == group)
     }
 
@@ -311,7 +311,7 @@ impl Checkpoints {
     }
 
     /// The newest one of a group that can be `read`; newer ones that cannot be are renamed. And how many these are.
-    pub fn load<T>(&mut self, group: GroupId, read: impl Fn(&Saved) -> Option<T>) -> (Option<T>, usize) {
+    pub fn load<T>(&mut self, group: PartitionId, read: impl Fn(&Saved) -> Option<T>) -> (Option<T>, usize) {
         let Some(directory) = self.directories.get_mut(&group) else { return (None, 0) };
         let mut bad = 0;
         for instance in directory.instances().into_iter().rev() {
@@ -326,7 +326,7 @@ impl Checkpoints {
     }
 
     /// Up to where the newest one of a group reaches that would survive a loss of power now.
-    pub fn newest_durable(&self, group: GroupId) -> Option<Instance> {
+    pub fn newest_durable(&self, group: PartitionId) -> Option<Instance> {
         let durable = &self.directories.get(&group)?.durable;
         let is_durable = |instance: &Instance| {
             let files = durable.get(&life::name(*instance)).and_then(|files| self.files.get(files));
@@ -337,7 +337,7 @@ impl Checkpoints {
 
     /// Removes one of a group whose replica was removed, the newest first; true: there was none left, and that is
     /// flushed.
-    pub fn remove(&mut self, group: GroupId) -> bool {
+    pub fn remove(&mut self, group: PartitionId) -> bool {
         let Some(directory) = self.directories.get_mut(&group) else { return true };
         let newest = directory.instances().last().map(|instance| life::name(*instance));
         match newest.or_else(|| directory.now.keys().next().cloned()) {

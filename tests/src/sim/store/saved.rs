@@ -2,10 +2,10 @@
 
 use coppice_btree::Capacity;
 use coppice_client::wire::MapVersion;
+use coppice_core::snapshot::{self, Loaded, Taken};
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::stream::{Decoder, Encoder};
 use coppice_server::checkpoint::{Chunk, Manifest};
-use coppice_server::snapshot::{self, Loaded, Taken};
 
 /// A snapshot as it lies on disk, or travels.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Saved {
 mod tests {
     use bytes::Bytes;
     use coppice_btree::{Op, Undo};
-    use coppice_server::log::GroupId;
+    use coppice_client::wire::PartitionId;
 
     use super::*;
 
@@ -92,17 +92,17 @@ mod tests {
         }
         let configuration = coppice_ordering::Configuration::of_voters([coppice_ordering::ReplicaId(0)]);
         let plain = "plain data";
-        type Changes = (Option<coppice_server::machine::shard::Seal>, coppice_server::sessions::SessionLimits);
+        type Changes = (Option<coppice_core::machine::shard::Seal>, coppice_core::sessions::SessionLimits);
         let blobs = coppice_server::checkpoint::Blobs {
             configuration: postcard::to_stdvec(&(configuration, Instance(3), coppice_ordering::Ballot::ZERO))
                 .expect(plain)
                 .into(),
-            sessions: postcard::to_stdvec(&coppice_server::sessions::Sessions::default().export()).expect(plain).into(),
+            sessions: postcard::to_stdvec(&coppice_core::sessions::Sessions::default().export()).expect(plain).into(),
             changes: postcard::to_stdvec(&Changes::default()).expect(plain).into(),
             ..Default::default()
         };
         let head = coppice_server::checkpoint::Head {
-            partition: GroupId(2),
+            partition: PartitionId(2),
             instance: Instance(70),
             low: Bytes::from_static(b"k"),
             ..Default::default()

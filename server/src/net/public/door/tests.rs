@@ -9,9 +9,9 @@ use coppice_client::wire::{
     ClientId, FrameDecoder, GatherRequest, InitRequest, MapGet, OpenRequest, PackWriter, QueryRequest, RangeRequest,
     ReadRequest, SessionId, StatusGet, ValidateRequest, Version, encode_frame,
 };
+use coppice_core::access::Users;
 
 use super::*;
-use crate::access::Users;
 
 /// What a client writes, as the door sees it.
 fn asked(write: impl FnOnce(&mut BytesMut)) -> Asked {

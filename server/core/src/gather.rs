@@ -1,0 +1,320 @@
+//! Ranges over several partitions that this node has replicas of: read here in each of them, and given out as one
+//! moment without a ticket. Pure: it says what to ask of the replicas, and hears their answers.
+//!
+//! It is the double collect of the client's `session/collects.rs`, with its proof, and this node in the client's place.
+//! Each part is read, from a snapshot that is kept; a reading is answered when what it saw is decided and behind the
+//! gate (protocol.md 3). When all are, and not before, each replica is asked whether anything of what it gave has
+//! changed (`Validate`), a linearizable read (protocol.md 7): a leader confirms that it leads, a follower asks its
+//! leader how far it must have decided, and waits for that. If nothing has changed, all parts held at the moment when
+//! the last of them was read. If something has, all is read once more: a replica that lagged behind its leader has come
+//! as far by then. If something has again, there is no answer: the client asks the coordinator.
+//!
+//! What a client collects by itself waits in its memory, chunk by chunk, until it is validated. Here that is the
+//! snapshots, whatever the size of the range; bytes leave once, when it is known that they count.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use coppice_btree::Cursor;
+use coppice_client::wire::validate::Validated;
+use coppice_client::wire::{GatherRequest, PartitionId, Position, VALIDATE_RANGES_MAX, ValidateRequest, Version};
+use coppice_ordering::Time;
+
+use crate::request::{Bounds, Origin, Refusal, Reply, Request};
+
+/// Parts of ranges that are read at a time, each with a snapshot; beyond: `Busy`.
+const PARTS_MAX: usize = 65_536;
+
+/// A range for which nothing came so long comes to nothing: an answer was lost between shards, or nobody leads. As long
+/// as a client waits before it asks somebody else.
+const LASTS_MAX: Duration = Duration::from_millis(500);
+
+/// Why a gather came to nothing, for its client.
+const CHANGED: &str = "the range changed while it was read";
+const UNCOUNTED: &str = "a replica of this node does not count its changes";
+const UNANSWERED: &str = "a replica of this node did not answer in time";
+
+/// What a gather wants done.
+pub enum Act {
+    /// A request for a replica of this node; the answer is for [`Gathers::on_reply`].
+    Ask {
+        /// Of which partition.
+        partition: PartitionId,
+        /// Names the answer.
+        origin: Origin,
+        /// What.
+        request: Request,
+    },
+    /// The end of a gather.
+    Answer {
+        /// The partition that it is about.
+        partition: PartitionId,
+        /// Who asked for the range.
+        origin: Origin,
+        /// [`Reply::Gathered`], or why there is none.
+        reply: Reply,
+    },
+}
+
+/// What was read of a part.
+struct Read {
+    /// Where it was read, or found unchanged since.
+    position: Position,
+    cursor: Box<Cursor>,
+    version: Version,
+}
+
+struct Gather {
+    origin: Origin,
+    range: Box<GatherRequest>,
+    /// In ascending order.
+    parts: Vec<Option<Read>>,
+    unread: usize,
+    unvalidated: usize,
+    /// It was read before, and something had changed.
+    again: bool,
+    since: Time,
+}
+
+/// A part of a gather: which gather, which part.
+type Place = (u64, u32);
+
+/// Parts that one request to a replica is about, and since when it waits for its answer.
+struct Asked {
+    places: Vec<Place>,
+    since: Time,
+}
+
+/// The gathers of one shard's connections.
+pub struct Gathers {
+    shard: usize,
+    /// Number of the first one of `under_way`.
+    first: u64,
+    /// By number; those that have ended leave a hole, but in front.
+    under_way: VecDeque<Option<Gather>>,
+    /// Parts of these.
+    parts: usize,
+    /// Parts to be read next, and to be validated next.
+    unread: BTreeMap<PartitionId, Vec<Place>>,
+    read: BTreeMap<PartitionId, Vec<Place>>,
+    /// Requests without an answer, by number, and how many there were.
+    asked: BTreeMap<u64, Asked>,
+    requests: u64,
+}
+
+impl Gathers {
+    /// None, of this shard.
+    pub fn new(shard: usize) -> Gathers {
+        Gathers {
+            shard,
+            first: 0,
+            under_way: VecDeque::new(),
+            parts: 0,
+            unread: BTreeMap::new(),
+            read: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            requests: 0,
+        }
+    }
+
+    /// Takes a range for whoever waits at `origin`, to be read at the end of the turn.
+    pub fn begin(&mut self, now: Time, origin: Origin, range: GatherRequest, acts: &mut Vec<Act>) {
+        let count = range.parts.len();
+        if self.parts + count > PARTS_MAX {
+            let partition = range.parts[0].0;
+            return acts.push(Act::Answer { partition, origin, reply: Reply::Refused(Refusal::Busy) });
+        }
+        let (range, parts) = (Box::new(range), Vec::with_capacity(count));
+        self.read_all(Gather { origin, range, parts, unread: count, unvalidated: count, again: false, since: now });
+    }
+
+    /// Lets all parts of a gather be read, under a number of its own.
+    fn read_all(&mut self, mut gather: Gather) {
+        let (id, count) = (self.first + self.under_way.len() as u64, gather.range.parts.len());
+        self.parts += count;
+        for (place, (partition, _)) in (0..).zip(&gather.range.parts) {
+            self.unread.entry(*partition).or_default().push((id, place));
+        }
+        gather.parts.clear();
+        gather.parts.resize_with(count, || None);
+        (gather.unread, gather.unvalidated) = (count, count);
+        self.under_way.push_back(Some(gather));
+    }
+
+    /// Asks for the first readings of what has begun, many at a time: at the end of each turn.
+    pub fn read(&mut self, now: Time, acts: &mut Vec<Act>) {
+        for (partition, mut places) in std::mem::take(&mut self.unread) {
+            while let Some(places) = self.some_of(&mut places) {
+                let bounds = |&(id, place): &Place| {
+                    let range = &self.gather(id)?.range;
+                    let (low, high) = range.bounds(place as usize);
+                    Some(Bounds { low: low.clone(), high: high.cloned(), reverse: range.reverse })
+                };
+                let request = Request::Readings(places.iter().filter_map(bounds).collect());
+                acts.push(self.ask(now, (partition, places), request));
+            }
+        }
+    }
+
+    /// Asks whether what was read is still what it was, many parts at a time: at the end of each turn.
+    pub fn validate(&mut self, now: Time, acts: &mut Vec<Act>) {
+        for (partition, mut places) in std::mem::take(&mut self.read) {
+            while let Some(places) = self.some_of(&mut places) {
+                let part = |&(id, place): &Place| {
+                    let gather = self.gather(id)?;
+                    let version = gather.parts.get(place as usize)?.as_ref()?.version;
+                    let (low, high) = gather.range.bounds(place as usize);
+                    Some(Validated { version, low, high: high.map(|high| &high[..]) })
+                };
+                let ranges: Vec<Validated<'_>> = places.iter().filter_map(part).collect();
+                let request = Request::Validate(ValidateRequest::of(partition, true, ranges.into_iter()), None);
+                acts.push(self.ask(now, (partition, places), request));
+            }
+        }
+    }
+
+    /// As many of these places as one request may be about, without those that need nothing any more.
+    fn some_of(&self, places: &mut Vec<Place>) -> Option<Vec<Place>> {
+        places.retain(|(id, _)| self.gather(*id).is_some());
+        let rest = places.split_off(places.len().min(VALIDATE_RANGES_MAX));
+        let some = std::mem::replace(places, rest);
+        (!some.is_empty()).then_some(some)
+    }
+
+    fn ask(&mut self, now: Time, (partition, places): (PartitionId, Vec<Place>), request: Request) -> Act {
+        self.requests += 1;
+        self.asked.insert(self.requests, Asked { places, since: now });
+        Act::Ask { partition, origin: Origin::gather(self.shard, self.requests), request }
+    }
+
+    fn gather(&self, id: u64) -> Option<&Gather> {
+        self.under_way.get(id.checked_sub(self.first)? as usize)?.as_ref()
+    }
+
+    fn gather_mut(&mut self, id: u64) -> Option<&mut Gather> {
+        self.under_way.get_mut(id.checked_sub(self.first)? as usize)?.as_mut()
+    }
+
+    /// An answer to the request of this number ([`Origin::gathers`]).
+    pub fn on_reply(&mut self, request: u64, partition: PartitionId, reply: Reply, acts: &mut Vec<Act>) {
+        let Some(Asked { places, .. }) = self.asked.remove(&request) else { return };
+        match reply {
+            Reply::Readings { instance, version: Some(version), cursors } if cursors.len() == places.len() => {
+                let position = Position { partition, instance: instance.0, index: 0 };
+                for (place, cursor) in places.into_iter().zip(cursors) {
+                    match cursor {
+                        Some(cursor) => self.on_read(place, Read { position, cursor, version }, acts),
+                        None => self.end(place.0, partition, Reply::Refused(Refusal::WrongPartition), acts),
+                    }
+                }
+            }
+            Reply::Validated { instance, unchanged } if unchanged.len() == places.len() => {
+                for (place, unchanged) in places.into_iter().zip(unchanged) {
+                    match unchanged {
+                        true => self.on_unchanged(place, instance.0, acts),
+                        false => self.on_changed(place.0, partition, acts),
+                    }
+                }
+            }
+            Reply::Refused(refusal) => {
+                places.into_iter().for_each(|(id, _)| self.end(id, partition, Reply::Refused(refusal), acts));
+            }
+            _ => places.into_iter().for_each(|(id, _)| self.end(id, partition, aborted(UNCOUNTED), acts)),
+        }
+    }
+
+    fn on_read(&mut self, (id, place): Place, seen: Read, acts: &mut Vec<Act>) {
+        let Gathers { first, under_way, read, .. } = self;
+        let found = id.checked_sub(*first).and_then(|at| under_way.get_mut(at as usize));
+        let Some(Some(gather)) = found else { return };
+        let partition = seen.position.partition;
+        let Some(part) = gather.parts.get_mut(place as usize).filter(|part| part.is_none()) else { return };
+        *part = Some(seen);
+        gather.unread -= 1;
+        if mutant!(gathers_early) {
+            return read.entry(partition).or_default().push((id, place));
+        }
+        // None is validated before all are read.
+        if gather.unread == 0 && !mutant!(gathers_once) {
+            for (place, (partition, _)) in (0..).zip(&gather.range.parts) {
+                read.entry(*partition).or_default().push((id, place));
+            }
+        } else if gather.unread == 0 {
+            self.finish(id, acts);
+        }
+    }
+
+    fn on_unchanged(&mut self, (id, place): Place, instance: u64, acts: &mut Vec<Act>) {
+        let Some(gather) = self.gather_mut(id) else { return };
+        let Some(Some(read)) = gather.parts.get_mut(place as usize) else { return };
+        read.position.instance = instance;
+        gather.unvalidated -= 1;
+        if gather.unvalidated == 0 {
+            self.finish(id, acts);
+        }
+    }
+
+    /// What is on its way to the first try, or back, finds nothing under its number any more.
+    fn on_changed(&mut self, id: u64, partition: PartitionId, acts: &mut Vec<Act>) {
+        match self.take(id) {
+            Some(gather) if !gather.again => self.read_all(Gather { again: true, ..gather }),
+            Some(gather) => acts.push(Act::Answer { partition, origin: gather.origin, reply: aborted(CHANGED) }),
+            None => {}
+        }
+    }
+
+    /// All of it held at one moment.
+    fn finish(&mut self, id: u64, acts: &mut Vec<Act>) {
+        let Some(Gather { origin, range, parts, .. }) = self.take(id) else { return };
+        let mut parts: Vec<_> = parts.into_iter().flatten().map(|read| (read.position, read.cursor)).collect();
+        if range.reverse {
+            parts.reverse();
+        }
+        let partition = range.parts[0].0;
+        acts.push(Act::Answer { partition, origin, reply: Reply::Gathered { parts, range } });
+    }
+
+    /// It comes to nothing.
+    fn end(&mut self, id: u64, partition: PartitionId, reply: Reply, acts: &mut Vec<Act>) {
+        if let Some(gather) = self.take(id) {
+            acts.push(Act::Answer { partition, origin: gather.origin, reply });
+        }
+    }
+
+    fn take(&mut self, id: u64) -> Option<Gather> {
+        let gather = self.under_way.get_mut(id.checked_sub(self.first)? as usize)?.take()?;
+        self.parts -= gather.parts.len();
+        while let Some(None) = self.under_way.front() {
+            self.under_way.pop_front();
+            self.first += 1;
+        }
+        Some(gather)
+    }
+
+    /// When [`Gathers::expire`] has something to do.
+    pub fn deadline(&self) -> Option<Time> {
+        let first = self.under_way.front().and_then(|gather| Some(gather.as_ref()?.since));
+        let asked = self.asked.first_key_value().map(|(_, asked)| asked.since);
+        Some(first.into_iter().chain(asked).min()? + LASTS_MAX)
+    }
+
+    /// Ends what has waited for too long.
+    pub fn expire(&mut self, now: Time, acts: &mut Vec<Act>) {
+        while let Some(Some(gather)) = self.under_way.front()
+            && gather.since + LASTS_MAX <= now
+        {
+            let partition = gather.range.parts[0].0;
+            self.end(self.first, partition, aborted(UNANSWERED), acts);
+        }
+        while self.asked.first_key_value().is_some_and(|(_, asked)| asked.since + LASTS_MAX <= now) {
+            self.asked.pop_first();
+        }
+    }
+}
+
+fn aborted(why: &str) -> Reply {
+    Reply::Aborted { text: why.into(), unplaced: None }
+}

@@ -1,0 +1,29 @@
+//! Everything in a node that decides: no socket, file, thread, clock or random source, and cargo keeps it so.
+//!
+//! The simulator runs this crate as it serves; `coppice-server` carries out what it asks for.
+#![forbid(unsafe_code)]
+
+#[macro_use]
+extern crate planted;
+
+pub mod access;
+pub mod cost;
+pub mod entry;
+pub mod executor;
+pub mod failure_detector;
+pub mod gather;
+pub mod ids;
+pub mod machine;
+pub mod multicast;
+pub mod replay;
+pub mod replica;
+pub mod replica_manager;
+pub mod request;
+pub mod reshape;
+pub mod scan;
+pub mod sessions;
+pub mod settings;
+pub mod sizes;
+pub mod snapshot;
+pub mod status;
+pub mod wire;

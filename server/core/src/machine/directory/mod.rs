@@ -1,0 +1,235 @@
+//! The directory's state machine: the map, the nodes, the cluster's settings and users (protocol.md, group 0).
+//!
+//! Pure. Every command is idempotent, so that one sent twice over a change of leader does no harm.
+
+pub mod borders;
+mod change;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub use change::{Absorbed, Change, Ended, Move, Reason, Reshape};
+use coppice_client::map::{NodeInfo, NodeState, PartitionMap};
+use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, UserChange};
+use coppice_ordering::{Batch, Instance};
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Outcome};
+use crate::access::{UserError, Users};
+use crate::entry::{self, Entry};
+use crate::settings::ClusterSettings;
+
+/// A change of the directory, as it stands in group 0's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DirectoryCommand {
+    /// Creates the map, once: a second one changes nothing.
+    Create {
+        /// The first map.
+        map: PartitionMap,
+        /// Settings that differ from their defaults.
+        settings: BTreeMap<String, String>,
+    },
+    /// Sets one cluster setting; its name and value were checked before.
+    Set {
+        /// Full name.
+        key: String,
+        /// Value as written.
+        value: String,
+    },
+    /// A node serves at other addresses than the map says.
+    Announce {
+        /// Which node.
+        node: NodeId,
+        /// Its addresses now.
+        addresses: coppice_client::map::Addresses,
+    },
+    /// Something about the cluster's shape.
+    Reshape(Reshape),
+    /// Changes who may do what.
+    ChangeUsers {
+        /// The user who asks; none: access control was off where it was asked.
+        by: Option<String>,
+        /// What is to change.
+        change: Box<UserChange>,
+    },
+}
+
+/// What a directory command answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DirectoryReply {
+    /// Done, or done before.
+    Done,
+    /// The map was created before, by somebody else's `init`.
+    AlreadyCreated,
+    /// No such node.
+    UnknownNode,
+    /// The node has this number, from now on or since before.
+    Registered(NodeId),
+    /// Nothing was changed.
+    Refused(Reason),
+    /// The users are as asked.
+    UsersChanged {
+        /// From this version of the map on.
+        version: MapVersion,
+        /// Access control was off before.
+        is_first: bool,
+    },
+    /// The users are as before.
+    UsersRefused(UserError),
+}
+
+/// The replicated content. Small, so undo keeps the whole previous value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryState {
+    /// The partition map; version 0 until it is created.
+    pub map: PartitionMap,
+    /// Settings that differ from their defaults.
+    pub settings: BTreeMap<String, String>,
+    /// Changes of the cluster's shape that are under way.
+    pub changes: BTreeMap<ChangeId, Change>,
+    /// What the newest changes came to, the oldest first.
+    pub ended: VecDeque<(ChangeId, Ended)>,
+    /// The highest replica id that each group ever had.
+    pub replicas_used: BTreeMap<PartitionId, u32>,
+    /// The highest partition id that there ever was.
+    pub partitions_used: u32,
+    /// Partitions that were merged into others, and whose replicas are still there.
+    pub absorbed: BTreeMap<PartitionId, Absorbed>,
+    /// Leaving nodes, with the nodes that get their replicas.
+    pub successors: BTreeMap<NodeId, NodeId>,
+    /// Leaving nodes whose replicas may be given up if they find no other place.
+    pub forced: BTreeSet<NodeId>,
+    /// Who may do what.
+    pub users: Users,
+}
+
+/// No cluster counts nodes, partitions or replicas so far.
+const NUMBER_MAX: u32 = u32::MAX / 2;
+
+impl DirectoryState {
+    /// Whether what comes next has a number of its own. A snapshot comes from a disk or from another node.
+    pub fn is_sound(&self) -> bool {
+        let nodes = self.map.nodes.iter().map(|node| node.id.0);
+        let partitions = self.map.groups().map(|entry| entry.partition.0).chain([self.partitions_used]);
+        let mut numbers = nodes.chain(partitions).chain(self.replicas_used.values().copied());
+        numbers.all(|number| number <= NUMBER_MAX) && self.map.version.0 <= u64::MAX / 2
+    }
+}
+
+/// The machine of group 0.
+#[derive(Clone, Debug, Default)]
+pub struct Directory {
+    state: Arc<DirectoryState>,
+}
+
+impl Directory {
+    /// A directory with this content.
+    pub fn new(state: DirectoryState) -> Directory {
+        Directory { state: Arc::new(state) }
+    }
+
+    /// The content at the tip.
+    pub fn state(&self) -> &Arc<DirectoryState> {
+        &self.state
+    }
+
+    /// Runs one batch; returns the state before it.
+    pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> Arc<DirectoryState> {
+        let before = Arc::clone(&self.state);
+        let Batch::Commands(commands) = batch else { return before };
+        let mut index = 0;
+        for part in commands.parts() {
+            for entry in entry::entries(part) {
+                let outcome = match entry {
+                    Entry::Directory(command) => Outcome::Directory(self.apply(command)),
+                    Entry::Place(_) | Entry::Pack { .. } | Entry::Open(_) | Entry::Limits(_) | Entry::Unknown => {
+                        Outcome::Nothing
+                    }
+                };
+                answers.push(Answer { instance, index, last_ticket: None, outcome });
+                index += 1;
+            }
+        }
+        before
+    }
+
+    /// Puts back the state before a batch.
+    pub fn undo(&mut self, before: Arc<DirectoryState>) {
+        self.state = before;
+    }
+
+    /// A digest of the content: equal contents have equal digests.
+    pub fn digest(&self) -> u64 {
+        let bytes = postcard::to_stdvec(&*self.state).unwrap_or_default();
+        u64::from(crc32c::crc32c(&bytes)) | (bytes.len() as u64) << 32
+    }
+
+    fn apply(&mut self, command: DirectoryCommand) -> DirectoryReply {
+        let state = Arc::make_mut(&mut self.state);
+        match command {
+            DirectoryCommand::Create { map, settings } => {
+                if state.map.version.0 > 0 {
+                    return if state.map.partitions == map.partitions {
+                        DirectoryReply::Done
+                    } else {
+                        DirectoryReply::AlreadyCreated
+                    };
+                }
+                let groups = map.directory.iter().chain(&map.partitions);
+                let highest =
+                    |entry: &coppice_client::map::Entry| entry.replicas.iter().map(|info| info.replica.0).max();
+                state.replicas_used = groups.map(|entry| (entry.partition, highest(entry).unwrap_or(0))).collect();
+                // A partition that is merged away leaves its name behind: nodes know by it what was removed there.
+                state.partitions_used = map.partitions.iter().map(|entry| entry.partition.0).max().unwrap_or(0);
+                state.map = map;
+                state.settings = settings;
+                DirectoryReply::Done
+            }
+            DirectoryCommand::Set { key, value } => {
+                if state.settings.get(&key) == Some(&value) {
+                    return DirectoryReply::Done;
+                }
+                let mut settings = state.settings.clone();
+                settings.insert(key, value);
+                // Judged by the state that it meets: another setting may have come since it was asked for.
+                if let Err(error) = ClusterSettings::of_pairs(&settings)
+                    && !mutant!(settings_unjudged)
+                {
+                    return DirectoryReply::Refused(Reason::Setting(error.to_string()));
+                }
+                // Settings travel beside the map, under its version: who has a newer one has the newer settings.
+                state.settings = settings;
+                state.map.version.0 += 1;
+                DirectoryReply::Done
+            }
+            DirectoryCommand::Announce { node, addresses } => {
+                let known = |row: &&mut NodeInfo| row.id == node && row.state != NodeState::Removed;
+                let Some(row) = state.map.nodes.iter_mut().find(known) else {
+                    return DirectoryReply::UnknownNode;
+                };
+                if row.addresses != addresses {
+                    row.addresses = addresses;
+                    state.map.version.0 += 1;
+                }
+                DirectoryReply::Done
+            }
+            DirectoryCommand::Reshape(command) => state.reshape(command),
+            DirectoryCommand::ChangeUsers { by, change } => {
+                let is_first = state.users.is_empty();
+                match state.users.apply(by.as_deref(), &change, state.map.version.0) {
+                    Ok(is_changed) => {
+                        // Users travel beside the map, as settings do.
+                        state.map.version.0 += u64::from(is_changed);
+                        DirectoryReply::UsersChanged { version: state.map.version, is_first }
+                    }
+                    Err(error) => DirectoryReply::UsersRefused(error),
+                }
+            }
+        }
+    }
+}
+
+/// The group whose machine is the directory.
+pub const DIRECTORY: PartitionId = PartitionId(0);

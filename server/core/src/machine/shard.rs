@@ -1,0 +1,420 @@
+//! The state of one partition: its tree, its bounds, its sessions (protocol.md 1.6), and the execution of its log.
+//!
+//! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
+
+mod border;
+mod changes;
+mod command;
+mod mark;
+mod overlay;
+mod pack;
+mod reading;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::time::Duration;
+
+pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal};
+use bytes::BytesMut;
+pub use changes::{CHANGES_KEPT, Changes};
+use coppice_btree::{Capacity, Cursor, KeyRange, OpResult, Settled, Tree, Undo};
+use coppice_client::wire::entry::Open;
+use coppice_client::wire::{Command, MapVersion, PartitionId, SessionId};
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{Batch, Chain, Instance, ReplicaId, Ticket};
+pub use mark::ShardMark;
+pub use pack::BATCH_ANSWER_BYTES_MAX;
+pub use reading::Values;
+
+use super::{Answer, Outcome};
+use crate::entry::Entry;
+use crate::multicast::Share;
+use crate::sessions::{SessionLimits, Sessions};
+
+/// A partition's replicated state at the tip of its log.
+#[derive(Debug)]
+pub struct Shard {
+    partition: PartitionId,
+    range: KeyRange,
+    /// The map version at which the bounds last changed, or the partition was sealed.
+    map_version: MapVersion,
+    tree: Tree,
+    sessions: Sessions,
+    session_limits: SessionLimits,
+    chain: Chain,
+    /// No command and no read is taken any more: a neighbour takes this partition in (protocol.md 8).
+    sealed: Option<Seal>,
+    /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
+    inheritances: Vec<Inheritance>,
+    undo: Undo,
+    /// Not replicated: it only finds records of `undo`.
+    overlay: overlay::Overlay,
+    changes: Changes,
+    scratch: Scratch,
+    /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
+    me: Option<ReplicaId>,
+    /// Not replicated either: while that replica leads, those who give parts by themselves. It gives those of others.
+    givers: Option<Box<[ReplicaId]>>,
+    /// Tickets that counted since they were last asked for.
+    placed: Vec<Placed>,
+}
+
+/// A ticket that counted.
+#[derive(Debug)]
+pub struct Placed {
+    /// Where it stands.
+    pub instance: Instance,
+    /// Index of its entry there.
+    pub index: u32,
+    /// Which one.
+    pub ticket: Ticket,
+    /// Of its [`Place`]; none where a neighbour is taken in, for whose tickets it answers too: their deadlines may be
+    /// longer (protocol.md 4.4).
+    pub deadline: Option<Duration>,
+    /// What this replica gives to its queries.
+    pub shares: Vec<(Share, Cursor)>,
+    /// Other replicas give some, too.
+    pub others_give: bool,
+}
+
+/// Buffers that live from batch to batch.
+#[derive(Clone, Debug, Default)]
+struct Scratch {
+    numbers: Vec<u64>,
+    indexes: Vec<u64>,
+    /// Where in the answer the results stand that the session keeps.
+    stored: Vec<Range<usize>>,
+    reply: BytesMut,
+    many: Vec<OpResult>,
+    results_of_ops: Vec<OpResult>,
+}
+
+impl Shard {
+    /// An empty partition.
+    pub fn new(partition: PartitionId, range: KeyRange, map_version: MapVersion) -> Shard {
+        Shard::restored(partition, range, map_version, Tree::new(), Sessions::default(), None)
+    }
+
+    /// A partition with the content of a snapshot.
+    pub fn restored(
+        partition: PartitionId,
+        range: KeyRange,
+        map_version: MapVersion,
+        tree: Tree,
+        sessions: Sessions,
+        last_ticket: Option<Ticket>,
+    ) -> Shard {
+        Shard {
+            partition,
+            range,
+            map_version,
+            tree,
+            sessions,
+            session_limits: SessionLimits::default(),
+            chain: Chain::new(last_ticket),
+            sealed: None,
+            inheritances: Vec::new(),
+            undo: Undo::default(),
+            overlay: overlay::Overlay::default(),
+            changes: Changes::default(),
+            scratch: Scratch::default(),
+            me: None,
+            givers: None,
+            placed: Vec::new(),
+        }
+    }
+
+    /// Gives the tree, which must be empty, nodes of another width: for tests.
+    ///
+    /// # Panics
+    /// If there are keys.
+    pub fn set_capacity_per_node(&mut self, capacity: Capacity) {
+        assert!(self.tree.is_empty(), "{} has keys already", self.partition);
+        self.tree = Tree::with_capacity_per_node(capacity);
+    }
+
+    /// Which partition.
+    pub fn partition(&self) -> PartitionId {
+        self.partition
+    }
+
+    /// The keys that this partition owns.
+    pub fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    /// The map version at which the bounds last changed.
+    pub fn map_version(&self) -> MapVersion {
+        self.map_version
+    }
+
+    /// The tree at the tip.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// See [`Tree::settle`].
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
+        self.tree.settle(from, nodes)
+    }
+
+    /// What changed here lately.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Takes the place of another state of this partition, for those who named a moment of that.
+    pub fn follow(&mut self, before: &Shard) {
+        self.changes.follow(&before.changes);
+    }
+
+    /// Gives the tree away.
+    pub fn into_tree(self) -> Tree {
+        self.tree
+    }
+
+    /// The sessions at the tip.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The last ticket placed here.
+    pub fn last_ticket(&self) -> Option<Ticket> {
+        self.chain.last_ticket()
+    }
+
+    /// Says which replica holds this state.
+    pub fn set_me(&mut self, me: ReplicaId) {
+        self.me = Some(me);
+    }
+
+    /// The replicas that give parts by themselves, while the one that holds this state leads; else none.
+    pub fn set_givers(&mut self, givers: Option<Box<[ReplicaId]>>) {
+        self.givers = givers;
+    }
+
+    /// Moves the tickets that counted since the last call to the end of `placed`.
+    pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
+        placed.append(&mut self.placed);
+    }
+
+    /// Gives the session table the bounds that a snapshot or the log holds.
+    pub fn set_session_limits(&mut self, limits: SessionLimits) {
+        self.session_limits = limits;
+    }
+
+    /// Bounds of the session table.
+    pub fn session_limits(&self) -> SessionLimits {
+        self.session_limits
+    }
+
+    /// Whether the partition is sealed, and takes no commands and reads any more.
+    fn is_closed(&self) -> bool {
+        self.sealed.is_some() && !mutant!(merge_no_end)
+    }
+
+    /// Runs one batch.
+    pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> ShardMark {
+        let mut mark = ShardMark {
+            tree: self.undo.mark(),
+            sessions: Vec::new(),
+            limits: self.session_limits,
+            chain: self.chain,
+            range: self.range.clone(),
+            map_version: self.map_version,
+            changes: self.changes.count(),
+            placed: self.placed.len(),
+            moved: Vec::new(),
+            forks: Vec::new(),
+            seals: false,
+            joins: Vec::new(),
+            awaits: None,
+            work: 0,
+        };
+        if let Batch::Commands(commands) = batch {
+            self.execute_commands(instance, commands, &mut mark, answers);
+            self.changes.note(self.undo.keys_since(mark.tree));
+        }
+        mark
+    }
+
+    fn answer(&self, instance: Instance, index: u32, outcome: Outcome) -> Answer {
+        Answer { instance, index, last_ticket: self.chain.last_ticket(), outcome }
+    }
+
+    /// Executes an entry that is no pack.
+    fn execute_entry(&mut self, instance: Instance, index: u32, entry: &Entry<'_>, mark: &mut ShardMark) -> Outcome {
+        match entry {
+            Entry::Open(_) if self.is_closed() => Outcome::Closed,
+            Entry::Open(Open { client, .. }) => {
+                let session = SessionId { partition: self.partition, instance: instance.0, index };
+                let mut limits = self.session_limits;
+                if mutant!(expire_by_clock) {
+                    // As if each replica's clock ran at a pace of its own.
+                    limits.expiry_instances += self.me.map_or(0, |me| u64::from(me.0));
+                }
+                self.sessions.open(session, client.0, &limits, &mut mark.sessions);
+                Outcome::Opened(session)
+            }
+            Entry::Place(place) => {
+                self.place(instance, index, place, mark);
+                Outcome::Nothing
+            }
+            // A sealed state changes no more: a neighbour takes it in as it is.
+            Entry::Limits(limits) if !self.is_closed() => {
+                self.session_limits = *limits;
+                Outcome::Nothing
+            }
+            Entry::Limits(_) | Entry::Pack { .. } | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
+        }
+    }
+
+    /// A ticket is delivered: it counts, and its queries see the state as it is here, or nothing happens (protocol.md
+    /// 4, step 3).
+    fn place(&mut self, instance: Instance, index: u32, place: &Place, mark: &mut ShardMark) {
+        if !self.chain.place(place.ticket, place.prev) {
+            return;
+        }
+        let (mut shares, mut others_give) = (Vec::new(), false);
+        let joins = mark.joins.len();
+        if let Work::Change { payload, .. } = &place.work
+            && let Ok(change) = postcard::from_bytes(payload)
+        {
+            self.change(instance, &change, mark);
+            if !mutant!(validates_over_borders) {
+                self.changes.forget();
+            }
+        }
+        let joined = mark.joins.len() > joins && !mutant!(join_keeps_deadline);
+        let deadline = place.deadline.filter(|_| !joined);
+        if let Work::Queries(queries) = &place.work {
+            for sub in queries {
+                if !self.is_ours(&sub.bytes) {
+                    others_give = true;
+                    continue;
+                }
+                let Ok(share) = Share::decode(&sub.bytes) else { continue };
+                // Outside the bounds: cut by another map, which the order of tickets excludes. No part, no result.
+                if let Some(cursor) = self.part(&share.low, share.high.as_deref(), share.reverse) {
+                    shares.push((share, cursor));
+                }
+            }
+        }
+        let ticket = place.ticket;
+        self.placed.push(Placed { instance, index, ticket, deadline, shares, others_give });
+        failpoint!("ticket.placed");
+    }
+
+    /// Whether this replica gives the part that these bytes ask for. The coordinator may have drawn one that is not in
+    /// the group any more, and knows nothing of the ticket: the leader stands in for it.
+    fn is_ours(&self, share: &[u8]) -> bool {
+        let Some(drawn) = Share::drawn(share) else { return false };
+        self.me == Some(drawn)
+            || self.givers.as_ref().is_some_and(|givers| !givers.contains(&drawn) && !mutant!(nobody_stands_in))
+    }
+
+    fn owns(&self, command: &Command<'_>) -> bool {
+        mutant!(bounds_at_routing) || command.is_within(self.range.low.as_slice(), self.range.high.as_deref())
+    }
+
+    /// Takes back the newest batch.
+    pub fn undo(&mut self, mark: &ShardMark) {
+        if !mutant!(overlay_survives_undo) {
+            self.overlay.clear();
+        }
+        if mark.awaits.is_some() {
+            // Nobody has taken them yet: they are those of this batch.
+            self.placed.truncate(mark.placed);
+        }
+        self.undo_borders(mark);
+        for record in mark.sessions.iter().rev() {
+            if !mutant!(undo_no_session) {
+                self.sessions.undo(record);
+            }
+            failpoint!("undo.session_record");
+        }
+        if !mutant!(undo_no_ticket) {
+            self.chain = mark.chain;
+        }
+        if !mutant!(undo_no_limits) {
+            self.session_limits = mark.limits;
+        }
+        self.range = mark.range.clone();
+        self.map_version = mark.map_version;
+    }
+
+    /// A copy with everything: O(1) for the tree, linear in the sessions.
+    pub fn copy(&self) -> Shard {
+        Shard { sessions: self.sessions.clone(), ..self.view() }
+    }
+
+    /// A copy for reading only: O(1) for the tree and what is undecided, without the sessions. It counts its changes as
+    /// the original does, and remembers none of them.
+    pub fn view(&self) -> Shard {
+        Shard {
+            partition: self.partition,
+            range: self.range.clone(),
+            map_version: self.map_version,
+            tree: self.tree.snapshot().into(),
+            sessions: Sessions::default(),
+            session_limits: self.session_limits,
+            chain: self.chain,
+            sealed: self.sealed,
+            inheritances: Vec::new(),
+            undo: self.undo.clone(),
+            overlay: overlay::Overlay::default(),
+            changes: Changes::at(self.changes.count()),
+            scratch: Scratch::default(),
+            me: None,
+            givers: None,
+            placed: Vec::new(),
+        }
+    }
+
+    /// Takes the newest batch back in a copy made by [`Shard::view`].
+    pub fn undo_view(&mut self, mark: &ShardMark) {
+        self.undo_borders(mark);
+        self.session_limits = mark.limits;
+        self.chain = mark.chain;
+        self.range = mark.range.clone();
+        self.map_version = mark.map_version;
+        if !mutant!(decided_counts_as_tip) {
+            self.changes = Changes::at(mark.changes);
+        }
+    }
+
+    /// The oldest batch is decided: what could take it back is dropped.
+    pub fn confirm(&mut self, mark: &ShardMark, next: Option<&ShardMark>) {
+        let upto = next.map_or_else(|| self.undo.mark(), |next| next.tree);
+        self.undo.forget_before(upto);
+        mark.sessions.iter().for_each(|record| self.sessions.confirm(record));
+        self.confirm_borders(mark);
+    }
+
+    /// How many changes could be taken back.
+    pub fn undo_len(&self) -> usize {
+        self.undo.len()
+    }
+
+    /// Memory of the tree's undo records.
+    pub fn undo_bytes(&self) -> u64 {
+        self.undo.bytes()
+    }
+
+    /// Drops all undo.
+    pub fn forget_undo(&mut self) {
+        self.undo.forget_all();
+    }
+
+    /// A digest of everything replicated: tree, sessions and their limits, bounds, last ticket (hazards.md E6).
+    pub fn digest(&self) -> u64 {
+        let ticket = self.chain.last_ticket().map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
+        let high = self.range.high.as_ref().map_or(0, |high| crc32c::crc32c(high));
+        let bounds = u64::from(crc32c::crc32c(&self.range.low)) << 32 | u64::from(high);
+        let sealed = self.sealed.map_or(0, |seal| u64::from(seal.heir.0) + 1);
+        let bounds = bounds ^ sealed.rotate_left(16);
+        let content = self.tree.digest().0 ^ self.sessions.digest().rotate_left(1);
+        content ^ ticket.rotate_left(2) ^ bounds.rotate_left(3) ^ self.session_limits.digest().rotate_left(4)
+    }
+}

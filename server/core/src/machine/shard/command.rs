@@ -1,0 +1,84 @@
+//! One command of a pack: answered from the table, from results that are there, or run on the tree.
+
+use std::slice;
+
+use coppice_btree::{LoadError, OpResult, Tree, Undo};
+use coppice_client::wire::reply::PackReply;
+use coppice_client::wire::{Command, CommandRefusal, Position};
+use coppice_ordering::Instance;
+
+use crate::sessions::{Known, Repeats};
+
+/// Answers a number that is not above all that were executed before, with `room` bytes at most; `false` if it is new
+/// all the same.
+pub(super) fn repeat(
+    repeats: &mut Repeats<'_>,
+    number: u64,
+    now: Instance,
+    room: usize,
+    reply: &mut PackReply<'_>,
+) -> bool {
+    match repeats.find(number) {
+        Known::New => return false,
+        // Two copies in the pipe at once: when the second was proposed, the first was not in the table (SE1).
+        Known::Answered { instance, .. } if mutant!(dedupe_at_propose) && now.0 - instance < 16 => return false,
+        // Never computed again: the state has moved on since (hazards.md SE7).
+        Known::Answered { .. } if mutant!(repeat_recomputed) => return false,
+        Known::Answered { result, .. } if result.len() > room => reply.refused(CommandRefusal::Later),
+        Known::Answered { partition, instance, index, result } => {
+            reply.repeated(Position { partition, instance, index }, result);
+        }
+        Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
+    }
+    true
+}
+
+/// Bytes of the value in a result.
+pub(super) fn value_bytes(result: &OpResult) -> usize {
+    match result {
+        OpResult::Put { previous: value }
+        | OpResult::Insert { present: value }
+        | OpResult::Delete { previous: value }
+        | OpResult::Cas { current: value, .. }
+        | OpResult::Get { value } => value.as_deref().map_or(0, <[u8]>::len),
+    }
+}
+
+/// Answers one command whose operations have run.
+pub(super) fn take_ready(ready: &mut slice::Iter<'_, OpResult>, command: &Command<'_>, reply: &mut PackReply<'_>) {
+    match command {
+        Command::Many(operations) => {
+            let (mine, rest) = ready.as_slice().split_at(operations.len().min(ready.len()));
+            *ready = rest.iter();
+            reply.many(mine.iter());
+        }
+        // Packs with a bulk load are never gathered.
+        Command::Op(_) | Command::Load(_) => {
+            if let Some(result) = ready.next() {
+                reply.result(result);
+            }
+        }
+    }
+}
+
+/// Executes one command that is new and inside the partition.
+pub(super) fn run(
+    tree: &mut Tree,
+    undo: &mut Undo,
+    command: &Command<'_>,
+    reply: &mut PackReply<'_>,
+    many: &mut Vec<OpResult>,
+) {
+    match command {
+        Command::Op(op) => reply.result(&tree.execute(*op, undo)),
+        Command::Many(operations) => {
+            many.clear();
+            many.extend(operations.iter().map(|op| tree.execute(op, undo)));
+            reply.many(many.iter());
+        }
+        Command::Load(pairs) => match tree.load(pairs.iter(), undo) {
+            Ok(count) => reply.loaded(count),
+            Err(LoadError::Present { index } | LoadError::NotSorted { index }) => reply.not_loaded(index),
+        },
+    }
+}

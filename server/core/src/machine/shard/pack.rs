@@ -1,0 +1,323 @@
+//! Executing the packs of a batch: repeated commands are answered from the session table, new ones run on the tree.
+//!
+//! Every replica executes what a leader proposed, so what a batch may cost is bounded here, alike at all of them: an
+//! [`Allowance`] of bytes to answer with, and work per pack. What does not fit is refused with
+//! [`CommandRefusal::Later`], and its client asks again.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::slice;
+
+use bytes::Bytes;
+use coppice_btree::{Op, OpResult};
+use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX, RESULT_BYTES_MAX};
+use coppice_client::wire::{Command, CommandRefusal, Pack, SessionId, VALUE_BYTES_MAX};
+use coppice_ordering::{Commands, Instance};
+
+use super::command::{repeat, run, take_ready, value_bytes};
+use super::{Answer, Outcome, Shard, ShardMark};
+use crate::entry::{self, Entry};
+use crate::sessions::{Answers, Numbers};
+
+/// Operations that go down the tree together, at most: enough to overlap their waiting for memory, few enough that what
+/// was fetched for the last is still in the cache when its turn comes.
+const GATHERED_OPS_MAX: usize = 512;
+
+/// Bytes that the packs of one batch may answer with together, beyond what each may in any case. The command that
+/// passes it is still answered: each replica writes at most so many and one longest result.
+pub const BATCH_ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX;
+
+/// A pack may answer with so many bytes for each of its own, whatever the others of its batch answer: what updates of
+/// small values take.
+const ANSWERED_PER_BYTE: usize = 4;
+
+/// Bytes that cost as much as one operation on the tree: they are copied, summed, stored and framed, mostly in memory
+/// that the system clears first.
+const BYTES_PER_WORK: u64 = 256;
+
+/// Results of at least so many bytes are kept as a part of the answer, if they are most of its buffer.
+const SHARED_BYTES_MIN: usize = 64 << 10;
+
+/// Work of finding repeated commands that one pack may cause; beyond, they are asked for again.
+const REPEAT_WORK_MAX: u64 = 16_384;
+
+/// What the packs of a batch may still answer with.
+pub(super) struct Allowance {
+    left: usize,
+}
+
+impl Allowance {
+    fn new() -> Allowance {
+        Allowance { left: BATCH_ANSWER_BYTES_MAX }
+    }
+
+    /// What `pack` may answer with in any case.
+    fn own(pack: &Pack<'_>) -> usize {
+        ANSWERED_PER_BYTE * pack.bytes()
+    }
+
+    /// Bytes that a pack which has answered with so many may answer its next command with: without bound while
+    /// something is left, so that no command waits for ever.
+    fn room(&self, own: usize, answered: usize) -> usize {
+        let all = own.saturating_add(self.left);
+        match (self.left > 0 && answered < all) || mutant!(answer_unbounded) {
+            true => usize::MAX,
+            false => all.saturating_sub(answered),
+        }
+    }
+
+    fn take(&mut self, own: usize, answered: usize) {
+        self.left = self.left.saturating_sub(answered.saturating_sub(own));
+    }
+}
+
+/// Packs of one batch whose commands are all new: their operations run together, then each pack is answered.
+#[derive(Debug, Default)]
+struct Gathered<'a> {
+    /// With the index of its first command in the batch.
+    packs: Vec<(u32, Pack<'a>)>,
+    ops: Vec<Op<'a>>,
+    /// Per session in `packs`, the number above which all are new.
+    known_upto: BTreeMap<SessionId, u64>,
+}
+
+impl Shard {
+    pub(super) fn execute_commands(
+        &mut self,
+        instance: Instance,
+        commands: &Commands,
+        mark: &mut ShardMark,
+        answers: &mut Vec<Answer>,
+    ) {
+        let mut index = 0;
+        let mut gathered = Gathered::default();
+        let mut allowance = Allowance::new();
+        for part in commands.parts() {
+            mark.work += part.len() as u64 / BYTES_PER_WORK;
+            for entry in entry::entries(part) {
+                let commands = if let Entry::Pack { pack, .. } = &entry { pack.count() } else { 1 };
+                if let Entry::Pack { pack, owner } = entry {
+                    if self.is_anothers(pack.session(), owner) {
+                        self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+                        answers.push(self.answer(instance, index, Outcome::SessionExpired));
+                    } else if gathered.ops.len() >= GATHERED_OPS_MAX || !self.gather(index, &pack, &mut gathered) {
+                        self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+                        if !self.gather(index, &pack, &mut gathered) {
+                            let repeats = mutant!(gate_skips_repeats) && self.repeats(&pack);
+                            let outcome = self.execute_pack(instance, index, &pack, &mut allowance, mark, None);
+                            // A sealed state changes no more: a neighbour takes it in as it is.
+                            if !self.is_closed() || mutant!(sealed_is_relieved) {
+                                self.sessions.relieve(pack.session(), &self.session_limits, &mut mark.sessions);
+                            }
+                            let mut answer = self.answer(instance, index, outcome);
+                            if repeats {
+                                answer.last_ticket = None;
+                            }
+                            answers.push(answer);
+                        }
+                    }
+                } else {
+                    self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+                    let outcome = self.execute_entry(instance, index, &entry, mark);
+                    mark.work += 1;
+                    answers.push(self.answer(instance, index, outcome));
+                }
+                index += commands;
+            }
+        }
+        self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+    }
+
+    /// Whether another user opened the session: the names of sessions can be guessed, and the answers that one keeps
+    /// are not for this user.
+    fn is_anothers(&self, session: SessionId, owner: Option<u64>) -> bool {
+        let opened = |owner| self.sessions.client(session).is_some_and(|client| client != owner);
+        owner.is_some_and(opened) && !mutant!(sessions_are_anybodys)
+    }
+
+    /// Whether all of a pack was executed before.
+    fn repeats(&self, pack: &Pack<'_>) -> bool {
+        let known = self.sessions.known_upto(pack.session());
+        pack.commands().all(|(number, _)| Some(number) <= known)
+    }
+
+    /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
+    /// of its commands loads in bulk.
+    fn gather<'a>(&self, index: u32, pack: &Pack<'a>, gathered: &mut Gathered<'a>) -> bool {
+        let Some(known) = self.sessions.known_upto(pack.session()).filter(|_| !self.is_closed()) else { return false };
+        let mut last = gathered.known_upto.get(&pack.session()).map_or(known, |&gathered| gathered.max(known));
+        let before = gathered.ops.len();
+        for (number, command) in pack.commands() {
+            // Numbers ascend inside a pack, so the first one decides.
+            if number <= last || matches!(command, Command::Load(_)) {
+                gathered.ops.truncate(before);
+                return false;
+            }
+            last = number;
+            if self.owns(&command) {
+                match command {
+                    Command::Op(op) => gathered.ops.push(op),
+                    Command::Many(operations) => gathered.ops.extend(operations.iter()),
+                    Command::Load(_) => {}
+                }
+            }
+        }
+        gathered.known_upto.insert(pack.session(), last);
+        gathered.packs.push((index, *pack));
+        true
+    }
+
+    /// Executes what was gathered, in its order.
+    fn run_gathered(
+        &mut self,
+        instance: Instance,
+        gathered: &mut Gathered<'_>,
+        allowance: &mut Allowance,
+        mark: &mut ShardMark,
+        answers: &mut Vec<Answer>,
+    ) {
+        if gathered.packs.is_empty() {
+            return;
+        }
+        let mut results = std::mem::take(&mut self.scratch.results_of_ops);
+        let before = self.undo.mark();
+        self.tree.execute_batch(&gathered.ops, &mut results, &mut self.undo);
+        mark.work += gathered.ops.len() as u64;
+        gathered.ops.clear();
+        gathered.known_upto.clear();
+        let bytes: usize = results.iter().map(value_bytes).sum();
+        let own: usize = gathered.packs.iter().map(|(_, pack)| Allowance::own(pack)).sum();
+        let too_many = bytes >= REPLY_BYTES_MAX / 2 || bytes > own.saturating_add(allowance.left);
+        let one_by_one = too_many && !mutant!(answer_unbounded);
+        if one_by_one {
+            // An answer may become too large, which is found out pack by pack.
+            self.tree.undo_to(&mut self.undo, before);
+        }
+        let mut ready = results.iter();
+        let newest = gathered.packs.last().map(|(_, pack)| pack.session());
+        for (index, pack) in gathered.packs.drain(..) {
+            let ready = (!one_by_one).then_some(&mut ready);
+            let outcome = self.execute_pack(instance, index, &pack, allowance, mark, ready);
+            answers.push(self.answer(instance, index, outcome));
+        }
+        if let Some(newest) = newest {
+            self.sessions.relieve(newest, &self.session_limits, &mut mark.sessions);
+        }
+        results.clear();
+        self.scratch.results_of_ops = results;
+    }
+
+    /// Executes a pack, or answers one whose operations have run: `ready` holds their results.
+    fn execute_pack(
+        &mut self,
+        instance: Instance,
+        index: u32,
+        pack: &Pack<'_>,
+        allowance: &mut Allowance,
+        mark: &mut ShardMark,
+        mut ready: Option<&mut slice::Iter<'_, OpResult>>,
+    ) -> Outcome {
+        let session = pack.session();
+        if self.is_closed() {
+            return Outcome::Closed;
+        }
+        if !self.sessions.contains(session) && mutant!(session_reopened) {
+            self.sessions.open(session, 0, &self.session_limits, &mut mark.sessions);
+        }
+        let lowest = pack.lowest_unacknowledged();
+        self.sessions.acknowledge(session, lowest, instance.0, &self.session_limits, &mut mark.sessions);
+        let Some(known) = self.sessions.known_upto(session) else { return Outcome::SessionExpired };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.numbers.clear();
+        scratch.indexes.clear();
+        scratch.stored.clear();
+        let mut reply = PackReply::new(&mut scratch.reply, self.partition, instance.0, index);
+        let refusal = CommandRefusal::WrongPartition { version: self.map_version };
+        let own = Allowance::own(pack);
+        let mut repeats = self.sessions.repeats(session);
+        let mut spent = false;
+        for (offset, (number, command)) in pack.commands().enumerate() {
+            // At every replica alike, as the answers before it are.
+            if ready.is_none() && (spent || reply.is_full() || repeats.work() > REPEAT_WORK_MAX) {
+                reply.refused(CommandRefusal::Later);
+                continue;
+            }
+            let room = if ready.is_none() { allowance.room(own, reply.bytes()) } else { usize::MAX };
+            if ready.is_none() && number <= known && repeat(&mut repeats, number, instance, room, &mut reply) {
+                continue;
+            }
+            // Checked here, where the log has decided the order, not where the command was routed (protocol.md 8).
+            if !self.owns(&command) {
+                reply.refused(refusal);
+                if !mutant!(refusal_stored) {
+                    continue;
+                }
+            } else if let Some(ready) = ready.as_deref_mut() {
+                take_ready(ready, &command, &mut reply);
+            } else if room < usize::MAX && self.answer_bytes_max(&command) > room {
+                // Those behind it neither: their values are not even looked up.
+                spent = true;
+                reply.refused(CommandRefusal::Later);
+                continue;
+            } else {
+                mark.work += u64::from(command.work()) / 4 + 1;
+                run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many);
+            }
+            scratch.numbers.push(number);
+            scratch.indexes.push(u64::from(index) + offset as u64);
+            let (start, end) = (reply.bytes() - reply.last_result().len(), reply.bytes());
+            match scratch.stored.last_mut() {
+                Some(stored) if stored.end == start => stored.end = end,
+                _ => scratch.stored.push(start..end),
+            }
+        }
+        mark.work += repeats.work();
+        let answer = reply.finish_split();
+        allowance.take(own, answer.len());
+        mark.work += answer.len() as u64 / BYTES_PER_WORK;
+        if !scratch.numbers.is_empty() {
+            let answers = Answers {
+                partition: self.partition,
+                instance: instance.0,
+                numbers: Numbers::from_ascending(&scratch.numbers),
+                indexes: Numbers::from_ascending(&scratch.indexes),
+                results: kept(&answer, &scratch.stored, scratch.reply.capacity()),
+            };
+            self.sessions.store(session, answers, &self.session_limits, &mut mark.sessions);
+            if mutant!(relieved_amid_packs) {
+                self.sessions.relieve(session, &self.session_limits, &mut mark.sessions);
+            }
+        }
+        self.scratch = scratch;
+        Outcome::Pack(answer)
+    }
+
+    /// Bytes that a command may answer with in the present state, or more.
+    fn answer_bytes_max(&self, command: &Command<'_>) -> usize {
+        let present = |op: &Op<'_>| self.tree.get(op.key()).map_or(0, <[u8]>::len);
+        match command {
+            Command::Op(op) => present(op),
+            Command::Many(operations) => {
+                // What an operation finds, one before it may have written.
+                let mut written = 0;
+                let bytes = operations.iter().map(|op| {
+                    let bytes = present(&op).max(written);
+                    written = written.max(op.value().map_or(0, <[u8]>::len));
+                    bytes
+                });
+                bytes.fold(0, usize::saturating_add).min(RESULT_BYTES_MAX)
+            }
+            Command::Load(_) => 0,
+        }
+    }
+}
+
+/// These parts of an answer, copied unless they are large: a slice keeps the whole buffer alive, of which `spare` bytes
+/// are behind the answer, for as long as the client is silent.
+fn kept(answer: &Bytes, parts: &[Range<usize>], spare: usize) -> Bytes {
+    match parts {
+        [part] if part.len() >= SHARED_BYTES_MIN.max((answer.len() + spare) / 4 * 3) => answer.slice(part.clone()),
+        [part] => Bytes::copy_from_slice(&answer[part.clone()]),
+        parts => parts.iter().map(|part| &answer[part.clone()]).collect::<Vec<_>>().concat().into(),
+    }
+}

@@ -1,0 +1,513 @@
+//! Merges of two partitions' states: what is closed, what is taken in, what is taken back, who waits for what.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coppice_btree::KeyRange;
+use coppice_client::wire::{ClientId, ClusterId, MapVersion, PartitionId, RangeRequest};
+use coppice_ordering::message::Heartbeat;
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{
+    Ballot, Batch, Beat, Config, Configuration, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId, Round,
+    Settings, Ticket, Time,
+};
+
+use super::super::{Border, BorderChange, Shard, Values};
+use super::{Log, batch, put, put_of};
+use crate::executor::{Executing, Executor};
+use crate::machine::{Machine, Outcome};
+use crate::replica::{Effect, Input, Replica};
+use crate::sessions::SessionLimits;
+use crate::{entry, snapshot};
+
+const LOWER: PartitionId = PartitionId(1);
+const UPPER: PartitionId = PartitionId(2);
+/// Of a merge's two changes.
+const SEAL: MapVersion = MapVersion(40);
+const JOIN: MapVersion = MapVersion(41);
+
+fn border(n: u64, version: MapVersion, border: Border) -> Bytes {
+    let change = BorderChange { version, border };
+    let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
+    let ballot = Ballot { round: Round(2), replica: ReplicaId(1) };
+    let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
+    let work = Work::Change { id: coppice_ordering::ChangeId(version.0), payload };
+    entry::place(&Place { ticket: Ticket { ballot, n }, prev, deadline: Some(Duration::from_secs(1)), work })
+}
+
+fn seal(n: u64) -> Bytes {
+    border(n, SEAL, Border::Seal { partition: UPPER, heir: LOWER })
+}
+
+fn join(n: u64) -> Bytes {
+    border(n, JOIN, Border::Join { partition: UPPER, heir: LOWER })
+}
+
+fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
+    RangeRequest { low: low.into(), high: high.map(Into::into), ..RangeRequest::whole(LOWER) }
+}
+
+/// A partition that was cut at "k", and its child: number 1 to 4 put "a", "g", "k", "t" before that.
+fn cut() -> (Log, Log) {
+    let mut lower = Log::new();
+    let mark = lower.split("k", 1);
+    let child = mark.forks()[0].shard.copy();
+    let upper = Log { shard: child, instance: Instance(500), session: lower.session };
+    (lower, upper)
+}
+
+/// Both, when the upper one is sealed and the lower one has what it leaves.
+fn sealed() -> (Log, Log) {
+    let (mut lower, mut upper) = cut();
+    upper.put(5, "m");
+    upper.run(seal(1));
+    assert!(lower.shard.inherit(upper.shard.inheritance().expect("sealed")));
+    (lower, upper)
+}
+
+#[test]
+fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
+    let (_, mut upper) = sealed();
+    let before = upper.shard.digest();
+    let (_, answer) = upper.put(6, "n");
+    assert_eq!(answer, format!("{:?}", Outcome::Closed));
+    let (_, answers) = upper.run(entry::open(ClientId(3), 7));
+    assert_eq!(answers[0].outcome, Outcome::Closed);
+    assert_eq!(upper.shard.digest(), before, "a sealed partition has changed");
+    assert_eq!(upper.shard.get_all([&b"m"[..]].into_iter(), usize::MAX), None, "another partition may have it already");
+    let range = range("k", None);
+    assert!(upper.shard.cursor(&range.low, None, false).is_none());
+    assert!(
+        upper.shard.part(&range.low, None, false).is_some(),
+        "a query that was cut by the map of before gets its part"
+    );
+}
+
+/// Seed 704632: a pack at a sealed partition whose table of sessions was too full ended one of them. The neighbour's
+/// replicas that had taken the state before that differed from those that took it after a restart.
+#[test]
+fn mv12_the_sessions_of_a_sealed_partition_stay_however_full_its_table_is() {
+    let (_, mut upper) = cut();
+    upper.run(entry::open(ClientId(9), 1));
+    upper.put(5, "m");
+    upper.shard.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
+    upper.run(seal(1));
+    let before = upper.shard.digest();
+    let (_, answer) = upper.put(6, "n");
+    assert_eq!(answer, format!("{:?}", Outcome::Closed));
+    assert_eq!((upper.shard.digest(), upper.shard.sessions().len()), (before, 2), "a sealed partition has changed");
+}
+
+#[test]
+fn the_heir_takes_in_keys_and_bounds() {
+    let (mut lower, _) = sealed();
+    let (mark, _) = lower.run(join(1));
+    assert_eq!((mark.joins(), mark.awaits()), (&[JOIN][..], None));
+    assert_eq!((lower.shard.range(), lower.keys()), (&KeyRange::all(), 5));
+    let Values { values, .. } =
+        lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter(), usize::MAX).expect("its own now");
+    assert!(values.iter().all(Option::is_some));
+    lower.put(7, "n");
+    assert_eq!(lower.keys(), 6);
+    let twice = lower.run(join(2)).0;
+    assert!(twice.joins().is_empty() && twice.awaits().is_none(), "sent again under another ticket");
+}
+
+/// A copy of the split's change comes when its child was taken in again: only the map's version tells that it is old.
+#[test]
+fn a_change_of_borders_that_others_followed_is_not_applied_again() {
+    let (mut lower, _) = sealed();
+    lower.run(join(1));
+    let (mark, _) = lower.run(border(
+        2,
+        MapVersion(2),
+        Border::Split { parent: LOWER, child: UPPER, at: "k".into(), replicas: Vec::new() },
+    ));
+    assert_eq!((mark.forks().len(), lower.shard.range()), (0, &KeyRange::all()));
+    // Any number of changes later the neighbour still has the join behind it.
+    assert!(lower.shard.map_version() == JOIN);
+}
+
+/// What waited behind the neighbour's queries waits behind this ticket now, and nobody here knows when their clients
+/// give up (protocol.md 4.4).
+#[test]
+fn the_ticket_that_takes_in_a_neighbour_has_no_deadline_of_its_own() {
+    let (mut lower, mut upper) = sealed();
+    lower.run(join(1));
+    lower.run(join(2));
+    let deadlines = |log: &mut Log| {
+        let mut placed = Vec::new();
+        log.shard.take_placed(&mut placed);
+        placed.into_iter().map(|placed| placed.deadline.is_some()).collect::<Vec<_>>()
+    };
+    // The split, the join, and the join once more, which takes in nothing.
+    assert_eq!(deadlines(&mut lower), [false, false, true]);
+    assert_eq!(deadlines(&mut upper), [true], "the seal");
+}
+
+#[test]
+fn a_lower_neighbour_is_taken_in_too() {
+    let (mut lower, mut upper) = cut();
+    lower.run(border(1, SEAL, Border::Seal { partition: LOWER, heir: UPPER }));
+    upper.shard.inherit(lower.shard.inheritance().expect("sealed"));
+    let before = (upper.shard.digest(), upper.keys());
+    let join = border(1, JOIN, Border::Join { partition: LOWER, heir: UPPER });
+    let (mark, _) = upper.run(join.clone());
+    let (last, _) = upper.put(9, "b");
+    assert_eq!((upper.shard.range(), upper.keys()), (&KeyRange::all(), 5));
+    upper.shard.undo(&last);
+    upper.shard.undo(&mark);
+    assert_eq!((upper.shard.digest(), upper.keys()), before, "taken back");
+    upper.run(join);
+    assert_eq!(upper.keys(), 4);
+}
+
+#[test]
+fn a_merge_that_is_not_decided_is_taken_back() {
+    let (mut lower, mut upper) = cut();
+    let open = (upper.shard.digest(), upper.shard.sealed());
+    let (mark, _) = upper.run(seal(1));
+    upper.shard.undo(&mark);
+    assert_eq!((upper.shard.digest(), upper.shard.sealed()), open);
+    upper.run(seal(1));
+    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    let before = (lower.shard.digest(), lower.keys(), lower.shard.range().clone());
+    let (first, _) = lower.run(join(1));
+    let (second, _) = lower.put(8, "z");
+    let mut view = lower.shard.view();
+    view.undo_view(&second);
+    view.undo_view(&first);
+    assert_eq!((view.tree().len(), view.range()), (before.1, &before.2), "in a copy too");
+    lower.shard.undo(&second);
+    lower.shard.undo(&first);
+    assert_eq!((lower.shard.digest(), lower.keys(), lower.shard.range().clone()), before);
+    lower.run(join(1));
+    assert_eq!(lower.keys(), 4, "and may be decided after all");
+}
+
+/// Number 5 was refused by the lower partition, behind its border, and executed by the upper one. They are merged
+/// again, and the first sending arrives once more, late.
+#[test]
+fn se8_a_merge_unites_what_both_sides_executed() {
+    let (mut lower, mut upper) = cut();
+    let refused = lower.put(5, "m").1;
+    let first = upper.put(5, "m").1;
+    assert_ne!(refused, first);
+    let session = lower.session.expect("open");
+    // Of a session that only the upper one knows.
+    let (_, opened) = upper.run(entry::open(coppice_client::wire::ClientId(8), 2));
+    let Outcome::Opened(own) = opened[0].outcome else { panic!("{opened:?}") };
+    upper.run(put_of(own, 1, "p", "first"));
+    lower.put(6, "b");
+    upper.run(seal(1));
+    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    lower.run(join(1));
+    let (keys, tree) = (lower.keys(), lower.shard.tree().digest());
+    for entry in [put_of(session, 5, "m", "late"), put_of(own, 1, "p", "late"), put_of(session, 6, "b", "late")] {
+        let (_, answers) = lower.run(entry);
+        assert!(matches!(answers[0].outcome, Outcome::Pack(_)), "{answers:?}");
+        assert_eq!((lower.keys(), lower.shard.tree().digest()), (keys, tree), "executed twice");
+    }
+    assert_eq!(lower.shard.sessions().find(session, 5), upper.shard.sessions().find(session, 5), "its first answer");
+}
+
+fn executor(shard: Shard) -> Executor {
+    Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default())
+}
+
+/// The neighbour's replica on this node is behind: the batch waits for what it leaves, and everything behind it waits.
+#[test]
+fn a_join_waits_for_what_the_neighbour_leaves() {
+    let (lower, mut upper) = cut();
+    upper.run(seal(1));
+    let session = lower.session.expect("open");
+    let mut executor = executor(lower.shard);
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(put(session, 9, "c")), &mut answers);
+    executor.accepted(Instance(2), batch(join(1)), &mut answers);
+    executor.accepted(Instance(3), batch(put(session, 10, "x")), &mut answers);
+    assert_eq!((executor.tip(), answers.len()), (Instance(1), 1));
+    executor.decided_upto(Instance(3), &mut answers);
+    assert_eq!((executor.decided(), executor.is_stalled()), (Instance(1), true));
+    assert_eq!(executor.awaits().map(|(at, awaited)| (at, awaited.partition)), Some((Instance(2), UPPER)));
+    executor.inherit(upper.shard.inheritance().expect("sealed"), &mut answers);
+    executor.decided_upto(Instance(3), &mut answers);
+    assert_eq!((executor.decided(), answers.len()), (Instance(3), 3));
+    assert_eq!(executor.machine().shard().map(|shard| shard.tree().len()), Some(6));
+    assert_eq!(executor.take_moved().len(), 1);
+}
+
+/// A replica of r1 and r2 that waits at instance 12 for what its neighbour leaves; what is decided goes further.
+fn waiting(first: &Configuration, later: &Configuration, effects: &mut Vec<Effect>) -> Replica {
+    let (lower, _) = cut();
+    let session = lower.session.expect("open");
+    let mut recovered = RecoveredGroup::from_snapshot(Instance(10), first.clone(), Instance(4), Ballot::ZERO);
+    let batches = [batch(put(session, 9, "c")), batch(join(1)), Batch::Configuration(later.clone()), Batch::NoOp];
+    for (n, batch) in (1..).zip(batches) {
+        let (ballot, decided_upto) = (Ballot::new(1, 1), Instance(10));
+        recovered.apply(Lsn(n), Record::Accept { instance: Instance(10 + n), ballot, decided_upto, batch });
+    }
+    recovered.apply(Lsn(5), Record::Decided { upto: Instance(14) });
+    let config = Config {
+        id: ReplicaId(1),
+        configuration: first.clone(),
+        seed: 1,
+        incarnation: 1,
+        settings: Settings::default(),
+        campaign_first: false,
+    };
+    let machine = Machine::Shard(Box::new(lower.shard));
+    Replica::recover(LOWER, config, recovered, machine, Instance(10), Executing::default(), Time::ZERO, effects)
+}
+
+/// A replica waited for the state of a neighbour that was gone from its node, and the others moved on meanwhile, by
+/// configurations that it had no room to learn of. It asked the voters that it knew for a snapshot; none was left.
+#[test]
+fn one_that_waits_asks_the_leader_too() {
+    let configuration = Configuration::of_voters([ReplicaId(1), ReplicaId(2)]);
+    let mut effects = Vec::new();
+    let mut replica = waiting(&configuration, &configuration, &mut effects);
+    let mut asked = BTreeSet::new();
+    for beat in 1..40 {
+        let now = Time(100_000_000 * beat);
+        let heartbeat = Heartbeat {
+            ballot: Ballot::new(5, 7),
+            beat: Beat(beat),
+            decided_upto: Instance(40),
+            held_upto: Instance(40),
+            released: None,
+            lease: std::time::Duration::ZERO,
+            rest: std::time::Duration::ZERO,
+        };
+        replica.step(now, Input::Peer { from: ReplicaId(7), message: heartbeat.into() }, &mut effects);
+        replica.step(now, Input::Tick, &mut effects);
+        asked.extend(effects.drain(..).filter_map(|effect| match effect {
+            Effect::NeedSnapshot { from, .. } => Some(from),
+            _ => None,
+        }));
+    }
+    assert_eq!(asked, BTreeSet::from([ReplicaId(2), ReplicaId(7)]));
+}
+
+/// Seed 290: a replica took the place of the only one of its group; it had begun below a join, on a node without the
+/// neighbour. It had all of the log, so that one was removed and forgot, and with it the only state behind the join.
+#[test]
+fn one_that_waits_does_not_hold_what_it_cannot_execute() {
+    let first = Configuration::of_voters([ReplicaId(2)]);
+    let leaving = [ReplicaId(2)].into_iter().collect();
+    let later = Configuration { leaving, ..Configuration::of_voters([ReplicaId(1)]) };
+    let mut effects = Vec::new();
+    let mut replica = waiting(&first, &later, &mut effects);
+    let (mut held, mut asked) = (BTreeSet::new(), BTreeSet::new());
+    for beat in 1..40 {
+        let now = Time(100_000_000 * beat);
+        let heartbeat = Heartbeat {
+            ballot: Ballot::new(5, 2),
+            beat: Beat(beat),
+            decided_upto: Instance(14),
+            held_upto: Instance(10),
+            released: None,
+            lease: std::time::Duration::ZERO,
+            rest: std::time::Duration::ZERO,
+        };
+        replica.step(now, Input::Peer { from: ReplicaId(2), message: heartbeat.into() }, &mut effects);
+        replica.step(now, Input::Tick, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::NeedSnapshot { from, .. } => _ = asked.insert(from),
+                Effect::Send { message: Message::HeartbeatAck(ack), .. } => _ = held.insert(ack.durable_upto),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!((held, asked), (BTreeSet::from([Instance(11)]), BTreeSet::from([ReplicaId(2)])));
+}
+
+/// The replica is moved while it waits: a configuration is decided above the join. A snapshot of the state below it
+/// says who governed there, or a replica that began with it would count other quorums for the instances between.
+#[test]
+fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
+    let first = Configuration::of_voters([ReplicaId(1)]);
+    let later = Configuration::of_voters([ReplicaId(1), ReplicaId(2)]);
+    let replica = waiting(&first, &later, &mut Vec::new());
+    assert_eq!((replica.executor().decided(), replica.executor().is_stalled()), (Instance(11), true));
+    assert_eq!(replica.paxos().configuration(), (&later, Instance(13)));
+    let taken = snapshot::take(ClusterId(7), &replica);
+    let loaded = snapshot::restore(&taken.head, &taken.blobs, std::iter::empty()).expect("whole");
+    assert_eq!((loaded.instance, loaded.configured_at, loaded.configuration), (Instance(11), Instance(4), first));
+    assert_eq!(replica.paxos().configuration_at(Instance(13)), (&later, Instance(13)));
+}
+
+/// Another batch is decided where the join was executed: nothing is awaited any more.
+#[test]
+fn a_join_that_is_overwritten_is_not_waited_for() {
+    let (lower, _) = cut();
+    let mut executor = executor(lower.shard);
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(join(1)), &mut answers);
+    assert!(executor.awaits().is_some());
+    executor.accepted(Instance(1), Batch::NoOp, &mut answers);
+    executor.decided_upto(Instance(1), &mut answers);
+    assert_eq!((executor.decided(), executor.awaits()), (Instance(1), None));
+}
+
+/// The leader changes between the execution of the seal and its decision: a put is decided before it after all.
+#[test]
+fn mv12_what_a_partition_leaves_is_decided() {
+    let (_, upper) = cut();
+    let session = upper.session.expect("open");
+    let mut executor = executor(upper.shard);
+    let mut answers = Vec::new();
+    executor.accepted(Instance(1), batch(seal(1)), &mut answers);
+    assert!(executor.take_moved().is_empty(), "its neighbour would get a state that may be taken back");
+    executor.accepted(Instance(1), batch(put(session, 6, "q")), &mut answers);
+    executor.accepted(Instance(2), batch(seal(1)), &mut answers);
+    executor.decided_upto(Instance(2), &mut answers);
+    assert_eq!(executor.take_moved().len(), 1);
+    let left = executor.machine().shard().and_then(Shard::inheritance).expect("sealed");
+    let mut lower = cut().0;
+    lower.shard.inherit(left);
+    lower.run(join(1));
+    assert!(lower.shard.tree().get(b"q").is_some());
+}
+
+/// Story: a follower is told a position before a split, and reads when the split is executed: the keys behind the
+/// border are another partition's, which may have changed them since.
+#[test]
+fn mv3_a_read_is_checked_in_the_state_that_it_reads() {
+    let (lower, _) = cut();
+    assert_eq!(lower.shard.get_all([&b"t"[..]].into_iter(), usize::MAX), None);
+    assert!(lower.shard.cursor(b"a", Some(b"z"), false).is_none());
+    assert!(lower.shard.get_all([&b"a"[..]].into_iter(), usize::MAX).is_some());
+}
+
+/// Story: a client reads a range, a part of it is split off, written to, and merged back, and the client asks whether
+/// the range has changed: nobody here has counted what the other partition did.
+#[test]
+fn rd14_a_range_of_which_another_partition_held_a_part_has_changed() {
+    let mut lower = Log::new();
+    let seen = lower.shard.changes().count();
+    assert!(lower.shard.may_read(b"a", None) && lower.shard.changes().are_none_in(seen, b"a", None));
+    let child = lower.split("k", 1).forks()[0].shard.copy();
+    let mut upper = Log { shard: child, instance: Instance(500), session: lower.session };
+    assert!(!lower.shard.may_read(b"a", None), "not its own any more");
+    upper.put(5, "m");
+    upper.run(seal(1));
+    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    lower.run(join(1));
+    assert!(lower.shard.may_read(b"k", None) && !lower.shard.changes().are_none_in(seen, b"k", None));
+}
+
+/// What an executor counted of one state says nothing about another one that is put in its place.
+#[test]
+fn rd14_a_range_of_before_a_snapshot_has_changed() {
+    let log = Log::new();
+    let mut other = Log::new();
+    let mut executor = executor(log.shard);
+    let seen = executor.machine().shard().expect("a shard").changes().count();
+    // Behind it the other one has counted as much.
+    other.put(5, "m");
+    let snapshot = restored(&other.shard);
+    executor.install(Machine::Shard(Box::new(snapshot)), Instance(9));
+    let mut answers = Vec::new();
+    for number in 0..2 * seen {
+        let put = put(other.session.expect("open"), 6 + number, "q");
+        executor.accepted(Instance(10 + number), batch(put), &mut answers);
+        let shard = executor.machine().shard().expect("a shard");
+        assert!(!shard.changes().are_none_in(seen, b"a", Some(b"p")), "{number}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_changes_are_caught() {
+    for (mutant, test) in [
+        ("validates_over_borders", "rd14_a_range_of_which_another_partition_held_a_part_has_changed"),
+        ("border_applied_again", "a_change_of_borders_that_others_followed_is_not_applied_again"),
+        ("validates_over_snapshot", "rd14_a_range_of_before_a_snapshot_has_changed"),
+    ] {
+        planted::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
+    }
+}
+
+/// The same state, as a snapshot brings it.
+fn restored(shard: &Shard) -> Shard {
+    Shard::restored(
+        shard.partition(),
+        shard.range().clone(),
+        shard.map_version(),
+        shard.tree().snapshot().into(),
+        crate::sessions::Sessions::import(shard.sessions().export()),
+        shard.last_ticket(),
+    )
+}
+
+#[test]
+fn a_seal_survives_a_snapshot() {
+    let (_, upper) = sealed();
+    let mut snapshot = restored(&upper.shard);
+    snapshot.set_sealed(upper.shard.sealed());
+    assert_eq!(snapshot.digest(), upper.shard.digest());
+    assert!(snapshot.inheritance().is_some());
+}
+
+/// Seed 147: a session that a split had copied was ended on one side, by log order, with the command that ran there.
+/// The other side's copy lived on, and after the merge it executed the client's repetition of that command.
+#[test]
+fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
+    let (mut lower, mut upper) = cut();
+    upper.put(5, "m");
+    upper.shard.set_session_limits(SessionLimits { sessions_max: 1, ..SessionLimits::default() });
+    upper.run(entry::open(ClientId(3), 7));
+    upper.run(seal(1));
+    assert!(lower.shard.inherit(upper.shard.inheritance().expect("sealed")));
+    let before = lower.shard.digest();
+    let (mark, _) = lower.run(join(1));
+    let (repeated, answer) = lower.put(5, "m");
+    assert_eq!(answer, format!("{:?}", Outcome::SessionExpired), "it would execute twice");
+    assert_eq!(lower.shard.sessions().len(), 1, "the one that was opened behind the split goes on");
+    lower.shard.undo(&repeated);
+    lower.shard.undo(&mark);
+    assert_eq!(lower.shard.digest(), before);
+}
+
+/// Once nothing ran any more: the join that was taken back still held everything up.
+#[test]
+fn what_is_decided_below_a_join_that_was_taken_back_runs() {
+    let (lower, _) = cut();
+    let (at, session) = (lower.instance, lower.session.expect("open"));
+    let mut executor = Executor::new(Machine::Shard(Box::new(lower.shard)), at, Executing::default());
+    let mut answers = Vec::new();
+    let (first, next) = (at.next(), at.next().next());
+    // Run ahead: a command, and a join whose inheritance is not here.
+    executor.accepted(first, batch(put(session, 7, "b")), &mut answers);
+    executor.accepted(next, batch(join(1)), &mut answers);
+    assert_eq!(executor.awaits().map(|(at, _)| at), Some(next));
+    // Another leader decides something else at the first, and has nothing behind it.
+    assert_eq!(executor.accepted(first, batch(put(session, 8, "c")), &mut answers), Some(first));
+    executor.decided_upto(first, &mut answers);
+    assert_eq!((executor.decided(), executor.tip(), executor.is_stalled()), (first, first, false));
+}
+
+/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_of_merges_are_caught() {
+    for (mutant, test) in [
+        ("merge_no_end", "mv6_a_sealed_partition_takes_no_command_and_no_read"),
+        ("sealed_is_relieved", "mv12_the_sessions_of_a_sealed_partition_stay_however_full_its_table_is"),
+        ("merge_drops_sessions", "se8_a_merge_unites_what_both_sides_executed"),
+        ("refusal_stored", "se8_a_merge_unites_what_both_sides_executed"),
+        ("merge_revives_sessions", "se8_a_session_that_ended_on_one_side_ends_with_the_merge"),
+        ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
+        ("snap_newest_conf", "a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance"),
+        ("stalled_asks_old_voters", "one_that_waits_asks_the_leader_too"),
+        ("join_keeps_deadline", "the_ticket_that_takes_in_a_neighbour_has_no_deadline_of_its_own"),
+        ("log_is_enough", "one_that_waits_does_not_hold_what_it_cannot_execute"),
+        ("awaits_survives_undo", "what_is_decided_below_a_join_that_was_taken_back_runs"),
+        ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
+    ] {
+        planted::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
+    }
+}

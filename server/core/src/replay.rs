@@ -1,0 +1,195 @@
+//! What a log keeps for its callers, and what of it a start needs. Pure: `coppice-server`'s log writes and reads the
+//! bytes.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coppice_client::wire::PartitionId;
+use coppice_ordering::{Ballot, Instance, Lsn, Record, ReplicaId};
+
+/// What the log keeps for its callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A promise, vote or decision of one group's replica.
+    Group {
+        /// Whose.
+        group: PartitionId,
+        /// What `coppice_ordering` asked to persist.
+        record: Record,
+    },
+    /// A replica of `group` starts here; anything the log holds of an older replica of the group is void.
+    Created {
+        /// Which group.
+        group: PartitionId,
+        /// As which replica: above any earlier one of the group.
+        replica: ReplicaId,
+        /// What it starts from, for the caller to read again; at most 16 MiB.
+        birth: Bytes,
+    },
+    /// The replica is removed, and must not be started again (protocol.md 8: a replayed split starts nothing twice).
+    Removed {
+        /// Which group.
+        group: PartitionId,
+        /// Which replica.
+        replica: ReplicaId,
+    },
+    /// A durable, verified checkpoint holds everything up to `upto`: older batches may go.
+    Trimmed {
+        /// Which group.
+        group: PartitionId,
+        /// The checkpoint's instance.
+        upto: Instance,
+    },
+    /// Segments below `segment` were dropped on purpose; all others must be there. Written by the log itself.
+    Kept {
+        /// The oldest segment left.
+        segment: u64,
+    },
+}
+
+impl Entry {
+    /// The group concerned; `None` for records of the node.
+    pub fn group(&self) -> Option<PartitionId> {
+        match self {
+            Entry::Group { group, .. }
+            | Entry::Created { group, .. }
+            | Entry::Removed { group, .. }
+            | Entry::Trimmed { group, .. } => Some(*group),
+            Entry::Kept { .. } => None,
+        }
+    }
+
+    /// Whose batch it holds, and where, if it does.
+    pub fn batch(&self) -> Option<(PartitionId, Instance)> {
+        match self {
+            Entry::Group { group, record: Record::Accept { instance, .. } | Record::Learned { instance, .. } } => {
+                Some((*group, *instance))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// One group's records, as a start needs them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupReplay {
+    /// The replica that runs here and what it started from; `None` if the log never said, or after its removal.
+    pub created: Option<(ReplicaId, Bytes)>,
+    /// The newest replica of the group that was removed here: no birth of it may be replayed (protocol.md 8).
+    pub removed: Option<ReplicaId>,
+    /// A durable checkpoint holds everything up to here.
+    pub trimmed: Option<Instance>,
+    /// The highest ballot promised or voted in, votes for trimmed batches included.
+    promised: Ballot,
+    /// Everything but promises, in log order; batches above `trimmed` only.
+    records: Vec<Record>,
+    /// Carried copies of batches above `trimmed`: of each instance the vote of the highest ballot, then what was
+    /// learned.
+    carried: BTreeMap<BatchKey, Record>,
+}
+
+impl GroupReplay {
+    /// The records as `coppice_ordering::RecoveredGroup::apply` takes them, numbered anew from 1: the highest promise,
+    /// carried batches, then everything else in log order, batches above `trimmed` only. Leaves none.
+    ///
+    /// A carried batch stands in the log behind records that are newer than it. Where one of these is about the same
+    /// instance, that counts: while an older one was still in the log, so was what the carried batch is a copy of.
+    pub fn take_records(&mut self) -> impl Iterator<Item = (Lsn, Record)> {
+        let promise = (self.promised > Ballot::ZERO).then_some(Record::Promise { ballot: self.promised });
+        let mut carried: Vec<Record> = std::mem::take(&mut self.carried).into_values().collect();
+        let mut records = std::mem::take(&mut self.records);
+        if mutant!(carried_vote_wins) {
+            std::mem::swap(&mut carried, &mut records);
+        }
+        (1..).map(Lsn).zip(promise.into_iter().chain(carried).chain(records))
+    }
+
+    /// How far the log says that it holds what was decided.
+    pub fn decided(&self) -> Instance {
+        let said = self.records.iter().chain(self.carried.values()).map(|record| match record {
+            Record::Decided { upto } => *upto,
+            Record::Accept { decided_upto, .. } => *decided_upto,
+            Record::Learned { instance, .. } => *instance,
+            Record::Promise { .. } | Record::Lease { .. } => Instance::ZERO,
+        });
+        said.max().max(self.trimmed).unwrap_or_default()
+    }
+
+    fn apply(&mut self, carried: bool, record: Record) {
+        if let Record::Promise { ballot } | Record::Accept { ballot, .. } = &record {
+            self.promised = self.promised.max(*ballot);
+        }
+        let trimmed = self.trimmed.unwrap_or(Instance::ZERO);
+        if let Some(key) = batch_key(&record).filter(|_| carried) {
+            let newer = self.carried.get(&key).is_none_or(|known| batch_ballot(known) <= batch_ballot(&record));
+            if key.0 > trimmed && newer {
+                self.carried.insert(key, record);
+            }
+            return;
+        }
+        let promise = matches!(record, Record::Promise { .. });
+        if !promise && batch_instance(&record).is_none_or(|instance| instance > trimmed) {
+            self.records.push(record);
+        }
+    }
+}
+
+/// Everything durable, by group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// The groups that the log knows.
+    pub groups: BTreeMap<PartitionId, GroupReplay>,
+}
+
+impl Replay {
+    /// Takes in the next record of the log.
+    pub fn apply(&mut self, carried: bool, entry: Entry) {
+        let Some(group) = entry.group() else { return };
+        let state = self.groups.entry(group).or_default();
+        match entry {
+            Entry::Group { record, .. } => state.apply(carried, record),
+            Entry::Created { replica, birth, .. } => {
+                if !carried {
+                    *state = GroupReplay { removed: state.removed, ..GroupReplay::default() };
+                }
+                state.created = Some((replica, birth));
+            }
+            Entry::Removed { replica, .. } => {
+                if !carried {
+                    *state = GroupReplay::default();
+                }
+                state.removed = Some(replica);
+            }
+            Entry::Trimmed { upto, .. } => {
+                state.trimmed = state.trimmed.max(Some(upto));
+                state.records.retain(|record| batch_instance(record).is_none_or(|instance| instance > upto));
+                state.carried.retain(|(instance, _), _| *instance > upto);
+            }
+            Entry::Kept { .. } => {}
+        }
+    }
+}
+
+/// Where the record holds a batch, if it does.
+fn batch_instance(record: &Record) -> Option<Instance> {
+    match record {
+        Record::Accept { instance, .. } | Record::Learned { instance, .. } => Some(*instance),
+        Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => None,
+    }
+}
+
+/// An instance, and whether its batch was learned to be decided. A vote stays one beside what was learned later.
+pub type BatchKey = (Instance, bool);
+
+/// Where the record holds a batch, and whether it was learned to be decided.
+pub fn batch_key(record: &Record) -> Option<BatchKey> {
+    Some((batch_instance(record)?, matches!(record, Record::Learned { .. })))
+}
+
+/// The ballot of a batch's record.
+pub fn batch_ballot(record: &Record) -> Ballot {
+    match record {
+        Record::Accept { ballot, .. } | Record::Learned { ballot, .. } => *ballot,
+        Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => Ballot::ZERO,
+    }
+}

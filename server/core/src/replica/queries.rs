@@ -1,0 +1,145 @@
+//! A replica's part in queries over several partitions: puts tickets into its log, gives its parts once they are
+//! decided, tells the coordinator, and hears what is released (protocol.md 4).
+
+use coppice_client::wire::{Position, QUERY_DEADLINE_MAX};
+use coppice_ordering::multicast::Place;
+use coppice_ordering::{ConfirmToken, Instance, ReadToken, Ticket, Time};
+
+use super::{Effect, QueryPart, Replica};
+use crate::entry;
+use crate::request::Origin;
+
+/// Parts that wait for their instance to be decided, each with a snapshot. Beyond, the oldest are not given: their
+/// clients ask again.
+const PARTS_MAX: usize = 65_536;
+
+impl Replica {
+    /// The coordinator wants a ticket in the log.
+    pub(super) fn on_place(&mut self, now: Time, place: &Place, effects: &mut Vec<Effect>) {
+        // Sent again while it is in the pipe, it may be ordered twice: the second time it does not count.
+        if self.leading && self.reporter.wants(place.ticket) {
+            self.submit(now, Origin::nobody(), entry::place(place), (1, 1), effects);
+        }
+    }
+
+    /// Tells the coordinator what is placed here, and what it hears of nobody else. A follower that was drawn gives its
+    /// part once it knows that the place is decided: it hears so now, not with the next batch or heartbeat, since a
+    /// client waits for the part.
+    pub(super) fn tell_placed(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let Some(ticket) = self.reporter.poll(now) else { return };
+        effects.push(Effect::Placed { ticket });
+        if self.leading && self.others_give > self.announced {
+            self.announced = self.executor.decided();
+            self.paxos.announce(now, &mut self.ordered);
+            self.drain(now, effects);
+        }
+    }
+
+    /// Everything up to `ticket` is released or voided.
+    pub(super) fn on_released(&mut self, now: Time, ticket: Ticket, effects: &mut Vec<Effect>) {
+        let Some(watermark) = self.note_released(ticket) else { return };
+        // One that follows tells its leader, and the others when it leads itself.
+        if self.leading || !mutant!(watermark_kept_to_itself) {
+            self.paxos.set_released(now, watermark, &mut self.ordered);
+            self.drain(now, effects);
+        }
+    }
+
+    /// Opens the gate up to `ticket`, by what the coordinator says; returns the watermark.
+    pub(super) fn note_released(&mut self, ticket: Ticket) -> Option<Ticket> {
+        self.reporter.released(ticket);
+        let watermark = self.reporter.watermark()?;
+        self.gate.released(watermark);
+        self.escape.released(watermark);
+        Some(watermark)
+    }
+
+    /// Tickets may free themselves, or not (protocol.md 4.4).
+    pub fn set_gate_escape(&mut self, on: bool) {
+        self.escape.set_longest(on.then_some(QUERY_DEADLINE_MAX));
+    }
+
+    /// Tickets that freed themselves here.
+    pub fn tickets_freed(&self) -> u64 {
+        self.escape.freed()
+    }
+
+    /// Opens the gate up to the last ticket that nobody can complete any more. Only here: the coordinator and the other
+    /// replicas need not believe this one's clock.
+    pub(super) fn free_tickets(&mut self, now: Time) {
+        if let Some(ticket) = self.escape.poll(now, self.executor.decided()) {
+            self.gate.released(ticket);
+        }
+    }
+
+    /// The coordinator wants its leadership confirmed, with the reads of this turn.
+    pub(super) fn on_confirm(&mut self, token: ConfirmToken) {
+        if self.leading {
+            self.confirms.push_back((self.read_token, token));
+            self.unconfirmed_reads = true;
+        }
+    }
+
+    pub(super) fn confirm_coordinator(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
+        while let Some((_, token)) = self.confirms.pop_front_if(|(read, _)| *read <= upto) {
+            effects.push(Effect::Confirmed(token));
+        }
+    }
+
+    /// What was executed from `from` on is undone.
+    pub(super) fn undo_parts(&mut self, from: Instance) {
+        self.reporter.undo_from(from);
+        self.escape.undo_from(from);
+        self.parts.truncate(self.parts.partition_point(|(instance, _)| *instance < from));
+    }
+
+    /// Who gives the parts that it is drawn for; whoever leads gives those of replicas that left. Nothing is proposed
+    /// behind a new configuration before it is decided, so what is placed behind it is executed knowing it.
+    pub(super) fn name_givers(&mut self) {
+        let (configuration, _) = self.paxos.configuration();
+        let members = configuration.voters.iter().chain(&configuration.learners);
+        let givers = self.leading.then(|| members.copied().collect());
+        self.executor.set_givers(givers);
+    }
+
+    /// Keeps what the tickets that counted just now ask of this replica.
+    pub(super) fn keep_parts(&mut self) {
+        self.executor.take_placed(&mut self.placed);
+        for placed in self.placed.drain(..) {
+            self.reporter.placed(placed.instance, placed.ticket);
+            self.escape.placed(placed.instance, placed.ticket, placed.deadline);
+            if placed.others_give {
+                self.others_give = placed.instance;
+            }
+            let position = Position { partition: self.group, instance: placed.instance.0, index: placed.index };
+            for (share, mut cursor) in placed.shares {
+                if mutant!(part_old)
+                    && let Some(shard) = self.executor.decided_view().shard()
+                {
+                    cursor = shard.cursor(&share.low, share.high.as_deref(), share.reverse).unwrap_or(cursor);
+                }
+                if self.parts.len() >= PARTS_MAX {
+                    self.parts.pop_front();
+                }
+                let part = QueryPart { ticket: placed.ticket, position, share, cursor: Box::new(cursor) };
+                self.parts.push_back((placed.instance, Box::new(part)));
+            }
+        }
+    }
+
+    /// Parts leave when their place is decided. They pass no gate: `Complete` makes them count (protocol.md 4, step 6).
+    pub(super) fn give_parts(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
+        while let Some((_, mut part)) = self.parts.pop_front_if(|(instance, _)| *instance <= upto) {
+            if mutant!(part_at_tip)
+                && let Some(shard) = self.executor.machine().shard()
+            {
+                let at_tip = {
+                    let share = &part.share;
+                    shard.cursor(&share.low, share.high.as_deref(), share.reverse)
+                };
+                part.cursor = at_tip.map_or(part.cursor, Box::new);
+            }
+            effects.push(Effect::Part(part));
+        }
+    }
+}

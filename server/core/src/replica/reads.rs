@@ -1,0 +1,263 @@
+//! Reads: executed where they arrive, answered when leadership was confirmed after that and what they saw is decided
+//! (protocol.md 7). A replica that follows asks the leader how far it must have decided. A range that will be validated
+//! is not confirmed: its validation is (the client's `session/collects.rs`).
+
+use coppice_client::wire::reply::REPLY_BYTES_MAX;
+use coppice_client::wire::{ValidateRequest, Version};
+use coppice_ordering::{Instance, ReadToken, Ticket, Time};
+
+use super::{Effect, READS_MAX, Replica, refuse};
+use crate::cost::Account;
+use crate::machine::Machine;
+use crate::machine::shard::{CHANGES_KEPT, Shard, Values};
+use crate::request::{Bounds, Origin, Refusal, Reply, Request};
+
+/// Changes that are looked at for one request, a quarter of a millisecond's work: those of sixty-four ranges that
+/// nobody validated for as long as changes are remembered, or of thousands that were read a moment ago.
+const VALIDATE_CHANGES_MAX: u64 = 64 * CHANGES_KEPT as u64;
+
+/// A read that was executed and waits for its confirmation.
+pub(super) struct HeldRead {
+    pub(super) token: ReadToken,
+    pub(super) position: Instance,
+    /// The last ticket that it saw: those placed since hold it no longer.
+    pub(super) ticket: Option<Ticket>,
+    pub(super) origin: Origin,
+    pub(super) request: Request,
+    pub(super) reply: Reply,
+}
+
+/// A follower's read that waits for a position.
+pub(super) struct AskedRead {
+    pub(super) token: ReadToken,
+    pub(super) since: Time,
+    /// Told by the leader; none yet.
+    pub(super) position: Option<Instance>,
+    pub(super) origin: Origin,
+    pub(super) request: Request,
+}
+
+impl Replica {
+    pub(super) fn on_read(&mut self, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
+        let (stale, anywhere) = request.read_rules();
+        if self.reads.len() + self.asked.len() >= READS_MAX {
+            return refuse(effects, origin, Refusal::Busy);
+        }
+        if stale {
+            return self.read_stale(origin, &request, effects);
+        }
+        if self.executor.awaits().is_some() || self.executor.decided() < self.paxos.decided_upto() {
+            // What is decided behind the batch that waits may have been answered by a leader before this one.
+            return refuse(effects, origin, Refusal::Busy);
+        }
+        if request.is_first_reading() && (self.leading || anywhere) {
+            // Whether it held when it was asked, its validation tells; what it tells of must be decided and released.
+            let (reply, position, ticket) = self.execute_read(&request);
+            self.gate.hold(position, ticket, (origin, reply, self.now));
+        } else if self.leading {
+            let (reply, position, ticket) = self.execute_read(&request);
+            let token = self.read_token;
+            self.reads.push_back(HeldRead { token, position, ticket, origin, request, reply });
+            self.unconfirmed_reads = true;
+        } else if anywhere && self.leader.is_some() && !self.unheard {
+            // Any replica serves reads: it asks the leader how far it must have decided (protocol.md 7).
+            let (token, since) = (self.ask_token, self.now);
+            self.asked.push_back(AskedRead { token, since, position: None, origin, request });
+            self.unasked_reads = true;
+        } else {
+            refuse(effects, origin, Refusal::NotLeader { hint: self.leader });
+        }
+    }
+
+    pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
+        let decided = self.executor.decided();
+        let reply = if self.executor.tip() == decided || mutant!(stale_from_tip) {
+            read_from(self.executor.machine(), decided, None, request)
+        } else if let Request::Read(read, account, _) = request
+            && let Some(found) = self.executor.get_all_decided(|| read.keys(), bytes_max(account))
+        {
+            values(decided, found, account)
+        } else {
+            let (state, instance) = self.executor.recent_view();
+            read_from(state, instance, None, request)
+        };
+        effects.push(Effect::Reply { origin, reply });
+    }
+
+    /// Reads at the tip, or at the decided instance where nothing gets decided; tells where, and the last ticket there.
+    pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance, Option<Ticket>) {
+        let (state, position) = self.state_to_read();
+        (read_from(state, position, Some(self.version), request), position, self.ticket_before(position))
+    }
+
+    /// Whether this is a partition of the data; the directory executes no packs, and answers none.
+    pub(super) fn has_keys(&self) -> bool {
+        self.executor.machine().shard().is_some() || mutant!(directory_takes_packs)
+    }
+
+    fn state_to_read(&self) -> (&Machine, Instance) {
+        let decided = self.executor.decided();
+        match self.patience.state(decided) {
+            Some(state) => (state, decided),
+            None => (self.executor.machine(), self.executor.tip()),
+        }
+    }
+
+    /// The last ticket that a read which is executed at `position` now may see.
+    fn ticket_before(&self, position: Instance) -> Option<Ticket> {
+        match self.patience.state(position) {
+            Some(_) if mutant!(patient_skips_gate) => None,
+            Some(state) => state.last_ticket(),
+            None => self.executor.last_ticket().filter(|_| !mutant!(gate_skips_reads)),
+        }
+    }
+
+    /// Reads that saw what was taken back are read again; their leadership was confirmed for the same moment.
+    pub(super) fn redo_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        if mutant!(read_survives_undo) {
+            return;
+        }
+        self.read_again_from(from, effects);
+        // Only reads stand in the gate above the decided instance: their request is gone, but nothing was done.
+        let hint = self.leader;
+        for (origin, ..) in self.gate.undo_from(from) {
+            refuse(effects, origin, Refusal::NotLeader { hint });
+        }
+    }
+
+    /// Reads that saw `from` and wait for their confirmation are executed again.
+    pub(super) fn read_again_from(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        for at in 0..self.reads.len() {
+            if self.reads[at].position >= from {
+                let (reply, position, ticket) = self.execute_read(&self.reads[at].request);
+                let read = &mut self.reads[at];
+                (read.reply, read.position, read.ticket) = (reply, position, ticket);
+            }
+        }
+        if self.is_out_of_patience() && mutant!(patient_unconfirmed) {
+            effects.extend(self.reads.drain(..).map(|read| Effect::Reply { origin: read.origin, reply: read.reply }));
+        }
+    }
+
+    /// A snapshot takes the place of what was executed ahead from here on, and may hold something else there.
+    pub(super) fn redo_replaced_reads(&mut self, from: Instance, effects: &mut Vec<Effect>) {
+        if !mutant!(read_survives_install) {
+            self.redo_reads(from, effects);
+        }
+    }
+
+    pub(super) fn on_confirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
+        self.confirm_coordinator(upto, effects);
+        while self.reads.front().is_some_and(|read| read.token <= upto) {
+            let Some(read) = self.reads.pop_front() else { return };
+            let late = mutant!(gate_at_confirmation).then(|| self.ticket_before(read.position));
+            self.gate.hold(read.position, late.unwrap_or(read.ticket), (read.origin, read.reply, self.now));
+        }
+    }
+
+    pub(super) fn on_unconfirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
+        let hint = self.leader;
+        while self.reads.front().is_some_and(|read| read.token <= upto) {
+            let Some(read) = self.reads.pop_front() else { return };
+            refuse(effects, read.origin, Refusal::NotLeader { hint });
+        }
+    }
+
+    /// When the oldest read that waits for a position, or for what is decided up to there, is given up.
+    pub(super) fn asked_until(&self) -> Option<Time> {
+        let oldest = self.asked.front().filter(|_| !mutant!(asked_reads_wait))?;
+        Some(oldest.since + self.paxos.settings().election_timeout)
+    }
+
+    /// Gives up reads that have waited for as long as a lost leader takes to be replaced: this replica hears its
+    /// leader, perhaps, and is not heard. Whoever asked asks another one.
+    pub(super) fn give_up_asked(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        while self.asked_until().is_some_and(|until| until <= now) {
+            let Some(read) = self.asked.pop_front() else { return };
+            // The question stands, and is asked on; nobody else need wait for its answer.
+            self.unheard |= read.position.is_none();
+            refuse(effects, read.origin, Refusal::NotLeader { hint: self.leader });
+        }
+    }
+
+    /// Serves the reads whose position is decided here, from the tip, as of the tip: the gate holds them until that is
+    /// decided too.
+    pub(super) fn serve_asked(&mut self) {
+        let decided = self.executor.decided();
+        let wait = !mutant!(follower_no_wait);
+        let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided || !wait);
+        while self.asked.front().is_some_and(&ready) {
+            let Some(read) = self.asked.pop_front() else { return };
+            let (reply, position, ticket) = self.execute_read(&read.request);
+            let (position, ticket) = match read.position {
+                Some(told) if mutant!(follower_gate_at_told) => (told, None),
+                _ => (position, ticket),
+            };
+            self.gate.hold(position, ticket, (read.origin, reply, self.now));
+        }
+    }
+}
+
+/// Reads a state. `counted`: by whom its changes are counted.
+fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, request: &Request) -> Reply {
+    let wrong = Reply::Refused(Refusal::WrongPartition);
+    let Some(shard) = machine.shard() else { return wrong };
+    let version = counted.map(|version| Version { changes: shard.changes().count(), ..version });
+    match request {
+        Request::Read(_, account, _) if account.room() == 0 => Reply::Refused(Refusal::Busy),
+        Request::Read(read, account, _) => values(instance, shard.get_all(read.keys(), bytes_max(account)), account),
+        Request::Range(range) => match shard.cursor(&range.low, range.high.as_deref(), range.reverse) {
+            Some(cursor) => {
+                let version = version.filter(|_| range.versioned);
+                Reply::Range { instance, cursor: Box::new(cursor), range: range.clone(), version }
+            }
+            None => wrong,
+        },
+        Request::Readings(ranges) => {
+            let cursor = |range: &Bounds| shard.cursor(&range.low, range.high.as_deref(), range.reverse).map(Box::new);
+            Reply::Readings { instance, version, cursors: ranges.iter().map(cursor).collect() }
+        }
+        Request::Validate(asked, _) => match validate(shard, version, asked) {
+            Some(unchanged) => Reply::Validated { instance, unchanged },
+            None => wrong,
+        },
+        Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => unreachable!("not a read"),
+    }
+}
+
+/// Bytes of values that a read may answer with now.
+fn bytes_max(account: &Account) -> usize {
+    account.room().min(REPLY_BYTES_MAX as u64) as usize
+}
+
+/// The answer to a read that found `values` at `instance`.
+fn values(instance: Instance, found: Option<Values>, account: &Account) -> Reply {
+    match found {
+        // Nothing of it was executed: there is no room for any answer.
+        Some(Values { values, .. }) if values.is_empty() => Reply::Refused(Refusal::Busy),
+        Some(Values { values, left_out, bytes }) => {
+            Reply::Read { instance, values, left_out, charge: account.charge(bytes) }
+        }
+        None => Reply::Refused(Refusal::WrongPartition),
+    }
+}
+
+/// Which of these ranges are what they were; none, if one of them is not inside the partition.
+fn validate(shard: &Shard, now: Option<Version>, asked: &ValidateRequest) -> Option<Vec<bool>> {
+    let mut left = VALIDATE_CHANGES_MAX;
+    let unchanged = asked.ranges().map(|range| {
+        let seen = range.version;
+        // Counted elsewhere, or here before the replica began anew.
+        let counted = now.is_some_and(|now| Version { changes: seen.changes, ..now } == seen);
+        if !shard.may_read(range.low, range.high) {
+            return None;
+        }
+        if !counted && !mutant!(validates_another_count) {
+            return Some(false);
+        }
+        left = left.saturating_sub(shard.changes().count().saturating_sub(seen.changes));
+        // Beyond what one request may cost, anything counts as changed.
+        Some(left > 0 && shard.changes().are_none_in(seen.changes, range.low, range.high))
+    });
+    unchanged.collect()
+}

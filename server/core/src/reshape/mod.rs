@@ -1,0 +1,145 @@
+//! Growing and shrinking, the part that decides: what an operator's verb means for this cluster, and what the leader of
+//! the directory does next to bring every change under way to its end (protocol.md 1.5, 8).
+//!
+//! Pure: it looks at the directory's state and at what the nodes said of themselves, and returns steps. A step repeated
+//! or carried out late does no harm: each names the state that it was meant for. It does not know sockets or clocks.
+
+mod borders;
+mod deciding;
+mod plan;
+#[cfg(test)]
+mod tests;
+mod verbs;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coppice_client::map::{PartitionMap, Role};
+use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
+use coppice_ordering::Configuration;
+pub use deciding::Deciding;
+pub use plan::{balance, steps};
+pub use verbs::{Verdict, verdict};
+
+use crate::machine::directory::{DirectoryCommand, DirectoryState};
+use crate::status::{GroupReport, LocalStatus};
+
+/// What the nodes said of themselves lately.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    nodes: BTreeMap<NodeId, LocalStatus>,
+}
+
+/// What is known of a group through its leader.
+#[derive(Clone, Copy, Debug)]
+pub struct Led<'a> {
+    /// Who leads it.
+    pub leader: NodeId,
+    /// What it says.
+    pub report: &'a GroupReport,
+}
+
+impl View {
+    /// A view of these answers; who is not in it did not answer.
+    pub fn new(nodes: BTreeMap<NodeId, LocalStatus>) -> View {
+        View { nodes }
+    }
+
+    /// Whether the node answered.
+    pub fn is_up(&self, node: NodeId) -> bool {
+        self.nodes.contains_key(&node)
+    }
+
+    /// What the node said.
+    pub fn node(&self, node: NodeId) -> Option<&LocalStatus> {
+        self.nodes.get(&node)
+    }
+
+    /// The group, as its leader sees it. Two may believe that they lead: the higher ballot does.
+    pub fn led(&self, group: PartitionId) -> Option<Led<'_>> {
+        let leading = self.nodes.iter().filter_map(|(&node, local)| {
+            let replica = local.replicas.get(&group).filter(|replica| replica.leads)?;
+            Some((replica.ballot, Led { leader: node, report: &replica.group }))
+        });
+        leading.max_by_key(|(ballot, _)| *ballot).map(|(_, led)| led)
+    }
+
+    /// Who leads the groups that have no replica `here`: nobody else tells that to a node which coordinates queries,
+    /// and it would send their tickets to who led them once. Those that end are among them: a merge waits for its
+    /// ticket there.
+    pub fn leaders_elsewhere<'a>(
+        &'a self,
+        map: &'a PartitionMap,
+        here: impl Fn(PartitionId) -> bool + 'a,
+    ) -> impl Iterator<Item = (PartitionId, NodeId)> + 'a {
+        let elsewhere = map.groups().map(|entry| entry.partition).filter(move |&group| !here(group));
+        elsewhere.filter_map(|group| Some((group, self.led(group)?.leader)))
+    }
+
+    /// The partition with the most keys.
+    pub fn largest(&self, state: &DirectoryState) -> Option<PartitionId> {
+        let keys = |partition: PartitionId| {
+            let led = self.led(partition)?;
+            self.nodes.get(&led.leader)?.replicas.get(&partition).map(|replica| replica.keys)
+        };
+        let partitions = state.map.partitions.iter().map(|entry| entry.partition);
+        partitions.max_by_key(|&partition| keys(partition))
+    }
+
+    /// How many of the group's voters, as the map has them, answered: those, and all.
+    pub fn voters_up(&self, state: &DirectoryState, group: PartitionId) -> (usize, usize) {
+        let Some(entry) = state.map.entry(group) else { return (0, 0) };
+        let voters = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
+        voters.fold((0, 0), |(up, all), replica| (up + usize::from(self.is_up(replica.node)), all + 1))
+    }
+}
+
+/// What the leader of the directory does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Have the directory decide this.
+    Decide(DirectoryCommand),
+    /// Have the group's leader propose this configuration.
+    Configure {
+        /// Who leads it.
+        leader: NodeId,
+        /// Which group.
+        partition: PartitionId,
+        /// The instance that decided the configuration which this one is to follow: another one, and nothing is done.
+        expected: u64,
+        /// Who replicates from then on.
+        configuration: Configuration,
+    },
+    /// Have the group's leader hand over.
+    Transfer {
+        /// Who leads it.
+        leader: NodeId,
+        /// Which group.
+        partition: PartitionId,
+        /// The node of a voter.
+        to: NodeId,
+    },
+    /// Tell the process at the node's address which node it is.
+    Assign {
+        /// Which.
+        node: NodeId,
+    },
+}
+
+/// All groups of the map with the nodes of their replicas, the directory first.
+fn placements(state: &DirectoryState) -> impl Iterator<Item = (PartitionId, Vec<NodeId>)> + '_ {
+    let entries = state.map.directory.iter().chain(&state.map.partitions);
+    entries.map(|entry| (entry.partition, entry.replicas.iter().map(|replica| replica.node).collect()))
+}
+
+/// Replicas per node, those that are coming included.
+fn load(state: &DirectoryState) -> BTreeMap<NodeId, usize> {
+    let mut load = BTreeMap::new();
+    for (_, nodes) in placements(state) {
+        nodes.into_iter().for_each(|node| *load.entry(node).or_default() += 1);
+    }
+    load
+}
+
+fn core_ids(ids: impl IntoIterator<Item = ReplicaId>) -> BTreeSet<coppice_ordering::ReplicaId> {
+    ids.into_iter().map(crate::ids::replica).collect()
+}

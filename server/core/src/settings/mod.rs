@@ -1,0 +1,476 @@
+//! Settings of the whole cluster: kept in replicated state, changed while running, the same on every node.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use coppice_client::wire::QUERY_DEADLINE_MAX;
+use serde::{Deserialize, Serialize};
+
+mod nearest;
+pub mod units;
+pub mod values;
+
+pub use nearest::nearest;
+use units::{GIB, KIB, MIB, show_size, show_time};
+use values::{DAY, HOUR, MILLISECOND, count, name_of, size, time, word};
+
+/// What nodes of this version write. A cluster's level is raised by hand, once all its nodes can.
+pub const FEATURE_LEVEL: u32 = 1;
+
+/// The fewest sessions that a partition may be bounded to: a program, an operator beside it, and each of them twice
+/// where a merge has brought two of its sessions together. With one, every command of another client, and every
+/// `coppice put`, ends the session of whoever waits for an answer.
+const SESSIONS_LEAST: u64 = 4;
+
+const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+const READS: [(&str, Reads); 1] = [("quorum", Reads::Quorum)];
+
+/// The settings of a cluster (operations.md 3).
+///
+/// In replicated state and on the wire it travels as names and texts ([`ClusterSettings::pairs`]), so that versions
+/// with more or fewer settings understand each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterSettings {
+    /// Replicas of each partition and of the directory, 1 to 9.
+    pub replicas: u32,
+    /// What nodes may write; at most [`FEATURE_LEVEL`].
+    pub feature_level: u32,
+    /// Batches and windows that are not set tune themselves (protocol.md 9).
+    pub autopilot: bool,
+    /// Bytes at which a batch closes.
+    pub batch_bytes_max: u64,
+    /// A batch closes this long after its first command; an idle pipe sends at once.
+    pub batch_delay_max: Duration,
+    /// Instances that may be undecided.
+    pub window: u32,
+    /// Bytes that may be undecided.
+    pub window_bytes_max: u64,
+    /// Executes batches before they are decided.
+    pub speculation: bool,
+    /// Instances decided and not executed, beyond which the proposer waits.
+    pub execute_lag_max: u32,
+    /// How a read knows that its leader leads.
+    pub reads: Reads,
+    /// A leader is heard from this often.
+    pub heartbeat_interval: Duration,
+    /// A leader whose group has nothing to do is heard from this often; zero: as always.
+    pub rest_interval: Duration,
+    /// Silence after which a leader is replaced, drawn from 1x to 2x.
+    pub election_timeout: Duration,
+    /// A query is released or aborted at most so long after its ticket was sent; at least four measured rounds.
+    pub place_timeout: Duration,
+    /// Outputs that wait for a ticket go when nobody can complete it any more, though the directory has no majority.
+    pub gate_escape: bool,
+    /// With `gate_escape`: clients discard the result of a query that is completed later after they asked.
+    pub query_deadline: Duration,
+    /// A leader that is asked to hand over has so long.
+    pub handover_timeout: Duration,
+    /// A part of a query waits so long for its client to connect to the node that has it.
+    pub part_wait: Duration,
+    /// Instances without a command after which a session ends.
+    pub session_expiry: u64,
+    /// Sessions per partition.
+    pub sessions_max: u64,
+    /// Bytes of replies that one session may keep.
+    pub session_bytes_max: u64,
+    /// Instances between two comparisons of the replicas' digests.
+    pub digest_interval: u64,
+}
+
+/// How a read knows that its leader leads (protocol.md 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reads {
+    /// A quorum confirms; no clock is trusted.
+    Quorum,
+}
+
+/// One cluster setting.
+pub struct ClusterSetting {
+    /// Its name.
+    pub key: &'static str,
+    /// What holds where nothing was set.
+    pub default: &'static str,
+    /// What it is for, one sentence without its full stop.
+    pub meaning: &'static str,
+    read: fn(&mut ClusterSettings, &str) -> Result<(), String>,
+    show: fn(&ClusterSettings) -> String,
+}
+
+/// Why a cluster setting was not set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterSettingError {
+    /// No version knows the name.
+    #[error(
+        "unknown cluster setting `{key}`{}",
+        nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+    )]
+    Unknown {
+        /// The name as it was written.
+        key: String,
+        /// The nearest known name.
+        nearest: Option<&'static str>,
+    },
+    /// A later version will know the name.
+    #[error("`{key}` is not in this version: {sentence}")]
+    Later {
+        /// The name.
+        key: String,
+        /// What holds meanwhile.
+        sentence: &'static str,
+    },
+    /// The value cannot be.
+    #[error("`{key}` must be {expected}")]
+    Invalid {
+        /// The name.
+        key: &'static str,
+        /// What was expected, and what was there.
+        expected: String,
+    },
+}
+
+/// Names that the design knows and this version does not.
+const LATER: [(&str, &str); 5] = [
+    ("lease_duration", "reads are confirmed by a quorum"),
+    ("route", "the leader sends to all replicas"),
+    ("move_rate", "a move takes what disks and links give"),
+    ("auto_split", "partitions are split by hand"),
+    ("key_metadata", "keys carry none"),
+];
+
+/// Every cluster setting, in the order in which it is shown.
+pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
+    ClusterSetting {
+        key: "replicas",
+        default: "3",
+        meaning: "replicas of each partition; an even number survives no more failures than the odd one below it",
+        read: |s, t| count(t, 1..=9).map(|v| s.replicas = v),
+        show: |s| s.replicas.to_string(),
+    },
+    ClusterSetting {
+        key: "feature_level",
+        default: "1",
+        meaning: "what nodes may write",
+        read: |s, t| count(t, 1..=FEATURE_LEVEL).map(|v| s.feature_level = v),
+        show: |s| s.feature_level.to_string(),
+    },
+    ClusterSetting {
+        key: "autopilot",
+        default: "on",
+        meaning: "batches and windows that are at their defaults tune themselves",
+        read: |s, t| word(t, &SWITCH).map(|v| s.autopilot = v),
+        show: |s| name_of(s.autopilot, &SWITCH),
+    },
+    ClusterSetting {
+        key: "batch_bytes_max",
+        default: "64 KiB",
+        meaning: "bytes at which a batch closes",
+        read: |s, t| size(t, 1..=2 * MIB).map(|v| s.batch_bytes_max = v),
+        show: |s| show_size(s.batch_bytes_max),
+    },
+    ClusterSetting {
+        key: "batch_delay_max",
+        default: "5ms",
+        meaning: "a batch closes this long after its first command; an idle pipe sends at once",
+        read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(1)).map(|v| s.batch_delay_max = v),
+        show: |s| show_time(s.batch_delay_max),
+    },
+    ClusterSetting {
+        key: "window",
+        default: "16",
+        meaning: "instances that may be undecided",
+        read: |s, t| count(t, 1..=4096).map(|v| s.window = v),
+        show: |s| s.window.to_string(),
+    },
+    ClusterSetting {
+        key: "window_bytes_max",
+        default: "1 MiB",
+        meaning: "bytes that may be undecided",
+        read: |s, t| size(t, 256 * KIB..=16 * MIB).map(|v| s.window_bytes_max = v),
+        show: |s| show_size(s.window_bytes_max),
+    },
+    ClusterSetting {
+        key: "speculation",
+        default: "on",
+        meaning: "execute batches before they are decided",
+        read: |s, t| word(t, &SWITCH).map(|v| s.speculation = v),
+        show: |s| name_of(s.speculation, &SWITCH),
+    },
+    ClusterSetting {
+        key: "execute_lag_max",
+        default: "128",
+        meaning: "instances decided and not executed, beyond which the proposer waits",
+        read: |s, t| count(t, 1..=65_536).map(|v| s.execute_lag_max = v),
+        show: |s| s.execute_lag_max.to_string(),
+    },
+    ClusterSetting {
+        key: "reads",
+        default: "quorum",
+        meaning: "how a read knows that its leader leads",
+        read: |s, t| reads(t).map(|v| s.reads = v),
+        show: |s| name_of(s.reads, &READS),
+    },
+    ClusterSetting {
+        key: "heartbeat_interval",
+        default: "50ms",
+        meaning: "a leader is heard from this often",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(10)).map(|v| s.heartbeat_interval = v),
+        show: |s| show_time(s.heartbeat_interval),
+    },
+    ClusterSetting {
+        key: "rest_interval",
+        default: "1s",
+        meaning: "a leader whose group has nothing to do is heard from this often; 0s: as always",
+        read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(10)).map(|v| s.rest_interval = v),
+        show: |s| show_time(s.rest_interval),
+    },
+    ClusterSetting {
+        key: "election_timeout",
+        default: "300ms",
+        meaning: "silence after which a leader is replaced, drawn from 1x to 2x",
+        read: |s, t| time(t, 2 * MILLISECOND..=HOUR).map(|v| s.election_timeout = v),
+        show: |s| show_time(s.election_timeout),
+    },
+    ClusterSetting {
+        key: "place_timeout",
+        default: "150ms",
+        meaning: "a query across partitions is aborted when it was not released so long, or four rounds, after its ticket",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.place_timeout = v),
+        show: |s| show_time(s.place_timeout),
+    },
+    ClusterSetting {
+        key: "gate_escape",
+        default: "off",
+        meaning: "replies behind a query leave after twice query_deadline though the directory has lost its majority; \
+                  trusts the clocks of clients and nodes to agree in rate within a factor of 2, and not to stand still",
+        read: |s, t| word(t, &SWITCH).map(|v| s.gate_escape = v),
+        show: |s| name_of(s.gate_escape, &SWITCH),
+    },
+    ClusterSetting {
+        key: "query_deadline",
+        default: "5s",
+        meaning: "with gate_escape, clients discard the result of a query that is completed later after they asked",
+        read: |s, t| query_deadline(t).map(|v| s.query_deadline = v),
+        show: |s| show_time(s.query_deadline),
+    },
+    ClusterSetting {
+        key: "handover_timeout",
+        default: "2s",
+        meaning: "a leader that is asked to hand over has so long",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.handover_timeout = v),
+        show: |s| show_time(s.handover_timeout),
+    },
+    ClusterSetting {
+        key: "part_wait",
+        default: "1s",
+        meaning: "a part of a query waits so long for its client to connect to the node that has it",
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.part_wait = v),
+        show: |s| show_time(s.part_wait),
+    },
+    ClusterSetting {
+        key: "session_expiry",
+        default: "1000000",
+        meaning: "instances without a command after which a session ends",
+        read: |s, t| count(t, 1..=u64::MAX).map(|v| s.session_expiry = v),
+        show: |s| s.session_expiry.to_string(),
+    },
+    ClusterSetting {
+        key: "sessions_max",
+        default: "100000",
+        meaning: "sessions per partition; clients beyond it end each other's",
+        read: |s, t| count(t, SESSIONS_LEAST..=10_000_000).map(|v| s.sessions_max = v),
+        show: |s| s.sessions_max.to_string(),
+    },
+    ClusterSetting {
+        key: "session_bytes_max",
+        default: "2 MiB",
+        meaning: "bytes of replies that one session may keep",
+        read: |s, t| size(t, 1..=GIB).map(|v| s.session_bytes_max = v),
+        show: |s| show_size(s.session_bytes_max),
+    },
+    ClusterSetting {
+        key: "digest_interval",
+        default: "1000",
+        meaning: "instances between two comparisons of the replicas' digests",
+        read: |s, t| count(t, 1..=u64::MAX).map(|v| s.digest_interval = v),
+        show: |s| s.digest_interval.to_string(),
+    },
+];
+
+/// In whole milliseconds, which is how clients and the log are told.
+fn query_deadline(text: &str) -> Result<Duration, String> {
+    let deadline = time(text, Duration::from_millis(100)..=QUERY_DEADLINE_MAX)?;
+    if deadline.subsec_nanos().is_multiple_of(1_000_000) {
+        return Ok(deadline);
+    }
+    Err(format!("a whole number of milliseconds, not {}", show_time(deadline)))
+}
+
+fn reads(text: &str) -> Result<Reads, String> {
+    if text.trim() == "lease" {
+        return Err("`quorum`: leases are not in this version".to_owned());
+    }
+    word(text, &READS)
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        let mut settings = Self {
+            replicas: 0,
+            feature_level: 0,
+            autopilot: false,
+            batch_bytes_max: 0,
+            batch_delay_max: Duration::ZERO,
+            window: 0,
+            window_bytes_max: 0,
+            speculation: false,
+            execute_lag_max: 0,
+            reads: Reads::Quorum,
+            heartbeat_interval: Duration::ZERO,
+            rest_interval: Duration::ZERO,
+            election_timeout: DAY,
+            place_timeout: Duration::ZERO,
+            gate_escape: false,
+            query_deadline: Duration::ZERO,
+            handover_timeout: Duration::ZERO,
+            part_wait: Duration::ZERO,
+            session_expiry: 0,
+            sessions_max: 0,
+            session_bytes_max: 0,
+            digest_interval: 0,
+        };
+        for setting in CLUSTER_SETTINGS {
+            // Our own table: a default that its own reader refuses is a bug of this file, and a test walks them all.
+            (setting.read)(&mut settings, setting.default).expect("a default is readable");
+        }
+        settings
+    }
+}
+
+impl ClusterSettings {
+    /// Sets one by name. The others stay; whether all go together is [`ClusterSettings::check`].
+    ///
+    /// # Errors
+    /// The name is unknown or of a later version, or the value is out of bounds.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), ClusterSettingError> {
+        if let Some((_, sentence)) = LATER.iter().find(|(name, _)| *name == key) {
+            return Err(ClusterSettingError::Later { key: key.to_owned(), sentence });
+        }
+        let Some(setting) = CLUSTER_SETTINGS.iter().find(|setting| setting.key == key) else {
+            let known = CLUSTER_SETTINGS.iter().map(|setting| setting.key);
+            return Err(ClusterSettingError::Unknown { key: key.to_owned(), nearest: nearest(key, known) });
+        };
+        (setting.read)(self, text).map_err(|expected| ClusterSettingError::Invalid { key: setting.key, expected })
+    }
+
+    /// One value by name, as it would be written.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<String> {
+        CLUSTER_SETTINGS.iter().find(|setting| setting.key == key).map(|setting| (setting.show)(self))
+    }
+
+    /// Every name with its value, as it would be written: the form that is logged and sent.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        CLUSTER_SETTINGS.iter().map(|setting| (setting.key, (setting.show)(self))).collect()
+    }
+
+    /// The defaults, and these in their place.
+    ///
+    /// # Errors
+    /// The first that is unknown, or that does not go together with the others.
+    pub fn of_pairs(pairs: &BTreeMap<String, String>) -> Result<ClusterSettings, ClusterSettingError> {
+        let mut settings = ClusterSettings::default();
+        for (key, value) in pairs {
+            settings.set(key, value)?;
+        }
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Whether the values go together.
+    ///
+    /// # Errors
+    /// The setting that would have to change, and why.
+    pub fn check(&self) -> Result<(), ClusterSettingError> {
+        if self.election_timeout < 2 * self.heartbeat_interval {
+            let expected = format!(
+                "at least twice `heartbeat_interval` ({}), not {}",
+                show_time(self.heartbeat_interval),
+                show_time(self.election_timeout)
+            );
+            return Err(ClusterSettingError::Invalid { key: "election_timeout", expected });
+        }
+        // Below, queries that the coordinator still means to complete are of no use to their clients.
+        if self.gate_escape && self.query_deadline < self.place_timeout {
+            let (least, found) = (show_time(self.place_timeout), show_time(self.query_deadline));
+            let expected = format!("at least `place_timeout` ({least}) with `gate_escape`, not {found}");
+            return Err(ClusterSettingError::Invalid { key: "query_deadline", expected });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_manual() {
+        let settings = ClusterSettings::default();
+        assert_eq!((settings.replicas, settings.window, settings.batch_bytes_max), (3, 16, 64 * KIB));
+        assert_eq!(settings.election_timeout, Duration::from_millis(300));
+        assert_eq!(settings.session_expiry, 1_000_000);
+        assert_eq!(settings.check(), Ok(()));
+    }
+
+    #[test]
+    fn every_setting_is_printed_as_it_is_read() {
+        let settings = ClusterSettings::default();
+        let mut again = ClusterSettings { replicas: 1, ..settings.clone() };
+        for (setting, (key, text)) in CLUSTER_SETTINGS.iter().zip(settings.pairs()) {
+            assert_eq!(text, setting.default, "{key}");
+            assert_eq!(again.set(key, &text), Ok(()));
+        }
+        assert_eq!(again, settings);
+    }
+
+    #[test]
+    fn values_out_of_bounds_unknown_and_later_names_are_refused() {
+        let mut settings = ClusterSettings::default();
+        let mut refused = |key: &str, text: &str| settings.set(key, text).expect_err("a refusal").to_string();
+        assert_eq!(refused("replicas", "10"), "`replicas` must be a number from 1 to 9, not `10`");
+        assert_eq!(refused("windw", "1"), "unknown cluster setting `windw`; did you mean `window`?");
+        assert_eq!(refused("route", "ring"), "`route` is not in this version: the leader sends to all replicas");
+        assert_eq!(refused("reads", "lease"), "`reads` must be `quorum`: leases are not in this version");
+        assert_eq!(refused("query_deadline", "61s"), "`query_deadline` must be from 100ms to 1min, not 61s");
+        assert_eq!(refused("query_deadline", "0"), "`query_deadline` must be from 100ms to 1min, not 0s");
+        assert_eq!(refused("sessions_max", "1"), "`sessions_max` must be a number from 4 to 10000000, not `1`");
+        let whole = "`query_deadline` must be a whole number of milliseconds, not 150500us";
+        assert_eq!(refused("query_deadline", "150.5ms"), whole);
+        assert_eq!(refused("batch_bytes_max", "3 MiB"), "`batch_bytes_max` must be from 1 B to 2 MiB, not 3 MiB");
+        assert_eq!(settings, ClusterSettings::default());
+    }
+
+    #[test]
+    fn an_election_timeout_below_two_heartbeats_is_refused() {
+        let mut settings = ClusterSettings::default();
+        assert_eq!(settings.set("heartbeat_interval", "200ms"), Ok(()));
+        assert!(settings.check().is_err());
+    }
+
+    #[test]
+    fn a_query_deadline_below_the_place_timeout_is_refused_where_it_counts() {
+        let mut settings = ClusterSettings::default();
+        assert_eq!((settings.gate_escape, settings.query_deadline), (false, Duration::from_secs(5)));
+        assert_eq!(settings.set("query_deadline", "100ms"), Ok(()));
+        assert_eq!(settings.check(), Ok(()));
+        assert_eq!(settings.set("gate_escape", "on"), Ok(()));
+        let refused = settings.check().expect_err("a refusal").to_string();
+        let said = "`query_deadline` must be at least `place_timeout` (150ms) with `gate_escape`, not 100ms";
+        assert_eq!(refused, said);
+        assert_eq!(settings.set("query_deadline", "150ms"), Ok(()));
+        assert_eq!(settings.check(), Ok(()));
+    }
+}

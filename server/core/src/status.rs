@@ -1,0 +1,110 @@
+//! What a node knows of itself and of its replicas, as nodes tell each other.
+
+use std::collections::BTreeMap;
+
+use coppice_client::wire::{MapVersion, NodeId, NodeStatus, PartitionId, ReplicaId, Ticket};
+use coppice_ordering::Paxos;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::wire_replica;
+
+/// What a node knows of itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LocalStatus {
+    /// The node.
+    pub node: NodeStatus,
+    /// Version of its map.
+    pub map_version: u64,
+    /// Its replicas.
+    pub replicas: BTreeMap<PartitionId, LocalReplica>,
+    /// What is wrong with it.
+    pub warnings: Vec<String>,
+    /// Why it takes no further replica, if it does not.
+    pub full: Option<String>,
+}
+
+impl LocalStatus {
+    /// Whether it takes no further replica.
+    pub fn is_full(&self) -> bool {
+        self.full.is_some()
+    }
+}
+
+/// A group's membership as one of its replicas knows it; what the others hold, only a leader knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Who votes.
+    pub voters: Vec<ReplicaId>,
+    /// Who learns.
+    pub learners: Vec<ReplicaId>,
+    /// The instance that decided this.
+    pub configured_at: u64,
+    /// Decided.
+    pub decided_upto: u64,
+    /// A quorum of the voters durably holds everything up to here.
+    pub held_upto: u64,
+    /// How far the other replicas durably are.
+    pub durable: Vec<(ReplicaId, u64)>,
+}
+
+impl GroupReport {
+    /// What a replica knows of its group.
+    pub fn of(paxos: &Paxos) -> GroupReport {
+        let (configuration, configured_at) = paxos.configuration();
+        let others = configuration.members().chain(configuration.leaving.iter().copied());
+        let durable = others.filter_map(|id| Some((wire_replica(id), paxos.durable_upto(id)?.0)));
+        GroupReport {
+            voters: configuration.voters.iter().copied().map(wire_replica).collect(),
+            learners: configuration.learners.iter().copied().map(wire_replica).collect(),
+            configured_at: configured_at.0,
+            decided_upto: paxos.decided_upto().0,
+            held_upto: paxos.held_upto().0,
+            durable: durable.collect(),
+        }
+    }
+}
+
+/// One replica as its node knows it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LocalReplica {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// The map version of its borders in a checkpoint on its disk.
+    pub saved: MapVersion,
+    /// Whether it leads and serves.
+    pub leads: bool,
+    /// The leader as it knows it.
+    pub leader: Option<NodeId>,
+    /// Highest ballot: round and replica.
+    pub ballot: (u64, ReplicaId),
+    /// Decided and executed.
+    pub decided_upto: u64,
+    /// Forgotten.
+    pub trimmed_upto: u64,
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Replies held by the gate.
+    pub held: u64,
+    /// Commands decided per second, lately.
+    pub commands_per_second: f64,
+    /// Instances undecided.
+    pub window: u32,
+    /// Commands per batch, lately.
+    pub batch_commands: f64,
+    /// Sessions.
+    pub sessions: u64,
+    /// How far behind the other replicas are, in instances and milliseconds, as a leader sees it.
+    pub lags: BTreeMap<NodeId, (u64, u64)>,
+    /// The newest digests and their instances, ascending.
+    pub digests: Vec<(u64, u64)>,
+    /// Its group's membership.
+    pub group: GroupReport,
+    /// The last ticket of its decided log.
+    pub last_ticket: Option<Ticket>,
+    /// Every ticket up to here is released, as far as it was told.
+    pub released: Option<Ticket>,
+    /// Bytes of the undo of what is executed and undecided.
+    pub undo_bytes: u64,
+}

@@ -1,0 +1,4 @@
+//! What nodes say to each other, as bytes: the messages of replicas, and the pieces that all of it is written in.
+
+pub mod codec;
+pub mod peer;
