@@ -10,7 +10,6 @@
 //! are kept. A damaged one becomes `184000.bad` and goes when its successor is there.
 
 pub mod background;
-pub mod due;
 mod kinds;
 pub mod life;
 pub mod manifest;

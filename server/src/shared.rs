@@ -71,6 +71,7 @@ pub struct Shared {
     access: RwLock<Arc<Access>>,
     /// Leaders as this node knows them.
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
+    leaders_version: AtomicU64,
     /// What is remembered of each node that was met, to tell a copy of its directory (hazards.md PX12).
     pub witnesses: Witnesses,
     /// Whether this process may speak for its replicas.
@@ -138,6 +139,7 @@ impl Shared {
             map: RwLock::default(),
             access: RwLock::default(),
             leaders: Mutex::default(),
+            leaders_version: AtomicU64::new(0),
             heard: Mutex::default(),
             full_nodes: Mutex::default(),
             any_full_node: AtomicBool::new(false),
@@ -253,10 +255,18 @@ impl Shared {
     /// Notes who leads `group`.
     pub fn set_leader(&self, group: PartitionId, leader: Option<NodeId>) {
         let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
-        match leader {
+        let before = match leader {
             Some(leader) => leaders.insert(group, leader),
             None => leaders.remove(&group),
         };
+        if before != leader {
+            self.leaders_version.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts changes of leaders. Costs a load.
+    pub fn leaders_version(&self) -> u64 {
+        self.leaders_version.load(Ordering::Relaxed)
     }
 
     /// Whether growing writes are refused for lack of memory.
@@ -365,14 +375,12 @@ impl Shared {
         self.any_full_node.store(!nodes.is_empty(), Ordering::Relaxed);
     }
 
-    /// Whether this other node has no room, as it said last.
-    pub fn node_is_full(&self, node: NodeId) -> bool {
-        self.full_nodes.lock().unwrap_or_else(PoisonError::into_inner).contains(&node)
-    }
-
-    /// Whether that holds for any of them. Costs a load.
-    pub fn any_node_is_full(&self) -> bool {
-        self.any_full_node.load(Ordering::Relaxed)
+    /// Other nodes that have no room, as they said last. Costs a load where all have.
+    pub fn full_nodes(&self) -> BTreeSet<NodeId> {
+        match self.any_full_node.load(Ordering::Relaxed) {
+            true => self.full_nodes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            false => BTreeSet::new(),
+        }
     }
 
     /// What was heard of each node so far.

@@ -7,6 +7,7 @@
 extern crate planted;
 
 pub mod access;
+pub mod checkpoint_due;
 pub mod cost;
 pub mod entry;
 pub mod executor;
@@ -27,3 +28,4 @@ pub mod sizes;
 pub mod snapshot;
 pub mod status;
 pub mod wire;
+pub mod worker;

@@ -17,6 +17,7 @@ use super::{Control, ask_shard, bounds, forming};
 use crate::net::rpc::{Answer, Asker, Question, ask};
 use crate::net::translate;
 use crate::shared::Shared;
+use coppice_core::worker::Input;
 
 /// How long another node may take to give its map.
 const MAP_TIMEOUT: Duration = Duration::from_millis(450);
@@ -335,7 +336,8 @@ pub(super) async fn decide_here(shared: &Arc<Shared>, command: DirectoryCommand)
     let owner = PartitionId::DIRECTORY.0 as usize % shared.shards();
     let asked = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
         let origin = shard.wait_for(sender);
-        shard.request(PartitionId::DIRECTORY, origin, Request::Directory(Box::new(command)));
+        let (group, request) = (PartitionId::DIRECTORY, Request::Directory(Box::new(command)));
+        shard.input(Input::Request { group, origin, request });
     });
     asked.await.ok_or("the directory's shard does not answer")?;
     match tokio::time::timeout(DIRECTORY_TIMEOUT, receiver).await {

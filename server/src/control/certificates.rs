@@ -53,7 +53,7 @@ impl Control {
         });
     }
 
-    fn on_all_shards<F: FnOnce(&mut Shard) + Send + 'static>(&self, call: impl Fn() -> F) {
+    pub(super) fn on_all_shards<F: FnOnce(&mut Shard) + Send + 'static>(&self, call: impl Fn() -> F) {
         (0..self.shared.shards()).for_each(|shard| self.on_shard_index(shard, call()));
     }
 }

@@ -38,7 +38,7 @@ impl Control {
             for shard in 0..shared.shards() {
                 let low = low.clone();
                 let holds = ask_shard(&shared, shard, super::groups::LOOK_TIMEOUT, move |shard| {
-                    shard.groups.iter().any(|(&id, hosted)| id != group && hosted.replica.holds(&low))
+                    shard.worker.groups().iter().any(|(&id, hosted)| id != group && hosted.replica.holds(&low))
                 });
                 if holds.await.unwrap_or(true) {
                     return true;

@@ -15,7 +15,6 @@ use coppice_core::replica::Replica;
 use coppice_core::replica_manager::{Birth, Start, StateLost, Wanted};
 use coppice_core::sessions::SessionLimits;
 use coppice_core::settings::ClusterSettings;
-use coppice_core::snapshot::SavedBorders;
 use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::{Control, ToControl};
@@ -24,7 +23,8 @@ use crate::log::{Append, Awaited, Hooks, LogOptions};
 use crate::net::handshake::Purpose;
 use crate::net::link::{Link, Opening};
 use crate::node::StorageError;
-use crate::shard::{Group, Shard};
+use crate::shard::Shard;
+use coppice_core::worker::{Group, Input};
 
 /// How long a shard may take to answer a question of its own node.
 pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +33,6 @@ pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Launch {
     group: PartitionId,
     me: ReplicaId,
-    node: NodeId,
     nodes: BTreeMap<ReplicaId, NodeId>,
     config: Config,
     recovered: RecoveredGroup,
@@ -141,7 +140,7 @@ impl Control {
         }
         for shard in 0..self.shared.shards() {
             self.on_shard_index(shard, move |shard| {
-                let groups: Vec<PartitionId> = shard.groups.keys().copied().collect();
+                let groups: Vec<PartitionId> = shard.worker.groups().keys().copied().collect();
                 groups.into_iter().for_each(|group| shard.drop_group(group));
             });
         }
@@ -267,7 +266,6 @@ impl Control {
         Launch {
             group,
             me,
-            node: identity.node,
             nodes: birth.nodes().collect(),
             config,
             recovered,
@@ -296,14 +294,12 @@ impl Control {
             self.await_birth((start.group, start.me), logged);
         }
         let launch = self.launch(start);
-        let metrics = self.shared.metrics.partition(launch.group);
         self.on_shard(launch.group, move |shard| {
-            let Launch { group, me, node, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
+            let Launch { group, me, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
             let mut effects = Vec::new();
             let now = shard.now();
             let executing =
                 Executing { deferred: true, step_work_max: STEP_WORK_MAX, ..Executing::speculating(speculation) };
-            let borders = SavedBorders::new(&machine);
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             if !replica.paxos().has_rounds_left() {
@@ -316,27 +312,7 @@ impl Control {
             replica.executor_mut().set_digest_interval(launch.digest_interval);
             launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
             replica.set_gate_escape(launch.gate_escape);
-            let hosted = Group {
-                replica,
-                me,
-                node,
-                nodes,
-                logged_bytes: 0,
-                checkpoint_bytes: 0,
-                checkpointing: false,
-                older_bytes: 0,
-                checkpoint_at: None,
-                alone: false,
-                installing: false,
-                borders,
-                closed: [0; 3],
-                tuned: None,
-                metrics,
-                lags: BTreeMap::new(),
-                times: Default::default(),
-                settling: None,
-            };
-            shard.host(group, hosted, effects);
+            shard.host(Group::new(replica, nodes), effects);
             failpoint!("control.hosted");
         });
     }
@@ -380,7 +356,7 @@ impl Control {
         }
         for shard in 0..self.shared.shards() {
             let map = Arc::clone(&map);
-            self.on_shard_index(shard, move |shard| shard.set_map(map));
+            self.on_shard_index(shard, move |shard| shard.input(Input::Map(map)));
         }
         self.announce();
         failpoint!("control.map_adopted");
@@ -398,6 +374,7 @@ impl Control {
     fn unlink(&self, node: NodeId) {
         for shard in 0..self.shared.shards() {
             self.on_shard_index(shard, move |shard| {
+                shard.input(Input::Answers(node, false));
                 if let Some(link) = shard.links.remove(&node) {
                     link.close();
                 }
@@ -512,25 +489,16 @@ fn session_limits(settings: &ClusterSettings) -> SessionLimits {
 }
 
 impl Shard {
-    /// Hosts a replica from now on; `effects` are those of its start.
-    pub(super) fn host(&mut self, group: PartitionId, hosted: Group, mut effects: Vec<coppice_core::replica::Effect>) {
-        self.groups.insert(group, hosted);
-        self.carry_out_start(group, &mut effects);
-        // What the checkpoint holds was decided before: no effect tells of it.
-        self.on_directory_changed(group);
-        self.leave_decided(group);
-    }
-
     /// Uses other settings from now on.
     pub(super) fn apply_settings(&mut self, settings: &ClusterSettings) {
-        for group in self.groups.values_mut() {
+        for group in self.worker.groups_mut().values_mut() {
             group.replica.paxos_mut().set_settings(core_settings(settings));
             group.replica.executor_mut().set_speculation(settings.speculation);
             group.replica.set_gate_escape(settings.gate_escape);
             group.replica.set_session_limits(session_limits(settings));
             group.replica.executor_mut().set_digest_interval(settings.digest_interval);
         }
-        self.set_query_settings(settings);
+        self.input(Input::Settings(Arc::new(settings.clone())));
         self.set_autopilot(settings);
     }
 

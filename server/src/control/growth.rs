@@ -141,7 +141,8 @@ impl Control {
         for (group, leader) in view.leaders_elsewhere(&state.map, here) {
             if self.shared.leader(group) != Some(leader) {
                 self.shared.set_leader(group, Some(leader));
-                self.on_shard(PartitionId::DIRECTORY, move |shard| shard.on_new_leader(group));
+                // The workers look at who leads where in each of their turns.
+                self.on_all_shards(|| |shard: &mut crate::shard::Shard| shard.look());
             }
         }
         self.push_map(&state.map, view);
@@ -390,7 +391,7 @@ async fn with_median(
 pub(super) async fn median(shared: &Arc<Shared>, partition: PartitionId) -> Option<Vec<u8>> {
     let owner = partition.0 as usize % shared.shards();
     let median = ask_shard(shared, owner, ASK_TIMEOUT, move |shard| {
-        let data = shard.groups.get(&partition)?.replica.executor().machine().shard()?;
+        let data = shard.worker.groups().get(&partition)?.replica.executor().machine().shard()?;
         data.tree().median().map(|key| key.to_vec())
     });
     median.await.flatten()
@@ -461,7 +462,7 @@ fn configure(shared: &Arc<Shared>, partition: PartitionId, expected: u64, config
     let shared = Arc::clone(shared);
     tokio::task::spawn_local(async move {
         _ = ask_shard(&shared, owner, ASK_TIMEOUT, move |shard| {
-            shard.step(partition, Input::Change { expected: Instance(expected), configuration });
+            shard.input_of(partition, Input::Change { expected: Instance(expected), configuration });
             failpoint!("control.configures");
         })
         .await;

@@ -28,13 +28,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use certificates::RETIRE_WITHIN;
-use coppice_btree::KeyRange;
 use coppice_client::map::Addresses;
-use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, NodeId, PartitionId, Status, StatusGet};
+use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, PartitionId, Status, StatusGet};
 use coppice_core::machine::directory::DirectoryState;
 use coppice_core::replica_manager::ReplicaManager;
 use coppice_core::settings::ClusterSettings;
-use coppice_ordering::Instance;
+use coppice_core::worker::Report;
 pub use forming::addresses;
 pub use listeners::Listeners;
 use tokio::runtime::LocalOptions;
@@ -58,38 +57,8 @@ use crate::shared::Shared;
 
 /// What others tell the control task.
 pub enum ToControl {
-    /// Who leads `group` changed, as this node sees it.
-    Role {
-        /// Which group.
-        group: PartitionId,
-    },
-    /// The directory that runs here decided a change.
-    Directory(Arc<DirectoryState>),
-    /// A replica here can only go on from a snapshot.
-    NeedSnapshot {
-        /// Which group.
-        group: PartitionId,
-        /// The keys that the replica holds.
-        held: KeyRange,
-        /// Who offers one.
-        from: NodeId,
-        /// At or above it.
-        instance: Instance,
-    },
-    /// A split is decided in a group here: its children begin.
-    Forked {
-        /// The group that was split.
-        group: PartitionId,
-        /// Whether it is led here.
-        led: bool,
-        /// See [`coppice_core::machine::Machine::forks`].
-        mark: coppice_core::machine::Mark,
-    },
-    /// A replica here was removed and is needed no more.
-    Dismissed {
-        /// Which group.
-        group: PartitionId,
-    },
+    /// Of a worker of this node.
+    Report(Report),
     /// A client asks for the status.
     Status {
         /// How.
@@ -318,19 +287,27 @@ impl Control {
 
     fn take(&mut self, message: ToControl) {
         match message {
-            ToControl::Role { group } if group == PartitionId::DIRECTORY => self.drive(),
-            ToControl::Role { .. } => {}
-            ToControl::Directory(state) => self.on_directory(state),
-            ToControl::NeedSnapshot { group, held, from, instance } => {
-                self.fetch_snapshot((group, held), from, instance)
-            }
-            ToControl::Forked { group, led, mark } => self.on_forked(group, led, &mark),
-            ToControl::Dismissed { group } => self.remove_group(group),
+            ToControl::Report(report) => self.on_report(report),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
             ToControl::Admin { request, by, reply } => self.answer_operator(by, *request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(*asker, *question, reply),
             ToControl::Call(call) => call(self),
             ToControl::Stop => {}
+        }
+    }
+
+    fn on_report(&mut self, report: Report) {
+        match report {
+            Report::Role(PartitionId::DIRECTORY) => self.drive(),
+            Report::Role(_) => {}
+            Report::Directory(state) => self.on_directory(state),
+            Report::NeedSnapshot { group, held, from, instance } => {
+                self.fetch_snapshot((group, held), from, instance);
+            }
+            Report::Joined(_) => self.start_checkpoints(),
+            Report::Forked { group, led, mark } => self.on_forked(group, led, &mark),
+            Report::Dismissed(group) => self.remove_group(group),
+            Report::Released(version) => self.on_released(version),
         }
     }
 

@@ -24,14 +24,15 @@ use tokio::sync::oneshot;
 use super::listeners::{Proven, first_frame};
 use super::{Control, ToControl, ask_shard};
 use crate::checkpoint::background::{Checkpointer, Job};
-use crate::checkpoint::due::{Due, Storage, due};
 use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Written};
 use crate::log::{Append, Awaited};
 use crate::net::handshake::{self, HandshakeError, Purpose};
 use crate::net::peer_frame;
-use crate::shard::{Group, Shard};
+use crate::shard::Shard;
 use crate::shared::Shared;
+use coppice_core::checkpoint_due::{Due, Storage, due};
+use coppice_core::worker::{self, Group};
 
 /// Asks for a snapshot of a group.
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,8 +90,8 @@ impl Control {
             let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
             let (needed, pins) = (needed.clone(), pins.clone());
             self.on_shard_index(shard, move |shard| {
-                for (&id, group) in shard.groups.iter_mut().filter(|(id, _)| !needed.contains(id)) {
-                    let due = due(group.needs(pins.contains(&id)), storage).filter(|_| !group.checkpointing);
+                for (&id, group) in shard.worker.groups_mut().iter_mut().filter(|(id, _)| !needed.contains(id)) {
+                    let due = due(group.needs(pins.contains(&id)), storage).filter(|_| !group.checkpoints.writing);
                     if let Some(due) = due {
                         submit(&shared, &writer, id, group, due);
                     }
@@ -104,7 +105,10 @@ impl Control {
         let Some((_, writer)) = &self.checkpoints else { return };
         let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
         self.on_shard(group, move |shard| {
-            let Some(hosted) = shard.groups.get_mut(&group).filter(|hosted| !hosted.checkpointing) else { return };
+            let Some(hosted) = shard.worker.groups_mut().get_mut(&group).filter(|hosted| !hosted.checkpoints.writing)
+            else {
+                return;
+            };
             submit(&shared, &writer, group, hosted, Due::Second);
         });
     }
@@ -126,7 +130,7 @@ impl Control {
         let Some(address) = self.shared.peer_address(from).filter(|_| !self.shared.is_cut_off(from)) else {
             // Asked again by the core; the replica must not wait for an answer that nobody was asked for.
             return self.on_shard(group, move |shard| {
-                if let Some(group) = shard.groups.get_mut(&group) {
+                if let Some(group) = shard.worker.groups_mut().get_mut(&group) {
                     group.installing = false;
                 }
             });
@@ -140,13 +144,14 @@ impl Control {
             let fetched = fetch(&shared, &checkpoints, &source, admit);
             let owner = group.0 as usize % shared.shards();
             let install = move |shard: &mut Shard| {
-                if let Some(group) = shard.groups.get_mut(&group) {
+                if let Some(group) = shard.worker.groups_mut().get_mut(&group) {
                     group.installing = false;
                 }
                 match fetched {
                     Ok(Loaded { machine, instance, configuration, configured_at, promised }) => {
                         tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
-                        if let (Some(group), Some(data)) = (shard.groups.get_mut(&group), machine.shard()) {
+                        if let (Some(group), Some(data)) = (shard.worker.groups_mut().get_mut(&group), machine.shard())
+                        {
                             group.borders.saved(data.map_version());
                         }
                         // Below it the log has gaps, and votes that were overwritten: an older checkpoint is no way
@@ -158,9 +163,9 @@ impl Control {
                         let machine = Box::new(machine);
                         failpoint!("snapshot.before_install");
                         let input = Input::Installed { machine, instance, configuration, configured_at, promised };
-                        shard.step(group, input);
+                        shard.input_of(group, input);
                         failpoint!("snapshot.installed");
-                        shard.leave_decided(group);
+                        shard.input(worker::Input::HandOn(group));
                     }
                     Err(error @ FetchError::Early) => tracing::info!(partition = %group, %from, %error, "asking again"),
                     Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
@@ -175,7 +180,7 @@ impl Control {
         if let Err(error) = spawned {
             tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; asking again");
             self.on_shard(group, move |shard| {
-                if let Some(group) = shard.groups.get_mut(&group) {
+                if let Some(group) = shard.worker.groups_mut().get_mut(&group) {
                     group.installing = false;
                 }
             });
@@ -263,10 +268,10 @@ fn may_install(shared: &Arc<Shared>, group: PartitionId, held: KeyRange, head: &
 
 /// Has the group's state of now written in the background.
 fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, group: &mut Group, due: Due) {
-    group.checkpointing = true;
+    group.checkpoints.writing = true;
     // The log since the last checkpoint lies between two, once this one is there.
-    let logged = std::mem::take(&mut group.logged_bytes);
-    group.older_bytes += logged;
+    let logged = std::mem::take(&mut group.checkpoints.logged_bytes);
+    group.checkpoints.older_bytes += logged;
     let cluster = shared.identity().map(|identity| identity.cluster).unwrap_or_default();
     let taken = snapshot::take(cluster, &group.replica);
     let (instance, borders) = (taken.head.instance, taken.head.map_version);
@@ -294,19 +299,19 @@ fn checkpointed(
     (instance, borders, logged): (Instance, MapVersion, u64),
     written: Result<Written, CheckpointError>,
 ) {
-    let Some(group) = shard.groups.get_mut(&id) else { return };
-    group.checkpointing = false;
-    shard.begin_settling(id);
-    let Some(group) = shard.groups.get_mut(&id) else { return };
+    let Some(group) = shard.worker.groups_mut().get_mut(&id) else { return };
+    group.checkpoints.writing = false;
+    shard.input(worker::Input::Settle(id));
+    let Some(group) = shard.worker.groups_mut().get_mut(&id) else { return };
     match written {
         Ok(Written { manifest, trim_upto }) => {
-            group.checkpoint_bytes = manifest.bytes;
+            group.checkpoints.bytes = manifest.bytes;
             group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(manifest.bytes).unwrap_or(usize::MAX));
             group.borders.saved(borders);
-            group.checkpoint_at = Some(instance);
-            group.alone = trim_upto == Some(instance);
+            group.checkpoints.at = Some(instance);
+            group.checkpoints.alone = trim_upto == Some(instance);
             if let Some(upto) = trim_upto {
-                group.older_bytes = if group.alone { 0 } else { logged };
+                group.checkpoints.older_bytes = if group.checkpoints.alone { 0 } else { logged };
                 let entry = LogEntry::Trimmed { group: PartitionId(id.0), upto };
                 shard.append(Append { entry, lsn: None, lazy: true });
                 failpoint!("checkpoint.counts");
@@ -317,7 +322,7 @@ fn checkpointed(
         // A peer's snapshot of this very instance came first: a child that began by a split while it was being fetched.
         // It is as durable as an own one, and the parent waits for it.
         Err(CheckpointError::Present(..)) => {
-            group.checkpoint_at = Some(instance);
+            group.checkpoints.at = Some(instance);
             group.borders.saved(borders);
             saved(shard, id, instance);
         }
@@ -329,7 +334,7 @@ fn checkpointed(
 
 /// A checkpoint of the group at `instance` is durable here.
 fn saved(shard: &mut Shard, id: PartitionId, instance: Instance) {
-    shard.step(id, Input::Checkpointed(instance));
+    shard.input_of(id, Input::Checkpointed(instance));
     let saved = move |control: &mut Control| control.replica_manager.saved(id);
     shard.shared.tell_control(ToControl::Call(Box::new(saved)));
 }
@@ -352,7 +357,7 @@ pub(super) async fn send(shared: &Arc<Shared>, mut proven: Proven) {
     let owner = get.group.0 as usize % shared.shards();
     let Some(own) = shared.identity() else { return };
     let taken = ask_shard(shared, owner, SILENCE_MAX, move |shard| {
-        shard.groups.get(&get.group).map(|group| snapshot::take(own.cluster, &group.replica))
+        shard.worker.groups().get(&get.group).map(|group| snapshot::take(own.cluster, &group.replica))
     });
     let Some(Some(taken)) = taken.await else { return };
     let Ok(stream) = proven.stream.park().and_then(|parked| parked.blocking(SILENCE_MAX)) else { return };

@@ -19,8 +19,9 @@ use super::rates::{Rate, Sample};
 use super::{Control, ask_shard};
 use crate::log::Flushed;
 use crate::net::rpc::{Answer, Question, ask};
-use crate::shard::{Flushes, GroupStatus};
+use crate::shard::Flushes;
 use crate::shared::Shared;
+use coppice_core::worker::GroupStatus;
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
 const ASK_TIMEOUT: Duration = Duration::from_millis(450);
@@ -108,10 +109,12 @@ impl Control {
                 let mut samples = Vec::new();
                 let metrics = shard.metrics.clone();
                 shard.publish_queues();
-                for (&id, group) in &mut shard.groups {
-                    group.publish(&metrics);
+                for (&id, group) in shard.worker.groups() {
+                    if let Some(observed) = shard.observed.get_mut(&id) {
+                        observed.publish(group, &metrics);
+                    }
                     let status = group.status();
-                    let log_needed = group.logged_bytes + group.older_bytes;
+                    let log_needed = group.checkpoints.logged_bytes + group.checkpoints.older_bytes;
                     let (commands, instances) = (status.commands_decided, status.instances_decided);
                     samples.push(Sample { group: id, commands, instances, log_needed });
                 }
@@ -297,7 +300,7 @@ impl Control {
             let mut replicas = BTreeMap::new();
             for shard in 0..shared.shards() {
                 let groups = ask_shard(&shared, shard, ASK_TIMEOUT, |shard| {
-                    shard.groups.iter().map(|(&id, group)| (id, group.status())).collect::<Vec<_>>()
+                    shard.worker.groups().iter().map(|(&id, group)| (id, group.status())).collect::<Vec<_>>()
                 });
                 for (id, group) in groups.await.unwrap_or_default() {
                     replicas.insert(id, local_replica(&group, rates.get(id)));

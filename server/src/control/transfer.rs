@@ -249,7 +249,7 @@ pub(super) async fn hand_over(
     let owner = group.0 as usize % shared.shards();
     _ = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
         let until: Time = shard.now() + deadline;
-        shard.step(group, coppice_core::replica::Input::Transfer { to, deadline: until });
+        shard.input_of(group, coppice_core::replica::Input::Transfer { to, deadline: until });
         failpoint!("control.hands_over");
     })
     .await;

@@ -226,9 +226,9 @@ impl Shard {
         }
     }
 
-    /// A letter began its way here.
-    pub fn letter(&self) {
-        self.0.letters.add(1);
+    /// So many letters began their way here.
+    pub fn letters(&self, count: u64) {
+        self.0.letters.add(count);
     }
 
     /// Tickets that this coordinator keeps now.

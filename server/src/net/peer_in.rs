@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use super::peer_frame;
 use crate::control::RETIRE_WITHIN;
 use crate::shard::{Shard, TURN_TIME_MAX};
+use coppice_core::worker::Input;
 
 /// How often it is asked whether the connection began with certificates that have been replaced.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -155,10 +156,10 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder, beg
         }
         let read = match frame.kind {
             peer_frame::MESSAGES => {
-                peer::decode(frame.body).map(|envelopes| shard.borrow_mut().on_peers(node, envelopes))
+                peer::decode(frame.body).map(|envelopes| shard.borrow_mut().input(Input::Peers { node, envelopes }))
             }
             peer_frame::LETTERS => {
-                letter::decode(&frame.body).map(|letters| shard.borrow_mut().on_letters_of(node, letters))
+                letter::decode(&frame.body).map(|letters| shard.borrow_mut().input(Input::Letters { node, letters }))
             }
             _ => {
                 tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");

@@ -29,6 +29,7 @@ use coppice_core::access::{Credentials, Rights};
 use coppice_core::cost::{Account, Charge, ClientBytes};
 use coppice_core::request::{Origin, Refusal, Reply, Request};
 use coppice_core::scan::RangeJob;
+use coppice_core::worker::Input;
 use coppice_ordering::Time;
 pub use door::{STRANGERS_MAX, may_give};
 use tokio::sync::Notify;
@@ -535,13 +536,13 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked, None)),
         Asked::Gather(range) => {
             if let Some((origin, _)) = admit(shard, connection, frame.stream, (Op::Range, None), bytes) {
-                shard.borrow_mut().gather(origin, range);
+                shard.borrow_mut().input(Input::Gather { origin, range });
             }
             return;
         }
         Asked::Query(query) => {
             if let Some((origin, client)) = admit(shard, connection, frame.stream, (Op::Range, None), bytes) {
-                shard.borrow_mut().query(origin, client, query);
+                shard.borrow_mut().input(Input::Query { origin, client, request: Box::new(query) });
             }
             return;
         }
@@ -552,7 +553,7 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         if let Request::Read(_, _, held) | Request::Validate(_, held) = &mut request {
             *held = connection.state.borrow().waiting.get(&frame.stream).map(|waiting| Arc::clone(&waiting.charge));
         }
-        return shard.borrow_mut().request(group, origin, request);
+        return shard.borrow_mut().input(Input::Request { group, origin, request });
     };
     connection.state.borrow_mut().packs.push(Pack { stream: frame.stream, group, work, request });
     hand_on(shard, connection);

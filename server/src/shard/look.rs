@@ -83,26 +83,26 @@ impl Look {
 
 impl Shard {
     fn rest(&mut self) -> (Duration, u64) {
-        let answers = self.groups.values().any(|group| group.replica.paxos().in_flight().0 > 0);
-        self.look.rest(answers)
+        let answers = self.worker.groups().values().any(|group| group.replica.paxos().in_flight().0 > 0);
+        self.idle.rest(answers)
     }
 }
 
 /// Keeps the thread awake after turns that did something, for as long as that pays.
 pub(super) async fn look(shard: Rc<RefCell<Shard>>) {
-    let bell = Rc::clone(&shard.borrow().look.bell);
+    let bell = Rc::clone(&shard.borrow().idle.bell);
     loop {
         bell.notified().await;
         let (limit, turns) = shard.borrow_mut().rest();
         if limit.is_zero() {
             continue;
         }
-        let (begun, ran) = (Clock::now(), shard.borrow().look.ran);
+        let (begun, ran) = (Clock::now(), shard.borrow().idle.ran);
         let mut looked = Duration::ZERO;
         loop {
             // The event loop looks at its sockets, and all tasks that are ready run.
             tokio::task::yield_now().await;
-            let look = &shard.borrow().look;
+            let look = &shard.borrow().idle;
             if look.turns != turns {
                 break;
             }
@@ -113,7 +113,7 @@ pub(super) async fn look(shard: Rc<RefCell<Shard>>) {
             std::thread::yield_now();
         }
         let mut shard = shard.borrow_mut();
-        shard.look.looked += looked;
+        shard.idle.looked += looked;
         shard.shared.looked(looked);
     }
 }

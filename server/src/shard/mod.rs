@@ -1,5 +1,5 @@
-//! A shard thread: owns some of the node's replicas and the sockets that it was given, and steps the one from the
-//! other.
+//! A shard thread: owns a [`Worker`] and the sockets that it was given, feeds the one from the other, and carries out
+//! what the worker wants. Whatever is decided here, the worker decides.
 //!
 //! Each shard runs on a current-thread runtime of its own, so a message needs no hop between the thread that reads the
 //! socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a durable put.
@@ -8,19 +8,12 @@
 //! Inputs are stepped as they come; all their effects leave together at the end of the turn: one append to the log, one
 //! write per link, one write per connection.
 
-mod ahead;
 mod control;
-mod effects;
-mod gathers;
+mod facts;
 mod gauges;
-mod group;
-mod lag;
 mod look;
-mod merges;
+mod perform;
 mod pilot;
-mod queries;
-mod room;
-mod settling;
 mod steps;
 mod watch;
 
@@ -32,20 +25,18 @@ use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
 use coppice_client::channel::Parked;
-use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClientId, NodeId, PartitionId, QueryRequest};
+use coppice_client::wire::{ClientId, NodeId, PartitionId};
+use coppice_core::cost::ClientBytes;
 use coppice_core::failure_detector::FailureDetector;
-use coppice_core::gather::Gathers;
-use coppice_core::multicast::Letter;
-use coppice_core::multicast::letter::leader_learned;
-use coppice_core::replica::{Effect, Input, QueryPart, Samples};
-use coppice_core::request::{Origin, Refusal, Reply, Request};
-use coppice_core::wire::peer::Envelope;
+use coppice_core::replica::{self, QueryPart, Samples};
+use coppice_core::request::{Origin, Refusal, Reply};
+use coppice_core::worker::{self, Effect, Group, Input, Worker};
 use coppice_ordering::Time;
-pub use group::{Group, GroupStatus};
-pub use pilot::{Flushes, Tuned};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, Semaphore};
+
+pub use gauges::Observed;
+pub use pilot::{Flushes, Tuned};
 
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
@@ -66,13 +57,10 @@ pub(crate) const TURN_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// What other threads send to a shard.
 pub enum ToShard {
-    /// Messages for groups of this shard that arrived at another one.
-    Peers {
-        /// The node that sent them.
-        node: NodeId,
-        /// Them.
-        envelopes: Vec<Envelope>,
-    },
+    /// Of another worker of this node.
+    Worker(worker::Message),
+    /// A query's part whose client is connected here.
+    Part(Box<QueryPart>),
     /// A client connected.
     Client(Parked),
     /// A node connected, said who it is, and perhaps more already.
@@ -88,37 +76,8 @@ pub enum ToShard {
         /// Its place among the node's connections.
         place: Place,
     },
-    /// A request for a group of this shard that arrived at another one.
-    Request {
-        /// Whose.
-        group: PartitionId,
-        /// Who waits.
-        origin: Origin,
-        /// For what.
-        request: Request,
-    },
-    /// A query over several partitions that arrived at another shard than the coordinator's.
-    Query {
-        /// Who waits.
-        origin: Origin,
-        /// Which client that is.
-        client: ClientId,
-        /// For what.
-        request: Box<QueryRequest>,
-    },
-    /// Letters between coordinator and partitions, for groups of this shard.
-    Letters(Vec<Letter>),
-    /// A query's part whose client is connected here.
-    Part(Box<QueryPart>),
-    /// The answer to one that was sent to another shard.
-    Reply {
-        /// Of which group.
-        group: PartitionId,
-        /// Who waits.
-        origin: Origin,
-        /// What came of it.
-        reply: Reply,
-    },
+    /// Something that the threads share has changed.
+    Look,
     /// Control work: runs on the shard thread, between inputs.
     Call(Box<dyn FnOnce(&mut Shard) + Send>),
 }
@@ -157,34 +116,31 @@ pub struct Shard {
     pub index: usize,
     pub(crate) shared: Arc<Shared>,
     started: Clock,
-    pub(crate) groups: BTreeMap<PartitionId, Group>,
+    pub(crate) worker: Worker,
+    /// What it is told of the world.
+    facts: facts::Facts,
+    effects: Vec<Effect>,
+    /// What is published of each group.
+    pub(crate) observed: BTreeMap<PartitionId, Observed>,
     pub(crate) connections: HashMap<u64, Rc<Connection>>,
     next_connection: u64,
     pub(crate) links: BTreeMap<NodeId, Rc<Link>>,
     log: Option<Log>,
     appends: Vec<Append>,
-    queries: queries::Queries,
-    gathers: Gathers,
     pilot: pilot::Pilot,
-    look: look::Look,
+    idle: look::Look,
     failure_detector: FailureDetector,
-    /// Groups that got requests in this turn.
-    touched: Vec<PartitionId>,
     /// Connections with something to write.
     dirty: Vec<u64>,
-    pub(crate) map: Arc<PartitionMap>,
-    effects: Vec<Effect>,
     samples: Samples,
     turn: Rc<Turn>,
     timer: Rc<Notify>,
-    ahead: ahead::Ahead,
+    /// Rung at the end of a turn that leaves batches to run ahead.
+    ahead: Rc<Notify>,
     pub(crate) metrics: metrics::Shard,
     /// Requests of the node itself, by stream.
     own: HashMap<u32, tokio::sync::oneshot::Sender<Reply>>,
     next_own: u32,
-    /// When lags were last looked at.
-    lags_at: Time,
-    room: room::Room,
     /// Time spent in steps so far: whoever measures a stage around them takes it off.
     stepped: Duration,
     steps: steps::Steps,
@@ -200,32 +156,28 @@ impl Shard {
         Rc::new_cyclic(|this| {
             RefCell::new(Shard {
                 index,
+                worker: Worker::new(index, shared.shards()),
                 shared,
                 started,
-                groups: BTreeMap::new(),
+                facts: facts::Facts::default(),
+                effects: Vec::new(),
+                observed: BTreeMap::new(),
                 connections: HashMap::new(),
                 next_connection: 0,
                 links: BTreeMap::new(),
                 log: None,
                 appends: Vec::new(),
-                queries: queries::Queries::new(),
-                gathers: Gathers::new(index),
                 pilot: pilot::Pilot::new(),
-                look,
+                idle: look,
                 failure_detector: FailureDetector::default(),
-                touched: Vec::new(),
                 dirty: Vec::new(),
-                map: Arc::default(),
-                effects: Vec::new(),
                 samples: Samples::default(),
                 turn: Rc::new(Turn::default()),
                 timer: Rc::new(Notify::new()),
-                ahead: ahead::Ahead::default(),
+                ahead: Rc::new(Notify::new()),
                 metrics,
                 own: HashMap::new(),
                 next_own: 0,
-                lags_at: Time::ZERO,
-                room: room::Room::default(),
                 stepped: Duration::ZERO,
                 steps: steps::Steps::new(),
                 slices: Rc::new(Semaphore::new(1)),
@@ -249,122 +201,66 @@ impl Shard {
         self.log = Some(log);
     }
 
-    /// The shard that owns `group`.
-    pub fn owner(&self, group: PartitionId) -> usize {
-        group.0 as usize % self.shared.shards()
-    }
-
-    /// Tells the groups how far the log is durable for them.
+    /// Tells the worker how far the log is durable for its groups.
     fn take_durable(&mut self) {
         let durable = self.shared.durable_upto(self.index).take();
         if !durable.is_empty() {
-            self.look.flushed();
+            self.idle.flushed();
         }
         for (group, lsn) in durable {
-            self.step(group, Input::Persisted(lsn));
+            self.input(Input::Persisted { group, lsn });
         }
     }
 
     fn take(&mut self, input: ToShard) {
         match input {
-            ToShard::Peers { node, envelopes } => self.on_peers(node, envelopes),
+            ToShard::Worker(message) => self.input(Input::Worker(message)),
+            ToShard::Part(part) => self.give_part(part),
             ToShard::Client(stream) => self.add_client(stream),
             ToShard::Peer { node, life, stream, received, place } => {
                 self.add_peer((node, life), stream, received, place);
             }
-            ToShard::Request { group, origin, request } => self.request(group, origin, request),
-            ToShard::Query { origin, client, request } => self.query(origin, client, *request),
-            ToShard::Letters(letters) => self.on_letters(letters),
-            ToShard::Part(part) => self.give_part(part),
-            ToShard::Reply { group, origin, reply } => self.reply(group, origin, reply),
+            ToShard::Look => self.look(),
             ToShard::Call(call) => call(self),
         }
     }
 
-    /// Steps one group and carries out what that asks for; sockets and log are written at the end of the turn.
-    pub fn step(&mut self, id: PartitionId, input: Input) {
-        let now = self.now();
-        let room = self.log_room(id);
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let mut effects = std::mem::take(&mut self.effects);
-        if !group.replica.is_leading()
-            || matches!(
-                &input,
-                Input::Request { request: Request::Read(..) | Request::Range(_) | Request::Readings(_), .. }
-            )
-        {
-            self.pilot.other();
-        }
-        let executed = group.replica.executor().counters().executed_commands;
-        group.replica.paxos_mut().set_log_room(room);
-        group.replica.step(now, input, &mut effects);
-        group.replica.take_samples(&mut self.samples);
-        for batch in &self.samples.proposed {
-            self.metrics.batch_proposed(batch.bytes, batch.commands);
-        }
-        self.samples.gate_waits.iter().for_each(|took| self.metrics.gate_waited(*took));
-        self.samples.decided.iter().for_each(|decided| self.metrics.instance_decided(decided.took()));
-        group.note_times(&self.samples.decided);
-        let executed = group.replica.executor().counters().executed_commands > executed;
-        let took = Duration::from_nanos(self.started.elapsed().as_nanos() as u64 - now.0);
-        self.stepped += took;
-        self.metrics.stage_busy(if executed { Stage::Execute } else { Stage::Order }, took);
-        self.carry_out(id, &mut effects);
-        self.effects = effects;
+    /// Something that the threads share has changed: the next turn tells the worker.
+    pub fn look(&self) {
         self.turn.want();
     }
 
-    /// Messages of another node; those for groups of another shard are passed on. A replica is heard on connections of
-    /// the node that it lives on, and one that no map has named yet is not heard: nothing could be answered to it.
-    pub fn on_peers(&mut self, node: NodeId, envelopes: Vec<Envelope>) {
-        let mut elsewhere: BTreeMap<usize, Vec<Envelope>> = BTreeMap::new();
-        for envelope in envelopes {
-            let id = PartitionId(envelope.group);
-            let owner = self.owner(id);
-            if owner != self.index {
-                elsewhere.entry(owner).or_default().push(envelope);
-            } else if self.groups.get(&id).is_some_and(|group| group.hears(&envelope, node))
-                && !self.loses(id, &envelope.message)
-            {
-                self.step(id, Input::Peer { from: envelope.from, message: envelope.message });
-            }
-        }
-        for (owner, envelopes) in elsewhere {
-            // A full mailbox loses them, as a network may.
-            _ = self.shared.sender(owner).push(Lane::Consensus, ToShard::Peers { node, envelopes });
-        }
+    /// Steps the worker and carries out what that asks for; sockets and log are written at the end of the turn.
+    pub fn input(&mut self, input: Input) {
+        self.turn.want();
+        self.step(input);
     }
 
-    /// A client's request, wherever its group lives.
-    pub fn request(&mut self, id: PartitionId, origin: Origin, request: Request) {
-        let owner = self.owner(id);
-        if owner != self.index {
-            let input = ToShard::Request { group: id, origin, request };
-            if self.shared.sender(owner).push(Lane::Client, input).is_err() {
-                self.metrics.busy(metrics::Queue::Mailbox);
-                self.reply(id, origin, Reply::Refused(Refusal::Busy));
-            }
-            return;
-        }
-        if !self.groups.contains_key(&id) {
-            return self.reply(id, origin, Reply::Refused(self.not_here(id)));
-        }
-        if self.refuses_for_room(id, &request) {
-            return self.reply(id, origin, Reply::Refused(Refusal::Full));
-        }
-        if self.touched.last() != Some(&id) {
-            self.touched.push(id);
-        }
-        self.step(id, Input::Request { origin, request });
+    /// Something for the replica of one group.
+    pub fn input_of(&mut self, group: PartitionId, input: replica::Input) {
+        self.input(Input::Replica(group, Box::new(input)));
     }
 
-    /// No replica of `group` is here: one is about to start, or the client's map is older than ours.
-    fn not_here(&self, group: PartitionId) -> Refusal {
-        let own = self.shared.identity().map(|identity| identity.node);
-        match self.map.group(group) {
-            Some(entry) if own.is_some_and(|own| entry.replica_on(own).is_some()) => Refusal::NotLeader { hint: None },
-            _ => Refusal::WrongPartition,
+    fn step(&mut self, input: Input) {
+        self.look_at_vetting();
+        let now = self.now();
+        let before = self.worker.counters();
+        let mut effects = std::mem::take(&mut self.effects);
+        self.worker.step(now, input, &mut effects);
+        let did = self.worker.counters();
+        let took = Duration::from_nanos(self.started.elapsed().as_nanos() as u64 - now.0);
+        self.stepped += took;
+        let executed = did.executed_commands > before.executed_commands;
+        self.metrics.stage_busy(if executed { Stage::Execute } else { Stage::Order }, took);
+        self.metrics.letters(did.letters - before.letters);
+        self.note_samples();
+        if !self.worker.stepped().is_empty() || !effects.is_empty() {
+            self.turn.want();
         }
+        for effect in effects.drain(..) {
+            self.perform(effect);
+        }
+        self.effects = effects;
     }
 
     fn add_client(&mut self, stream: Parked) {
@@ -406,31 +302,19 @@ impl Shard {
         });
     }
 
-    /// Uses this map from now on.
-    pub fn set_map(&mut self, map: Arc<PartitionMap>) {
-        for (id, group) in &mut self.groups {
-            let Some(entry) = map.group(*id) else { continue };
-            for info in &entry.replicas {
-                group.nodes.insert(coppice_core::ids::replica(info.replica), info.node);
-            }
-        }
-        self.map = map;
-        let is_new = |group: &Group, id| leader_learned(group.leader_node(), self.shared.leader(id)).is_some();
-        let learned = self.groups.iter().filter(|(id, group)| is_new(group, **id)).map(|(&id, _)| id);
-        let learned: Vec<PartitionId> = learned.collect();
-        learned.into_iter().for_each(|id| self.on_role(id));
+    /// Hosts a replica from now on; `effects` are those of its start.
+    pub fn host(&mut self, group: Group, effects: Vec<replica::Effect>) {
+        let id = group.replica.group();
+        let observed = Observed::new(self.shared.metrics.partition(id));
+        self.observed.insert(id, observed);
+        self.tell_facts();
+        self.input(Input::Host(Box::new(group), effects));
     }
 
     /// Hosts this group no more.
     pub fn drop_group(&mut self, id: PartitionId) {
-        let Some(mut group) = self.groups.remove(&id) else { return };
-        let mut effects = Vec::new();
-        group.replica.retire(&mut effects);
-        for effect in effects {
-            if let coppice_core::replica::Effect::Reply { origin, reply } = effect {
-                self.reply(id, origin, reply);
-            }
-        }
+        self.input(Input::Drop(id));
+        self.observed.remove(&id);
     }
 
     /// A socket was read and its frames handed on since `begun`, when `stepped` had been spent in steps.
@@ -447,21 +331,11 @@ impl Shard {
     fn end_turn(&mut self) {
         let begun = self.step_begins();
         self.turn.ends();
-        self.deliver_letters();
-        self.ask_for_gathers();
-        let mut touched = std::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        for id in touched.drain(..) {
-            self.step(id, Input::TurnEnd);
-        }
-        // What is touched by that is looked at in the next turn, which is wanted then.
-        touched.append(&mut self.touched);
-        self.touched = touched;
-        self.deliver_letters();
+        self.tell_facts();
+        self.step(Input::TurnEnd);
         if !self.appends.is_empty() {
             if self.appends.iter().any(|append| !append.lazy) {
-                self.look.appended();
+                self.idle.appended();
             }
             let appends = std::mem::take(&mut self.appends);
             if let Some(log) = &self.log {
@@ -473,10 +347,10 @@ impl Shard {
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        let full = !self.has_room_here() && !mutant!(fullness_untold);
+        let full = !self.worker.room().is_here() && !mutant!(fullness_untold);
         self.links.values().for_each(|link| link.flush(durable, full, respond));
         if !self.dirty.is_empty() {
-            self.look.answered();
+            self.idle.answered();
         }
         let mut slice = Slice::of_turn();
         for id in std::mem::take(&mut self.dirty) {
@@ -486,40 +360,34 @@ impl Shard {
             }
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());
-        self.look_ahead();
-        self.look_at_lags();
-        self.look_for_room(self.now());
+        if self.worker.has_ahead() {
+            self.ahead.notify_one();
+        }
+        self.metrics.set_tickets_in_flight(self.worker.coordinator().tickets_in_flight() as u64);
         self.metrics.turn();
         self.step_ends(begun);
-        self.look.end_turn();
+        self.idle.end_turn();
         self.timer.notify_one();
     }
 
     fn tick(&mut self) {
-        let (now, begun) = (self.now(), self.step_begins());
-        let due = |group: &Group| group.replica.deadline().is_some_and(|deadline| deadline <= now);
-        let ids: Vec<PartitionId> = self.groups.iter().filter(|(_, group)| due(group)).map(|(&id, _)| id).collect();
-        for id in ids {
-            self.step(id, Input::Tick);
-        }
-        self.tick_queries(now);
-        self.tick_gathers(now);
-        self.watch(now);
-        self.settle(now);
+        let begun = self.step_begins();
+        self.input(Input::Tick);
+        self.watch(self.now());
         self.step_ends(begun);
-        self.turn.want();
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let now = self.now();
-        let deadlines = self.groups.values().filter_map(|group| group.replica.deadline());
-        deadlines
-            .chain(self.queries.deadline())
-            .chain(self.gathers.deadline())
-            .chain(self.watch_at())
-            .chain(self.settle_at())
-            .min()
-            .map(|deadline| deadline.since(now))
+        self.worker.deadline().into_iter().chain(self.watch_at()).min().map(|deadline| deadline.since(now))
+    }
+
+    /// Runs what one group has to run ahead.
+    fn run_ahead(&mut self) {
+        let begun = self.step_begins();
+        self.input(Input::RunAhead);
+        let took = self.step_ends(begun);
+        self.idle.ran(took);
     }
 }
 
@@ -542,7 +410,7 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
     let shard = Shard::new(index, shared, started);
     runtime.spawn_local(turns(Rc::clone(&shard)));
     runtime.spawn_local(timers(Rc::clone(&shard)));
-    runtime.spawn_local(ahead::run_ahead(Rc::clone(&shard)));
+    runtime.spawn_local(run_ahead(Rc::clone(&shard)));
     runtime.spawn_local(inputs(Rc::clone(&shard), receiver));
     if !shard.borrow().shared.config.spin.is_zero() {
         runtime.spawn_local(look::look(Rc::clone(&shard)));
@@ -556,6 +424,24 @@ async fn turns(shard: Rc<RefCell<Shard>>) {
     loop {
         turn.wanted().await;
         shard.borrow_mut().end_turn();
+    }
+}
+
+/// Runs batches ahead of their decision (papers.md D7) after turns that leave some, when what they are ordered by is on
+/// its way and while nothing else is to be done: whoever is busy gains nothing by it, and keeps what has come waiting.
+async fn run_ahead(shard: Rc<RefCell<Shard>>) {
+    let bell = Rc::clone(&shard.borrow().ahead);
+    loop {
+        bell.notified().await;
+        // The event loop looks at its sockets and tasks take what they have; then those run that other threads woke.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let mut shard = shard.borrow_mut();
+        // If a turn is wanted, its end rings again; so does that of the turn which a run wants. What is decided does
+        // not wait for a worker that has nothing else to do.
+        if !shard.turn.is_wanted() || shard.worker.is_behind() {
+            shard.run_ahead();
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use coppice_core::sizes;
 use coppice_ordering::autopilot::{Account, Controller, Costs, Limits, Measured, Resource, StageCost, Tuning};
 use coppice_ordering::{Counters, Time};
 
-use super::{Group, Shard};
+use super::{Group, Observed, Shard};
 use crate::cores::Cores;
 use crate::metrics::{Partition, Tuned as Value};
 
@@ -32,7 +32,7 @@ pub(super) struct Pilot {
     busy: (f64, f64),
     /// Where the last interval ended, how busy the thread had been until then, and the log.
     last: Option<(Time, Duration, Flushes)>,
-    /// Steps of followed groups, and reads, since then.
+    /// Steps of followed groups, and reads, until then.
     others: u64,
     batch_header_bytes: f64,
 }
@@ -94,11 +94,6 @@ impl Pilot {
         let shared = self.busy.1 > self.busy.0 && self.busy.0 >= SHARED_MIN;
         if shared { (self.machine.stage(), machine) } else { (self.thread.stage(), thread) }
     }
-
-    /// A step that is not for a batch of a led group.
-    pub(super) fn other(&mut self) {
-        self.others += 1;
-    }
 }
 
 /// The limits that `settings` leave: a value that was set stays, the others are chosen (operations.md 3).
@@ -130,8 +125,9 @@ impl Shard {
     /// Tunes by these settings from now on. The groups have just been given the fixed ones.
     pub(crate) fn set_autopilot(&mut self, settings: &ClusterSettings) {
         (self.pilot.on, self.pilot.limits) = (settings.autopilot, limits(settings));
-        for group in self.groups.values_mut() {
-            let Some(tuned) = &mut group.tuned else { continue };
+        for (id, observed) in &mut self.observed {
+            let Some(group) = self.worker.groups_mut().get_mut(id) else { continue };
+            let Some(tuned) = &mut observed.tuned else { continue };
             tuned.controller.set_limits(self.pilot.limits);
             if self.pilot.on {
                 let tuning = tuned.controller.tuning().unwrap_or(Tuning::first(&self.pilot.limits));
@@ -145,7 +141,7 @@ impl Shard {
         let limits = self.pilot.limits;
         let now = self.now();
         let awake = tokio::runtime::Handle::current().metrics().worker_total_busy_duration(0);
-        let busy = awake.saturating_sub(self.look.looked());
+        let busy = awake.saturating_sub(self.idle.looked());
         let Some((at, busy_before, before)) = self.pilot.last.replace((now, busy, all)) else { return };
         let flushes =
             Flushes { count: all.count.saturating_sub(before.count), took: all.took.saturating_sub(before.took) };
@@ -154,17 +150,19 @@ impl Shard {
             return;
         }
         let mut measured = Vec::new();
-        for (&id, group) in &mut self.groups {
-            if let Some(of_group) = measure(group, limits, interval) {
+        for (&id, group) in self.worker.groups_mut() {
+            let Some(observed) = self.observed.get_mut(&id) else { continue };
+            if let Some(of_group) = measure(group, observed, limits, interval) {
                 measured.push((id, of_group));
-            } else if self.pilot.on && group.tuned.is_some() {
+            } else if self.pilot.on && observed.tuned.is_some() {
                 // It has just begun to lead.
                 apply(group, &Tuning::first(&limits));
             }
         }
         let total = |of: fn(&Measured) -> u64| measured.iter().map(|(_, measured)| of(measured)).sum::<u64>();
         let (batches, commands, bytes) = (total(|m| m.batches), total(|m| m.commands), total(|m| m.bytes));
-        let others = std::mem::take(&mut self.pilot.others);
+        let all_others = self.worker.counters().other_steps;
+        let others = all_others - std::mem::replace(&mut self.pilot.others, all_others);
         let share_busy = busy.as_secs_f64() / interval.as_secs_f64();
         let all_looked = self.shared.looked_so_far();
         let looked = all_looked.saturating_sub(std::mem::replace(&mut self.pilot.looked, all_looked));
@@ -190,21 +188,23 @@ impl Shard {
 
     /// How the groups led here are tuned, and why.
     pub(crate) fn tunings(&self) -> Vec<GroupTuning> {
-        let led = self.groups.iter().filter(|(_, group)| group.replica.is_leading());
+        let node = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
+        let led = self.worker.groups().iter().filter(|(_, group)| group.replica.is_leading());
+        let tuned = |id: PartitionId| self.observed.get(&id).and_then(|observed| observed.tuned.as_ref());
         let tuning = led.map(|(&partition, group)| GroupTuning {
             partition,
-            leader: group.node,
+            leader: node,
             in_force: told(&Tuning::of(group.replica.paxos().settings())),
-            account: group.tuned.as_ref().and_then(|tuned| tuned.controller.account()).as_ref().map(account),
+            account: tuned(partition).and_then(|tuned| tuned.controller.account()).as_ref().map(account),
         });
         tuning.collect()
     }
 
     fn tune(&mut self, id: PartitionId, measured: &Measured) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(tuned) = &mut group.tuned else { return };
+        let Some(group) = self.worker.groups_mut().get_mut(&id) else { return };
+        let Some(Observed { tuned: Some(tuned), metrics, .. }) = self.observed.get_mut(&id) else { return };
         let advised = tuned.controller.step(measured);
-        publish(tuned, &group.metrics, measured);
+        publish(tuned, metrics, measured);
         let Some(tuning) = advised.filter(|_| self.pilot.on) else { return };
         if let Some(Account { choice, bottleneck, command_bytes, cost, round_trip_ms, flush_ms, .. }) =
             tuned.controller.account()
@@ -275,17 +275,17 @@ fn apply(group: &mut Group, tuning: &Tuning) {
 }
 
 /// What a led group did since the last interval; none: it does not lead, or has led for less than one.
-fn measure(group: &mut Group, limits: Limits, interval: Duration) -> Option<Measured> {
+fn measure(group: &Group, observed: &mut Observed, limits: Limits, interval: Duration) -> Option<Measured> {
     if !group.replica.is_leading() {
-        if group.tuned.take().is_some() {
-            group.metrics.publish_autopilot(None::<fn(Value) -> f64>);
+        if observed.tuned.take().is_some() {
+            observed.metrics.publish_autopilot(None::<fn(Value) -> f64>);
         }
         return None;
     }
     let paxos = group.replica.paxos();
     let now = paxos.counters().clone();
-    let Some(tuned) = &mut group.tuned else {
-        group.tuned = Some(Tuned { controller: Controller::new(limits), before: now });
+    let Some(tuned) = &mut observed.tuned else {
+        observed.tuned = Some(Tuned { controller: Controller::new(limits), before: now });
         return None;
     };
     let before = std::mem::replace(&mut tuned.before, now.clone());

@@ -1,9 +1,9 @@
 //! Telling groups of lost nodes, and other nodes that this one lives: once for all groups, which may rest (protocol.md
 //! 1.3).
 
-use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::replica::Input;
-use coppice_ordering::{ReplicaId, Settings, Time};
+use coppice_client::wire::NodeId;
+use coppice_core::worker::Input;
+use coppice_ordering::{Settings, Time};
 
 use super::Shard;
 
@@ -15,12 +15,12 @@ impl Shard {
 
     /// The settings that all groups share; none: no group is here, and there is nothing to watch.
     fn settings(&self) -> Option<Settings> {
-        self.groups.values().next().map(|group| group.replica.paxos().settings().clone())
+        self.worker.groups().values().next().map(|group| group.replica.paxos().settings().clone())
     }
 
     /// When [`Shard::watch`] is next wanted.
     pub(super) fn watch_at(&self) -> Option<Time> {
-        let group = self.groups.values().next()?;
+        let group = self.worker.groups().values().next()?;
         self.failure_detector.deadline(group.replica.paxos().settings())
     }
 
@@ -36,23 +36,12 @@ impl Shard {
             lost.extend(self.failure_detector.look(node, heard, &settings, now).map(|since| (node, since)));
         }
         for (node, since) in lost {
-            self.tell(node, |peer| Input::Lost { peer, since });
+            self.input(Input::Lost { node, since });
         }
     }
 
     /// The process of a node has ended.
     pub(crate) fn tell_gone(&mut self, node: NodeId) {
-        self.tell(node, |peer| Input::Gone { peer });
-    }
-
-    /// Tells each group of its replica on `node`.
-    fn tell(&mut self, node: NodeId, input: impl Fn(ReplicaId) -> Input) {
-        let all =
-            self.groups.iter().flat_map(|(&id, group)| group.nodes.iter().map(move |(&peer, &at)| (id, peer, at)));
-        let there = all.filter(|(_, _, at)| *at == node).map(|(id, peer, _)| (id, peer));
-        let peers: Vec<(PartitionId, ReplicaId)> = there.collect();
-        for (id, peer) in peers {
-            self.step(id, input(peer));
-        }
+        self.input(Input::Gone(node));
     }
 }

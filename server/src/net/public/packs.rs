@@ -10,6 +10,7 @@ use coppice_core::request::Origin;
 
 use super::Connection;
 use crate::shard::Shard;
+use coppice_core::worker::Input;
 
 /// A connection that waits for so much work of a partition hands on no more packs to it.
 const WORK_MAX: u64 = PACK_WORK_MAX as u64 / 2;
@@ -93,7 +94,8 @@ pub(super) fn hand_on(shard: &RefCell<Shard>, connection: &Connection) {
     loop {
         let next = connection.state.borrow_mut().packs.pop();
         let Some(Pack { stream, group, request, .. }) = next else { return };
-        shard.borrow_mut().request(group, Origin { connection: connection.id, stream }, request);
+        let origin = Origin { connection: connection.id, stream };
+        shard.borrow_mut().input(Input::Request { group, origin, request });
     }
 }
 

@@ -1,18 +1,17 @@
-//! A replica as its shard hosts it: the pure part, who is where, and what the driver must remember about it.
+//! A replica as its worker hosts it: the pure part, who is where, and what is to be remembered about it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use coppice_client::wire::{MapVersion, NodeId};
-use coppice_core::replica::{Decided, Replica};
-use coppice_core::snapshot::SavedBorders;
-use coppice_core::status::GroupReport;
-use coppice_core::wire::peer::Envelope;
-use coppice_ordering::{Instance, ReplicaId, Ticket};
+use coppice_ordering::{Instance, ReplicaId, Ticket, Time};
 
 use super::lag::Lag;
 use super::settling::Settling;
-use crate::checkpoint::due::Needs;
-use crate::metrics::{CloseReason, Partition, PartitionSample};
+use crate::checkpoint_due::Needs;
+use crate::replica::Replica;
+use crate::snapshot::SavedBorders;
+use crate::status::GroupReport;
+use crate::wire::peer::Envelope;
 
 /// One hosted replica.
 pub struct Group {
@@ -20,41 +19,36 @@ pub struct Group {
     pub replica: Replica,
     /// Which replica of the group it is.
     pub me: ReplicaId,
-    /// This node.
-    pub node: NodeId,
     /// Where the group's replicas are, this one included.
     pub nodes: BTreeMap<ReplicaId, NodeId>,
-    /// Bytes logged since the last checkpoint began.
-    pub logged_bytes: u64,
-    /// Bytes of the last checkpoint.
-    pub checkpoint_bytes: u64,
-    /// A checkpoint is being written.
-    pub checkpointing: bool,
-    /// Bytes logged between its two checkpoints: with those since, what it needs of the log.
-    pub older_bytes: u64,
-    /// The instance of its last checkpoint, if it wrote one since it began here.
-    pub checkpoint_at: Option<Instance>,
-    /// That one stands alone.
-    pub alone: bool,
     /// A snapshot is being fetched.
     pub installing: bool,
     /// The borders that are on the disk.
     pub borders: SavedBorders,
-    /// Closed batches as they were last published: full, idle, due.
-    pub closed: [u64; 3],
-    /// How it is tuned, while it leads and the autopilot is on.
-    pub tuned: Option<super::Tuned>,
-    /// Where its values are published.
-    pub metrics: Partition,
+    /// Its checkpoints.
+    pub checkpoints: Checkpoints,
     /// How far behind the other replicas are, where this one leads.
     pub lags: BTreeMap<NodeId, Lag>,
-    /// When the newest instances were proposed and decided, where this one led.
-    pub times: VecDeque<Decided>,
     /// Its tree lets go of what a checkpoint shared with it.
-    pub(crate) settling: Option<Settling>,
+    pub(super) settling: Option<Settling>,
 }
 
-const CLOSE_REASONS: [CloseReason; 3] = [CloseReason::Bytes, CloseReason::Idle, CloseReason::Delay];
+/// What is remembered of a replica's checkpoints.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Checkpoints {
+    /// Bytes logged since the last one began.
+    pub logged_bytes: u64,
+    /// Bytes of the last one.
+    pub bytes: u64,
+    /// One is being written.
+    pub writing: bool,
+    /// Bytes logged between the two that are kept: with those since, what the replica needs of the log.
+    pub older_bytes: u64,
+    /// The instance of the last one, if one was written since the replica began here.
+    pub at: Option<Instance>,
+    /// That one stands alone.
+    pub alone: bool,
+}
 
 /// What `status` shows of one replica.
 #[derive(Clone, Debug)]
@@ -109,14 +103,43 @@ fn comes_from(nodes: &BTreeMap<ReplicaId, NodeId>, replica: ReplicaId, node: Nod
 }
 
 impl Group {
+    /// A replica that begins, on a node that knows where the others are.
+    pub fn new(replica: Replica, nodes: BTreeMap<ReplicaId, NodeId>) -> Group {
+        Group {
+            me: replica.paxos().id(),
+            borders: SavedBorders::new(replica.executor().machine()),
+            replica,
+            nodes,
+            installing: false,
+            checkpoints: Checkpoints::default(),
+            lags: BTreeMap::new(),
+            settling: None,
+        }
+    }
+
     /// Whether this message of another node is for the replica here, and from a replica there.
-    pub fn hears(&self, envelope: &Envelope, node: NodeId) -> bool {
+    pub(super) fn hears(&self, envelope: &Envelope, node: NodeId) -> bool {
         self.me == envelope.to && comes_from(&self.nodes, envelope.from, node)
     }
 
     /// The node of the leader, if one is known.
     pub fn leader_node(&self) -> Option<NodeId> {
         self.replica.leader().and_then(|leader| self.nodes.get(&leader).copied())
+    }
+
+    /// Looks how far the other replicas are, if this one leads.
+    pub(super) fn look_at_lags(&mut self, now: Time) {
+        if !self.replica.is_leading() {
+            self.lags.clear();
+            return;
+        }
+        let decided = self.replica.executor().decided();
+        let Group { lags, nodes, replica, me, .. } = self;
+        lags.retain(|node, _| nodes.values().any(|known| known == node));
+        for (&id, &node) in nodes.iter().filter(|(id, _)| *id != me) {
+            let Some(durable) = replica.paxos().durable_upto(id) else { continue };
+            lags.entry(node).or_insert_with(|| Lag::new(now, decided)).observe(now, decided, durable);
+        }
     }
 
     /// What `status` shows.
@@ -154,56 +177,21 @@ impl Group {
     /// What decides whether it writes a checkpoint; others know whether its batches keep the log's oldest segment.
     pub fn needs(&self, pins: bool) -> Needs {
         Needs {
-            logged: self.logged_bytes,
-            checkpoint: self.checkpoint_bytes,
+            logged: self.checkpoints.logged_bytes,
+            checkpoint: self.checkpoints.bytes,
             data: self.size().1,
             pins,
             owes: self.borders.is_owed(),
-            advanced: self.checkpoint_at != Some(self.replica.executor().decided()),
-            alone: self.alone,
+            advanced: self.checkpoints.at != Some(self.replica.executor().decided()),
+            alone: self.checkpoints.alone,
         }
     }
 
-    fn size(&self) -> (u64, u64) {
+    /// Keys, and bytes of keys and values, at the tip.
+    pub fn size(&self) -> (u64, u64) {
         match self.replica.executor().machine().shard() {
             Some(shard) => (shard.tree().len(), shard.tree().bytes()),
             None => (0, 0),
-        }
-    }
-
-    /// Publishes the values of `/metrics`.
-    pub fn publish(&mut self, shard: &crate::metrics::Shard) {
-        let counters = self.replica.paxos().counters();
-        let closed = [counters.batches_closed_full, counters.batches_closed_idle, counters.batches_closed_due];
-        for ((reason, now), before) in CLOSE_REASONS.into_iter().zip(closed).zip(self.closed) {
-            shard.batches_closed(reason, now - before);
-        }
-        self.closed = closed;
-        let paxos = self.replica.paxos();
-        let executor = self.replica.executor();
-        let counters = paxos.counters();
-        let (keys, bytes) = self.size();
-        let sessions = executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64);
-        self.metrics.publish(&PartitionSample {
-            commands_decided: counters.commands_decided,
-            instances_decided: counters.instances_decided,
-            window_instances: paxos.in_flight().0 as u64,
-            window_limit: u64::from(paxos.settings().window),
-            window_instance_nanos: counters.window_instance_ns,
-            speculation_rollbacks: executor.counters().rollbacks,
-            speculation_undone_commands: executor.counters().undone_commands,
-            speculative_instances: executor.tip().ahead_of(executor.decided()),
-            leader_changes: self.replica.leader_changes(),
-            keys,
-            bytes,
-            leads: self.replica.is_leading(),
-            decided_instance: executor.decided().0,
-            sessions,
-            gate_held: self.replica.held() as u64,
-            tickets_freed: self.replica.tickets_freed(),
-        });
-        for (&node, lag) in &self.lags {
-            self.metrics.peer(node).set_lag(lag.instances(), lag.behind_for());
         }
     }
 }
@@ -225,7 +213,7 @@ mod tests {
     #[cfg(feature = "mutants")]
     #[test]
     fn a_sender_that_is_not_checked_is_caught() {
-        let test = "shard::group::tests::a_replica_is_heard_from_its_own_node_only";
+        let test = "worker::group::tests::a_replica_is_heard_from_its_own_node_only";
         planted::assert_caught("sender_not_checked", test);
     }
 }

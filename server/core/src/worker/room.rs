@@ -1,4 +1,4 @@
-//! What a shard does while disks or memory are full: here, or on the other nodes of a partition (hazards.md ST10).
+//! What a worker does while disks or memory are full: here, or on the other nodes of a partition (hazards.md ST10).
 //!
 //! Memory at its limit counts as a disk at its reserve. A leader whose own memory is there refuses writes that grow,
 //! and hands over to a replica that has room. A replica that follows has nobody to refuse: where the others have room
@@ -7,37 +7,65 @@
 //!
 //! A node below its reserve still votes, so that its partitions go on where the others have room; when fewer than a
 //! majority have, writes that grow are refused, and what is left of the reserves is for deletes, elections and tickets.
-//! A node whose log can write nothing at all votes no more, and its shards neither wait for the log nor fill its queue:
-//! what would be logged is lost like a message, and who leads there hands over to a replica that has room.
+//! A node whose log can write nothing at all votes no more, and its workers neither wait for the log nor fill its
+//! queue: what would be logged is lost like a message, and who leads there hands over to a replica that has room.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::replica::Input;
-use coppice_core::request::Request;
 use coppice_ordering::{LogRoom, Message, ReplicaId, Time};
 
-use super::{Group, Shard};
+use super::{Effect, Group, Note, Worker};
+use crate::replica::Input;
+use crate::request::Request;
 
 /// How often a leader that cannot write looks for a replica to lead in its place.
 const HANDOVER_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Where a shard stands with that.
+/// What there is room for, as the driver knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// The log waits for room: nothing that is appended becomes durable until there is some.
+    pub log_is_stuck: bool,
+    /// The disk is filled to its reserve.
+    pub disk_is_full: bool,
+    /// Memory is used up to its limit: nothing is to grow.
+    pub memory_is_full: bool,
+    /// So much memory is used that this node follows no leader any more.
+    pub memory_is_spent: bool,
+    /// Other nodes that have room for nothing that grows, as they said last.
+    pub full_nodes: BTreeSet<NodeId>,
+}
+
+/// What there is room for, and when a leader here may next hand over for want of it.
 #[derive(Debug, Default)]
-pub(super) struct Room {
-    /// When a leader here may next hand over.
+pub(super) struct Admission {
+    room: Room,
     hands_over_at: Time,
 }
 
-impl Shard {
-    /// Whether this node's log waits for room: nothing that is appended becomes durable until there is some.
-    pub(super) fn log_is_stuck(&self) -> bool {
-        self.log.as_ref().is_some_and(|log| log.is_stuck())
+impl Admission {
+    pub(super) fn known(&self) -> &Room {
+        &self.room
     }
 
+    pub(super) fn set(&mut self, room: Room) {
+        self.room = room;
+    }
+}
+
+impl Room {
+    /// Whether neither this node's disk is filled to its reserve nor its memory to its limit.
+    pub fn is_here(&self) -> bool {
+        !self.disk_is_full && !self.memory_is_full
+    }
+}
+
+impl Worker {
     /// Whose logs take records, for a partition's replica here.
     pub(super) fn log_room(&self, id: PartitionId) -> LogRoom {
-        if !self.log_is_stuck() {
+        if !self.room.room.log_is_stuck {
             return LogRoom::Here;
         }
         let majority = self.groups.get(&id).is_some_and(|group| has_majority(group, |node| self.has_room(node)));
@@ -46,51 +74,48 @@ impl Shard {
 
     /// Whether a request is refused for want of disk or memory; deletes and reads go on (operations.md 3).
     pub(super) fn refuses_for_room(&self, id: PartitionId, request: &Request) -> bool {
-        if request.is_logged() && self.log_is_stuck() {
+        if request.is_logged() && self.room.room.log_is_stuck {
             return true;
         }
-        request.grows() && (self.shared.memory_is_full() || self.lacks_room(id))
+        request.grows() && (self.room.room.memory_is_full || self.lacks_room(id))
     }
 
     /// Whether fewer than a majority of the partition's voters have room.
     fn lacks_room(&self, id: PartitionId) -> bool {
-        if self.has_room_here() && !self.shared.any_node_is_full() {
+        if self.room.room.is_here() && self.room.room.full_nodes.is_empty() {
             return false;
         }
         self.groups.get(&id).is_some_and(|group| !has_majority(group, |node| self.has_room(node)))
     }
 
-    /// Whether neither this node's disk is filled to its reserve nor its memory to its limit.
-    pub(super) fn has_room_here(&self) -> bool {
-        self.log.as_ref().is_none_or(|log| !log.space().full) && !self.shared.memory_is_full()
-    }
-
     /// Whether a node has room, as far as is known here.
     fn has_room(&self, node: NodeId) -> bool {
-        match self.shared.identity().is_some_and(|identity| identity.node == node) {
-            true => self.has_room_here(),
-            false => !self.shared.node_is_full(node),
+        match self.node == Some(node) {
+            true => self.room.room.is_here(),
+            false => !self.room.room.full_nodes.contains(&node),
         }
     }
 
     /// Whether a message of a peer is lost because there is no room for what it asks to hold. Memory that is spent
     /// loses none where no majority has room: without these replicas nobody leads, and nothing comes that grows.
     pub(super) fn loses(&self, id: PartitionId, message: &Message) -> bool {
+        let room = &self.room.room;
         let spent = || {
             let others_go_on = || !self.lacks_room(id) || mutant!(spent_memory_loses_all);
-            self.shared.memory_is_spent() && others_go_on()
+            room.memory_is_spent && others_go_on()
         };
         match message {
-            Message::Phase1a(_) => self.log_is_stuck(),
-            Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_) => self.log_is_stuck() || spent(),
+            Message::Phase1a(_) => room.log_is_stuck,
+            Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_) => room.log_is_stuck || spent(),
             _ => false,
         }
     }
 
     /// Hands over what is led here while nothing can be written, or nothing that grows, to replicas that can. Where no
     /// majority could, nobody would be elected either: who leads goes on, for reads.
-    pub(super) fn look_for_room(&mut self, now: Time) {
-        if now < self.room.hands_over_at || !(self.log_is_stuck() || self.shared.memory_is_full()) {
+    pub(super) fn look_for_room(&mut self) {
+        let (now, room) = (self.now, &self.room.room);
+        if now < self.room.hands_over_at || !(room.log_is_stuck || room.memory_is_full) {
             return;
         }
         self.room.hands_over_at = now + HANDOVER_INTERVAL;
@@ -98,8 +123,8 @@ impl Shard {
         let heirs = leading.filter_map(|(&id, group)| Some((id, heir(group, |node| self.has_room(node))?)));
         let heirs: Vec<(PartitionId, ReplicaId)> = heirs.collect();
         for (partition, to) in heirs {
-            tracing::info!(%partition, %to, "disk or memory is full: leadership is to be handed over");
-            self.step(partition, Input::Transfer { to, deadline: now + HANDOVER_INTERVAL });
+            self.effects.push(Effect::Note(partition, Note::NoRoom(to)));
+            self.step_group(partition, Input::Transfer { to, deadline: now + HANDOVER_INTERVAL });
         }
     }
 }

@@ -7,7 +7,7 @@ use coppice_btree::Key;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::Time;
 
-use super::{Group, Shard};
+use super::{Group, Worker};
 
 /// Inner nodes of a tree that are looked at in one go; of those that let something go a few, since some 66 leaves may
 /// be freed with each, while replies wait.
@@ -23,7 +23,7 @@ const PAUSE_SHARED: Duration = Duration::from_secs(1);
 const WALKS_MAX: u32 = 60;
 
 /// How far it has come in a tree.
-pub(crate) struct Settling {
+pub(super) struct Settling {
     from: Key,
     at: Time,
     /// This walk met something that a snapshot shares.
@@ -31,13 +31,12 @@ pub(crate) struct Settling {
     walks_left: u32,
 }
 
-impl Shard {
+impl Worker {
     /// A checkpoint of the group has ended, one way or the other.
-    pub(crate) fn begin_settling(&mut self, group: PartitionId) {
-        let at = self.now() + PAUSE;
+    pub(super) fn begin_settling(&mut self, group: PartitionId) {
+        let at = self.now + PAUSE;
         if let Some(group) = self.groups.get_mut(&group) {
             group.settling = Some(Settling { from: Key::default(), at, is_shared: false, walks_left: WALKS_MAX });
-            self.timer.notify_one();
         }
     }
 
@@ -49,11 +48,6 @@ impl Shard {
             settling.is_shared |= settled.is_shared;
             group.settling = settling.then(settled.next, now);
         }
-    }
-
-    /// When it goes on.
-    pub(super) fn settle_at(&self) -> Option<Time> {
-        self.groups.values().filter_map(Group::settle_at).min()
     }
 }
 
@@ -74,7 +68,8 @@ impl Settling {
 }
 
 impl Group {
-    fn settle_at(&self) -> Option<Time> {
+    /// When it goes on.
+    pub(super) fn settles_at(&self) -> Option<Time> {
         self.settling.as_ref().map(|settling| settling.at)
     }
 }

@@ -1,0 +1,568 @@
+//! What decides in one thread of a node: its replicas, the coordinator where its replica of the directory leads,
+//! queries and their parts, and what there is room for.
+//!
+//! Pure: [`Worker::step`] takes the time and an input and returns effects; its driver owns the sockets, the log and the
+//! clock (`coppice-server`), or a simulated world (`tests/src/sim`). Group `g` of a node with `n` workers lives in
+//! worker `g % n`; what concerns another worker's group leaves as [`Effect::Worker`], and the driver carries it over.
+//!
+//! Inputs are stepped as they come; what is to share a batch, a heartbeat round or a frame leaves at
+//! [`Input::TurnEnd`]. A worker never calls itself: multicast messages between its own groups wait in a queue.
+
+mod coordinator;
+mod group;
+mod lag;
+mod letters;
+mod moved;
+mod parts;
+mod room;
+mod settling;
+mod step;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::Time;
+
+pub use coordinator::CoordinatorHost;
+pub use group::{Checkpoints, Group, GroupStatus};
+pub use lag::Lag;
+pub use room::Room;
+pub use step::{Effect, Input, Message, Note, QueryResult, Report};
+
+use crate::gather::{Act, Gathers};
+use crate::multicast::letter::leader_learned;
+use crate::multicast::{Letter, Word};
+use crate::replica;
+use crate::request::{Origin, Refusal, Reply, Request};
+use parts::Parked;
+
+/// Lags are looked at this often at most: a look costs a few loads per replica.
+const LAG_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What a worker did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Commands that its replicas executed.
+    pub executed_commands: u64,
+    /// Steps that were not for a batch of a group that it leads, and reads.
+    pub other_steps: u64,
+    /// Multicast messages that it sent, also to itself.
+    pub letters: u64,
+}
+
+/// See the module.
+pub struct Worker {
+    index: usize,
+    workers: usize,
+    /// None: this process belongs to no cluster yet.
+    node: Option<NodeId>,
+    /// Its replicas may say something to others (`coppice_server::vetting`).
+    may_speak: bool,
+    groups: BTreeMap<PartitionId, Group>,
+    map: Arc<PartitionMap>,
+    /// Who leads each group, as far as this node knows.
+    leaders: BTreeMap<PartitionId, NodeId>,
+    /// Nodes that answer on their connections.
+    answering: BTreeSet<NodeId>,
+    room: room::Admission,
+    coordinator: CoordinatorHost,
+    gathers: Gathers,
+    /// Multicast messages between groups of this worker.
+    letters: VecDeque<Letter>,
+    parked: Parked,
+    turn: Turn,
+    counters: Counters,
+    now: Time,
+    effects: Vec<Effect>,
+}
+
+/// What is remembered within a turn, and from one to the next.
+#[derive(Default)]
+struct Turn {
+    /// Groups that got requests.
+    touched: Vec<PartitionId>,
+    /// Groups that were stepped in the last step, each perhaps more than once.
+    stepped: Vec<PartitionId>,
+    /// The group that ran ahead last: they take turns.
+    ran_ahead: Option<PartitionId>,
+    /// When lags were last looked at.
+    lags_at: Time,
+    replica_effects: Vec<replica::Effect>,
+}
+
+impl Worker {
+    /// A worker without groups, the `index`-th of `workers`.
+    pub fn new(index: usize, workers: usize) -> Worker {
+        Worker {
+            index,
+            workers,
+            node: None,
+            may_speak: true,
+            groups: BTreeMap::new(),
+            map: Arc::default(),
+            leaders: BTreeMap::new(),
+            answering: BTreeSet::new(),
+            room: room::Admission::default(),
+            coordinator: CoordinatorHost::default(),
+            gathers: Gathers::new(index),
+            letters: VecDeque::new(),
+            parked: Parked::default(),
+            turn: Turn::default(),
+            counters: Counters::default(),
+            now: Time::ZERO,
+            effects: Vec::new(),
+        }
+    }
+
+    /// The worker of `group`.
+    pub fn owner(&self, group: PartitionId) -> usize {
+        group.0 as usize % self.workers
+    }
+
+    /// Its replicas.
+    pub fn groups(&self) -> &BTreeMap<PartitionId, Group> {
+        &self.groups
+    }
+
+    /// Its replicas, to tune and to remember what the driver knows of them.
+    pub fn groups_mut(&mut self) -> &mut BTreeMap<PartitionId, Group> {
+        &mut self.groups
+    }
+
+    /// Groups that the last step stepped, each perhaps more than once.
+    pub fn stepped(&self) -> &[PartitionId] {
+        &self.turn.stepped
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The coordinator, to look at.
+    pub fn coordinator(&self) -> &CoordinatorHost {
+        &self.coordinator
+    }
+
+    /// The coordinator, to set it up.
+    pub fn coordinator_mut(&mut self) -> &mut CoordinatorHost {
+        &mut self.coordinator
+    }
+
+    /// Who leads each group, as far as this node knows.
+    pub fn leaders(&self) -> &BTreeMap<PartitionId, NodeId> {
+        &self.leaders
+    }
+
+    /// Whether a node answers, as the driver said last.
+    pub fn is_answering(&self, node: NodeId) -> bool {
+        self.answering.contains(&node)
+    }
+
+    /// What there is room for, as the driver said last.
+    pub fn room(&self) -> &Room {
+        self.room.known()
+    }
+
+    /// Parts that wait for their clients.
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Whether a group has something to run ahead of its decision, or to catch up with.
+    pub fn has_ahead(&self) -> bool {
+        self.groups.values().any(|group| group.replica.has_ahead())
+    }
+
+    /// Whether something decided waits for the next step.
+    pub fn is_behind(&self) -> bool {
+        self.groups.values().any(|group| group.replica.is_behind())
+    }
+
+    /// The node that a refusal of `group` points to.
+    pub fn hint(&self, group: PartitionId, refusal: &Refusal) -> Option<NodeId> {
+        let Refusal::NotLeader { hint } = refusal else { return None };
+        let hosted = self.groups.get(&group);
+        let named = hosted.and_then(|hosted| hosted.nodes.get(&(*hint)?).copied());
+        named.or_else(|| self.leaders.get(&group).copied())
+    }
+
+    /// When [`Input::Tick`] is next wanted.
+    pub fn deadline(&self) -> Option<Time> {
+        let groups = self.groups.values().filter_map(|group| group.replica.deadline());
+        let settling = self.groups.values().filter_map(Group::settles_at);
+        groups.chain(settling).chain(self.coordinator.deadline()).chain(self.gathers.deadline()).min()
+    }
+
+    /// The only way in.
+    pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
+        self.now = now;
+        self.turn.stepped.clear();
+        std::mem::swap(&mut self.effects, effects);
+        match input {
+            Input::Tick => self.on_tick(),
+            Input::TurnEnd => self.on_turn_end(),
+            Input::RunAhead => self.run_ahead(),
+            Input::Persisted { group, lsn } => self.step_group(group, replica::Input::Persisted(lsn)),
+            Input::Peers { node, envelopes } => self.on_peers(node, envelopes),
+            Input::Letters { node, letters } => self.on_letters(node, letters),
+            Input::Request { group, origin, request } => self.on_request(group, origin, request),
+            Input::Query { origin, client, request } => self.on_query(origin, client, request),
+            Input::Gather { origin, range } => {
+                let mut acts = Vec::new();
+                self.gathers.begin(now, origin, range, &mut acts);
+                self.act_on_gathers(acts);
+            }
+            Input::Unclaimed(part) => self.parked.park(now, part),
+            Input::Greeted(client) => {
+                self.effects.extend(self.parked.unpark(client).into_iter().map(Effect::Part));
+            }
+            Input::Worker(message) => self.on_message(message),
+            Input::Undelivered(message) => self.on_undelivered(message),
+            Input::Host(group, effects) => self.host(*group, effects),
+            Input::Drop(group) => self.drop_group(group),
+            Input::Replica(group, input) => self.step_group(group, *input),
+            Input::HandOn(partition) => self.hand_on(partition),
+            Input::Map(map) => self.on_map(map),
+            Input::Settings(settings) => {
+                self.coordinator.apply_settings(&settings);
+                self.parked.set_wait(settings.part_wait);
+            }
+            Input::Leader(group, leader) => self.on_leader(group, leader),
+            Input::Answers(node, true) => _ = self.answering.insert(node),
+            Input::Answers(node, false) => _ = self.answering.remove(&node),
+            Input::Room(room) => self.room.set(room),
+            Input::Identity(node) => self.node = Some(node),
+            Input::MaySpeak(may) => self.may_speak = may,
+            Input::Lost { node, since } => self.tell(node, |peer| replica::Input::Lost { peer, since }),
+            Input::Gone(node) => self.tell(node, |peer| replica::Input::Gone { peer }),
+            Input::Settle(group) => self.begin_settling(group),
+        }
+        std::mem::swap(&mut self.effects, effects);
+    }
+
+    /// Steps one group and carries out what that asks for.
+    fn step_group(&mut self, id: PartitionId, input: replica::Input) {
+        let room = self.log_room(id);
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let reads = |request: &Request| matches!(request, Request::Read(..) | Request::Range(_) | Request::Readings(_));
+        let is_read = matches!(&input, replica::Input::Request { request, .. } if reads(request));
+        self.counters.other_steps += u64::from(is_read || !group.replica.is_leading());
+        let mut effects = std::mem::take(&mut self.turn.replica_effects);
+        let executed = group.replica.executor().counters().executed_commands;
+        group.replica.paxos_mut().set_log_room(room);
+        group.replica.step(self.now, input, &mut effects);
+        let executed = group.replica.executor().counters().executed_commands - executed;
+        self.counters.executed_commands += executed;
+        self.turn.stepped.push(id);
+        self.carry_out(id, &mut effects);
+        self.turn.replica_effects = effects;
+    }
+
+    /// Carries out `effects` of the group `id`, in order; leaves the vector empty.
+    fn carry_out(&mut self, id: PartitionId, effects: &mut Vec<replica::Effect>) {
+        use replica::Effect as Wanted;
+        for effect in effects.drain(..) {
+            match effect {
+                Wanted::Persist { lsn, record } => self.effects.push(Effect::Persist { group: id, lsn, record }),
+                Wanted::Send { to, message } => {
+                    let Some(group) = self.groups.get(&id).filter(|_| self.may_speak) else { continue };
+                    let Some(&node) = group.nodes.get(&to) else { continue };
+                    let envelope = crate::wire::peer::Envelope { group: id.0, to, from: group.me, message };
+                    self.effects.push(Effect::Send(node, envelope));
+                }
+                Wanted::Reply { origin, reply } => self.reply(id, origin, reply),
+                Wanted::Leading { ballot } => {
+                    self.effects.push(Effect::Note(id, Note::Leads(ballot)));
+                    self.on_role(id);
+                    if id == PartitionId::DIRECTORY {
+                        self.begin_coordinating(ballot);
+                    }
+                    failpoint!("shard.leads");
+                }
+                Wanted::Following { leader, ballot } => {
+                    self.effects.push(Effect::Note(id, Note::Follows(leader, ballot)));
+                    self.on_role(id);
+                    if id == PartitionId::DIRECTORY {
+                        self.end_coordinating();
+                    }
+                    failpoint!("shard.follows");
+                }
+                Wanted::Moved { mark } => self.on_moved(id, mark),
+                Wanted::Awaits(awaited) => self.ask_to_hand_on(awaited.partition),
+                Wanted::DirectoryChanged => {
+                    self.tell_directory(id);
+                    self.on_decided_map();
+                }
+                Wanted::Placed { ticket } => {
+                    self.effects.push(Effect::Note(id, Note::Placed(ticket)));
+                    self.post(Letter::new(id, Word::Placed(ticket)));
+                }
+                Wanted::Part(part) => self.effects.push(Effect::Part(part)),
+                Wanted::Confirmed(token) => self.coordinate(coppice_ordering::multicast::Input::Confirmed(token)),
+                Wanted::NeedSnapshot { from, instance } => self.on_need_snapshot(id, from, instance),
+                Wanted::Configured { configuration, .. } => {
+                    self.effects.push(Effect::Note(id, Note::Configured(configuration)));
+                }
+                Wanted::Dismissed => self.effects.push(Effect::Controller(Report::Dismissed(id))),
+                Wanted::HandoverFailed { to } => self.effects.push(Effect::Note(id, Note::TransferFailed(to))),
+            }
+        }
+    }
+
+    fn on_tick(&mut self) {
+        let now = self.now;
+        let due = |group: &Group| group.replica.deadline().is_some_and(|deadline| deadline <= now);
+        let ids: Vec<PartitionId> = self.groups.iter().filter(|(_, group)| due(group)).map(|(&id, _)| id).collect();
+        for id in ids {
+            self.step_group(id, replica::Input::Tick);
+        }
+        self.parked.expire(now);
+        if self.coordinator.deadline().is_some_and(|deadline| deadline <= now) {
+            self.coordinate(coppice_ordering::multicast::Input::Tick);
+        }
+        let mut acts = Vec::new();
+        self.gathers.expire(now, &mut acts);
+        self.act_on_gathers(acts);
+        self.settle(now);
+    }
+
+    fn on_turn_end(&mut self) {
+        self.deliver_letters();
+        self.ask_for_gathers();
+        let mut touched = std::mem::take(&mut self.turn.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for id in touched.drain(..) {
+            self.step_group(id, replica::Input::TurnEnd);
+        }
+        // Groups touched here are stepped at the next turn's end, which the driver brings about after any step.
+        touched.append(&mut self.turn.touched);
+        self.turn.touched = touched;
+        self.deliver_letters();
+        if self.now.since(self.turn.lags_at) >= LAG_INTERVAL {
+            self.turn.lags_at = self.now;
+            let now = self.now;
+            self.groups.values_mut().for_each(|group| group.look_at_lags(now));
+        }
+        self.look_for_room();
+    }
+
+    /// Runs what one group has to run ahead.
+    fn run_ahead(&mut self) {
+        let waiting = || self.groups.iter().filter(|(_, group)| group.replica.has_ahead()).map(|(&id, _)| id);
+        let next = waiting().find(|&id| self.turn.ran_ahead.is_none_or(|last| id > last)).or_else(|| waiting().next());
+        if let Some(id) = next {
+            self.turn.ran_ahead = Some(id);
+            self.step_group(id, replica::Input::RunAhead);
+        }
+    }
+
+    /// Messages of another node; those for groups of another worker are passed on. A replica is heard on connections of
+    /// the node that it lives on, and one that no map has named yet is not heard: nothing could be answered to it.
+    fn on_peers(&mut self, node: NodeId, envelopes: Vec<crate::wire::peer::Envelope>) {
+        let mut elsewhere: BTreeMap<usize, Vec<crate::wire::peer::Envelope>> = BTreeMap::new();
+        for envelope in envelopes {
+            let id = PartitionId(envelope.group);
+            let owner = self.owner(id);
+            if owner != self.index {
+                elsewhere.entry(owner).or_default().push(envelope);
+            } else if self.groups.get(&id).is_some_and(|group| group.hears(&envelope, node))
+                && !self.loses(id, &envelope.message)
+            {
+                self.step_group(id, replica::Input::Peer { from: envelope.from, message: envelope.message });
+            }
+        }
+        for (owner, envelopes) in elsewhere {
+            self.effects.push(Effect::Worker(owner, Message::Peers { node, envelopes }));
+        }
+    }
+
+    /// A client's request, wherever its group lives.
+    fn on_request(&mut self, id: PartitionId, origin: Origin, request: Request) {
+        let owner = self.owner(id);
+        if owner != self.index {
+            return self.effects.push(Effect::Worker(owner, Message::Request { group: id, origin, request }));
+        }
+        if !self.groups.contains_key(&id) {
+            return self.reply(id, origin, Reply::Refused(self.not_here(id)));
+        }
+        if self.refuses_for_room(id, &request) {
+            return self.reply(id, origin, Reply::Refused(Refusal::Full));
+        }
+        if self.turn.touched.last() != Some(&id) {
+            self.turn.touched.push(id);
+        }
+        self.step_group(id, replica::Input::Request { origin, request });
+    }
+
+    /// No replica of `group` is here: one is about to start, or the client's map is older than ours.
+    fn not_here(&self, group: PartitionId) -> Refusal {
+        match self.map.group(group) {
+            Some(entry) if self.node.is_some_and(|own| entry.replica_on(own).is_some()) => {
+                Refusal::NotLeader { hint: None }
+            }
+            _ => Refusal::WrongPartition,
+        }
+    }
+
+    /// Another worker of this node sent something.
+    fn on_message(&mut self, message: Message) {
+        match message {
+            Message::Peers { node, envelopes } => self.on_peers(node, envelopes),
+            Message::Letters(letters) => {
+                self.letters.extend(letters);
+                self.deliver_letters();
+            }
+            Message::Request { group, origin, request } => self.on_request(group, origin, request),
+            Message::Query { origin, client, request } => self.on_query(origin, client, request),
+            Message::Reply { group, origin, reply } => self.reply(group, origin, reply),
+            Message::HandOn(partition) => self.hand_on(partition),
+            Message::TakeIn(left) => self.take_in(*left),
+        }
+    }
+
+    /// The queue of another worker is full: whoever waits for an answer is told; messages are lost as a network may
+    /// lose them.
+    fn on_undelivered(&mut self, message: Message) {
+        match message {
+            Message::Request { group, origin, .. } => self.reply(group, origin, Reply::Refused(Refusal::Busy)),
+            Message::Query { origin, .. } => {
+                self.reply(PartitionId::DIRECTORY, origin, Reply::Refused(Refusal::Busy));
+            }
+            // A client that hears nothing repeats; the others say it again.
+            Message::Reply { .. }
+            | Message::Peers { .. }
+            | Message::Letters(_)
+            | Message::HandOn(_)
+            | Message::TakeIn(_) => {}
+        }
+    }
+
+    /// Answers a request, here or through the worker that holds its connection.
+    fn reply(&mut self, id: PartitionId, origin: Origin, reply: Reply) {
+        if origin.is_nobody() {
+            return;
+        }
+        let owner = origin.shard();
+        if owner != self.index {
+            return self.effects.push(Effect::Worker(owner, Message::Reply { group: id, origin, reply }));
+        }
+        if let Some(request) = origin.gathers() {
+            let mut acts = Vec::new();
+            self.gathers.on_reply(request, id, reply, &mut acts);
+            // Validations leave at the end of the turn, and so does what is read once more.
+            return self.act_on_gathers(acts);
+        }
+        self.effects.push(Effect::Reply { group: id, origin, reply });
+    }
+
+    /// Reads what gathers wait for, and asks whether what was read is still what it was.
+    fn ask_for_gathers(&mut self) {
+        let mut acts = Vec::new();
+        self.gathers.read(self.now, &mut acts);
+        self.act_on_gathers(acts);
+        let mut acts = Vec::new();
+        self.gathers.validate(self.now, &mut acts);
+        self.act_on_gathers(acts);
+    }
+
+    /// Whoever is asked here may answer at once, and so ends up in `reply`, which asks for nothing.
+    fn act_on_gathers(&mut self, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::Ask { partition, origin, request } => self.on_request(partition, origin, request),
+                Act::Answer { partition, origin, reply } => self.reply(partition, origin, reply),
+            }
+        }
+    }
+
+    fn host(&mut self, group: Group, mut effects: Vec<replica::Effect>) {
+        let id = group.replica.group();
+        self.groups.insert(id, group);
+        self.turn.stepped.push(id);
+        self.carry_out(id, &mut effects);
+        // What the checkpoint holds was decided before: no effect tells of it.
+        self.tell_directory(id);
+        self.hand_on(id);
+    }
+
+    fn drop_group(&mut self, id: PartitionId) {
+        let Some(mut group) = self.groups.remove(&id) else { return };
+        if id == PartitionId::DIRECTORY {
+            self.end_coordinating();
+        }
+        let mut effects = Vec::new();
+        group.replica.retire(&mut effects);
+        for effect in effects {
+            if let replica::Effect::Reply { origin, reply } = effect {
+                self.reply(id, origin, reply);
+            }
+        }
+    }
+
+    fn on_map(&mut self, map: Arc<PartitionMap>) {
+        for (id, group) in &mut self.groups {
+            let Some(entry) = map.group(*id) else { continue };
+            for info in &entry.replicas {
+                group.nodes.insert(crate::ids::replica(info.replica), info.node);
+            }
+        }
+        self.map = map;
+        let is_new = |group: &Group, id| leader_learned(group.leader_node(), self.leaders.get(id).copied()).is_some();
+        let learned = self.groups.iter().filter(|(id, group)| is_new(group, *id)).map(|(&id, _)| id);
+        let learned: Vec<PartitionId> = learned.collect();
+        learned.into_iter().for_each(|id| self.on_role(id));
+    }
+
+    /// The replica here leads, or follows somebody else.
+    fn on_role(&mut self, id: PartitionId) {
+        let leader = self.groups.get(&id).and_then(|group| group.leader_node());
+        self.effects.push(Effect::Leader(id, leader));
+        self.on_leader(id, leader);
+        self.effects.push(Effect::Controller(Report::Role(id)));
+    }
+
+    /// Who leads `group` is known, or not known any more.
+    fn on_leader(&mut self, group: PartitionId, leader: Option<NodeId>) {
+        match leader {
+            Some(leader) => _ = self.leaders.insert(group, leader),
+            None => _ = self.leaders.remove(&group),
+        }
+        self.resend(group);
+    }
+
+    fn tell_directory(&mut self, id: PartitionId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        if let Some(state) = group.replica.decided_directory() {
+            self.effects.push(Effect::Controller(Report::Directory(state)));
+        }
+    }
+
+    fn on_need_snapshot(
+        &mut self,
+        id: PartitionId,
+        from: coppice_ordering::ReplicaId,
+        instance: coppice_ordering::Instance,
+    ) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(&from) = group.nodes.get(&from) else { return };
+        if !std::mem::replace(&mut group.installing, true) {
+            let held = group.replica.decided_range().unwrap_or_default();
+            self.effects.push(Effect::Controller(Report::NeedSnapshot { group: id, held, from, instance }));
+        }
+    }
+
+    /// Tells each group of its replica on `node`.
+    fn tell(&mut self, node: NodeId, input: impl Fn(coppice_ordering::ReplicaId) -> replica::Input) {
+        let all =
+            self.groups.iter().flat_map(|(&id, group)| group.nodes.iter().map(move |(&peer, &at)| (id, peer, at)));
+        let there: Vec<_> = all.filter(|(_, _, at)| *at == node).map(|(id, peer, _)| (id, peer)).collect();
+        for (id, peer) in there {
+            self.step_group(id, input(peer));
+        }
+    }
+}

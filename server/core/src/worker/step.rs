@@ -1,0 +1,277 @@
+//! What a worker is told, and what it asks its driver to do.
+
+use std::sync::Arc;
+
+use coppice_btree::KeyRange;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{ClientId, GatherRequest, MapVersion, NodeId, PartitionId, QueryRequest};
+use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, Time};
+
+use super::Group;
+use super::room::Room;
+use crate::machine::Mark;
+use crate::machine::directory::DirectoryState;
+use crate::machine::shard::Inheritance;
+use crate::multicast::Letter;
+use crate::replica::{self, QueryPart};
+use crate::request::{Origin, Reply, Request};
+use crate::settings::ClusterSettings;
+use crate::wire::peer::Envelope;
+
+/// What happens to a worker.
+pub enum Input {
+    /// Time passed: a deadline has come.
+    Tick,
+    /// Everything that had come is stepped: what shares a heartbeat round, a batch or a frame leaves now.
+    TurnEnd,
+    /// Nothing else is to be done: one group runs a batch ahead of its decision.
+    RunAhead,
+    /// The log is durable for a group up to here.
+    Persisted {
+        /// Which group.
+        group: PartitionId,
+        /// Its own count.
+        lsn: Lsn,
+    },
+    /// Messages of a node's replicas to replicas here.
+    Peers {
+        /// The node that sent them, as its connection proved.
+        node: NodeId,
+        /// Them.
+        envelopes: Vec<Envelope>,
+    },
+    /// Multicast messages of another node.
+    Letters {
+        /// The node that sent them, as its connection proved.
+        node: NodeId,
+        /// Them.
+        letters: Vec<Letter>,
+    },
+    /// A client, or the node itself, wants something of a group.
+    Request {
+        /// Which group.
+        group: PartitionId,
+        /// Who waits.
+        origin: Origin,
+        /// For what.
+        request: Request,
+    },
+    /// A client wants a range over several partitions, ordered by a ticket.
+    Query {
+        /// Who waits.
+        origin: Origin,
+        /// Which client that is.
+        client: ClientId,
+        /// For what.
+        request: Box<QueryRequest>,
+    },
+    /// A client of this worker wants a range over partitions that have replicas on this node.
+    Gather {
+        /// Who waits.
+        origin: Origin,
+        /// For what.
+        range: GatherRequest,
+    },
+    /// The client of this part is not connected.
+    Unclaimed(Box<QueryPart>),
+    /// A client has connected: parts may wait for it.
+    Greeted(ClientId),
+    /// Of another worker of this node.
+    Worker(Message),
+    /// A message to another worker, whose queue is full.
+    Undelivered(Message),
+    /// A replica lives here from now on; the effects are those of its start.
+    Host(Box<Group>, Vec<replica::Effect>),
+    /// It does no more.
+    Drop(PartitionId),
+    /// Something for one replica.
+    Replica(PartitionId, Box<replica::Input>),
+    /// If the partition is sealed, and that is decided, its neighbour gets its state.
+    HandOn(PartitionId),
+    /// This is the newest map.
+    Map(Arc<PartitionMap>),
+    /// These are the cluster's settings.
+    Settings(Arc<ClusterSettings>),
+    /// A group is led from this node, as another part of this node learned.
+    Leader(PartitionId, Option<NodeId>),
+    /// A node answers on its connection, or does not.
+    Answers(NodeId, bool),
+    /// What there is room for, here and elsewhere.
+    Room(Room),
+    /// This process is that node of the cluster.
+    Identity(NodeId),
+    /// The other nodes have let this process in: its replicas may speak.
+    MaySpeak(bool),
+    /// A node was heard last so long ago that it counts as lost.
+    Lost {
+        /// Which.
+        node: NodeId,
+        /// When.
+        since: Time,
+    },
+    /// The process of a node has ended.
+    Gone(NodeId),
+    /// A checkpoint of a group has ended: its tree may let go of what it shared with it.
+    Settle(PartitionId),
+}
+
+/// What the workers of a node tell each other, through bounded queues.
+pub enum Message {
+    /// Messages of a node for replicas of the other worker.
+    Peers {
+        /// The node that sent them.
+        node: NodeId,
+        /// Them.
+        envelopes: Vec<Envelope>,
+    },
+    /// Multicast messages for groups of the other worker.
+    Letters(Vec<Letter>),
+    /// A request for a group of the other worker.
+    Request {
+        /// Which group.
+        group: PartitionId,
+        /// Who waits.
+        origin: Origin,
+        /// For what.
+        request: Request,
+    },
+    /// A query, for the worker of the directory.
+    Query {
+        /// Who waits.
+        origin: Origin,
+        /// Which client that is.
+        client: ClientId,
+        /// For what.
+        request: Box<QueryRequest>,
+    },
+    /// An answer for a connection of the other worker.
+    Reply {
+        /// Of which group.
+        group: PartitionId,
+        /// Who waits.
+        origin: Origin,
+        /// What came of it.
+        reply: Reply,
+    },
+    /// A partition of the other worker needs to be asked whether it is sealed.
+    HandOn(PartitionId),
+    /// The state of a sealed partition, for its neighbour.
+    TakeIn(Box<Inheritance>),
+}
+
+impl Message {
+    /// Whether it is for a client: such messages never hold up those between replicas.
+    pub fn is_for_clients(&self) -> bool {
+        matches!(self, Message::Request { .. } | Message::Query { .. } | Message::Reply { .. })
+    }
+
+    /// Whether it must arrive: a driver that finds no room for it tries again.
+    pub fn must_arrive(&self) -> bool {
+        matches!(self, Message::HandOn(_) | Message::TakeIn(_))
+    }
+}
+
+/// What a worker wants done. In order, for one group; effects of different groups in any order.
+pub enum Effect {
+    /// Into the log; [`Input::Persisted`] says when it is durable.
+    Persist {
+        /// Whose.
+        group: PartitionId,
+        /// Its own count.
+        lsn: Lsn,
+        /// What.
+        record: Record,
+    },
+    /// To a replica on another node.
+    Send(NodeId, Envelope),
+    /// To another node.
+    Post(NodeId, Letter),
+    /// To a connection of this worker.
+    Reply {
+        /// Of which group.
+        group: PartitionId,
+        /// Which connection, and which request there.
+        origin: Origin,
+        /// What came of it.
+        reply: Reply,
+    },
+    /// To the client that asked; if that is not connected, [`Input::Unclaimed`] says so.
+    Part(Box<QueryPart>),
+    /// To another worker of this node.
+    Worker(usize, Message),
+    /// To the node's controller.
+    Controller(Report),
+    /// This node knows who leads a group, or that nobody does.
+    Leader(PartitionId, Option<NodeId>),
+    /// For the log of the program.
+    Note(PartitionId, Note),
+    /// A query over several partitions has ended.
+    QueryEnded {
+        /// How.
+        result: QueryResult,
+        /// After how long.
+        took: std::time::Duration,
+    },
+}
+
+/// How a query over several partitions ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryResult {
+    /// All parts hold.
+    Completed,
+    /// It came to nothing.
+    Aborted,
+    /// It was not begun.
+    Refused,
+}
+
+/// What a controller hears of its workers.
+pub enum Report {
+    /// Somebody else leads a group that has a replica here, or nobody does.
+    Role(PartitionId),
+    /// What the directory has decided, at its replica here.
+    Directory(Arc<DirectoryState>),
+    /// A replica can go on with a snapshot only.
+    NeedSnapshot {
+        /// Of which group.
+        group: PartitionId,
+        /// The keys that it holds.
+        held: KeyRange,
+        /// Who has one.
+        from: NodeId,
+        /// At least as new as this.
+        instance: Instance,
+    },
+    /// A replica is no part of its group any more, and nobody needs it.
+    Dismissed(PartitionId),
+    /// A partition took its neighbour in: that is in memory only until a checkpoint holds it.
+    Joined(PartitionId),
+    /// A partition was split, and that is decided.
+    Forked {
+        /// The parent.
+        group: PartitionId,
+        /// Whether its replica here leads.
+        led: bool,
+        /// The children.
+        mark: Mark,
+    },
+    /// A change of boundaries is placed in all its partitions and released.
+    Released(MapVersion),
+}
+
+/// What a person who reads the log wants to know.
+#[derive(Clone, Debug)]
+pub enum Note {
+    /// A replica here leads.
+    Leads(Ballot),
+    /// It does not.
+    Follows(Option<ReplicaId>, Ballot),
+    /// These replicate the group from now on.
+    Configured(Configuration),
+    /// Leadership is to go to this replica, for want of room.
+    NoRoom(ReplicaId),
+    /// It did not take it in time.
+    TransferFailed(ReplicaId),
+    /// A ticket is placed.
+    Placed(Ticket),
+}
