@@ -161,11 +161,11 @@ fn log(partition: PartitionId, note: Note) {
     match note {
         Note::Leads(ballot) => tracing::debug!(%partition, %ballot, "this node leads"),
         Note::Follows(leader, ballot) => tracing::debug!(%partition, %ballot, leader = ?leader, "this node follows"),
-        Note::Configured(configuration) => tracing::info!(%partition, %configuration, "configuration decided"),
+        Note::Configured(_, configuration) => tracing::info!(%partition, %configuration, "configuration decided"),
         Note::NoRoom(to) => {
             tracing::info!(%partition, %to, "disk or memory is full: leadership is to be handed over");
         }
         Note::TransferFailed(to) => tracing::info!(%partition, %to, "handover did not happen in time"),
-        Note::Placed(_) => {}
+        Note::Placed(_) | Note::Moved | Note::Awaits(_) | Note::Coordinated(..) => {}
     }
 }

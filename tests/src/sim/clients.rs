@@ -320,8 +320,7 @@ impl World {
         match effect {
             Effect::Connect { connection, address } => {
                 let node = address[1..].split(':').next().and_then(|node| node.parse().ok()).unwrap_or(0);
-                let line = self.next_line;
-                self.next_line += 1;
+                let line = self.name_line();
                 self.lines.insert(line, Line::new(client, connection, node, self.now));
                 let ok = self.nodes[node].up && !self.net.refuses();
                 // Some attempts hang: the session must notice by itself.

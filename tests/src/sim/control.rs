@@ -6,20 +6,18 @@ use std::sync::Arc;
 
 use coppice_client::map::{Entry as MapEntry, PartitionMap, Role};
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::machine::{Machine, Mark};
-use coppice_core::multicast::letter::leader_learned;
+use coppice_core::machine::directory::DirectoryState;
+use coppice_core::machine::shard::Fork;
 use coppice_core::replay::Entry;
-use coppice_core::replica::{Effect, Input};
 use coppice_core::replica_manager::{ReplicaManager, Wanted};
 use coppice_core::snapshot::Loaded;
+use coppice_core::worker::Input;
 use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::log::Append;
 
 use super::driver::Driver;
 use super::events::Event;
-use super::node::Node;
 use super::plan::{MS, Nanos};
-use super::processes::places;
 use super::snapshots::Wish;
 use super::world::World;
 
@@ -68,25 +66,15 @@ impl World {
                 each.kept_maps.pop_front();
             }
         }
-        for (&group, host) in &mut each.hosts {
-            host.nodes.extend(places(map, group));
-        }
-        self.learn_leaders(node);
-        self.start_missing(node);
-    }
-
-    /// The map may name the node of a leader that a replica here follows already.
-    fn learn_leaders(&mut self, node: usize) {
-        let Node { hosts, leaders, .. } = &mut self.nodes[node];
-        let mut learned = Vec::new();
-        for (&group, host) in hosts {
-            let place = host.replica.leader().and_then(|leader| host.nodes.get(&leader).copied());
-            if let Some(place) = leader_learned(place, leaders.get(&group).copied()) {
-                leaders.insert(group, place);
-                learned.push(group);
+        let life = each.life;
+        for worker in 0..self.nodes[node].workers.len() {
+            if self.nodes[node].life == life {
+                self.input(node, worker, Input::Map(Arc::clone(map)));
             }
         }
-        learned.into_iter().for_each(|group| self.on_new_leader(node, group));
+        if self.nodes[node].life == life {
+            self.start_missing(node);
+        }
     }
 
     /// Removes replicas that the map does not name, and starts those that it names and that do not run.
@@ -112,32 +100,29 @@ impl World {
     }
 
     /// The directory's replica here decided something.
-    pub fn on_directory_changed(&mut self, node: usize) {
-        let host = self.nodes[node].hosts.get(&PartitionId::DIRECTORY);
-        let Some(state) = host.and_then(|host| host.replica.decided_directory()) else { return };
+    pub fn on_directory_changed(&mut self, node: usize, state: Arc<DirectoryState>) {
         let map = Arc::new(state.map.clone());
+        let life = self.nodes[node].life;
         self.nodes[node].control.driver.state = Some(state);
         self.adopt(node, &map);
-        self.drive(node);
+        if self.nodes[node].life == life {
+            self.drive(node);
+        }
     }
 
     /// What a node does twice a second.
     pub fn look_around(&mut self, node: usize) {
         let life = self.nodes[node].life;
         self.schedule(self.now + LOOK, Event::Look { node, life });
-        let groups: Vec<PartitionId> = self.nodes[node].hosts.keys().copied().collect();
+        let groups: Vec<PartitionId> = self.nodes[node].groups().map(|(group, _)| group).collect();
         groups.into_iter().for_each(|group| self.snapshot_if_due(node, group));
         self.ask_for_states(node);
         self.save_children(node);
         self.start_missing(node);
         self.keep_driving(node);
-        let old = self.now.saturating_sub(super::doors::PART_WAIT);
-        let parked = self.nodes[node].parked.len();
-        self.nodes[node].parked.retain(|(since, _)| *since >= old);
-        self.reached.add("query: nobody comes for a part", (parked - self.nodes[node].parked.len()) as u64);
         let each = &self.nodes[node];
         let directory = PartitionId::DIRECTORY;
-        let lacks = !each.hosts.contains_key(&directory) || !each.leaders.contains_key(&directory);
+        let lacks = each.group(directory).is_none() || !each.leaders.contains_key(&directory);
         if each.life == life && lacks {
             let from = self.random.below(self.nodes.len());
             let at = self.now + self.net.delay();
@@ -160,7 +145,7 @@ impl World {
     }
 
     /// The answer comes.
-    pub fn on_map_told(&mut self, node: usize, map: &Arc<PartitionMap>, leaders: Vec<(PartitionId, usize)>) {
+    pub fn on_map_told(&mut self, node: usize, map: &Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)>) {
         for (group, leader) in leaders {
             let entry = self.nodes[node].control.map.group(group);
             if entry.is_some_and(|entry| entry.replica_on(own(node)).is_none()) {
@@ -185,7 +170,7 @@ impl World {
             return;
         }
         // The child will begin from the fork, where that has yet to come.
-        let forks = self.nodes[node].hosts.iter().any(|(&id, host)| id != group && host.replica.holds(&entry.low));
+        let forks = self.nodes[node].groups().any(|(id, host)| id != group && host.replica.holds(&entry.low));
         let control = &mut self.nodes[node].control;
         if forks && control.replica_manager.may_be_forked(&control.map, group) {
             self.reached.note("join: waits for a split to be executed here");
@@ -228,8 +213,7 @@ impl World {
         self.reached.note("replica: removed from a node");
         let each = &mut self.nodes[node];
         each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
-        let mut effects = Vec::new();
-        each.hosts.remove(&group).into_iter().for_each(|mut host| host.replica.retire(&mut effects));
+        each.watched.remove(&group);
         each.leaders.remove(&group);
         each.control.deleting.insert(group);
         if mutant!(removal_unflushed) {
@@ -238,13 +222,9 @@ impl World {
         let each = &mut self.nodes[node];
         if group == PartitionId::DIRECTORY {
             each.control.driver.state = None;
-            self.end_coordinating(node);
         }
-        for effect in effects {
-            if let Effect::Reply { origin, reply } = effect {
-                self.reply(node, group, origin, reply);
-            }
-        }
+        let owner = each.owner(group);
+        self.input(node, owner, Input::Drop(group));
         self.begin_write(node, false);
     }
 
@@ -269,21 +249,13 @@ impl World {
 
 /// Moved borders.
 impl World {
-    /// A batch that moved borders is decided.
-    pub fn on_moved(&mut self, node: usize, group: PartitionId, mark: &Mark) {
-        if Machine::seals(mark) {
-            self.leave(node, group);
-        }
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        host.borders.joined(Machine::joins(mark));
-        if Machine::seals(mark) {
-            self.reached.note("merge: a partition is sealed");
-        }
-        if !Machine::joins(mark).is_empty() {
-            self.reached.note("merge: a neighbour is taken in");
-        }
-        let led = host.replica.is_leading();
-        for fork in Machine::forks(mark) {
+    /// A split is decided: its children begin.
+    pub fn on_forked(&mut self, node: usize, group: PartitionId, led: bool, forks: &[Fork]) {
+        let life = self.nodes[node].life;
+        for fork in forks {
+            if self.nodes[node].life != life {
+                return;
+            }
             match self.nodes[node].control.replica_manager.fork(own(node), group, led, fork) {
                 Some(start) => {
                     self.reached.note("split: a child begins");
@@ -299,21 +271,6 @@ impl World {
         for child in self.nodes[node].control.replica_manager.unsaved() {
             self.reached.note("checkpoint: the first one of a child");
             self.checkpoint_now(node, child);
-        }
-    }
-
-    /// If a partition is sealed, and that is decided, its neighbour gets its state.
-    pub fn leave_decided(&mut self, node: usize, group: PartitionId) {
-        let Some(host) = self.nodes[node].hosts.get(&group) else { return };
-        if host.replica.executor().decided_view().shard().is_some_and(|shard| shard.sealed().is_some()) {
-            self.leave(node, group);
-        }
-    }
-
-    fn leave(&mut self, node: usize, group: PartitionId) {
-        let Some(host) = self.nodes[node].hosts.get(&group) else { return };
-        if let Some(left) = host.replica.executor().machine().shard().and_then(|shard| shard.inheritance()) {
-            self.step(node, left.seal.heir, Input::Inherit(Box::new(left)));
         }
     }
 }
@@ -335,7 +292,7 @@ mod tests {
             let node = directory.replicas[0].node.0 as usize - 1;
             world.start(node);
             let leader = leader.map(|next| (node + next) % world.nodes.len());
-            world.nodes[node].leaders.extend(leader.map(|leader| (PartitionId::DIRECTORY, leader)));
+            world.nodes[node].leaders.extend(leader.map(|leader| (PartitionId::DIRECTORY, own(leader))));
             let before = world.ordered();
             world.look_around(node);
             world.ordered() - before

@@ -13,9 +13,10 @@ use coppice_client::wire::{
     RepliesWriter, Request as Asked, encode_frame,
 };
 use coppice_core::cost::Account;
-use coppice_core::replica::{Input, QueryPart};
+use coppice_core::replica::QueryPart;
 use coppice_core::request::{Origin, Refusal, Reply, Request};
 use coppice_core::scan::RangeJob;
+use coppice_core::worker::Input;
 use coppice_core::{entry, ids};
 
 use super::events::Event;
@@ -25,9 +26,6 @@ use super::world::World;
 
 /// Ranges of one connection that stream at a time, as in a real node.
 const RANGES_MAX: usize = 256;
-
-/// A part of a query waits so long for its client to connect.
-pub const PART_WAIT: Nanos = 1_000 * MS;
 
 /// A connection, seen from both ends.
 #[derive(Debug)]
@@ -56,6 +54,8 @@ pub struct Line {
     waiting: BTreeMap<u32, PartitionId>,
     /// Of these, reads that take what is decided where they are asked.
     stale: BTreeSet<u32>,
+    /// Of these, ranges that the node gathers.
+    gathers: BTreeSet<u32>,
     ranges: BTreeMap<u32, Range>,
     /// Parts of queries, by the client's number of the attempt.
     parts: BTreeMap<(u32, PartitionId), Range>,
@@ -86,6 +86,7 @@ impl Line {
             greeted: None,
             waiting: BTreeMap::new(),
             stale: BTreeSet::new(),
+            gathers: BTreeSet::new(),
             ranges: BTreeMap::new(),
             parts: BTreeMap::new(),
         }
@@ -118,7 +119,8 @@ impl World {
                 self.greet(number, (stream, hello.client), &mut out);
                 self.answer(number, out);
                 let node = self.lines.get(&number).map(|line| line.node);
-                return node.into_iter().for_each(|node| self.unpark(node, hello.client));
+                let worker = Origin { connection: number, stream }.shard();
+                return node.into_iter().for_each(|node| self.greeted(node, worker, hello.client));
             }
             _ if self.lines[&number].greeted.is_none() => {
                 return self.fail("wire", "the first frame is no Hello".into());
@@ -158,7 +160,8 @@ impl World {
             Asked::Validate(asked) => (asked.partition, Request::Validate(asked, None)),
             Asked::Gather(range) => {
                 let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
-                return self.gather(node, origin, range);
+                self.lines.get_mut(&number).into_iter().for_each(|line| _ = line.gathers.insert(stream));
+                return self.input(node, origin.shard(), Input::Gather { origin, range });
             }
             Asked::Query(query) => return self.on_query(number, stream, &query),
             Asked::PartCredit { query, partition, bytes } => {
@@ -182,6 +185,7 @@ impl World {
     fn admit(&mut self, number: u64, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
         let line = self.lines.get_mut(&number)?;
         line.stale.remove(&stream);
+        line.gathers.remove(&stream);
         if line.waiting.insert(stream, group).is_some() {
             self.fail("wire", format!("stream {stream} is in use"));
             return None;
@@ -192,7 +196,8 @@ impl World {
     fn on_query(&mut self, number: u64, stream: u32, query: &QueryRequest) {
         let Some((node, origin)) = self.admit(number, stream, PartitionId::DIRECTORY) else { return };
         if let Some(client) = self.lines[&number].greeted {
-            self.query(node, origin, client, query);
+            let request = Box::new(query.clone());
+            self.input(node, origin.shard(), Input::Query { origin, client, request });
         }
     }
 
@@ -202,29 +207,7 @@ impl World {
         if let Some(line) = self.lines.get_mut(&number).filter(|_| stale) {
             line.stale.insert(stream);
         }
-        self.ask(node, group, origin, request);
-    }
-
-    /// A request for a replica of a node, if it is there.
-    pub(super) fn ask(&mut self, node: usize, group: PartitionId, origin: Origin, request: Request) {
-        let own = NodeId(node as u32 + 1);
-        let here = self.nodes[node].hosts.contains_key(&group);
-        let refusal = match here {
-            false => match self.nodes[node].control.map.group(group) {
-                // It is about to start.
-                Some(entry) if entry.replica_on(own).is_some() => {
-                    self.reached.note("request: of a replica that has yet to start");
-                    Some(Refusal::NotLeader { hint: None })
-                }
-                _ => Some(Refusal::WrongPartition),
-            },
-            true if self.nodes[node].store.is_full() && request.grows() => Some(Refusal::Full),
-            true => None,
-        };
-        match refusal {
-            Some(refusal) => self.reply(node, group, origin, Reply::Refused(refusal)),
-            None => self.step(node, group, Input::Request { origin, request }),
-        }
+        self.input(node, origin.shard(), Input::Request { group, origin, request });
     }
 
     fn greet(&mut self, number: u64, (stream, client): (u32, ClientId), out: &mut BytesMut) {
@@ -256,8 +239,7 @@ impl World {
     fn map_reply(&self, node: usize, known: coppice_client::wire::MapVersion) -> MapReply {
         let own = &self.nodes[node].control.map;
         let map = (own.version > known).then(|| (**own).clone());
-        let leaders = self.nodes[node].leaders.iter().map(|(&group, &leader)| (group, NodeId(leader as u32 + 1)));
-        MapReply { map, leaders: leaders.collect() }
+        MapReply { map, leaders: self.nodes[node].leaders.clone().into_iter().collect() }
     }
 
     /// Whether what is answered was asked to be answered at once.
@@ -269,14 +251,14 @@ impl World {
     /// A replica answers.
     pub fn reply(&mut self, node: usize, group: PartitionId, origin: Origin, reply: Reply) {
         let stream = origin.stream;
-        if let Some(request) = origin.gathers() {
-            return self.on_gathered(node, request, group, reply);
-        }
         if origin.is_own() {
             return self.on_own_reply(node, stream);
         }
         self.reached.reply(&reply);
-        let hint = self.hint(node, group, &reply);
+        let hint = self.hint(node, group, origin, &reply);
+        if self.lines.get(&origin.connection).is_some_and(|line| line.gathers.contains(&stream)) {
+            self.note_gathered(&reply);
+        }
         let busy = Refused::Busy { retry_after: std::time::Duration::from_millis(5) };
         let map = Arc::clone(&self.nodes[node].control.map);
         let Some(line) = self.lines.get_mut(&origin.connection).filter(|line| line.node_open) else { return };
@@ -342,12 +324,24 @@ impl World {
         self.answer(origin.connection, out);
     }
 
+    fn note_gathered(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Gathered { .. } => self.reached.note("gather: one moment"),
+            Reply::Aborted { text, .. } => {
+                self.reached.note("gather: comes to nothing");
+                if text.contains("did not answer in time") {
+                    self.reached.note("gather: waited for too long");
+                }
+            }
+            _ => self.reached.note("gather: a replica refuses"),
+        }
+    }
+
     /// The node that a refusal points to.
-    fn hint(&self, node: usize, group: PartitionId, reply: &Reply) -> Option<NodeId> {
+    fn hint(&self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Option<NodeId> {
         let (Reply::Refused(Refusal::NotLeader { hint }) | Reply::Unsure { hint }) = reply else { return None };
-        let host = self.nodes[node].hosts.get(&group);
-        let told = hint.and_then(|replica| host?.nodes.get(&replica));
-        told.or_else(|| self.nodes[node].leaders.get(&group)).map(|&node| NodeId(node as u32 + 1))
+        let worker = &self.nodes[node].workers[origin.shard()];
+        worker.hint(group, &Refusal::NotLeader { hint: *hint })
     }
 
     /// Chunks of a range go out as far as the client's credit reaches.
@@ -369,9 +363,16 @@ impl World {
 
     /// The newest connection of a client at a node.
     pub fn line_of(&self, node: usize, client: ClientId) -> Option<u64> {
-        let mut lines = self.lines.iter().rev();
         let is_it = |line: &Line| line.node == node && line.node_open && line.greeted == Some(client);
-        lines.find(|(_, line)| is_it(line)).map(|(&number, _)| number)
+        let lines = self.lines.iter().filter(|(_, line)| is_it(line)).map(|(&number, _)| number);
+        lines.max_by_key(|number| number << 16)
+    }
+
+    /// The name of a new connection: the worker that it comes to stands in it.
+    pub fn name_line(&mut self) -> u64 {
+        let count = self.next_line;
+        self.next_line += 1;
+        Origin::connection(count as usize % self.plan.workers as usize, count)
     }
 
     /// Streams a part of a query on a connection.

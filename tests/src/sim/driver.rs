@@ -8,7 +8,6 @@ use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{ChangeId, MapVersion, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
 use coppice_core::ids::wire_replica;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
-use coppice_core::replica::Input;
 use coppice_core::request::{Origin, Request};
 use coppice_core::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
 use coppice_core::status::{GroupReport, LocalReplica, LocalStatus};
@@ -18,9 +17,11 @@ use super::clients::key;
 use super::control::own;
 use super::events::Event;
 use super::faults::Kind;
-use super::node::{Host, Node};
+use super::node::{Mail, Node};
 use super::plan::{MS, Nanos};
 use super::world::{World, addresses};
+use coppice_core::replica;
+use coppice_core::worker::{Group, Input};
 
 /// Between two looks while something is under way.
 const LOOK_BUSY: Nanos = 50 * MS;
@@ -59,7 +60,7 @@ pub struct Driver {
 /// Looking, and acting.
 impl World {
     fn drives(&self, node: usize) -> bool {
-        self.nodes[node].leaders.get(&PartitionId::DIRECTORY) == Some(&node)
+        self.nodes[node].leaders.get(&PartitionId::DIRECTORY) == Some(&own(node))
     }
 
     /// Has a node look at once, if it leads the directory.
@@ -73,7 +74,7 @@ impl World {
         if !self.drives(node) || self.nodes[node].control.driver.due.is_some() {
             return;
         }
-        let host = self.nodes[node].hosts.get(&PartitionId::DIRECTORY);
+        let host = self.nodes[node].group(PartitionId::DIRECTORY);
         let state = host.and_then(|host| host.replica.decided_directory());
         self.nodes[node].control.driver.state = state;
         self.drive(node);
@@ -152,9 +153,13 @@ impl World {
             steps.extend(balance(&state, view));
         }
         self.trace.step(now, &(node, steps.len()), |line| *line += &format!("n{node} looks => {steps:?}"));
-        let Node { hosts, leaders, .. } = &mut self.nodes[node];
-        for (group, leader) in view.leaders_elsewhere(&state.map, |group| hosts.contains_key(&group)) {
-            leaders.insert(group, leader.0 as usize - 1);
+        let each = &mut self.nodes[node];
+        let elsewhere = view.leaders_elsewhere(&state.map, |group| each.group(group).is_some());
+        let elsewhere: Vec<(PartitionId, NodeId)> = elsewhere.into_iter().collect();
+        for (group, leader) in elsewhere {
+            if self.nodes[node].leaders.insert(group, leader) != Some(leader) {
+                (0..self.plan.workers as usize).for_each(|worker| self.mail(node, worker, Mail::Look));
+            }
         }
         self.push_map(node, &state.map, view);
         let life = self.nodes[node].life;
@@ -251,7 +256,8 @@ impl World {
 
     fn ask_directory(&mut self, node: usize, command: DirectoryCommand, stream: u32) {
         let request = Request::Directory(Box::new(command));
-        self.step(node, PartitionId::DIRECTORY, Input::Request { origin: Origin::own(0, stream), request });
+        let (group, origin) = (PartitionId::DIRECTORY, Origin::own(0, stream));
+        self.input(node, 0, Input::Request { group, origin, request });
     }
 
     /// The directory has answered the node itself.
@@ -269,7 +275,7 @@ impl World {
         let to = entry.and_then(|entry| entry.replica_on(to)).map(|info| ReplicaId(info.replica.0));
         if let (Some(to), true, true) = (to, each.up, each.paused_until <= self.now) {
             let deadline = each.clock.local(self.now) + self.plan.settings.election_timeout;
-            self.step(node, partition, Input::Transfer { to, deadline });
+            self.step(node, partition, replica::Input::Transfer { to, deadline });
         }
     }
 
@@ -348,7 +354,7 @@ impl World {
             return;
         }
         let leads = |node: &Node| {
-            node.hosts.get(&PartitionId::DIRECTORY).is_some_and(|host| host.replica.is_leading())
+            node.group(PartitionId::DIRECTORY).is_some_and(|host| host.replica.is_leading())
                 && node.paused_until <= self.now
         };
         let leader = self.nodes.iter().position(leads);
@@ -416,20 +422,20 @@ fn status(node: usize, each: &Node) -> LocalStatus {
             ..NodeStatus::default()
         },
         map_version: each.control.map.version.0,
-        replicas: each.hosts.iter().map(|(&group, host)| (group, replica_status(host))).collect(),
+        replicas: each.groups().map(|(group, host)| (group, replica_status(host))).collect(),
         warnings: Vec::new(),
         full: each.store.is_full().then(|| "its disk is full".to_owned()),
     }
 }
 
-fn replica_status(host: &Host) -> LocalReplica {
+fn replica_status(host: &Group) -> LocalReplica {
     let (paxos, executor) = (host.replica.paxos(), host.replica.executor());
     let leader = host.replica.leader().and_then(|leader| host.nodes.get(&leader));
     LocalReplica {
         replica: wire_replica(host.me),
         saved: host.borders.version(),
         leads: host.replica.is_leading(),
-        leader: leader.map(|&leader| NodeId(leader as u32 + 1)),
+        leader: leader.copied(),
         ballot: (paxos.ballot().round.0, wire_replica(paxos.ballot().replica)),
         decided_upto: executor.decided().0,
         trimmed_upto: paxos.trimmed_upto().0,

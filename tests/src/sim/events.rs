@@ -11,6 +11,7 @@ use coppice_core::reshape::View;
 use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
 
+use super::node::Mail;
 use super::plan::Nanos;
 use super::snapshots::{Wish, Writing};
 use super::store::Saved;
@@ -45,7 +46,7 @@ pub enum Event {
     /// A node is asked for its map.
     MapAsked { from: usize, node: usize, life: u64 },
     /// A node hears of a map, and who leads what as far as the other knows.
-    MapTold { node: usize, life: u64, map: Arc<PartitionMap>, leaders: Vec<(PartitionId, usize)> },
+    MapTold { node: usize, life: u64, map: Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)> },
     /// The leader of the directory looks at all nodes.
     Drive { node: usize, life: u64, at: Nanos },
     /// What they said has come.
@@ -76,6 +77,8 @@ pub enum Event {
     ClientTick { client: usize, at: Nanos },
     /// A client submits more.
     Think { client: usize },
+    /// Something comes to a worker from its own node.
+    Mail { node: usize, life: u64, worker: usize, mail: Mail },
     /// A letter of the multicast arrives at a node.
     Letter { from: usize, to: usize, letter: Letter },
     /// A fault of the plan begins.
@@ -101,6 +104,7 @@ impl Event {
             Event::Tick { node, life, .. }
             | Event::Flushed { node, life }
             | Event::Idle { node, life }
+            | Event::Mail { node, life, .. }
             | Event::Checkpoint { node, life, .. }
             | Event::SnapshotArrived { node, life, .. }
             | Event::SnapshotPatience { node, life, .. }

@@ -1,9 +1,7 @@
 //! That nodes live, as a node's shards know it of each other: once for all groups, of which some rest.
 
-use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::failure_detector::{self, Heard};
-use coppice_core::replica::Input;
-use coppice_ordering::ReplicaId;
+use coppice_core::worker::Input;
 
 use super::control::own;
 use super::events::Event;
@@ -43,7 +41,7 @@ impl World {
         for (from, heard) in heard {
             if let Some(since) = self.nodes[node].failure_detector.look(from, heard, &self.plan.settings, now) {
                 self.reached.note("rest: a node is lost");
-                self.tell_lost(node, from, |peer| Input::Lost { peer, since });
+                self.tell_workers(node, || Input::Lost { node: from, since });
             }
         }
     }
@@ -63,20 +61,15 @@ impl World {
     pub fn on_gone(&mut self, node: usize, life: u64, gone: usize) {
         if self.nodes[node].life == life && self.nodes[node].up && !self.nodes[gone].up {
             self.reached.note("a node is told that another one's process ended");
-            self.tell_lost(node, own(gone), |peer| Input::Gone { peer });
+            self.tell_workers(node, || Input::Gone(own(gone)));
         }
     }
 
-    fn tell_lost(&mut self, node: usize, lost: NodeId, input: impl Fn(ReplicaId) -> Input) {
-        let all = self.nodes[node].hosts.iter().flat_map(|(&group, host)| {
-            let there = host.nodes.iter().filter(|(_, at)| own(**at) == lost);
-            there.map(move |(&peer, _)| (group, peer))
-        });
-        let peers: Vec<(PartitionId, ReplicaId)> = all.collect();
+    fn tell_workers(&mut self, node: usize, input: impl Fn() -> Input) {
         let life = self.nodes[node].life;
-        for (group, peer) in peers {
+        for worker in 0..self.nodes[node].workers.len() {
             if self.nodes[node].life == life {
-                self.step(node, group, input(peer));
+                self.input(node, worker, input());
             }
         }
     }

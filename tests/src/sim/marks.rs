@@ -4,10 +4,10 @@
 use coppice_btree::Capacity;
 use coppice_client::wire::PartitionId;
 use coppice_core::machine::{Machine, Mark};
+use coppice_core::worker::Group as Hosted;
 use coppice_ordering::{Ballot, Configuration, Instance, Settings, Ticket};
 
 use super::groups::Group;
-use super::node::Host;
 use super::oracle::{Found, broken};
 use super::world::World;
 
@@ -46,7 +46,7 @@ impl Marks {
         Marks { began: at, ..Marks::default() }
     }
 
-    fn of(host: &Host) -> Marks {
+    fn of(host: &Hosted, before: &Marks) -> Marks {
         let (paxos, executor) = (host.replica.paxos(), host.replica.executor());
         let (submissions, bytes) = paxos.queued();
         let sizes = Sizes {
@@ -54,7 +54,7 @@ impl Marks {
             queued: (submissions as usize, bytes),
             ahead: (executor.tip().0 - executor.decided().0) as usize,
         };
-        let Marks { began, .. } = host.marks;
+        let Marks { began, .. } = *before;
         Marks { trimmed: paxos.trimmed_upto(), released: paxos.released(), began, sizes }
     }
 
@@ -100,15 +100,16 @@ impl Sizes {
 impl World {
     /// Holds the marks of a replica against those before the step.
     pub fn check_marks(&mut self, node: usize, group: PartitionId) -> Found {
-        let Some(host) = self.nodes[node].hosts.get(&group) else { return Ok(()) };
+        let each = &self.nodes[node];
+        let (Some(host), Some(watched)) = (each.group(group), each.watched.get(&group)) else { return Ok(()) };
         let paxos = host.replica.paxos();
         let truth = Truth { decided: paxos.decided_upto(), released: self.tickets.released(group) };
-        let marks = Marks::of(host);
+        let marks = Marks::of(host, &watched.marks);
         let ahead_max = host.replica.executor().ahead_max();
-        let follows = marks.follows(&host.marks, truth);
-        let fits = marks.sizes.fits(&host.marks.sizes, paxos.settings(), ahead_max);
-        if let Some(host) = self.nodes[node].hosts.get_mut(&group) {
-            host.marks = marks;
+        let follows = marks.follows(&watched.marks, truth);
+        let fits = marks.sizes.fits(&watched.marks.sizes, paxos.settings(), ahead_max);
+        if let Some(watched) = self.nodes[node].watched.get_mut(&group) {
+            watched.marks = marks;
         }
         let told = |(check, what)| (check, format!("n{node}.{group}: {what}"));
         follows.and(fits).map_err(told)
@@ -117,8 +118,8 @@ impl World {
     /// I4: the log on a disk forgets nothing that no durable state of that node holds. (What is in memory may go
     /// earlier: whoever lacks it gets a snapshot.)
     pub fn check_trim(&mut self, node: usize, group: PartitionId, upto: Instance) {
-        let Some(host) = self.nodes[node].hosts.get(&group) else { return };
-        let saved = self.nodes[node].store.newest_checkpoint(group).unwrap_or_default().max(host.marks.began);
+        let Some(watched) = self.nodes[node].watched.get(&group) else { return };
+        let saved = self.nodes[node].store.newest_checkpoint(group).unwrap_or_default().max(watched.marks.began);
         if upto > saved {
             self.fail(
                 "I4 trimmed above its snapshot",

@@ -1,7 +1,7 @@
 //! The deterministic simulator: whole clusters of the real pure code in one thread, from one seed (hazards.md 4).
 //!
-//! What is real: replicas (Paxos, executor, sessions, gate), the directory and its changes, the coordinator, what
-//! decides which replicas a node has, client sessions, the wire protocol, the log with its recovery, the snapshot
+//! What is real: workers (replicas with Paxos, executor, sessions and gate; the coordinator; queries; room on disks),
+//! the directory and its changes, what decides which replicas a node has, client sessions, the wire protocol, the log with its recovery, the snapshot
 //! format. What is simulated: the network, disks, clocks, crashes, and the few lines of a node that move bytes between
 //! these. Nothing here asks for the time or for outside randomness: the same seed is the same
 //! run, step by step ([`trace`]).
@@ -18,7 +18,6 @@
 //! | `copies` | disks put back as they were, and what nodes know of each other's lives |
 //! | `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
-//! | `queries` | queries over several partitions: the coordinator, letters, parts |
 //! | `oracle`, `known`, `groups`, `tickets`, `ledger`, `marks`, `positions` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
@@ -43,7 +42,6 @@ mod exhaustive;
 mod failing;
 mod failure_detector;
 mod faults;
-mod gathers;
 mod groups;
 mod known;
 mod ledger;
@@ -57,7 +55,6 @@ pub mod plan;
 pub mod planted;
 mod positions;
 mod processes;
-mod queries;
 mod rare;
 pub mod reached;
 mod said;

@@ -12,6 +12,7 @@ pub struct Net {
     rates: Network,
     random: Random,
     damages: Random,
+    threads: Random,
     /// For each node, by how many cuts it is kept from hearing each other one.
     cuts: Vec<Vec<u32>>,
     /// Since when.
@@ -31,6 +32,7 @@ impl Net {
             rates,
             random: random(seed, Purpose::Network, 2),
             damages,
+            threads: random(seed, Purpose::Workers, 1),
             cuts: vec![vec![0; nodes]; nodes],
             since: vec![vec![0; nodes]; nodes],
             now: 0,
@@ -79,6 +81,17 @@ impl Net {
     pub fn is_silent(&self, from: usize, to: usize, now: Nanos) -> bool {
         let cut = |to: usize, from: usize| !self.hears(to, from) && self.since[to][from] + SILENT_AFTER <= now;
         cut(to, from) || cut(from, to)
+    }
+
+    /// How long a message between two threads of a node takes.
+    pub fn between_threads(&mut self) -> Nanos {
+        let shift = self.threads.below(12);
+        self.threads.below((4 * MS as usize) >> shift) as Nanos
+    }
+
+    /// Whether the queue of a thread has no room for another one's message.
+    pub fn overflows(&mut self) -> bool {
+        self.rates.loss > 0 && self.threads.below(2_000) == 0
     }
 
     /// Whether a client's frame is the last one of its connection.

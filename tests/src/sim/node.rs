@@ -1,31 +1,34 @@
-//! A node: its replicas, its clock, its process. Steps replicas and carries out what they ask for, as a shard thread
-//! does; a crash may fall between any two effects.
+//! A node: its workers, its clock, its process. Tells workers what happens and carries out what they want; a crash may
+//! fall between any two effects, and what a worker says to another one of its node takes its time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{NodeId, PartitionId};
+use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use coppice_core::failure_detector::{FailureDetector, Heard};
-use coppice_core::gather::Gathers;
+use coppice_core::machine::Machine;
 use coppice_core::multicast::{Letter, Word};
 use coppice_core::replay::Entry;
-use coppice_core::replica::{Effect, Input, QueryPart, Replica};
+use coppice_core::replica::{self, QueryPart};
 use coppice_core::sessions::SessionLimits;
-use coppice_core::snapshot::SavedBorders;
 use coppice_core::wire::peer::Envelope;
-use coppice_ordering::{Instance, Lsn, Message, Record, ReplicaId, Time, multicast};
+use coppice_core::worker::{CoordinatorHost, Effect, Group, Input, Message, Report, Room, Worker};
+use coppice_ordering::{Instance, Lsn, Record, ReplicaId, Time};
 use coppice_server::log::Append;
 
-use super::control::Control;
+use super::control::{Control, own};
 use super::copies::Lives;
 use super::events::Event;
 use super::marks::Marks;
 use super::plan::{MS, Nanos, Plan};
-use super::queries::Desk;
 use super::store::{Store, Written};
+use super::trace::Fingerprint;
 use super::world::World;
 use super::{damage, said};
+
+/// Turns of a worker that follow each other while nothing comes from outside.
+const TURNS_MAX: usize = 16;
 
 /// A log at rest gets its mark after this long, as `LogOptions::idle_mark_after`.
 const IDLE: Nanos = 100 * MS;
@@ -65,24 +68,28 @@ impl Clock {
     }
 }
 
-/// A hosted replica and what the driver remembers of it, as `shard::Group`.
-pub struct Host {
-    /// The pure part.
-    pub replica: Replica,
-    /// Which replica of the group it is.
-    pub me: ReplicaId,
-    /// Where the group's replicas are, as far as this node knows.
-    pub nodes: BTreeMap<ReplicaId, usize>,
-    /// A checkpoint is being written.
-    pub snapshotting: bool,
-    /// A snapshot is being fetched.
-    pub installing: bool,
+/// What is remembered of a replica here, beside what its worker remembers.
+pub struct Watched {
     /// Where the last snapshot was begun.
     pub snapshot_at: Instance,
-    /// Changes of borders that are on the disk.
-    pub borders: SavedBorders,
     /// How far it was when it was last looked at.
     pub marks: Marks,
+}
+
+/// What comes to a worker from its own node.
+#[derive(Debug)]
+pub enum Mail {
+    /// Of another worker.
+    Message(Message),
+    /// What the workers share has changed.
+    Look,
+    /// A client has connected to another worker.
+    Greeted(ClientId),
+}
+
+/// The node's number on the wire, as the simulator's.
+pub fn place(node: NodeId) -> usize {
+    node.0 as usize - 1
 }
 
 /// A node.
@@ -115,21 +122,23 @@ pub struct Node {
     pub cut_start: Option<u64>,
     /// Which replicas it has, the map, and what it does as the directory's leader.
     pub control: Control,
-    /// Its coordinator.
-    pub desk: Desk,
-    /// Ranges over several partitions that it reads.
-    pub gathers: Gathers,
-    /// Its replicas.
-    pub hosts: BTreeMap<PartitionId, Host>,
+    /// Its workers; group `g` lives in worker `g % n`.
+    pub workers: Vec<Worker>,
+    /// When the last message of a queue between workers arrives.
+    pub mailed: BTreeMap<(usize, bool), Nanos>,
+    /// What is remembered of its replicas.
+    pub watched: BTreeMap<PartitionId, Watched>,
+    /// Other nodes that said last that they have no room.
+    pub full_nodes: BTreeSet<NodeId>,
+    /// Its log waits for room.
+    pub log_is_stuck: bool,
     /// Records that this process found on disk, of replicas that have not begun yet.
     pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
     /// What it heard of the other nodes, and whether it has lost them.
     pub heard: BTreeMap<NodeId, Heard>,
     pub failure_detector: FailureDetector,
     /// Leaders as it knows them.
-    pub leaders: BTreeMap<PartitionId, usize>,
-    /// Parts whose clients are not connected yet.
-    pub parked: VecDeque<(Nanos, Box<QueryPart>)>,
+    pub leaders: BTreeMap<PartitionId, NodeId>,
     /// The bounds of session tables, once its process has heard of them.
     pub limits: Option<SessionLimits>,
     /// Flushes take so much longer.
@@ -156,14 +165,15 @@ impl Node {
             doom: None,
             cut_start: None,
             control: Control::default(),
-            desk: Desk::new(plan.coordinator()),
-            gathers: Gathers::new(0),
-            hosts: BTreeMap::new(),
+            workers: workers(plan),
+            mailed: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            full_nodes: BTreeSet::new(),
+            log_is_stuck: false,
             found: BTreeMap::new(),
             heard: BTreeMap::new(),
             failure_detector: FailureDetector::default(),
             leaders: BTreeMap::new(),
-            parked: VecDeque::new(),
             limits: None,
             flush_extra: 0,
             tick_at: None,
@@ -171,17 +181,40 @@ impl Node {
     }
 
     /// What its process knew is gone; what is on its disk stays.
-    pub fn forget(&mut self) {
-        self.hosts.clear();
+    pub fn forget(&mut self, plan: &Plan) {
+        self.workers = workers(plan);
+        self.mailed.clear();
+        self.watched.clear();
+        self.full_nodes.clear();
+        self.log_is_stuck = false;
         self.heard.clear();
         self.failure_detector = FailureDetector::default();
         self.found.clear();
-        self.parked.clear();
-        (self.desk, self.control) = (Desk::new(self.desk.settings.clone()), Control::default());
-        self.gathers = Gathers::new(0);
+        self.control = Control::default();
         self.leaders.clear();
         self.limits = None;
         self.lives.forget();
+    }
+
+    /// The worker of a group.
+    pub fn owner(&self, group: PartitionId) -> usize {
+        group.0 as usize % self.workers.len()
+    }
+
+    /// A replica here.
+    pub fn group(&self, group: PartitionId) -> Option<&Group> {
+        self.workers[self.owner(group)].groups().get(&group)
+    }
+
+    /// See [`Node::group`].
+    pub fn group_mut(&mut self, group: PartitionId) -> Option<&mut Group> {
+        let owner = self.owner(group);
+        self.workers[owner].groups_mut().get_mut(&group)
+    }
+
+    /// All replicas here.
+    pub fn groups(&self) -> impl Iterator<Item = (PartitionId, &Group)> {
+        self.workers.iter().flat_map(|worker| worker.groups().iter().map(|(&id, group)| (id, group)))
     }
 
     /// Whether a process can be started on it.
@@ -190,56 +223,141 @@ impl Node {
     }
 }
 
+fn workers(plan: &Plan) -> Vec<Worker> {
+    let count = plan.workers as usize;
+    let worker = |index| {
+        let mut worker = Worker::new(index, count);
+        *worker.coordinator_mut() = CoordinatorHost::new(plan.coordinator());
+        worker.coordinator_mut().watch();
+        worker
+    };
+    (0..count).map(worker).collect()
+}
+
 impl World {
-    /// Steps one replica, ends its turn, and carries out what that asks for.
-    pub fn step(&mut self, node: usize, group: PartitionId, input: Input) {
+    /// Something for one replica.
+    pub fn step(&mut self, node: usize, group: PartitionId, input: replica::Input) {
+        self.input(node, self.nodes[node].owner(group), Input::Replica(group, Box::new(input)));
+    }
+
+    /// Tells a worker something, has it end its turns, and carries out what it wants.
+    pub fn input(&mut self, node: usize, worker: usize, input: Input) {
         let now = self.now;
         let local = self.nodes[node].clock.local(now);
-        let signs = self.nodes[node].hosts.get(&group).and_then(|host| self.signs(host));
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        let mut effects = std::mem::take(&mut self.effects);
-        let words = self.trace.is_wordy().then(|| format!("{input:?}"));
-        let rollbacks = host.replica.executor().counters().rollbacks;
+        let signs = self.signs(node, worker);
+        let words = self.trace.is_wordy().then(|| said::show_input(&input));
         let asked = said::input(&input);
-        host.replica.step(local, input, &mut effects);
-        host.replica.step(local, Input::TurnEnd, &mut effects);
-        if host.replica.has_ahead() {
+        let mut effects = std::mem::take(&mut self.effects);
+        for fact in self.facts(node, worker) {
+            self.nodes[node].workers[worker].step(local, fact, &mut effects);
+        }
+        let query = match &input {
+            Input::Query { request, .. } | Input::Worker(Message::Query { request, .. }) => {
+                Some((request.low.clone(), request.high.clone()))
+            }
+            _ => None,
+        };
+        let each = &mut self.nodes[node].workers[worker];
+        let (newest, parked) = (each.coordinator().newest_query(), each.parked());
+        let is_tick = matches!(input, Input::Tick);
+        let rollbacks = rollbacks(each);
+        each.step(local, input, &mut effects);
+        let mut stepped: Vec<PartitionId> = each.stepped().to_vec();
+        if is_tick {
+            self.reached.add("query: nobody comes for a part", (parked - each.parked()) as u64);
+        }
+        if let (Some((low, high)), Some(ballot)) = (query, each.coordinator().leading())
+            && each.coordinator().newest_query() != newest
+        {
+            self.tickets.asked(ballot, each.coordinator().newest_query(), &low, high.as_ref());
+        }
+        for turn in 0..TURNS_MAX {
+            each.step(local, Input::TurnEnd, &mut effects);
+            let rests = each.stepped().is_empty();
+            stepped.extend(each.stepped());
+            if !rests {
+                continue;
+            }
+            if !each.has_ahead() || turn + 1 == TURNS_MAX {
+                break;
+            }
             self.reached.note("executor: runs ahead in a turn of its own");
-            host.replica.step(local, Input::RunAhead, &mut effects);
+            each.step(local, Input::RunAhead, &mut effects);
+            stepped.extend(each.stepped());
         }
-        if host.replica.is_out_of_patience() {
-            self.reached.note("replica: reads what is decided, for nothing gets decided");
-        }
-        if self.is_silent(node) {
-            effects.retain(|effect| !matches!(effect, Effect::Send { .. }));
-        }
-        let host = &self.nodes[node].hosts[&group];
-        let rollbacks = host.replica.executor().counters().rollbacks - rollbacks;
-        self.reached.add("executor: takes back what it ran ahead", rollbacks);
+        stepped.sort_unstable();
+        stepped.dedup();
+        let taken_back = self::rollbacks(each).saturating_sub(rollbacks);
+        self.reached.add("executor: takes back what it ran ahead", taken_back);
         effects.iter().for_each(|effect| self.reached.effect(effect));
-        let decided = host.replica.executor().decided();
-        let state = (node, group, decided, host.replica.executor().tip(), asked, said::effects(&effects));
+        let mut state = Fingerprint::default();
+        for &group in &stepped {
+            let Some(group) = self.nodes[node].workers[worker].groups().get(&group) else { continue };
+            let executor = group.replica.executor();
+            said::words(&(group.replica.group(), executor.decided(), executor.tip()), &mut state);
+            if group.replica.is_out_of_patience() {
+                self.reached.note("replica: reads what is decided, for nothing gets decided");
+            }
+        }
+        let state = (node, worker, std::hash::Hasher::finish(&state), asked, said::effects(&effects));
         self.trace.step(now, &state, |line| {
-            let shown: Vec<String> = effects.iter().map(show).collect();
-            let words = words.unwrap_or_default();
-            *line += &format!("n{node}.{group} {words} => {} ; decided {decided}", shown.join(", "));
+            let shown: Vec<String> = effects.iter().map(said::show).collect();
+            *line += &format!("n{node}.w{worker} {} => {}", words.unwrap_or_default(), shown.join(", "));
         });
-        self.observe(node, group, &effects);
-        self.spring(node, group, signs, &effects);
-        self.carry_out(node, group, &mut effects);
+        self.observe(node, &stepped, &effects);
+        for &group in &stepped {
+            let before = signs.get(&group).cloned();
+            self.spring(node, group, before, &effects);
+        }
+        self.carry_out(node, worker, &mut effects);
         self.effects = effects;
         self.begin_write(node, false);
         self.arm(node);
-        self.snapshot_if_due(node, group);
+        let life = self.nodes[node].life;
+        for group in stepped {
+            if self.nodes[node].life == life {
+                self.snapshot_if_due(node, group);
+            }
+        }
     }
 
-    /// Carries out effects, in a drawn order if the plan says so; the records of one log keep theirs.
-    pub fn carry_out(&mut self, node: usize, group: PartitionId, effects: &mut Vec<Effect>) {
+    /// What a worker has yet to hear of the world.
+    fn facts(&self, node: usize, worker: usize) -> Vec<Input> {
+        let (each, known) = (&self.nodes[node], &self.nodes[node].workers[worker]);
+        let mut facts = vec![Input::Identity(own(node)), Input::MaySpeak(!self.is_silent(node))];
+        for other in (0..self.nodes.len()).filter(|&other| other != node) {
+            let answers = self.nodes[other].up && !self.net.is_silent(node, other, self.now);
+            if answers != known.is_answering(own(other)) {
+                facts.push(Input::Answers(own(other), answers));
+            }
+        }
+        for (&group, &leader) in &each.leaders {
+            if known.leaders().get(&group) != Some(&leader) {
+                facts.push(Input::Leader(group, Some(leader)));
+            }
+        }
+        let gone = known.leaders().keys().filter(|group| !each.leaders.contains_key(group));
+        facts.extend(gone.map(|&group| Input::Leader(group, None)));
+        let room = Room {
+            log_is_stuck: each.log_is_stuck,
+            disk_is_full: each.store.is_full(),
+            full_nodes: each.full_nodes.clone(),
+            ..Room::default()
+        };
+        if room != *known.room() {
+            facts.push(Input::Room(room));
+        }
+        facts
+    }
+
+    /// Carries out effects, in a drawn order if the plan says so; the records of one log keep theirs, and so does what
+    /// is known of leaders.
+    fn carry_out(&mut self, node: usize, worker: usize, effects: &mut Vec<Effect>) {
         if self.plan.shuffle && effects.len() > 1 {
             let cut = self.random.below(effects.len());
-            // Turning the list round keeps the records' order only if it splits none of them off.
-            let persists = |effect: &Effect| matches!(effect, Effect::Persist { .. });
-            if !effects[..cut].iter().any(persists) || !effects[cut..].iter().any(persists) {
+            let keeps =
+                |effect: &Effect| matches!(effect, Effect::Persist { .. } | Effect::Leader(..) | Effect::Controller(_));
+            if !effects[..cut].iter().any(keeps) || !effects[cut..].iter().any(keeps) {
                 effects.rotate_left(cut);
             }
         }
@@ -257,78 +375,182 @@ impl World {
                 }
                 *left -= 1;
             }
-            self.carry_out_one(node, group, effect);
+            self.carry_out_one(node, worker, effect);
         }
     }
 
-    fn carry_out_one(&mut self, node: usize, group: PartitionId, effect: Effect) {
+    fn carry_out_one(&mut self, node: usize, worker: usize, effect: Effect) {
         match effect {
-            Effect::Persist { lsn, record } => {
+            Effect::Persist { group, lsn, record } => {
                 let lazy = record.is_lazy();
                 let entry = Entry::Group { group, record };
                 self.nodes[node].store.append(Append { entry, lsn: Some(lsn), lazy });
             }
-            Effect::Send { to, message } => self.send(node, group, to, message),
-            Effect::Reply { origin, reply } => self.reply(node, group, origin, reply),
-            Effect::Leading { .. } | Effect::Following { .. } => {
-                let host = self.nodes[node].hosts.get(&group);
-                let place = host.and_then(|host| host.nodes.get(&host.replica.leader()?)).copied();
-                match place {
-                    Some(place) => self.nodes[node].leaders.insert(group, place),
-                    None => self.nodes[node].leaders.remove(&group),
-                };
-                match effect {
-                    Effect::Leading { ballot } if group == PartitionId::DIRECTORY => {
-                        self.begin_coordinating(node, ballot);
-                        self.drive(node);
-                    }
-                    _ if group == PartitionId::DIRECTORY => self.end_coordinating(node),
-                    _ => self.on_new_leader(node, group),
+            Effect::Send(to, envelope) => self.send(node, place(to), &envelope),
+            Effect::Post(to, letter) => self.post(node, place(to), &letter),
+            Effect::Reply { group, origin, reply } => self.reply(node, group, origin, reply),
+            Effect::Part(part) => self.give_part(node, worker, part),
+            Effect::Worker(to, message) => self.mail(node, to, Mail::Message(message)),
+            Effect::Controller(report) => self.on_report(node, report),
+            Effect::Leader(group, leader) => {
+                let leaders = &mut self.nodes[node].leaders;
+                match leader {
+                    Some(leader) => _ = leaders.insert(group, leader),
+                    None => _ = leaders.remove(&group),
                 }
+                let others = (0..self.nodes[node].workers.len()).filter(|&other| other != worker);
+                others.for_each(|other| self.mail(node, other, Mail::Look));
             }
-            Effect::Placed { ticket } => self.post(node, Letter::new(group, Word::Placed(ticket))),
-            Effect::Part(part) => self.give_part(node, part),
-            Effect::Confirmed(token) => self.coordinate(node, multicast::Input::Confirmed(token)),
-            Effect::NeedSnapshot { from, instance } => self.need_snapshot(node, group, from, instance),
-            Effect::DirectoryChanged => {
-                self.on_directory_changed(node);
-                self.on_decided_map(node);
-            }
-            Effect::Moved { mark } => self.on_moved(node, group, &mark),
-            Effect::Awaits(awaited) => self.leave_decided(node, awaited.partition),
-            Effect::Dismissed => self.remove_group(node, group),
-            Effect::Configured { .. } | Effect::HandoverFailed { .. } => {}
+            Effect::Note(..) | Effect::QueryEnded { .. } => {}
         }
     }
 
-    fn send(&mut self, node: usize, group: PartitionId, to: ReplicaId, message: Message) {
-        let Some(host) = self.nodes[node].hosts.get(&group) else { return };
-        let Some(&place) = host.nodes.get(&to) else { return };
-        let from = host.me;
-        if !self.may_say(node, place) {
+    /// What a worker tells its node's controller.
+    fn on_report(&mut self, node: usize, report: Report) {
+        match report {
+            Report::Role(PartitionId::DIRECTORY) => self.drive(node),
+            Report::Role(_) => {}
+            Report::Directory(state) => self.on_directory_changed(node, state),
+            Report::NeedSnapshot { group, from, instance, .. } => self.need_snapshot(node, group, from, instance),
+            Report::Dismissed(group) => self.remove_group(node, group),
+            Report::Joined(group) => {
+                self.reached.note("merge: a neighbour is taken in");
+                self.snapshot_if_due(node, group);
+            }
+            Report::Forked { group, led, mark } => self.on_forked(node, group, led, Machine::forks(&mark)),
+            Report::Released(version) => self.on_released_change(node, version),
+        }
+    }
+
+    /// Something comes to a worker from its own node, after a while; each queue keeps its order.
+    pub fn mail(&mut self, node: usize, worker: usize, mail: Mail) {
+        let is_for_clients = match &mail {
+            Mail::Message(message) => message.is_for_clients(),
+            Mail::Look => false,
+            Mail::Greeted(_) => true,
+        };
+        let after = self.net.between_threads();
+        let life = self.nodes[node].life;
+        let last = self.nodes[node].mailed.entry((worker, is_for_clients)).or_default();
+        *last = (self.now + after).max(*last);
+        let at = *last;
+        self.schedule(at, Event::Mail { node, life, worker, mail });
+    }
+
+    /// It is there; a queue that is full has lost it.
+    pub fn on_mail(&mut self, node: usize, worker: usize, mail: Mail) {
+        match mail {
+            Mail::Message(message) if !message.must_arrive() && self.net.overflows() => {
+                self.reached.note("worker: a queue between workers is full");
+                // Whoever sent it hears so at once; here it is the one that holds the connection, or any other.
+                let from = match &message {
+                    Message::Request { origin, .. } | Message::Query { origin, .. } => origin.shard(),
+                    _ => return,
+                };
+                self.input(node, from, Input::Undelivered(message));
+            }
+            Mail::Message(message) => {
+                if let Message::Letters(letters) = &message {
+                    let leading = self.nodes[node].workers[worker].coordinator().leading();
+                    letters.iter().for_each(|letter| self.reached.letter(&letter.word, leading));
+                }
+                self.reached.note("worker: tells another one of its node");
+                self.input(node, worker, Input::Worker(message));
+            }
+            Mail::Look => self.input(node, worker, Input::TurnEnd),
+            Mail::Greeted(client) => self.input(node, worker, Input::Greeted(client)),
+        }
+    }
+
+    fn send(&mut self, node: usize, to: usize, envelope: &Envelope) {
+        if !self.may_say(node, to) {
             return;
         }
-        let [first, copy] = self.net.send(node, place);
+        let [first, copy] = self.net.send(node, to);
         if let Some(random) = self.net.damages() {
             // The connection ends there, and what was on it is lost.
-            let frame = damage::of_message(&Envelope { group: group.0, to, from, message });
+            let frame = damage::of_message(envelope);
             let refused = damage::refused(&frame, random);
             self.reached.note("frame: damaged and refused");
             return refused.unwrap_or_else(|what| self.fail("damaged frame", what));
         }
         for delay in [first, copy].into_iter().flatten() {
-            let envelope = Envelope { group: group.0, to, from, message: message.clone() };
-            self.schedule(self.now + delay, Event::Peer { from: node, to: place, envelope });
+            let envelope = envelope.clone();
+            self.schedule(self.now + delay, Event::Peer { from: node, to, envelope });
         }
     }
 
-    /// A message of another node arrives.
-    pub fn receive(&mut self, node: usize, envelope: Envelope) {
+    fn post(&mut self, node: usize, to: usize, letter: &Letter) {
+        if letter.passed_on {
+            self.reached.note("letter: sent on to who leads now");
+        }
+        if !self.may_say(node, to) {
+            return;
+        }
+        let [first, copy] = self.net.send(node, to);
+        if let Some(random) = self.net.damages() {
+            let refused = damage::refused(&damage::of_letter(letter), random);
+            self.reached.note("frame: damaged and refused");
+            return refused.unwrap_or_else(|what| self.fail("damaged frame", what));
+        }
+        for delay in [first, copy].into_iter().flatten() {
+            self.schedule(self.now + delay, Event::Letter { from: node, to, letter: letter.clone() });
+        }
+    }
+
+    /// A multicast message arrives, at whichever worker has the connection.
+    pub fn on_letter(&mut self, node: usize, sender: usize, letter: Letter) {
+        if !self.nodes[node].up {
+            return;
+        }
+        let each = &self.nodes[node];
+        let leading = each.workers[each.owner(PartitionId::DIRECTORY)].coordinator().leading();
+        self.reached.letter(&letter.word, leading);
+        if matches!(letter.word, Word::Place(_)) && each.group(letter.partition).is_none() {
+            self.reached.note("ticket: for a partition that is not here");
+        }
+        let worker = sender % each.workers.len();
+        self.input(node, worker, Input::Letters { node: own(sender), letters: vec![letter] });
+    }
+
+    /// A message of another node arrives, at whichever worker has the connection.
+    pub fn receive(&mut self, node: usize, sender: usize, envelope: Envelope) {
+        let full = self.nodes[sender].store.is_full();
+        let each = &mut self.nodes[node];
+        // Every frame says so.
+        match full {
+            true => _ = each.full_nodes.insert(own(sender)),
+            false => _ = each.full_nodes.remove(&own(sender)),
+        }
         let group = PartitionId(envelope.group);
-        let host = self.nodes[node].hosts.get(&group).filter(|host| host.me == envelope.to);
-        let Some(host) = host else { return self.reached.note("message: for a replica that is not here") };
-        self.reached.message(host.replica.paxos(), envelope.from, &envelope.message);
-        self.step(node, group, Input::Peer { from: envelope.from, message: envelope.message });
+        match each.group(group).filter(|group| group.me == envelope.to) {
+            Some(host) => self.reached.message(host.replica.paxos(), envelope.from, &envelope.message),
+            None => self.reached.note("message: for a replica that is not here"),
+        }
+        let worker = sender % self.nodes[node].workers.len();
+        self.input(node, worker, Input::Peers { node: own(sender), envelopes: vec![envelope] });
+    }
+
+    /// A part for a client: it may be connected, to any worker.
+    fn give_part(&mut self, node: usize, worker: usize, part: Box<QueryPart>) {
+        match self.line_of(node, part.share.client) {
+            Some(line) => self.stream_part(line, *part),
+            None => {
+                self.reached.note("query: a part waits for its client to connect");
+                self.input(node, worker, Input::Unclaimed(part));
+            }
+        }
+    }
+
+    /// A client said hello to a worker: parts may wait for it, there and at the others.
+    pub fn greeted(&mut self, node: usize, worker: usize, client: ClientId) {
+        for other in (0..self.nodes[node].workers.len()).filter(|&other| other != worker) {
+            self.mail(node, other, Mail::Greeted(client));
+        }
+        let before = self.nodes[node].workers[worker].parked();
+        self.input(node, worker, Input::Greeted(client));
+        let found = before.saturating_sub(self.nodes[node].workers[worker].parked());
+        self.reached.add("query: a part finds its client", found as u64);
     }
 
     /// Puts what waits into the log's next write, if none is under way.
@@ -363,9 +585,11 @@ impl World {
                         groups.insert(group, lsn);
                     }
                 }
+                self.nodes[node].log_is_stuck = false;
                 for (group, lsn) in groups {
                     if self.nodes[node].life == life && self.nodes[node].up {
-                        self.step(node, group, Input::Persisted(lsn));
+                        let worker = self.nodes[node].owner(group);
+                        self.input(node, worker, Input::Persisted { group, lsn });
                     }
                 }
                 if self.nodes[node].life == life {
@@ -375,6 +599,7 @@ impl World {
             }
             Written::Full => {
                 self.reached.note("log: finds no room, and waits");
+                self.nodes[node].log_is_stuck = true;
                 self.schedule(self.now + FULL_RETRY, Event::Flushed { node, life });
             }
             // Poisoned: the process stops, and is started again.
@@ -385,26 +610,16 @@ impl World {
         }
     }
 
-    /// Steps the replicas whose deadline has passed.
+    /// Tells the workers whose deadline has passed.
     pub fn on_tick(&mut self, node: usize) {
         self.nodes[node].tick_at = None;
         let local = self.nodes[node].clock.local(self.now);
-        let due = |host: &Host| host.replica.deadline().is_some_and(|deadline| deadline <= local);
-        let hosts = self.nodes[node].hosts.iter();
-        let groups: Vec<PartitionId> = hosts.filter(|(_, host)| due(host)).map(|(&group, _)| group).collect();
         let life = self.nodes[node].life;
-        for group in groups {
-            if self.nodes[node].life == life && self.nodes[node].up {
-                self.step(node, group, Input::Tick);
+        for worker in 0..self.nodes[node].workers.len() {
+            let due = self.nodes[node].workers[worker].deadline().is_some_and(|deadline| deadline <= local);
+            if due && self.nodes[node].life == life && self.nodes[node].up {
+                self.input(node, worker, Input::Tick);
             }
-        }
-        let due = self.nodes[node].desk.deadline().is_some_and(|deadline| deadline <= local);
-        if due && self.nodes[node].life == life && self.nodes[node].up {
-            self.coordinate(node, multicast::Input::Tick);
-        }
-        let due = self.nodes[node].gathers.deadline().is_some_and(|deadline| deadline <= local);
-        if due && self.nodes[node].life == life && self.nodes[node].up {
-            self.tick_gathers(node);
         }
         self.arm(node);
     }
@@ -413,9 +628,7 @@ impl World {
     pub fn arm(&mut self, node: usize) {
         let now = self.now;
         let each = &mut self.nodes[node];
-        let deadlines = each.hosts.values().filter_map(|host| host.replica.deadline());
-        let deadlines = deadlines.chain(each.desk.deadline()).chain(each.gathers.deadline());
-        let Some(deadline) = deadlines.min() else { return };
+        let Some(deadline) = each.workers.iter().filter_map(Worker::deadline).min() else { return };
         let at = each.clock.when(deadline).max(now);
         if each.up && each.tick_at.is_none_or(|before| at < before) {
             each.tick_at = Some(at);
@@ -430,23 +643,7 @@ impl World {
     }
 }
 
-/// An effect in a trace.
-pub fn show(effect: &Effect) -> String {
-    match effect {
-        Effect::Persist { lsn, record } => format!("persist {lsn} {record:?}"),
-        Effect::Send { to, message } => format!("send {to} {message:?}"),
-        Effect::Reply { origin, .. } => format!("reply {origin:?}"),
-        Effect::Leading { ballot } => format!("lead {ballot}"),
-        Effect::Following { leader, ballot } => format!("follow {leader:?} {ballot}"),
-        Effect::DirectoryChanged => "directory changed".into(),
-        Effect::Moved { .. } => "moved a border".into(),
-        Effect::Awaits(awaited) => format!("awaits {awaited:?}"),
-        Effect::NeedSnapshot { from, instance } => format!("need snapshot {instance} from {from}"),
-        Effect::Configured { instance, configuration } => format!("configured {instance} {configuration}"),
-        Effect::Dismissed => "dismissed".into(),
-        Effect::HandoverFailed { to } => format!("handover to {to} failed"),
-        Effect::Placed { ticket } => format!("placed {ticket}"),
-        Effect::Part(part) => format!("part of {}", part.ticket),
-        Effect::Confirmed(token) => format!("confirmed {token:?}"),
-    }
+/// Batches that a worker's replicas have taken back so far.
+fn rollbacks(worker: &Worker) -> u64 {
+    worker.groups().values().map(|group| group.replica.executor().counters().rollbacks).sum()
 }

@@ -168,7 +168,7 @@ impl World {
             let known = self.oracle.decided(entry.partition);
             for info in &entry.replicas {
                 let node = info.node.0 as usize - 1;
-                let host = self.nodes[node].hosts.get(&entry.partition).filter(|host| host.me.0 == info.replica.0);
+                let host = self.nodes[node].group(entry.partition).filter(|host| host.me.0 == info.replica.0);
                 let decided = host.map(|host| host.replica.executor().decided());
                 if decided != Some(Instance(known)) {
                     uneven += &format!("{} on n{node}: {decided:?} of {known}; ", entry.partition);
@@ -180,9 +180,9 @@ impl World {
             let stays = move |group| self.map.group(group).is_some_and(|entry| entry.replica_on(own).is_some());
             // A node that was removed while it was away is let in by nobody: it hears of nothing until it is stopped.
             let hears = !self.copies.drawn || standing(own, &self.map).is_ok();
-            each.hosts
-                .keys()
-                .filter(move |group| hears && !stays(**group))
+            each.groups()
+                .map(|(group, _)| group)
+                .filter(move |group| hears && !stays(*group))
                 .map(move |group| format!("{group} still on n{node}; "))
         });
         uneven.extend(strangers);

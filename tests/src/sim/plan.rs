@@ -43,6 +43,7 @@ pub(super) enum Purpose {
     Collects,
     Gathers,
     Copies,
+    Workers,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -104,6 +105,9 @@ pub struct Plan {
     /// of one group have trees of other shapes.
     #[serde(default = "capacities_usual")]
     pub capacities: [usize; 3],
+    /// Workers of each node.
+    #[serde(default = "workers_usual")]
+    pub workers: u32,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
     /// The coordinator voids a ticket after so long.
@@ -216,6 +220,7 @@ impl Plan {
             capacities: capacities(seed),
             collectors: collectors(seed),
             gatherers: gatherers(seed),
+            workers: workers(seed),
             segment_bytes: 24 << (10 + shape.below(4)),
             place_timeout: place_timeout(seed),
             query_deadline: 0,
@@ -380,6 +385,15 @@ fn collectors(seed: u64) -> u32 {
     let mut random = random(seed, Purpose::Collects, 0);
     let some = random.next() as u32;
     [0, some, some, u32::MAX][random.below(4)]
+}
+
+/// One in a third of the seeds, else two or three.
+fn workers(seed: u64) -> u32 {
+    1 + random(seed, Purpose::Workers, 0).below(3) as u32
+}
+
+fn workers_usual() -> u32 {
+    1
 }
 
 /// In a quarter of the seeds no node gathers, in another quarter all do.

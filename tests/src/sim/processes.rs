@@ -1,5 +1,8 @@
 //! Ends and starts of processes: what a crash takes, and what a start makes of the disk.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
@@ -10,14 +13,15 @@ use coppice_core::machine::shard::Shard;
 use coppice_core::replay::{Entry, GroupReplay};
 use coppice_core::replica::Replica;
 use coppice_core::replica_manager::{Birth, Start};
-use coppice_core::snapshot::SavedBorders;
+use coppice_core::worker::{Group, Input};
 use coppice_ordering::Config;
 use coppice_server::log::Append;
 
 use super::control::LOOK;
+use super::control::own;
 use super::events::Event;
 use super::marks::Marks;
-use super::node::Host;
+use super::node::Watched;
 use super::plan::{MS, Nanos};
 use super::world::World;
 
@@ -51,11 +55,11 @@ impl World {
             each.kept_maps.pop_back();
         }
         each.life += 1;
-        each.hosts.values().for_each(|host| self.reached.ends(host.replica.paxos().counters()));
+        each.groups().for_each(|(_, host)| self.reached.ends(host.replica.paxos().counters()));
         self.crashes += u64::from(!self.healed);
         each.up = false;
         (each.doom, each.tick_at, each.paused_until) = (None, None, 0);
-        each.forget();
+        each.forget(&self.plan);
         self.oracle.process_ended(node);
         self.lose_lines(node);
         if !power {
@@ -88,7 +92,7 @@ impl World {
         let now = self.now;
         self.trace.step(now, &(node, 1_u8), |line| *line += &format!("n{node} starts"));
         // The step in which the process before it ended may have written there once more.
-        self.nodes[node].forget();
+        self.nodes[node].forget(&self.plan);
         self.nodes[node].up = true;
         self.begin_greeting(node);
         let life = self.nodes[node].life;
@@ -185,7 +189,6 @@ impl World {
             self.fail(check, what);
         }
         self.check_start(node, group, snapshot, machine.digest());
-        let borders = SavedBorders::new(&machine);
         if campaign_first {
             self.reached.note("start: is to lead first");
         }
@@ -210,32 +213,13 @@ impl World {
         replica.executor_mut().set_digest_interval(1);
         self.nodes[node].limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
         replica.set_gate_escape(self.plan.query_deadline > 0);
-        let mut nodes: std::collections::BTreeMap<_, _> =
-            birth.nodes().map(|(replica, node)| (replica, node.0 as usize - 1)).collect();
-        nodes.extend(places(&self.nodes[node].control.map, group));
-        let host = Host {
-            replica,
-            me,
-            nodes,
-            snapshotting: false,
-            installing: false,
-            snapshot_at: snapshot,
-            borders,
-            marks: Marks::beginning(snapshot),
-        };
-        self.nodes[node].hosts.insert(group, host);
-        let life = self.nodes[node].life;
-        self.observe(node, group, &effects);
-        self.carry_out(node, group, &mut effects);
-        if self.nodes[node].life == life {
-            // What the checkpoint holds was decided before: no effect tells of it.
-            if group == PartitionId::DIRECTORY {
-                self.on_directory_changed(node);
-            }
-            self.leave_decided(node, group);
-            self.begin_write(node, false);
-            self.arm(node);
-        }
+        let mut nodes: BTreeMap<_, _> = birth.nodes().collect();
+        let map = Arc::clone(&self.nodes[node].control.map);
+        nodes.extend(places(&map, group).map(|(replica, place)| (replica, own(place))));
+        let each = &mut self.nodes[node];
+        each.watched.insert(group, Watched { snapshot_at: snapshot, marks: Marks::beginning(snapshot) });
+        let owner = each.owner(group);
+        self.input(node, owner, Input::Host(Box::new(Group::new(replica, nodes)), effects));
     }
 
     /// The state that a group of the first map begins with; the directory holds nothing until its first leader creates
@@ -275,7 +259,7 @@ mod tests {
         world.crash(0, MS);
         world.drive(0);
         world.start(0);
-        world.nodes[0].leaders.insert(PartitionId::DIRECTORY, 0);
+        world.nodes[0].leaders.insert(PartitionId::DIRECTORY, own(0));
         let before = world.ordered();
         world.keep_driving(0);
         assert_eq!(world.ordered(), before + 1, "no look is ordered");

@@ -1,8 +1,8 @@
 //! Rare conditions by name, and how often a sweep met them (hazards.md E9, G24): a schedule that is never drawn
 //! finds nothing.
 
-use coppice_core::replica::Effect;
 use coppice_core::request::Reply;
+use coppice_core::worker::{Effect, Note, Report};
 
 use super::faults::Kind;
 
@@ -145,6 +145,9 @@ pub const NAMES: [&str; 243] = [
     "catch-up: asked",
     "catch-up: learned",
     "message: for a replica that is not here",
+    "leader: hands over for want of room",
+    "worker: tells another one of its node",
+    "worker: a queue between workers is full",
     "start: a read may fail",
     "start: cut off in recovery",
     "snapshot: an older one is loaded",
@@ -173,8 +176,6 @@ pub const NAMES: [&str; 243] = [
     "client: a connection is lost under a call",
     "client: wants an answer no more",
     "query: its client wants no more parts",
-    "request: of a replica that has yet to start",
-    "query: asked of one that does not coordinate",
     "query: a part waits for its client to connect",
     "ticket: for a partition that is not here",
     "letter: sent on to who leads now",
@@ -222,7 +223,6 @@ pub const NAMES: [&str; 243] = [
     "heartbeat: of no member",
     "heartbeat: promises a lease",
     "merge: a neighbour is taken in",
-    "merge: a partition is sealed",
     "phase 1: asked by no member",
     "phase 2: a batch of many commands",
     "phase 2: one vote for several instances",
@@ -315,18 +315,19 @@ impl Reached {
         }
     }
 
-    /// A replica asks for this.
+    /// A worker wants this.
     pub fn effect(&mut self, effect: &Effect) {
         match effect {
-            Effect::Leading { .. } => self.note("leader: begins to serve"),
-            Effect::Following { .. } => self.note("leader: serves no more"),
-            Effect::HandoverFailed { .. } => self.note("leader: could not hand over"),
-            Effect::Configured { .. } => self.note("configuration: decided"),
-            Effect::Dismissed => self.note("configuration: a removed replica goes"),
-            Effect::Awaits(_) => self.note("executor: waits for a neighbour's state"),
-            Effect::Moved { .. } => self.note("border: moved"),
-            Effect::NeedSnapshot { .. } => self.note("snapshot: a replica needs one"),
-            Effect::Placed { .. } => self.note("ticket: placed is told"),
+            Effect::Note(_, Note::Leads(_)) => self.note("leader: begins to serve"),
+            Effect::Note(_, Note::Follows(..)) => self.note("leader: serves no more"),
+            Effect::Note(_, Note::TransferFailed(_)) => self.note("leader: could not hand over"),
+            Effect::Note(_, Note::NoRoom(_)) => self.note("leader: hands over for want of room"),
+            Effect::Note(_, Note::Configured(..)) => self.note("configuration: decided"),
+            Effect::Note(_, Note::Awaits(_)) => self.note("executor: waits for a neighbour's state"),
+            Effect::Note(_, Note::Moved) => self.note("border: moved"),
+            Effect::Note(_, Note::Placed(_)) => self.note("ticket: placed is told"),
+            Effect::Controller(Report::Dismissed(_)) => self.note("configuration: a removed replica goes"),
+            Effect::Controller(Report::NeedSnapshot { .. }) => self.note("snapshot: a replica needs one"),
             Effect::Part(_) => self.note("query: a part leaves"),
             Effect::Reply { reply: Reply::Unsure { .. }, .. } => self.note("reply: unsure"),
             _ => {}

@@ -4,10 +4,10 @@
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{Hash, Hasher};
 
-use coppice_core::replica::{Effect, Input};
+use coppice_core::replica;
 use coppice_core::request::{Origin, Reply};
+use coppice_core::worker::{Effect, Input, Message, Note, Report};
 
-use super::node::show;
 use super::trace::Fingerprint;
 
 /// Takes words in without keeping them.
@@ -26,36 +26,127 @@ pub fn words(what: &impl Debug, hash: &mut Fingerprint) {
     _ = write!(Words(hash), "{what:?}");
 }
 
-/// An input of a replica.
+/// An input of a worker.
 pub fn input(input: &Input) -> u64 {
     let mut hash = Fingerprint::default();
     match input {
-        Input::Peer { from, message } => (1_u8, from, message).hash(&mut hash),
-        Input::Persisted(lsn) => (2_u8, lsn).hash(&mut hash),
-        Input::Installed { machine, instance, configuration, configured_at, promised } => {
+        Input::Peers { node, envelopes } => {
+            node.hash(&mut hash);
+            envelopes.iter().for_each(|it| (it.group, it.to, it.from, &it.message).hash(&mut hash));
+        }
+        Input::Persisted { group, lsn } => (2_u8, group, lsn).hash(&mut hash),
+        Input::Replica(group, input) => (group, of_replica(input)).hash(&mut hash),
+        Input::Worker(message) | Input::Undelivered(message) => of_message(message, &mut hash),
+        other => hash.write(show_input(other).as_bytes()),
+    }
+    hash.finish()
+}
+
+fn of_replica(input: &replica::Input) -> u64 {
+    let mut hash = Fingerprint::default();
+    match input {
+        replica::Input::Installed { machine, instance, configuration, configured_at, promised } => {
             (3_u8, machine.digest(), instance, configuration, configured_at, promised).hash(&mut hash);
         }
-        Input::Inherit(left) => words(&(left.partition, left.seal), &mut hash),
+        replica::Input::Inherit(left) => words(&(left.partition, left.seal), &mut hash),
         other => words(other, &mut hash),
     }
     hash.finish()
 }
 
-/// What a replica asks for.
+fn of_message(message: &Message, hash: &mut Fingerprint) {
+    match message {
+        Message::Reply { group, origin, reply } => {
+            group.hash(hash);
+            answer(*origin, reply, hash);
+        }
+        other => words(other, hash),
+    }
+}
+
+/// An input in a trace.
+pub fn show_input(input: &Input) -> String {
+    match input {
+        Input::Tick => "tick".into(),
+        Input::TurnEnd => "turn".into(),
+        Input::RunAhead => "run ahead".into(),
+        Input::Persisted { group, lsn } => format!("{group} persisted {lsn}"),
+        Input::Peers { node, envelopes } => format!("of {node} {envelopes:?}"),
+        Input::Letters { node, letters } => format!("of {node} {letters:?}"),
+        Input::Request { group, origin, request } => format!("{group} {origin:?} {request:?}"),
+        Input::Query { origin, client, request } => format!("query {origin:?} {client} {request:?}"),
+        Input::Gather { origin, range } => format!("gather {origin:?} {range:?}"),
+        Input::Unclaimed(part) => format!("unclaimed part of {}", part.ticket),
+        Input::Greeted(client) => format!("greeted {client}"),
+        Input::Worker(message) => format!("worker: {message:?}"),
+        Input::Undelivered(message) => format!("undelivered {message:?}"),
+        Input::Host(group, _) => format!("host {} {}", group.replica.group(), group.me),
+        Input::Drop(group) => format!("drop {group}"),
+        Input::Replica(group, input) => match &**input {
+            replica::Input::Installed { instance, .. } => format!("{group} install {instance}"),
+            replica::Input::Inherit(left) => format!("{group} inherit {}", left.partition),
+            other => format!("{group} {other:?}"),
+        },
+        Input::HandOn(partition) => format!("hand on {partition}"),
+        Input::Map(map) => format!("map {}", map.version),
+        Input::Settings(_) => "settings".into(),
+        Input::Leader(group, leader) => format!("{group} is led from {leader:?}"),
+        Input::Answers(node, answers) => format!("{node} answers {answers}"),
+        Input::Room(room) => format!("{room:?}"),
+        Input::Identity(node) => format!("is {node}"),
+        Input::MaySpeak(may) => format!("may speak {may}"),
+        Input::Lost { node, since } => format!("lost {node} {since:?}"),
+        Input::Gone(node) => format!("gone {node}"),
+        Input::Settle(group) => format!("settle {group}"),
+    }
+}
+
+/// What a worker wants.
 pub fn effects(effects: &[Effect]) -> u64 {
     let mut hash = Fingerprint::default();
     for effect in effects {
         match effect {
-            Effect::Persist { lsn, record } => (1_u8, lsn, record).hash(&mut hash),
-            Effect::Send { to, message } => (2_u8, to, message).hash(&mut hash),
-            Effect::Reply { origin, reply } => answer(*origin, reply, &mut hash),
-            Effect::Part(part) => {
-                words(&(part.ticket, &part.position, &part.share), &mut hash);
+            Effect::Persist { group, lsn, record } => (1_u8, group, lsn, record).hash(&mut hash),
+            Effect::Send(to, it) => (2_u8, to, it.group, it.to, it.from, &it.message).hash(&mut hash),
+            Effect::Reply { origin, reply, .. } => answer(*origin, reply, &mut hash),
+            Effect::Worker(to, message) => {
+                to.hash(&mut hash);
+                of_message(message, &mut hash);
             }
+            Effect::Part(part) => words(&(part.ticket, &part.position, &part.share), &mut hash),
             other => hash.write(show(other).as_bytes()),
         }
     }
     hash.finish()
+}
+
+/// An effect in a trace.
+pub fn show(effect: &Effect) -> String {
+    match effect {
+        Effect::Persist { group, lsn, record } => format!("{group} persist {lsn} {record:?}"),
+        Effect::Send(to, it) => format!("p{} send {to} {} {:?}", it.group, it.to, it.message),
+        Effect::Post(to, letter) => format!("post {to} {letter:?}"),
+        Effect::Reply { group, origin, .. } => format!("{group} reply {origin:?}"),
+        Effect::Part(part) => format!("part of {}", part.ticket),
+        Effect::Worker(to, message) => format!("to w{to} {message:?}"),
+        Effect::Controller(report) => match report {
+            Report::Role(group) => format!("{group} role"),
+            Report::Directory(state) => format!("directory {}", state.map.version),
+            Report::NeedSnapshot { group, from, instance, .. } => {
+                format!("{group} needs snapshot {instance} from {from}")
+            }
+            Report::Dismissed(group) => format!("{group} dismissed"),
+            Report::Joined(group) => format!("{group} joined"),
+            Report::Forked { group, led, .. } => format!("{group} forked, led {led}"),
+            Report::Released(version) => format!("released {version}"),
+        },
+        Effect::Leader(group, leader) => format!("{group} is led from {leader:?}"),
+        Effect::Note(group, note) => match note {
+            Note::Moved => format!("{group} moved a border"),
+            note => format!("{group} {note:?}"),
+        },
+        Effect::QueryEnded { result, .. } => format!("query {result:?}"),
+    }
 }
 
 fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
@@ -81,6 +172,8 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
 
 #[cfg(test)]
 mod tests {
+    use coppice_client::wire::{NodeId, PartitionId};
+    use coppice_core::wire::peer::Envelope;
     use coppice_ordering::message::Preempted;
     use coppice_ordering::{Ballot, Lsn, ReplicaId};
 
@@ -88,14 +181,19 @@ mod tests {
 
     #[test]
     fn steps_of_one_shape_are_told_apart_by_what_they_say() {
-        let preempted = |round| Preempted { ballot: Ballot::new(round, 1) }.into();
-        let heard = |round| input(&Input::Peer { from: ReplicaId(1), message: preempted(round) });
+        let envelope = |round| {
+            let message = Preempted { ballot: Ballot::new(round, 1) }.into();
+            Envelope { group: 1, to: ReplicaId(2), from: ReplicaId(1), message }
+        };
+        let heard = |round| input(&Input::Peers { node: NodeId(2), envelopes: vec![envelope(round)] });
         assert_ne!(heard(3), heard(4));
-        assert_ne!(input(&Input::Persisted(Lsn(1))), input(&Input::Persisted(Lsn(2))));
-        let told = |round| effects(&[Effect::Send { to: ReplicaId(2), message: preempted(round) }]);
+        let persisted = |lsn| input(&Input::Persisted { group: PartitionId(1), lsn: Lsn(lsn) });
+        assert_ne!(persisted(1), persisted(2));
+        let told = |round| effects(&[Effect::Send(NodeId(2), envelope(round))]);
         assert_ne!(told(3), told(4));
-        let origin = Origin { connection: 1, stream: 1 };
-        let answered = |bytes: &'static [u8]| effects(&[Effect::Reply { origin, reply: Reply::Pack(bytes.into()) }]);
+        let (group, origin) = (PartitionId(1), Origin { connection: 1, stream: 1 });
+        let answered =
+            |bytes: &'static [u8]| effects(&[Effect::Reply { group, origin, reply: Reply::Pack(bytes.into()) }]);
         assert_ne!(answered(b"a"), answered(b"b"));
     }
 }

@@ -36,7 +36,7 @@ impl World {
     /// The node that leads a group tunes it, as its autopilot does.
     pub fn tune(&mut self, group: PartitionId, batch_bytes_max: usize, window: u32, window_bytes_max: usize) {
         let node = self.node_of(Target::Leader(group.0));
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
+        let Some(host) = self.nodes[node].group_mut(group) else { return };
         let paxos = host.replica.paxos_mut();
         let mut settings = paxos.settings().clone();
         // As on nodes, acceptors accept twice as far ahead as the widest window is.
@@ -57,6 +57,8 @@ impl World {
         let limits = self.limits;
         let node = &mut self.nodes[node];
         node.limits = Some(limits);
-        node.hosts.values_mut().for_each(|host| host.replica.set_session_limits(limits));
+        for group in node.workers.iter_mut().flat_map(|worker| worker.groups_mut().values_mut()) {
+            group.replica.set_session_limits(limits);
+        }
     }
 }

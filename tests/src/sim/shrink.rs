@@ -101,6 +101,7 @@ const SIMPLER: &[Change] = &[
     |plan| plan.minority_down = false,
     |plan| plan.impatient = 0,
     |plan| plan.in_flight = 1,
+    |plan| plan.workers = 1,
     |plan| plan.query_deadline = 0,
 ];
 

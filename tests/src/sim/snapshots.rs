@@ -1,15 +1,17 @@
 //! Snapshots: written now and then, and fetched by a replica that is too far behind, that joins, or whose own state is
 //! gone (protocol.md 1.6).
 
-use coppice_client::wire::{MapVersion, PartitionId};
+use coppice_client::wire::{MapVersion, NodeId, PartitionId};
 use coppice_core::replay::Entry;
 use coppice_core::replica::Input;
 use coppice_core::snapshot::{self, Loaded};
+use coppice_core::worker;
 use coppice_ordering::{Instance, ReplicaId};
 use coppice_server::log::Append;
 
 use super::control::own;
 use super::events::Event;
+use super::node::place;
 use super::plan::{MS, Nanos};
 use super::store::{CLUSTER, Refused, Saved, Stage};
 use super::world::World;
@@ -43,9 +45,9 @@ impl World {
     pub fn snapshot_if_due(&mut self, node: usize, group: PartitionId) {
         let every = self.plan.snapshot_instances;
         let each = &self.nodes[node];
-        let Some(host) = each.hosts.get(&group) else { return };
+        let (Some(host), Some(watched)) = (each.group(group), each.watched.get(&group)) else { return };
         // What was taken in of a neighbour is here only, until it is in a checkpoint.
-        let due = host.replica.executor().decided().ahead_of(host.snapshot_at) >= every || host.borders.is_owed();
+        let due = host.replica.executor().decided().ahead_of(watched.snapshot_at) >= every || host.borders.is_owed();
         match (due, each.control.replica_manager.is_needed(group)) {
             (true, false) => self.checkpoint_now(node, group),
             (true, true) => self.reached.note("checkpoint: waits for that of a child"),
@@ -55,10 +57,12 @@ impl World {
 
     /// Writes a checkpoint of a group, unless one is being written.
     pub fn checkpoint_now(&mut self, node: usize, group: PartitionId) {
-        let Some(host) = self.nodes[node].hosts.get_mut(&group).filter(|host| !host.snapshotting) else { return };
-        host.snapshotting = true;
-        host.snapshot_at = host.replica.executor().decided();
-        let saved = Saved::of(snapshot::take(CLUSTER, &host.replica));
+        let each = &mut self.nodes[node];
+        let Some(host) = each.group_mut(group).filter(|host| !host.checkpoints.writing) else { return };
+        host.checkpoints.writing = true;
+        let (at, taken) = (host.replica.executor().decided(), snapshot::take(CLUSTER, &host.replica));
+        each.watched.entry(group).and_modify(|watched| watched.snapshot_at = at);
+        let saved = Saved::of(taken);
         self.check_snapshot(group, &saved);
         self.write_checkpoint(node, group, saved, None);
     }
@@ -124,10 +128,9 @@ impl World {
     /// Nothing came of a checkpoint, or of a snapshot.
     fn give_up(&mut self, node: usize, group: PartitionId, wish: Option<Wish>) {
         let each = &mut self.nodes[node];
-        let host = each.hosts.get_mut(&group);
         match wish {
-            None => host.into_iter().for_each(|host| host.snapshotting = false),
-            Some(Wish::Install) => host.into_iter().for_each(|host| host.installing = false),
+            None => each.group_mut(group).into_iter().for_each(|host| host.checkpoints.writing = false),
+            Some(Wish::Install) => each.group_mut(group).into_iter().for_each(|host| host.installing = false),
             Some(Wish::Join(me)) => _ = each.control.replica_manager.end_join(group, me),
             Some(Wish::Heal) => _ = each.control.replica_manager.healed(group, None),
         }
@@ -138,7 +141,7 @@ impl World {
         match self.nodes[node].store.load_checkpoint(group) {
             (Some(loaded), _) => self.on_snapshot_kept(node, group, loaded, wish),
             // The replica was removed meanwhile, and its checkpoints with it (seed 543).
-            (None, _) if wish == Wish::Install && !self.nodes[node].hosts.contains_key(&group) => {
+            (None, _) if wish == Wish::Install && self.nodes[node].group(group).is_none() => {
                 self.reached.note("checkpoint: its files went meanwhile");
             }
             (None, _) => self.fail("snapshot", format!("n{node}.{group}: what was just kept is damaged ({wish:?})")),
@@ -147,8 +150,8 @@ impl World {
 
     /// A checkpoint is durable: only now may batches be forgotten.
     fn on_snapshot_written(&mut self, node: usize, group: PartitionId, writing: Writing, older: Option<Instance>) {
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        host.snapshotting = false;
+        let Some(host) = self.nodes[node].group_mut(group) else { return };
+        host.checkpoints.writing = false;
         let instance = writing.instance;
         host.borders.saved(writing.borders);
         if let Some(upto) = older {
@@ -157,16 +160,14 @@ impl World {
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }
         self.step(node, group, Input::Checkpointed(instance));
+        let owner = self.nodes[node].owner(group);
+        self.input(node, owner, worker::Input::Settle(group));
         self.nodes[node].control.replica_manager.saved(group);
     }
 
     /// A replica can only go on from a snapshot.
-    pub fn need_snapshot(&mut self, node: usize, group: PartitionId, from: ReplicaId, instance: Instance) {
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
-        let Some(&source) = host.nodes.get(&from) else { return };
-        if !std::mem::replace(&mut host.installing, true) {
-            self.fetch(node, group, (source, instance), Wish::Install);
-        }
+    pub fn need_snapshot(&mut self, node: usize, group: PartitionId, from: NodeId, instance: Instance) {
+        self.fetch(node, group, (place(from), instance), Wish::Install);
     }
 
     /// Asks another node for a snapshot that reaches so far.
@@ -189,7 +190,7 @@ impl World {
         if !self.net.hears(node, from) || !self.net.hears(from, node) {
             return;
         }
-        let Some(host) = self.nodes[from].hosts.get(&group) else { return };
+        let Some(host) = self.nodes[from].group(group) else { return };
         if host.replica.executor().decided() < least {
             self.reached.note("snapshot: asked of one that is behind");
             return;
@@ -218,7 +219,7 @@ impl World {
 
     /// Whether a snapshot may take the place of a replica here, by what it does not hold any more.
     fn admits(&mut self, node: usize, group: PartitionId, loaded: &Loaded) -> bool {
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return false };
+        let Some(host) = self.nodes[node].group_mut(group) else { return false };
         if let (Some(held), Some(data)) = (host.replica.decided_range(), loaded.machine.shard()) {
             let control = &mut self.nodes[node].control;
             let kept = (data.range(), data.map_version());
@@ -247,7 +248,7 @@ impl World {
     }
 
     fn install(&mut self, node: usize, group: PartitionId, loaded: Loaded) {
-        let Some(host) = self.nodes[node].hosts.get_mut(&group) else { return };
+        let Some(host) = self.nodes[node].group_mut(group) else { return };
         host.installing = false;
         if let Some(data) = loaded.machine.shard() {
             host.borders.saved(data.map_version());
@@ -261,12 +262,13 @@ impl World {
         }
         let machine = Box::new(machine);
         self.reached.note("snapshot: installed");
-        let host = self.nodes[node].hosts.get(&group);
+        let host = self.nodes[node].group(group);
         if host.is_some_and(|host| instance <= host.replica.paxos().decided_upto()) {
             self.reached.note("snapshot: installed below what is decided");
         }
         self.step(node, group, Input::Installed { machine, instance, configuration, configured_at, promised });
-        self.leave_decided(node, group);
+        let owner = self.nodes[node].owner(group);
+        self.input(node, owner, worker::Input::HandOn(group));
     }
 
     /// It took too long: another node is asked, or the same again.
@@ -283,7 +285,7 @@ impl World {
         let each = &mut self.nodes[node];
         match wish {
             Wish::Install => {
-                if let Some(host) = each.hosts.get_mut(&group) {
+                if let Some(host) = each.group_mut(group) {
                     if host.installing {
                         self.reached.note("snapshot: does not come in time");
                     }

@@ -182,6 +182,9 @@ impl Tickets {
 impl World {
     /// A reply leaves only if all up to its instance is decided, and every ticket up to its place is released (I9).
     pub fn replies(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Found {
+        if let Reply::Gathered { parts, .. } = reply {
+            return parts.iter().try_for_each(|(at, _)| self.answers(node, at.partition, origin, reply, at.instance));
+        }
         let (of, instance, index) = match reply {
             // A repeated answer names the place where the command ran first, perhaps in the parent's log.
             Reply::Pack(answer) => match positions(answer).into_iter().max_by_key(|at| at.0.instance) {
@@ -192,16 +195,31 @@ impl World {
             Reply::Read { instance, .. }
             | Reply::Range { instance, .. }
             | Reply::Readings { instance, .. }
-            | Reply::Validated { instance, .. } => (group, instance.0, u32::MAX),
-            // Made of readings that were held against this.
-            Reply::Gathered { .. }
-            | Reply::Directory(_)
+            | Reply::Validated { instance, .. } => return self.answers(node, group, origin, reply, instance.0),
+            Reply::Gathered { .. } => return Ok(()),
+            Reply::Directory(_)
             | Reply::Refused(_)
             | Reply::Unsure { .. }
             | Reply::Cut(_)
             | Reply::Completed { .. }
             | Reply::Aborted { .. } => return Ok(()),
         };
+        self.answers_of(node, (group, of), origin, reply, (instance, index))
+    }
+
+    /// What was read at an instance of a group.
+    fn answers(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply, instance: u64) -> Found {
+        self.answers_of(node, (group, group), origin, reply, (instance, u32::MAX))
+    }
+
+    fn answers_of(
+        &mut self,
+        node: usize,
+        (group, of): (PartitionId, PartitionId),
+        origin: Origin,
+        reply: &Reply,
+        (instance, index): (u64, u32),
+    ) -> Found {
         if instance > self.oracle.decided(of) {
             return broken("I9 undecided reply", format!("n{node}.{group} answers as of {of} #{instance}"));
         }

@@ -1,17 +1,17 @@
 //! Faults that wait for their moment: the next time that a leader does something, it is cut off or ends before anybody
 //! hears of it. Drawn times hit what lasts a few milliseconds too rarely.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_core::machine::Machine;
-use coppice_core::replica::Effect;
 use coppice_core::wire::peer::Envelope;
+use coppice_core::worker::{Effect, Note};
 use coppice_ordering::{Batch, Configuration, Instance, Message, ReplicaId, Ticket};
 use serde::{Deserialize, Serialize};
 
 use super::events::Event;
-use super::node::Host;
+use super::node::place;
 use super::plan::{MS, Nanos};
 use super::world::World;
 
@@ -76,16 +76,20 @@ impl World {
         self.traps.push(Trap { moment, length, crash, until: self.now + PATIENCE });
     }
 
-    /// Before a step: what is to be compared after it, if a trap waits.
-    pub fn signs(&self, host: &Host) -> Option<Signs> {
-        (!self.traps.is_empty()).then(|| Signs::of(host.replica.executor().machine()))
+    /// Before a step of a worker: what is to be compared after it, if a trap waits.
+    pub fn signs(&self, node: usize, worker: usize) -> BTreeMap<PartitionId, Signs> {
+        if self.traps.is_empty() {
+            return BTreeMap::new();
+        }
+        let groups = self.nodes[node].workers[worker].groups().iter();
+        groups.map(|(&id, group)| (id, Signs::of(group.replica.executor().machine()))).collect()
     }
 
     /// After a step, and before its effects are carried out: the moment of a trap may have come.
     pub fn spring(&mut self, node: usize, group: PartitionId, before: Option<Signs>, effects: &[Effect]) {
         let now = self.now;
         self.traps.retain(|trap| trap.until > now);
-        let (Some(before), Some(host)) = (before, self.nodes[node].hosts.get(&group)) else { return };
+        let (Some(before), Some(host)) = (before, self.nodes[node].group(group)) else { return };
         let (executor, leads) = (host.replica.executor(), host.replica.is_leading());
         let (after, ahead) = (Signs::of(executor.machine()), leads && executor.tip() > executor.decided());
         let newcomers = self.newcomers(node, group, effects);
@@ -95,10 +99,10 @@ impl World {
             Moment::Ticket => ahead && after.ticket != before.ticket,
             Moment::Map => ahead && after.map != before.map,
             Moment::Coordinates => {
-                let begins = |effect: &Effect| matches!(effect, Effect::Leading { .. });
+                let begins = |effect: &Effect| matches!(effect, Effect::Note(PartitionId::DIRECTORY, Note::Leads(_)));
                 group == PartitionId::DIRECTORY && effects.iter().any(begins)
             }
-            Moment::Proposes => leads && proposal(effects).is_some(),
+            Moment::Proposes => leads && proposal(group, effects).is_some(),
         };
         let Some(at) = self.traps.iter().position(comes) else { return };
         let Trap { moment, length, crash, .. } = self.traps.swap_remove(at);
@@ -117,7 +121,7 @@ impl World {
             Moment::Retried => return self.hang_up(node),
             _ => {}
         }
-        let members: BTreeSet<usize> = host.nodes.values().copied().collect();
+        let members: BTreeSet<usize> = host.nodes.values().copied().map(place).collect();
         let side: BTreeSet<usize> = newcomers.into_iter().chain([node]).collect();
         match moment {
             Moment::Border | Moment::Ticket | Moment::Map if crash => self.nodes[node].doom = Some((0, length)),
@@ -132,9 +136,12 @@ impl World {
     /// A leader ends with what it has just proposed. One of its followers gets that so much later, and until then hears
     /// of no other replica of the group.
     fn belate(&mut self, node: usize, group: PartitionId, effects: &[Effect], length: Nanos) {
-        let (Some((to, message)), Some(host)) = (proposal(effects), self.nodes[node].hosts.get(&group)) else { return };
-        let Some(&follower) = host.nodes.get(&to) else { return };
-        let others = host.nodes.values().copied().filter(|other| ![node, follower].contains(other)).collect();
+        let (Some((to, message)), Some(host)) = (proposal(group, effects), self.nodes[node].group(group)) else {
+            return;
+        };
+        let Some(follower) = host.nodes.get(&to).copied().map(place) else { return };
+        let others =
+            host.nodes.values().copied().map(place).filter(|other| ![node, follower].contains(other)).collect();
         let envelope = Envelope { group: group.0, to, from: host.me, message: message.clone() };
         self.schedule(self.now + length, Event::Peer { from: node, to: follower, envelope });
         self.part(&[follower].into(), &others, length + MS);
@@ -144,16 +151,18 @@ impl World {
     /// Nodes of voters that a configuration adds which a step decides.
     fn newcomers(&self, node: usize, group: PartitionId, effects: &[Effect]) -> Vec<usize> {
         let decided = |effect: &Effect| match effect {
-            Effect::Configured { instance, configuration } => Some((*instance, configuration.clone())),
+            Effect::Note(of, Note::Configured(instance, configuration)) if *of == group => {
+                Some((*instance, configuration.clone()))
+            }
             _ => None,
         };
         let decided: Option<(Instance, Configuration)> = effects.iter().find_map(decided);
-        let (Some((instance, new)), Some(host)) = (decided, self.nodes[node].hosts.get(&group)) else {
+        let (Some((instance, new)), Some(host)) = (decided, self.nodes[node].group(group)) else {
             return Vec::new();
         };
         let old = self.oracle.configuration(group, instance);
         let added = new.voters.iter().filter(|voter| old.is_some_and(|old| !old.voters.contains(voter)));
-        added.filter_map(|voter: &ReplicaId| host.nodes.get(voter).copied()).collect()
+        added.filter_map(|voter: &ReplicaId| host.nodes.get(voter).copied().map(place)).collect()
     }
 
     /// Nodes of two sides do not hear each other.
@@ -169,11 +178,11 @@ impl World {
 }
 
 /// The first message of a step that proposes commands which the step itself has only begun to write, and to whom.
-fn proposal(effects: &[Effect]) -> Option<(ReplicaId, &Message)> {
-    let begins = effects.iter().any(|effect| matches!(effect, Effect::Persist { .. }));
+fn proposal(group: PartitionId, effects: &[Effect]) -> Option<(ReplicaId, &Message)> {
+    let begins = effects.iter().any(|effect| matches!(effect, Effect::Persist { group: of, .. } if *of == group));
     let proposes = |effect| match effect {
-        &Effect::Send { to, ref message } => match message {
-            Message::Phase2a(m) if matches!(m.batch, Batch::Commands(_)) => Some((to, message)),
+        &Effect::Send(_, ref it) if it.group == group.0 => match &it.message {
+            Message::Phase2a(m) if matches!(m.batch, Batch::Commands(_)) => Some((it.to, &it.message)),
             _ => None,
         },
         _ => None,

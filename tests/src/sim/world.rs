@@ -8,8 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId, ReplicaId as WireReplica};
-use coppice_core::replica::{Effect, Input};
+use coppice_core::replica::Input;
 use coppice_core::sessions::SessionLimits;
+use coppice_core::worker::Effect;
 use coppice_ordering::{Instance, ReplicaId};
 
 use super::account::Account;
@@ -227,19 +228,20 @@ impl World {
                     return self.schedule(self.nodes[to].paused_until, Event::Peer { from, to, envelope });
                 }
                 if self.net.hears(to, from) {
-                    self.receive(to, envelope);
+                    self.receive(to, from, envelope);
                 }
             }
             Event::Letter { from, to, letter } => {
                 if self.nodes[to].paused_until > self.now {
                     return self.schedule(self.nodes[to].paused_until, Event::Letter { from, to, letter });
                 }
-                if from == to || self.net.hears(to, from) {
+                if self.net.hears(to, from) {
                     self.on_letter(to, from, letter);
                 }
             }
             Event::Tick { node, at, .. } if self.is_wanted(node, at) => self.on_tick(node),
             Event::Tick { .. } => {}
+            Event::Mail { node, worker, mail, .. } => self.on_mail(node, worker, mail),
             Event::Flushed { node, .. } => self.on_flushed(node),
             Event::Idle { node, .. } => self.begin_write(node, true),
             Event::Start { node, life } => {
@@ -328,7 +330,7 @@ impl World {
             Target::Newest => return self.nodes.len() - 1,
             target => self.group_of(target),
         };
-        let leads = |node: &Node| node.hosts.get(&group).is_some_and(|host| host.replica.is_leading());
+        let leads = |node: &Node| node.group(group).is_some_and(|host| host.replica.is_leading());
         self.nodes.iter().position(leads).unwrap_or(0)
     }
 

@@ -12,7 +12,7 @@ use coppice_ordering::multicast::{
 };
 use coppice_ordering::{Ballot, ChangeId, MapVersion, QueryId, ReplicaId, Ticket, Time};
 
-use super::{Effect, Message, QueryResult, Report, Worker};
+use super::{Effect, Message, Note, QueryResult, Report, Worker};
 use crate::ids;
 use crate::machine::directory::{DirectoryState, borders};
 use crate::multicast::{Letter, Share, Word};
@@ -44,6 +44,7 @@ pub struct CoordinatorHost {
     chosen: usize,
     /// Changes of boundaries that this coordinator has released, and the directory has yet to end.
     released: BTreeSet<wire::MapVersion>,
+    is_watched: bool,
 }
 
 impl Default for CoordinatorHost {
@@ -65,7 +66,13 @@ impl CoordinatorHost {
             next: QueryId(0),
             chosen: 0,
             released: BTreeSet::new(),
+            is_watched: false,
         }
+    }
+
+    /// Tells what it wants as [`Note::Coordinated`] too, from now on.
+    pub fn watch(&mut self) {
+        self.is_watched = true;
     }
 
     /// Whether it coordinates.
@@ -180,7 +187,12 @@ impl Worker {
     /// Steps the coordinator and carries out what that asks for.
     pub(super) fn coordinate(&mut self, input: Input) {
         let mut effects = std::mem::take(&mut self.coordinator.effects);
+        let ballot = self.coordinator.leading();
         self.coordinator.coordinator.step(self.now, input, &mut effects);
+        if self.coordinator.is_watched {
+            let note = Note::Coordinated(ballot, effects.clone());
+            self.effects.push(Effect::Note(PartitionId::DIRECTORY, note));
+        }
         for effect in effects.drain(..) {
             match effect {
                 Wanted::Place { partition, place } => {
@@ -257,6 +269,11 @@ impl Worker {
         if !self.coordinator.is_leading() || !self.read_decided_map() {
             return;
         }
+        if mutant!(map_before_changes) {
+            let partitions = borders::partitions(&self.coordinator.map);
+            let version = MapVersion(self.coordinator.map.version.0);
+            return self.coordinate(Input::Map { version, partitions });
+        }
         // Before any query that is cut by the new map (hazards.md MV1).
         for change in self.decided_changes() {
             self.coordinate(Input::Change(change));
@@ -277,7 +294,9 @@ impl Worker {
     fn on_released_change(&mut self, id: ChangeId) {
         let version = wire::MapVersion(id.0);
         self.coordinator.released.insert(version);
-        self.effects.push(Effect::Controller(Report::Released(version)));
+        if !mutant!(released_untold) {
+            self.effects.push(Effect::Controller(Report::Released(version)));
+        }
     }
 
     /// Takes over the decided map, never one that is only executed (hazards.md MV13); `true` if it is newer.

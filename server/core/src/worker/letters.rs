@@ -82,6 +82,9 @@ impl Worker {
     fn deliver(&mut self, letter: Letter) {
         let owner = self.owner(letter.receiver());
         if owner != self.index {
+            if mutant!(letters_end_at_worker) {
+                return;
+            }
             return self.effects.push(Effect::Worker(owner, Message::Letters(vec![letter])));
         }
         match letter.word {

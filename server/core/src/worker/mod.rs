@@ -269,7 +269,9 @@ impl Worker {
             match effect {
                 Wanted::Persist { lsn, record } => self.effects.push(Effect::Persist { group: id, lsn, record }),
                 Wanted::Send { to, message } => {
-                    let Some(group) = self.groups.get(&id).filter(|_| self.may_speak) else { continue };
+                    let Some(group) = self.groups.get(&id).filter(|_| self.may_speak || mutant!(mute_speaks)) else {
+                        continue;
+                    };
                     let Some(&node) = group.nodes.get(&to) else { continue };
                     let envelope = crate::wire::peer::Envelope { group: id.0, to, from: group.me, message };
                     self.effects.push(Effect::Send(node, envelope));
@@ -291,8 +293,14 @@ impl Worker {
                     }
                     failpoint!("shard.follows");
                 }
-                Wanted::Moved { mark } => self.on_moved(id, mark),
-                Wanted::Awaits(awaited) => self.ask_to_hand_on(awaited.partition),
+                Wanted::Moved { mark } => {
+                    self.effects.push(Effect::Note(id, Note::Moved));
+                    self.on_moved(id, mark);
+                }
+                Wanted::Awaits(awaited) => {
+                    self.effects.push(Effect::Note(id, Note::Awaits(awaited.partition)));
+                    self.ask_to_hand_on(awaited.partition);
+                }
                 Wanted::DirectoryChanged => {
                     self.tell_directory(id);
                     self.on_decided_map();
@@ -304,8 +312,8 @@ impl Worker {
                 Wanted::Part(part) => self.effects.push(Effect::Part(part)),
                 Wanted::Confirmed(token) => self.coordinate(coppice_ordering::multicast::Input::Confirmed(token)),
                 Wanted::NeedSnapshot { from, instance } => self.on_need_snapshot(id, from, instance),
-                Wanted::Configured { configuration, .. } => {
-                    self.effects.push(Effect::Note(id, Note::Configured(configuration)));
+                Wanted::Configured { instance, configuration } => {
+                    self.effects.push(Effect::Note(id, Note::Configured(instance, configuration)));
                 }
                 Wanted::Dismissed => self.effects.push(Effect::Controller(Report::Dismissed(id))),
                 Wanted::HandoverFailed { to } => self.effects.push(Effect::Note(id, Note::TransferFailed(to))),
@@ -376,7 +384,7 @@ impl Worker {
                 self.step_group(id, replica::Input::Peer { from: envelope.from, message: envelope.message });
             }
         }
-        for (owner, envelopes) in elsewhere {
+        for (owner, envelopes) in elsewhere.into_iter().filter(|_| !mutant!(messages_end_at_worker)) {
             self.effects.push(Effect::Worker(owner, Message::Peers { node, envelopes }));
         }
     }
@@ -385,6 +393,9 @@ impl Worker {
     fn on_request(&mut self, id: PartitionId, origin: Origin, request: Request) {
         let owner = self.owner(id);
         if owner != self.index {
+            if mutant!(requests_end_at_worker) {
+                return;
+            }
             return self.effects.push(Effect::Worker(owner, Message::Request { group: id, origin, request }));
         }
         if !self.groups.contains_key(&id) {
@@ -449,6 +460,9 @@ impl Worker {
         }
         let owner = origin.shard();
         if owner != self.index {
+            if mutant!(answers_end_at_worker) {
+                return;
+            }
             return self.effects.push(Effect::Worker(owner, Message::Reply { group: id, origin, reply }));
         }
         if let Some(request) = origin.gathers() {
@@ -507,7 +521,7 @@ impl Worker {
     fn on_map(&mut self, map: Arc<PartitionMap>) {
         for (id, group) in &mut self.groups {
             let Some(entry) = map.group(*id) else { continue };
-            for info in &entry.replicas {
+            for info in entry.replicas.iter().filter(|_| !mutant!(places_unlearned)) {
                 group.nodes.insert(crate::ids::replica(info.replica), info.node);
             }
         }

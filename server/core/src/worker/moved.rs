@@ -31,6 +31,7 @@ impl Worker {
         let owner = self.owner(partition);
         match owner == self.index {
             true => self.hand_on(partition),
+            false if mutant!(neighbours_end_at_worker) => {}
             false => self.effects.push(Effect::Worker(owner, Message::HandOn(partition))),
         }
     }
@@ -38,7 +39,10 @@ impl Worker {
     /// If the partition is sealed, and that is decided, its neighbour gets its state.
     pub(super) fn hand_on(&mut self, id: PartitionId) {
         let Some(group) = self.groups.get(&id) else { return };
-        if group.replica.executor().decided_view().shard().is_some_and(|shard| shard.sealed().is_some()) {
+        let executor = group.replica.executor();
+        let at_tip = || executor.machine().shard().is_some_and(|shard| shard.sealed().is_some());
+        let decided = executor.decided_view().shard().is_some_and(|shard| shard.sealed().is_some());
+        if decided || mutant!(hands_on_undecided) && at_tip() {
             self.leave(id);
         }
     }
@@ -52,6 +56,7 @@ impl Worker {
         let owner = self.owner(left.seal.heir);
         match owner == self.index {
             true => self.take_in(left),
+            false if mutant!(neighbours_end_at_worker) => {}
             false => self.effects.push(Effect::Worker(owner, Message::TakeIn(Box::new(left)))),
         }
     }

@@ -82,6 +82,9 @@ impl Worker {
 
     /// Whether fewer than a majority of the partition's voters have room.
     fn lacks_room(&self, id: PartitionId) -> bool {
+        if mutant!(room_of_one) {
+            return !self.room.room.is_here();
+        }
         if self.room.room.is_here() && self.room.room.full_nodes.is_empty() {
             return false;
         }
@@ -142,6 +145,7 @@ fn heir(group: &Group, has_room: impl Fn(NodeId) -> bool) -> Option<ReplicaId> {
     }
     let paxos = group.replica.paxos();
     let others = paxos.configuration().0.voters.iter().filter(|&&voter| voter != group.me);
-    let with_room = others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_room(node)));
+    let with_room =
+        others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_room(node) || mutant!(heir_without_room)));
     with_room.filter_map(|&voter| Some((paxos.durable_upto(voter)?, voter))).max().map(|(_, voter)| voter)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, GatherRequest, MapVersion, NodeId, PartitionId, QueryRequest};
+use coppice_ordering::multicast;
 use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, Time};
 
 use super::Group;
@@ -159,6 +160,20 @@ pub enum Message {
     TakeIn(Box<Inheritance>),
 }
 
+impl std::fmt::Debug for Message {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Message::Peers { node, envelopes } => write!(out, "Peers {node} {envelopes:?}"),
+            Message::Letters(letters) => write!(out, "Letters {letters:?}"),
+            Message::Request { group, origin, request } => write!(out, "Request {group} {origin:?} {request:?}"),
+            Message::Query { origin, client, request } => write!(out, "Query {origin:?} {client} {request:?}"),
+            Message::Reply { group, origin, .. } => write!(out, "Reply {group} {origin:?}"),
+            Message::HandOn(partition) => write!(out, "HandOn {partition}"),
+            Message::TakeIn(left) => write!(out, "TakeIn {} {:?}", left.partition, left.seal),
+        }
+    }
+}
+
 impl Message {
     /// Whether it is for a client: such messages never hold up those between replicas.
     pub fn is_for_clients(&self) -> bool {
@@ -266,12 +281,19 @@ pub enum Note {
     Leads(Ballot),
     /// It does not.
     Follows(Option<ReplicaId>, Ballot),
-    /// These replicate the group from now on.
-    Configured(Configuration),
+    /// These replicate the group from this instance on.
+    Configured(Instance, Configuration),
     /// Leadership is to go to this replica, for want of room.
     NoRoom(ReplicaId),
     /// It did not take it in time.
     TransferFailed(ReplicaId),
     /// A ticket is placed.
     Placed(Ticket),
+    /// A batch that moved boundaries is decided.
+    Moved,
+    /// The next batch waits for the state of this neighbour.
+    Awaits(PartitionId),
+    /// The coordinator, in this ballot before, wants this. Only where somebody watches it
+    /// ([`super::CoordinatorHost::watch`]).
+    Coordinated(Option<Ballot>, Vec<multicast::Effect>),
 }
