@@ -200,7 +200,6 @@ impl Group {
             decided_instance: executor.decided().0,
             sessions,
             gate_held: self.replica.held() as u64,
-            tickets_freed: self.replica.tickets_freed(),
         });
         for (&node, lag) in &self.lags {
             self.metrics.peer(node).set_lag(lag.instances(), lag.behind_for());

@@ -88,8 +88,7 @@ impl Queries {
     fn apply_settings(&mut self, settings: &ClusterSettings) {
         self.part_wait = settings.part_wait;
         let (place_timeout, set) = (settings.place_timeout, CoordinatorSettings::default());
-        let query_deadline = settings.gate_escape.then_some(settings.query_deadline);
-        self.coordinator.set_settings(CoordinatorSettings { place_timeout, query_deadline, ..set });
+        self.coordinator.set_settings(CoordinatorSettings { place_timeout, ..set });
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -198,7 +197,7 @@ impl Shard {
                     self.touched.push(PartitionId::DIRECTORY);
                     self.step(PartitionId::DIRECTORY, Step::Confirm(token));
                 }
-                Effect::Cut { query, ticket, deadline } => self.on_cut(query, ticket, deadline),
+                Effect::Cut { query, ticket } => self.on_cut(query, ticket),
                 Effect::Complete { query, ticket } => {
                     let ticket = ids::ticket(ticket);
                     self.answer_query(query, Reply::Completed { ticket });
@@ -215,11 +214,11 @@ impl Shard {
         self.turn.want();
     }
 
-    fn on_cut(&mut self, query: QueryId, ticket: Ticket, deadline: Option<Duration>) {
+    fn on_cut(&mut self, query: QueryId, ticket: Ticket) {
         let Some(asked) = self.queries.asked.get_mut(&query) else { return };
         let version = wire::MapVersion(asked.version.0);
         let parts = std::mem::take(&mut asked.parts);
-        let cut = Cut { ticket: ids::ticket(ticket), version, deadline, parts };
+        let cut = Cut { ticket: ids::ticket(ticket), version, parts };
         let origin = asked.origin;
         self.reply(PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
     }

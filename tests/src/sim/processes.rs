@@ -209,7 +209,6 @@ impl World {
         let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         replica.executor_mut().set_digest_interval(1);
         self.nodes[node].limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
-        replica.set_gate_escape(self.plan.query_deadline > 0);
         let mut nodes: std::collections::BTreeMap<_, _> =
             birth.nodes().map(|(replica, node)| (replica, node.0 as usize - 1)).collect();
         nodes.extend(places(&self.nodes[node].control.map, group));

@@ -79,7 +79,7 @@ impl World {
         if let Some(ballot) = desk.coordinator.leading() {
             self.tickets.asked(ballot, id, &request.low, request.high.as_ref());
         }
-        let cut = Cut { ticket: Default::default(), version: map.version, deadline: None, parts };
+        let cut = Cut { ticket: Default::default(), version: map.version, parts };
         desk.asked.insert(id, (origin, cut));
         self.coordinate(node, Input::Query(Query { id, map: MapVersion(map.version.0), parts: shares }));
     }
@@ -110,7 +110,7 @@ impl World {
         let mut said = Fingerprint::default();
         said::words(&input, &mut said);
         self.nodes[node].desk.coordinator.step(local, input, &mut effects);
-        if let Err((check, what)) = self.tickets.coordinated(&self.oracle, self.now, ballot, &effects) {
+        if let Err((check, what)) = self.tickets.coordinated(&self.oracle, ballot, &effects) {
             self.fail(check, what);
         }
         let now = self.now;
@@ -139,11 +139,11 @@ impl World {
                 self.post(node, Letter::new(partition, Word::Released(watermark)));
             }
             Effect::Confirm(token) => self.step(node, PartitionId::DIRECTORY, Step::Confirm(token)),
-            Effect::Cut { query, ticket, deadline } => {
+            Effect::Cut { query, ticket } => {
                 self.reached.note("query: cut by the coordinator");
                 if let Some((origin, cut)) = self.nodes[node].desk.asked.get_mut(&query) {
                     let (origin, parts) = (*origin, std::mem::take(&mut cut.parts));
-                    let cut = Cut { ticket: ids::ticket(ticket), version: cut.version, deadline, parts };
+                    let cut = Cut { ticket: ids::ticket(ticket), version: cut.version, parts };
                     self.reply(node, PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
                 }
             }
