@@ -63,7 +63,7 @@ impl Driver {
     }
 
     fn time_of(&self, moment: Instant) -> Time {
-        time_since(self.start, moment)
+        Time::default() + moment.saturating_duration_since(self.start)
     }
 
     /// Takes in what callers want. Returns whether there was something.
@@ -112,9 +112,9 @@ impl Driver {
     }
 
     /// Takes in what the nodes say. Returns whether there may be more at once.
-    fn listen(&mut self, cx: &mut Context<'_>) -> bool {
+    fn listen(&mut self, now: Time, cx: &mut Context<'_>) -> bool {
         let mut more = false;
-        let Driver { connections, session, effects, start, .. } = self;
+        let Driver { connections, session, effects, .. } = self;
         connections.retain(|&connection, open| {
             let mut lost = false;
             more |= open.receive(cx, |event| {
@@ -126,9 +126,7 @@ impl Driver {
                         Input::Disconnected { connection, trouble }
                     }
                 };
-                // Read once the frame is here, never before: one that came while this thread stood still must not pass
-                // for one that came in time (protocol.md 4.4).
-                session.step(time_since(*start, Instant::now()), input, effects);
+                session.step(now, input, effects);
             });
             !lost
         });
@@ -204,9 +202,8 @@ impl Driver {
     /// Everything once. Returns whether there may be more to do at once.
     fn round(&mut self, cx: &mut Context<'_>) -> bool {
         let heard = self.hear();
-        let more = self.listen(cx);
-        // Before anything is sent: the deadline of a query runs from here.
         let now = self.time_of(Instant::now());
+        let more = self.listen(now, cx);
         let due = self.session.deadline().is_some_and(|deadline| deadline <= now);
         self.session.step(now, if due { Input::Tick } else { Input::TurnEnd }, &mut self.effects);
         self.publish_map();
@@ -224,10 +221,6 @@ impl Driver {
         self.act();
         self.shared.deliver(&mut self.delivery);
     }
-}
-
-fn time_since(start: Instant, moment: Instant) -> Time {
-    Time::default() + moment.saturating_duration_since(start)
 }
 
 impl Future for Driver {

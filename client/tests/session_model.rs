@@ -40,7 +40,6 @@ const WILD_QUERIES: QueryChaos = QueryChaos {
     twice: 30,
     foreign: 5,
     late_place: 50,
-    deadline_ms: 80,
     unplaced: None,
 };
 

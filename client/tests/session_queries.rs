@@ -132,41 +132,6 @@ fn a_query_that_never_completes_fails_by_its_deadline_and_leaves_nothing_behind(
     }
 }
 
-/// Replicas let go what waited behind the query once no client can take its result any more (protocol.md 4.4).
-#[test]
-fn a_completion_that_comes_after_the_deadline_is_void() {
-    for seed in 0..20 {
-        // A placement takes 2 ms and more, and a completion comes after the last one.
-        let queries = QueryChaos { late_place: 1000, deadline_ms: 1, ..QueryChaos::default() };
-        let mut run = start(seed, CALM, queries, 1 << 20);
-        ask(&mut run, 1, "", None);
-        run.run_for(Duration::from_secs(1));
-        let completed = run.world.queries.tickets.values().filter(|tried| tried.completed).count();
-        assert!(completed > 1, "seed {seed}: it is asked again, not {completed} times");
-        assert!(run.world.parts.is_empty() && run.ended(1).is_none(), "seed {seed}: the result came late, and counts");
-        run.world.queries.chaos = QueryChaos { deadline_ms: 60, ..QueryChaos::default() };
-        run.run_for(Duration::from_secs(2));
-        assert_whole(&run, 1);
-    }
-}
-
-/// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
-#[cfg(feature = "mutants")]
-#[test]
-fn planted_bugs_of_a_query_are_caught() {
-    if std::env::var("COPPICE_MUTANT").is_ok() {
-        return;
-    }
-    let program = std::env::current_exe().unwrap();
-    let passes = |mutant: &str, test: &str| {
-        let mut command = std::process::Command::new(&program);
-        command.env("COPPICE_MUTANT", mutant).args(["--exact", test]).output().unwrap().status.success()
-    };
-    let test = "a_completion_that_comes_after_the_deadline_is_void";
-    assert!(passes("none", test), "{test} fails by itself");
-    assert!(!passes("late_completion_counts", test), "late_completion_counts is not caught");
-}
-
 /// While a coordinator is cut off it aborts a query again and again, at once. The next attempt, at another coordinator,
 /// lost a part, and was waited for eight times as long as the first one would have been.
 #[test]

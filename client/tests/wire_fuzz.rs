@@ -157,7 +157,7 @@ fn samples() -> Vec<Bytes> {
     let middle = Bytes::from_static(b"grape");
     let parts = vec![part(1, &low, Some(middle.clone())), part(2, &middle, high)];
     let ticket = Ticket { round: 3, replica: ReplicaId(1), n: 57 };
-    Cut { ticket, version: MapVersion(8), deadline: None, parts }.encode(&mut out, 1).unwrap();
+    Cut { ticket, version: MapVersion(8), parts }.encode(&mut out, 1).unwrap();
     samples.push(out.split().freeze());
     samples
 }

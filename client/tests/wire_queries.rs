@@ -1,8 +1,6 @@
 //! The messages of queries over several partitions (protocol.md 4): both ways over random contents, and what is
 //! refused.
 
-use std::time::Duration;
-
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_client::wire::validate::Validated;
 use coppice_client::wire::*;
@@ -59,7 +57,7 @@ fn cut(bounds: &[Vec<u8>], open: bool) -> Cut {
             node: NodeId(at as u32 + 10),
         })
         .collect();
-    Cut { ticket: ticket(), version: MapVersion(8), deadline: None, parts }
+    Cut { ticket: ticket(), version: MapVersion(8), parts }
 }
 
 fn gather(parts: u32) -> GatherRequest {
@@ -118,12 +116,11 @@ proptest! {
 
     #[test]
     fn a_cut_comes_back(
-        bounds in btree_set(vec(any::<u8>(), 0..40), 2..20), open: bool, at: (u64, u64), ms: Option<u32>,
+        bounds in btree_set(vec(any::<u8>(), 0..40), 2..20), open: bool, at: (u64, u64),
     ) {
         let (round, n) = at;
         let mut cut = cut(&bounds.into_iter().collect::<Vec<_>>(), open);
         cut.ticket = Ticket { round, replica: ReplicaId(2), n };
-        cut.deadline = ms.map(|ms| Duration::from_millis(u64::from(ms)));
         let frame = framed(|out| cut.encode(out, 6).unwrap());
         prop_assert_eq!((frame.kind, frame.stream), (Kind::Cut as u8, 6));
         prop_assert_eq!(Cut::decode(&frame.body), Ok(cut));

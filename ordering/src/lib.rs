@@ -70,7 +70,7 @@ pub use ids::{
     Ticket, Time,
 };
 pub use message::Message;
-pub use multicast::{Chain, Coordinator, CoordinatorSettings, Escape, Gate, Reporter};
+pub use multicast::{Chain, Coordinator, CoordinatorSettings, Gate, Reporter};
 pub use paxos::{BATCH_BYTES_MAX, Config, LogRoom, Paxos, ROUND_MAX, RecoveredGroup};
 pub use settings::{Reads, Settings, WINDOW_BYTES_MAX, WINDOW_MAX};
 pub use step::{ChangeError, Effect, Input, Record, SubmitError};

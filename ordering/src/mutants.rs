@@ -75,9 +75,6 @@ pub const MULTICAST: &[&str] = &[
     "split_voided",
 ];
 
-/// Every mutant of tickets that free themselves.
-pub const ESCAPE: &[&str] = &["escape_early"];
-
 /// Every mutant of who acknowledges a place, of who hears what is released, and of the order of a merge's two sides.
 pub const CUTS: &[&str] = &[
     "follower_acknowledges_undecided",

@@ -76,7 +76,7 @@ fn released(partition: PartitionId, round: u64, n: u64) -> Effect {
 
 fn place(partition: PartitionId, n: u64, prev: Option<u64>, work: Work) -> Effect {
     let prev = prev.map(|n| ticket(1, n));
-    Effect::Place { partition, place: Place { ticket: ticket(1, n), prev, deadline: None, work } }
+    Effect::Place { partition, place: Place { ticket: ticket(1, n), prev, work } }
 }
 
 fn queries(ids: &[u64]) -> Work {
@@ -84,7 +84,7 @@ fn queries(ids: &[u64]) -> Work {
 }
 
 fn cut(query: u64, n: u64) -> Effect {
-    Effect::Cut { query: QueryId(query), ticket: ticket(1, n), deadline: None }
+    Effect::Cut { query: QueryId(query), ticket: ticket(1, n) }
 }
 
 fn complete(query: u64, n: u64) -> Effect {

@@ -105,7 +105,7 @@ impl Group {
         let work = Work::Queries(drawn.iter().map(sub).collect());
         self.gave.clear();
         (self.heartbeats, self.placed) = (0, None);
-        self.step(0, Input::Place(Place { ticket: ticket(n), prev, deadline: None, work }));
+        self.step(0, Input::Place(Place { ticket: ticket(n), prev, work }));
         assert_eq!(self.placed, Some(ticket(n)), "decided and told");
     }
 }

@@ -468,12 +468,6 @@ pub const OTHERS: &[&str] = &[
     "patient_skips_gate",
     // So does a part of a query that was made ahead (protocol.md 4, step 6).
     "part_survives_install",
-    // Tickets that free themselves: a replica frees one while a client with a slow clock may still take the query's
-    // result, or one that answers for another partition's by its own deadline; a client takes a result that came too
-    // late (protocol.md 4.4).
-    "escape_early",
-    "join_keeps_deadline",
-    "late_completion_counts",
     // The checkpoints of a removed replica go before its removal is durable, or take the next one's (hazards.md ST4).
     "removal_unflushed",
     "joins_beside_its_elder",

@@ -100,7 +100,7 @@ impl Session {
         let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode } = range;
         let (low, high) = (Bytes::from(&low), high.as_ref().map(Bytes::from));
         let bounds = (low.clone(), high.clone(), reverse);
-        let query = Query::new(now, key, (peer, stream), bounds, (credit, credit_max));
+        let query = Query::new(key, (peer, stream), bounds, (credit, credit_max));
         self.queries.under_way.insert(number, Box::new(Attempt { query, until: Time::NEVER }));
         let request = QueryRequest {
             query: number,
@@ -156,7 +156,7 @@ impl Session {
         let Some(number) = self.asked_on(at, frame.stream)? else { return Ok(()) };
         self.peers[at].take(frame.stream);
         let Some(attempt) = self.queries.under_way.get_mut(&number) else { return Ok(()) };
-        let taken = attempt.query.on_completed(now, ticket);
+        let taken = attempt.query.on_completed(ticket);
         if taken == Taken::Yes {
             let until = now + self.part_patience(number);
             self.queries.wait_until(number, until);

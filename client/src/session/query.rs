@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use coppice_btree::Value;
 
-use crate::time::Time;
-use crate::wire::{Cut, NodeId, Part, PartEnd, PartitionId, Position, QUERY_DEADLINE_MAX, Ticket};
+use crate::wire::{Cut, NodeId, Part, PartEnd, PartitionId, Position, Ticket};
 
 use super::calls::CallKey;
 
@@ -93,9 +92,6 @@ pub(super) struct Query {
     places: BTreeMap<PartitionId, usize>,
     is_cut: bool,
     completed: bool,
-    since: Time,
-    /// A completion that comes later is not taken: by then nobody waits for this query any more (protocol.md 4.4).
-    latest: Time,
     /// Place in `parts` of the one that is being read.
     turn: usize,
     /// Pairs of the parts before it.
@@ -114,7 +110,6 @@ pub(super) fn first_credit(credit_max: u32, parts: usize) -> u32 {
 
 impl Query {
     pub fn new(
-        since: Time,
         call: CallKey,
         asked: (usize, u32),
         (low, high, reverse): (Bytes, Option<Bytes>, bool),
@@ -131,8 +126,6 @@ impl Query {
             places: BTreeMap::new(),
             is_cut: false,
             completed: false,
-            since,
-            latest: since + QUERY_DEADLINE_MAX,
             turn: 0,
             pairs: 0,
             credit_first,
@@ -158,9 +151,6 @@ impl Query {
         }
         if !self.is_of(cut.ticket) {
             return Taken::Void;
-        }
-        if let Some(deadline) = cut.deadline {
-            self.latest = self.latest.min(self.since + deadline);
         }
         let early = std::mem::replace(&mut self.parts, Vec::with_capacity(cut.parts.len()));
         for part in cut.parts {
@@ -216,10 +206,9 @@ impl Query {
     }
 
     /// The coordinator's last word: the parts of this ticket are the result.
-    pub fn on_completed(&mut self, now: Time, ticket: Ticket) -> Taken {
-        let late = now > self.latest && !mutant!(late_completion_counts);
+    pub fn on_completed(&mut self, ticket: Ticket) -> Taken {
         // Without a cut nobody knows what is missing.
-        if !self.is_cut || late || !self.is_of(ticket) {
+        if !self.is_cut || !self.is_of(ticket) {
             return Taken::Void;
         }
         self.completed = true;

@@ -45,8 +45,6 @@ pub mod users;
 pub mod validate;
 mod varint;
 
-use std::time::Duration;
-
 pub use control::{
     AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
     NodeIdentity, StatusGet, TRANSFER_DEADLINE_MAX,
@@ -92,8 +90,6 @@ pub const PACK_WORK_MAX: u32 = 16_384;
 pub const OPERATION_WORK: u32 = 8;
 /// Most operations in one `Many`; bounds the work that one command can ask of an executor.
 pub const MANY_OPERATIONS_MAX: usize = PACK_WORK_MAX as usize / OPERATION_WORK as usize;
-/// No client takes the result of a query that is completed later after it asked (protocol.md 4.4).
-pub const QUERY_DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// Most keys in one `Read` frame.
 pub const READ_KEYS_MAX: usize = 16_384;
 /// Most ranges in one `Validate` frame.

@@ -9,14 +9,13 @@
 //! ```text
 //! RangeQuery = u8 flags (1 reverse, 2 keys only, 4 count, 8 high, 16 leaders, 32 spread), varint query,
 //!              varint pairs_max, varint bytes_max, varint credit, low, [high]
-//! Cut        = u8 flags (1 high, 2 deadline), ticket, varint version, [varint deadline in ms], varint parts, low,
+//! Cut        = u8 flags (1 high), ticket, varint version, varint parts, low,
 //!              parts x (varint partition, varint node, high: left out in the last part without the flag)
 //! Completed  = ticket;  PartCredit = varint partition, u32 bytes;  PartCancel = nothing
 //! ticket     = varint round, varint replica, varint n;  low, high = varint length, bytes
 //! ```
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -32,7 +31,6 @@ const QUERY_LEADERS: u8 = 16;
 const QUERY_SPREAD: u8 = 32;
 const QUERY_FLAGS: u8 = QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH | QUERY_LEADERS | QUERY_SPREAD;
 const CUT_HIGH: u8 = 1;
-const CUT_DEADLINE: u8 = 2;
 
 /// Up to so many parts are looked through one by one.
 const FEW_PARTS: usize = 16;
@@ -149,8 +147,6 @@ pub struct Cut {
     pub ticket: Ticket,
     /// The map by which it was cut.
     pub version: MapVersion,
-    /// The result is to be discarded if it is completed later after the client asked; in whole milliseconds.
-    pub deadline: Option<Duration>,
     /// In key order, each adjoining the next, covering the query's bounds exactly; no partition twice.
     pub parts: Vec<CutPart>,
 }
@@ -180,14 +176,9 @@ impl Cut {
         assert!(adjoin, "the parts of a cut adjoin");
         let start = begin_frame(out, Kind::Cut, stream);
         let body = out.len();
-        // A flag: a client that does not know of deadlines takes no such cut.
-        let deadline = if self.deadline.is_some() { CUT_DEADLINE } else { 0 };
-        out.put_u8(deadline | if last.high.is_some() { CUT_HIGH } else { 0 });
+        out.put_u8(if last.high.is_some() { CUT_HIGH } else { 0 });
         put_ticket(out, self.ticket);
         put_varint(out, self.version.0);
-        if let Some(deadline) = self.deadline {
-            put_varint(out, deadline.as_millis() as u64);
-        }
         put_varint(out, self.parts.len() as u64);
         put_bound(out, &first.low);
         for part in &self.parts {
@@ -210,15 +201,11 @@ impl Cut {
     pub fn decode(body: &Bytes) -> Result<Cut, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags & !(CUT_HIGH | CUT_DEADLINE) != 0 {
+        if flags & !CUT_HIGH != 0 {
             return Err(WireError::Unknown { what: "cut flag", value: u64::from(flags) });
         }
         let ticket = read_ticket(&mut reader)?;
         let version = MapVersion(reader.varint()?);
-        let deadline = match flags & CUT_DEADLINE {
-            0 => None,
-            _ => Some(Duration::from_millis(reader.varint()?)),
-        };
         let count = reader.varint_u32()?;
         if count == 0 {
             return Err(WireError::Empty("parts"));
@@ -249,7 +236,7 @@ impl Cut {
             parts.push(CutPart { partition, low: std::mem::replace(&mut low, next), high, node });
         }
         reader.finish()?;
-        Ok(Cut { ticket, version, deadline, parts })
+        Ok(Cut { ticket, version, parts })
     }
 }
 

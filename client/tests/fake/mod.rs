@@ -420,7 +420,7 @@ fn begin_query(
         send_range(state, (query.query, Some(entry.partition)), ranges, out);
         parts.push(CutPart { partition: entry.partition, low, high, node: NodeId(1) });
     }
-    Cut { ticket, version: MapVersion(1), deadline: None, parts }.encode(out, stream).unwrap();
+    Cut { ticket, version: MapVersion(1), parts }.encode(out, stream).unwrap();
     Completed { ticket }.encode(out, stream);
 }
 

@@ -26,9 +26,6 @@ pub struct QueryChaos {
     pub foreign: u64,
     /// A placement takes long, or never comes.
     pub late_place: u64,
-    /// Not a chance: cuts say that the result is to be discarded when it is completed so many milliseconds after the
-    /// query was asked; 0: they say nothing.
-    pub deadline_ms: u64,
     /// Not a chance: whom a void ticket is blamed on.
     pub unplaced: Option<PartitionId>,
 }
@@ -196,9 +193,7 @@ impl World {
             QueryEvent::Cut(n) => {
                 let ticket = self.ticket(n);
                 let tried = &self.queries.tickets[&n];
-                let deadline_ms = self.queries.chaos.deadline_ms;
-                let deadline = (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms));
-                let cut = Cut { ticket, version: MapVersion(self.version), deadline, parts: tried.parts.clone() };
+                let cut = Cut { ticket, version: MapVersion(self.version), parts: tried.parts.clone() };
                 let ((connection, stream), gone) = (tried.client, tried.voided);
                 if !gone {
                     self.queries.tickets.get_mut(&n).unwrap().announced = true;

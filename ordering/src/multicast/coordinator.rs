@@ -29,9 +29,6 @@ pub struct CoordinatorSettings {
     pub queries_bytes_max: usize,
     /// The shares of one ticket, in bytes: what must fit one message.
     pub ticket_bytes_max: usize,
-    /// Clients discard what is completed later after they asked, and tickets free themselves after twice that
-    /// (protocol.md 4.4). `None`: they wait to be released, however long the directory has no majority.
-    pub query_deadline: Option<Duration>,
     /// Tickets that are not released, or voided and not placed everywhere. Full: queries wait, and are aborted in time.
     pub tickets_max: usize,
 }
@@ -46,7 +43,6 @@ impl Default for CoordinatorSettings {
             queries_bytes_max: 16 << 20,
             // A quarter of what a frame may hold.
             ticket_bytes_max: 1 << 20,
-            query_deadline: None,
             tickets_max: 1_024,
         }
     }
@@ -253,8 +249,7 @@ impl Coordinator {
         works: BTreeMap<PartitionId, Work>,
         effects: &mut Vec<Effect>,
     ) {
-        let deadline = self.settings.query_deadline;
-        self.issue_to(Issue { purpose, first, deadline, works, queries: Vec::new(), bytes: 0 }, effects);
+        self.issue_to(Issue { purpose, first, works, queries: Vec::new(), bytes: 0 }, effects);
     }
 
     fn issue_to(&mut self, issue: Issue, effects: &mut Vec<Effect>) -> Option<Ticket> {
@@ -408,12 +403,11 @@ impl Coordinator {
             let Some(pack) = leadership.packs.take(bytes_max, ready) else { return };
             let queries = pack.queries.clone();
             let works = Pack::works(pack.parts);
-            let deadline = self.settings.query_deadline;
             let (queries_of, bytes) = (pack.queries, pack.bytes);
-            let issue = Issue { purpose: Purpose::Round, first: None, deadline, works, queries: queries_of, bytes };
+            let issue = Issue { purpose: Purpose::Round, first: None, works, queries: queries_of, bytes };
             let Some(ticket) = self.issue_to(issue, effects) else { return };
             self.counters.rounds += 1;
-            effects.extend(queries.into_iter().map(|query| Effect::Cut { query, ticket, deadline }));
+            effects.extend(queries.into_iter().map(|query| Effect::Cut { query, ticket }));
         }
     }
 

@@ -53,16 +53,14 @@
 //!   decided (not gated). A map change is applied unless its id was applied before. The undo of a batch restores the
 //!   [`Chain`], which is `Copy`.
 //! - Every output is held by [`Gate::hold`] with the last ticket of the state that it saw.
-//! - Instances are decided, undone, a snapshot is installed: tell gate, reporter and escape alike.
+//! - Instances are decided, undone, a snapshot is installed: tell gate and reporter alike.
 //! - `Released` arrives, or Paxos hears a watermark from another replica: [`Reporter::released`]; then give
 //!   [`Reporter::watermark`] to [`Gate::released`] and, if it came as `Released`, to `Paxos::set_released`, on any
 //!   replica.
-//! - [`Escape::poll`] after each turn: give what it says to [`Gate::released`], and to nobody else.
 //! - [`Reporter::poll`] after each turn, and at its deadline: the ticket to tell in `Placed`.
 
 mod chain;
 mod coordinator;
-mod escape;
 pub mod gate;
 mod packs;
 mod repeats;
@@ -71,6 +69,5 @@ mod tickets;
 
 pub use chain::{Chain, Reporter};
 pub use coordinator::{Coordinator, CoordinatorCounters, CoordinatorSettings};
-pub use escape::Escape;
 pub use gate::Gate;
 pub use step::{Abort, Change, Effect, Input, Place, Query, Refusal, SubQuery, Work};

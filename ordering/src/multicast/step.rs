@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -15,9 +14,6 @@ pub struct Place {
     pub ticket: Ticket,
     /// The ticket of the same ballot that was sent to this partition before this one. `None`: the first one.
     pub prev: Option<Ticket>,
-    /// Clients discard its result when it is completed later after they asked. `None`: they told of no such moment, and
-    /// it holds outputs until it is released (protocol.md 4.4).
-    pub deadline: Option<Duration>,
     /// What for.
     pub work: Work,
 }
@@ -167,8 +163,6 @@ pub enum Effect {
         query: QueryId,
         /// Its ticket.
         ticket: Ticket,
-        /// Of the [`Place`]: what is completed later is to be discarded.
-        deadline: Option<Duration>,
     },
     /// The parts of this ticket are the query's result.
     Complete {

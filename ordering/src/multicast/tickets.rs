@@ -39,8 +39,6 @@ pub(super) struct Open {
     purpose: Purpose,
     /// The others are sent it when this one has placed it.
     first: Option<PartitionId>,
-    /// Of its [`Place`]s, which are all alike.
-    deadline: Option<Duration>,
     sent_at: Time,
     /// Its partitions, and what each has still to place. `None`: placed.
     unplaced: BTreeMap<PartitionId, Option<Work>>,
@@ -89,7 +87,6 @@ impl Queue {
 pub(super) struct Issue {
     pub purpose: Purpose,
     pub first: Option<PartitionId>,
-    pub deadline: Option<Duration>,
     pub works: BTreeMap<PartitionId, Work>,
     pub queries: Vec<QueryId>,
     pub bytes: usize,
@@ -168,7 +165,7 @@ impl Tickets {
 
     /// Gives out the next ticket and sends it to all its partitions.
     pub fn issue(&mut self, now: Time, issue: Issue, pace: Pace, effects: &mut Vec<Effect>) -> Ticket {
-        let Issue { purpose, first, deadline, works, queries, bytes } = issue;
+        let Issue { purpose, first, works, queries, bytes } = issue;
         self.last += 1;
         let n = self.last;
         let first = first.filter(|first| works.contains_key(first) && !mutant!(join_sent_to_both));
@@ -185,24 +182,15 @@ impl Tickets {
             queue.unplaced.push_back(sent);
             let prev = sent.prev.map(|n| Ticket { ballot: self.ballot, n });
             let ticket = Ticket { ballot: self.ballot, n };
-            let place = Place { ticket, prev, deadline, work: work.clone() };
+            let place = Place { ticket, prev, work: work.clone() };
             if !is_withheld {
                 effects.push(Effect::Place { partition: *partition, place });
             }
         }
         self.withheld.extend(first.map(|_| n));
         let unplaced = works.into_iter().map(|(partition, work)| (partition, Some(work))).collect();
-        let mut open = Open {
-            purpose,
-            first,
-            deadline,
-            sent_at: now,
-            unplaced,
-            queries,
-            bytes,
-            voided: false,
-            confirmed_by: None,
-        };
+        let mut open =
+            Open { purpose, first, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
         if mutant!(confirm_before_placed) {
             open.confirmed_by = Some(self.ask(now + pace.first, effects));
         }
@@ -461,10 +449,9 @@ impl Tickets {
             queue.repeats.sent(sent.n);
             let open = self.open.get(&sent.n);
             // A ticket that was voided and unlinked by mistake has nothing left to say.
-            let deadline = open.and_then(|open| open.deadline);
             let work = open.and_then(|open| open.unplaced.get(&partition)?.clone()).unwrap_or_default();
             let (ticket, prev) = (Ticket { ballot, n: sent.n }, sent.prev.map(|n| Ticket { ballot, n }));
-            effects.push(Effect::Place { partition, place: Place { ticket, prev, deadline, work } });
+            effects.push(Effect::Place { partition, place: Place { ticket, prev, work } });
         }
     }
 

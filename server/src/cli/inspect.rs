@@ -340,7 +340,7 @@ mod tests {
             credit: 0,
         };
         let asked = |bytes| Work::Queries(vec![SubQuery { query: QueryId(1), bytes }]);
-        let place = |prev, work| entry::place(&Place { ticket: ticket(7), prev, deadline: None, work });
+        let place = |prev, work| entry::place(&Place { ticket: ticket(7), prev, work });
         let query = json!({
             "client": ClientId(9).to_string(), "query": 4, "replica": ids::wire_replica(ReplicaId(2)).to_string(),
             "lo": "a", "hi": null,
@@ -358,7 +358,7 @@ mod tests {
         let border = Border::Split { parent: PartitionId(1), child: PartitionId(2), at: "m".into(), replicas: vec![] };
         let change = postcard::to_stdvec(&BorderChange { version, border }).expect("plain data");
         let work = Work::Change { id: coppice_ordering::ChangeId(5), payload: change.into() };
-        let printed = described(&entry::place(&Place { ticket: ticket(1), prev: None, deadline: None, work }));
+        let printed = described(&entry::place(&Place { ticket: ticket(1), prev: None, work }));
         let border = printed[0]["border"].as_str().expect("a border");
         assert!(printed[0]["map_version"] == 5 && border.starts_with("Split"), "{printed}");
         let limits = SessionLimits { sessions_max: 3, ..SessionLimits::default() };

@@ -42,7 +42,6 @@ pub(super) struct Launch {
     digest_interval: u64,
     /// Unknown until the directory has told.
     session_limits: Option<SessionLimits>,
-    gate_escape: bool,
 }
 
 impl Control {
@@ -274,7 +273,6 @@ impl Control {
             speculation: self.settings.speculation,
             digest_interval: self.settings.digest_interval,
             session_limits: self.told.then(|| session_limits(&self.settings)),
-            gate_escape: self.settings.gate_escape,
         }
     }
 
@@ -311,7 +309,6 @@ impl Control {
             }
             replica.executor_mut().set_digest_interval(launch.digest_interval);
             launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
-            replica.set_gate_escape(launch.gate_escape);
             shard.host(Group::new(replica, nodes), effects);
             failpoint!("control.hosted");
         });
@@ -494,7 +491,6 @@ impl Shard {
         for group in self.worker.groups_mut().values_mut() {
             group.replica.paxos_mut().set_settings(core_settings(settings));
             group.replica.executor_mut().set_speculation(settings.speculation);
-            group.replica.set_gate_escape(settings.gate_escape);
             group.replica.set_session_limits(session_limits(settings));
             group.replica.executor_mut().set_digest_interval(settings.digest_interval);
         }

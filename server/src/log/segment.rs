@@ -11,8 +11,8 @@ pub const BOUNDARY_BYTES: u64 = 4_096;
 const MAGIC: [u8; 8] = *b"COPPLOG\n";
 
 /// Format of header and records. From the first release on, version N reads N and N-1; formats 1
-/// to 6 were never released.
-pub const FORMAT: u32 = 7;
+/// to 7 were never released.
+pub const FORMAT: u32 = 8;
 
 /// Lives before the present one that a header names at most: a peer that missed more starts than these compares lsns
 /// only ([`crate::datadir::claim`]). As many as fit a header with room to spare: a copy that starts again and again

@@ -328,7 +328,6 @@ struct PartitionCells {
     decided_instance: Cell,
     sessions: Cell,
     gate_held: Cell,
-    tickets_freed: Cell,
     autopilot: TunedCells,
     /// Locked to add a peer and to render only.
     peers: Mutex<BTreeMap<Label, Arc<PeerCells>>>,
@@ -374,12 +373,10 @@ pub struct PartitionSample {
     pub sessions: u64,
     /// Outputs behind the gate now.
     pub gate_held: u64,
-    /// Total of tickets that freed themselves.
-    pub tickets_freed: u64,
 }
 
 impl Partition {
-    /// Publishes a replica's values: 16 plain stores. A few times a second is enough for any scrape.
+    /// Publishes a replica's values: 15 plain stores. A few times a second is enough for any scrape.
     pub fn publish(&self, sample: &PartitionSample) {
         let cells = &*self.0;
         cells.commands_decided.set(sample.commands_decided);
@@ -397,7 +394,6 @@ impl Partition {
         cells.decided_instance.set(sample.decided_instance);
         cells.sessions.set(sample.sessions);
         cells.gate_held.set(sample.gate_held);
-        cells.tickets_freed.set(sample.tickets_freed);
         if !sample.leads {
             self.peers().values().for_each(|peer| peer.instances.set(NOT_SEEN));
         }

@@ -145,8 +145,6 @@ metrics! {
         "Tickets that this node, as the coordinator, has sent and not yet released or voided everywhere.";
     Letters => "letters", Counter, None, None,
         "Messages between the coordinator of queries and the leaders of partitions that began here, also to this node.";
-    TicketsFreed => "tickets_freed", Counter, None, Partition,
-        "Tickets that freed themselves at this replica, because nobody released them in time (gate_escape).";
     TicketSeconds => "ticket", Histogram, Seconds, None,
         "Time from a query's arrival at the coordinator to its completion.";
     Tickets => "tickets", Counter, None, Result,

@@ -141,7 +141,6 @@ impl Family<'_> {
             Metric::DecidedInstance => &cells.decided_instance,
             Metric::Sessions => &cells.sessions,
             Metric::GateHeld => &cells.gate_held,
-            Metric::TicketsFreed => &cells.tickets_freed,
             metric => unreachable!("{metric:?} is a metric of the node"),
         };
         self.value(&[id], cell.get())

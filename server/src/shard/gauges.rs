@@ -136,7 +136,6 @@ impl Observed {
             decided_instance: executor.decided().0,
             sessions,
             gate_held: group.replica.held() as u64,
-            tickets_freed: group.replica.tickets_freed(),
         });
         for (&node, lag) in &group.lags {
             self.metrics.peer(node).set_lag(lag.instances(), lag.behind_for());

@@ -451,9 +451,8 @@ pub fn answers() -> Vec<Shape> {
         node: NodeId(partition + 1),
     };
     let parts = vec![part(1, "b", Some("grape")), part(2, "grape", Some("melon"))];
-    let deadline = Some(std::time::Duration::from_secs(3));
-    Cut { ticket, version: MapVersion(8), deadline, parts }.encode(&mut out, 1).expect("it fits");
-    keep(&mut out, "b vvv v v v l *(vvl)");
+    Cut { ticket, version: MapVersion(8), parts }.encode(&mut out, 1).expect("it fits");
+    keep(&mut out, "b vvv v v l *(vvl)");
     Completed { ticket }.encode(&mut out, 1);
     keep(&mut out, "vvv");
     for (refusal, grammar) in refusals() {

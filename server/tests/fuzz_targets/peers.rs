@@ -245,26 +245,24 @@ pub fn border_changes() -> Vec<BorderChange> {
 }
 
 /// What stands behind the tag of a `Place`, in a letter as in a log.
-pub const PLACE: &str = "vvvo(vvv)v?<0:|1:c(v l)|2:vl>";
+pub const PLACE: &str = "vvvo(vvv)?<0:|1:c(v l)|2:vl>";
 
 /// Every work that a ticket may bring, as letters of `partition` whose ticket is that of `ballot`.
 pub fn words(ballot: Ballot) -> Vec<Word> {
     let ticket = |n| Ticket { ballot, n };
     let asked = shares().into_iter().map(|share| SubQuery { query: QueryId(9), bytes: share.whole().into() });
-    let place =
-        |n, work| Word::Place(Place { ticket: ticket(n), prev: Some(ticket(n - 1)), deadline: Some(SECOND), work });
+    let place = |n, work| Word::Place(Place { ticket: ticket(n), prev: Some(ticket(n - 1)), work });
     let changes = border_changes().into_iter().map(|change| {
         let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
         Word::Place(Place {
             ticket: ticket(2),
             prev: None,
-            deadline: None,
             work: Work::Change { id: ChangeId(change.version.0), payload },
         })
     });
     let words = [
         place(9, Work::Queries(asked.collect())),
-        Word::Place(Place { ticket: ticket(1), prev: None, deadline: None, work: Work::Nothing }),
+        Word::Place(Place { ticket: ticket(1), prev: None, work: Work::Nothing }),
         Word::Placed(ticket(8)),
         Word::Released(ticket(6)),
     ];

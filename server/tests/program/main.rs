@@ -9,7 +9,6 @@ mod copies;
 mod crowds;
 mod cuts;
 mod demo;
-mod escape;
 mod foreign_nodes;
 mod forming;
 mod full_disks;

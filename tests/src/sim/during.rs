@@ -97,7 +97,6 @@ fn plan(seed: u64, cut: &str) -> Plan {
         expiry_instances: 1_000_000,
         snapshot_instances: u64::MAX,
         place_timeout: 150 * MS,
-        query_deadline: 0,
         network,
         disk,
         clock_rates: vec![1_000; nodes as usize],

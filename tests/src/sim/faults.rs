@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::members::{join, leave, resize};
 use super::plan::{MS, Nanos, Plan, Purpose, random};
-use super::stories::{belated, hold, isolate, leaderless, rot, rot_log, sever, there_and_back, trap, upset, wipe};
+use super::stories::{belated, hold, isolate, rot, rot_log, sever, there_and_back, trap, upset, wipe};
 use super::traps::Moment;
 use crate::check::random::Random;
 
@@ -381,7 +381,6 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
             }
         }
     }
-    faults.extend(leaderless(plan));
     // One disk of each group may be damaged or forget something, not two.
     let damage: [fn(&Kind) -> bool; 4] = [
         |kind| matches!(kind, Kind::Copy { .. }),

@@ -489,7 +489,7 @@ impl World {
                 Effect::Note(group, Note::Leads(ballot)) => self.begins_to_lead(node, *group, *ballot)?,
                 Effect::Note(_, Note::Coordinated(ballot, wanted)) => {
                     wanted.iter().for_each(|effect| self.note_coordinated(effect));
-                    self.tickets.coordinated(&self.oracle, self.now, *ballot, wanted)?;
+                    self.tickets.coordinated(&self.oracle, *ballot, wanted)?;
                 }
                 _ => {}
             }

@@ -8,7 +8,7 @@ use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Fault, schedule};
-use super::wide::{expiry_least, round_trip, widen};
+use super::wide::{expiry_least, widen};
 use crate::check::random::Random;
 
 /// Nanoseconds of simulated time.
@@ -39,8 +39,8 @@ pub(super) enum Purpose {
     Capacity,
     /// When the acts of a checkpoint's life are done.
     Acts,
-    Escape,
-    Collects,
+    /// 18 is free: a seed draws the same whatever is taken out.
+    Collects = 19,
     Gathers,
     Copies,
     Workers,
@@ -113,10 +113,6 @@ pub struct Plan {
     /// The coordinator voids a ticket after so long.
     #[serde(default = "place_timeout_usual")]
     pub place_timeout: Nanos,
-    /// A client discards the result of a query that is completed so long after it asked, and tickets free themselves
-    /// after twice that (protocol.md 4.4); 0: never.
-    #[serde(default)]
-    pub query_deadline: Nanos,
     /// The network.
     pub network: Network,
     /// The disks.
@@ -223,7 +219,6 @@ impl Plan {
             workers: workers(seed),
             segment_bytes: 24 << (10 + shape.below(4)),
             place_timeout: place_timeout(seed),
-            query_deadline: 0,
             network: network(seed, quiet),
             disk: disk(seed, quiet),
             clock_rates: Vec::new(),
@@ -235,7 +230,6 @@ impl Plan {
         if !quiet {
             widen(&mut plan);
         }
-        plan.query_deadline = query_deadline(&plan);
         plan.clock_rates = clock_rates(&plan, quiet);
         if !quiet {
             plan.faults = schedule(&plan);
@@ -284,7 +278,6 @@ impl Plan {
     pub fn coordinator(&self) -> CoordinatorSettings {
         CoordinatorSettings {
             place_timeout: Duration::from_nanos(self.place_timeout),
-            query_deadline: (self.query_deadline > 0).then(|| Duration::from_nanos(self.query_deadline)),
             ..CoordinatorSettings::default()
         }
     }
@@ -356,14 +349,6 @@ fn place_timeout(seed: u64) -> Nanos {
         0 => place_timeout_usual(),
         _ => (50 << random.below(6)) * MS + random.below(400) as Nanos * MS,
     }
-}
-
-/// In one seed of four tickets free themselves, most often soon. A query that has its turn is completed in time.
-fn query_deadline(plan: &Plan) -> Nanos {
-    let mut random = random(plan.seed, Purpose::Escape, 0);
-    let drawn = [200, 300, 500, 2_000][random.below(4)];
-    let slow = (40 * (round_trip(plan) + plan.disk.flush_max)).div_ceil(MS);
-    if random.below(4) == 0 { (drawn + slow) * MS } else { 0 }
 }
 
 /// The widest, of a plan that names none.

@@ -212,7 +212,6 @@ impl World {
         let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         replica.executor_mut().set_digest_interval(1);
         self.nodes[node].limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
-        replica.set_gate_escape(self.plan.query_deadline > 0);
         let mut nodes: BTreeMap<_, _> = birth.nodes().collect();
         let map = Arc::clone(&self.nodes[node].control.map);
         nodes.extend(places(&map, group).map(|(replica, place)| (replica, own(place))));

@@ -7,7 +7,7 @@ use coppice_core::worker::{Effect, Note, Report};
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 243] = [
+pub const NAMES: [&str; 242] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -243,7 +243,6 @@ pub const NAMES: [&str; 243] = [
     "rest: a leader tells of it",
     "rest: a node is lost",
     "a node is told that another one's process ended",
-    "gate: a ticket frees itself",
     "client: a range across partitions is one moment without a ticket",
     "validation: unchanged",
     "validation: changed",

@@ -102,7 +102,6 @@ const SIMPLER: &[Change] = &[
     |plan| plan.impatient = 0,
     |plan| plan.in_flight = 1,
     |plan| plan.workers = 1,
-    |plan| plan.query_deadline = 0,
 ];
 
 /// What faults and operations name by number: where a fault that is left names what is gone, the run goes on with one

@@ -1,7 +1,7 @@
 //! Faults that belong together: what goes wrong, and what makes that matter.
 
 use super::faults::{Fault, Kind, SAFETY_MAX, Target, change, length, target};
-use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::plan::{MS, Nanos, Plan};
 use super::traps::Moment;
 use crate::check::random::Random;
 
@@ -145,26 +145,4 @@ pub(super) fn upset(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
         _ => Kind::Crash { who, effects, down, again: None },
     };
     [Fault { at, kind }, Fault { at: after, kind: loss }]
-}
-
-/// Where tickets free themselves: now and then the directory loses its majority, for longer than that takes. Who leads
-/// it ends, and then whoever takes its place and has sent the first tickets of its own (protocol.md 4.4).
-pub(super) fn leaderless(plan: &Plan) -> Vec<Fault> {
-    let mut random = random(plan.seed, Purpose::Escape, 1);
-    let mut faults = Vec::new();
-    if plan.query_deadline == 0 || plan.replicas < 3 {
-        return faults;
-    }
-    let mut at = (100 + random.below(1_500) as Nanos) * MS;
-    let down = 4 * plan.query_deadline + length(&mut random, 4_000 * MS);
-    for _ in 0..1 + random.below(3) {
-        let election = plan.settings.election_timeout.as_nanos() as Nanos;
-        for number in 0..=u64::from(plan.replicas / 2) {
-            let kind = Kind::Crash { who: Target::Leader(0), effects: 0, down, again: None };
-            faults.push(Fault { at: at + number * (2 + random.below(6) as Nanos) * election, kind });
-        }
-        at += 2 * down;
-    }
-    faults.retain(|fault| fault.at <= SAFETY_MAX);
-    faults
 }

@@ -19,8 +19,6 @@ use crate::words::positions;
 /// One ticket, as its coordinator sent it.
 #[derive(Clone, Debug, Default)]
 struct Issued {
-    /// When it was sent first: its clients had asked before.
-    since: Nanos,
     partitions: BTreeSet<PartitionId>,
     queries: BTreeSet<QueryId>,
     is_change: bool,
@@ -70,18 +68,9 @@ impl Tickets {
         self.released.get(&partition).copied()
     }
 
-    /// Whether no client takes the result of any ticket of a partition up to this one that is not released, by its own
-    /// clock, which is true (protocol.md 4.4).
-    fn are_free(&self, partition: PartitionId, ticket: Option<Ticket>, (now, deadline): (Nanos, Nanos)) -> bool {
-        let (released, Some(ticket)) = (self.released(partition), ticket) else { return true };
-        let upto = self.issued.range(..=ticket).rev().take_while(|(at, _)| Some(**at) > released);
-        let mut held = upto.filter(|(_, issued)| issued.partitions.contains(&partition));
-        deadline > 0 && held.all(|(_, issued)| issued.since + deadline <= now)
-    }
-
     /// A coordinator, in this ballot so far, asks for this in one step: in any order.
-    pub fn coordinated(&mut self, oracle: &Oracle, now: Nanos, ballot: Option<Ballot>, effects: &[Effect]) -> Found {
-        effects.iter().for_each(|effect| self.note(now, ballot, effect));
+    pub fn coordinated(&mut self, oracle: &Oracle, ballot: Option<Ballot>, effects: &[Effect]) -> Found {
+        effects.iter().for_each(|effect| self.note(ballot, effect));
         for effect in effects {
             match effect {
                 Effect::Complete { query, ticket } => {
@@ -109,15 +98,14 @@ impl Tickets {
         Ok(())
     }
 
-    fn note(&mut self, now: Nanos, ballot: Option<Ballot>, effect: &Effect) {
+    fn note(&mut self, ballot: Option<Ballot>, effect: &Effect) {
         match effect {
             Effect::Place { partition, place } => {
-                let new = || Issued { since: now, ..Issued::default() };
-                let issued = self.issued.entry(place.ticket).or_insert_with(new);
+                let issued = self.issued.entry(place.ticket).or_default();
                 issued.partitions.insert(ids::partition(*partition));
                 issued.is_change |= matches!(place.work, Work::Change { .. });
             }
-            Effect::Cut { query, ticket, .. } => {
+            Effect::Cut { query, ticket } => {
                 self.issued.entry(*ticket).or_default().queries.insert(*query);
                 self.queries.insert((ticket.ballot, *query), *ticket);
             }
@@ -243,8 +231,6 @@ impl World {
         let released = self.tickets.released(group);
         if ticket > released && self.is_stale(origin) {
             self.reached.note("gate: a stale read does not wait");
-        } else if ticket > released && self.tickets.are_free(group, ticket, (self.now, self.plan.query_deadline)) {
-            self.reached.note("gate: a ticket frees itself");
         } else if ticket > released {
             let what = format!("n{node}.{group} answers as of #{instance} behind {ticket:?}");
             return broken("I9 the gate", what);

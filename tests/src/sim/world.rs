@@ -376,10 +376,8 @@ impl World {
                 self.schedule(self.now + length, Event::Mend { side: others, one_way: true });
             }
             Kind::Jump { who, by } => {
-                // Leases and tickets that free themselves rest on the rates of clocks.
-                let trusted =
-                    self.plan.settings.reads != coppice_ordering::Reads::Quorum || self.plan.query_deadline > 0;
-                if !trusted {
+                // Leases rest on the rates of clocks.
+                if self.plan.settings.reads == coppice_ordering::Reads::Quorum {
                     let (node, now) = (self.node_of(who), self.now);
                     self.nodes[node].clock.jump(now, by);
                     self.arm(node);

@@ -90,7 +90,7 @@ impl Driver {
     /// One look at every socket; whether anything happened.
     fn exchange(&mut self, cx: &mut Context<'_>, clock: &Clock, told: &mut Vec<Told>) -> bool {
         let Driver { session, sockets, effects, .. } = self;
-        let mut heard = false;
+        let (mut heard, now) = (false, Time(clock.now()));
         sockets.retain(|&connection, socket| {
             let mut open = true;
             socket.progress(cx, |event| {
@@ -103,8 +103,7 @@ impl Driver {
                         Input::Disconnected { connection, trouble }
                     }
                 };
-                // Read once the frame is here, never before (protocol.md 4.4).
-                session.step(Time(clock.now()), input, effects);
+                session.step(now, input, effects);
             });
             open
         });

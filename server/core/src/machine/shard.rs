@@ -13,7 +13,6 @@ mod reading;
 mod tests;
 
 use std::ops::Range;
-use std::time::Duration;
 
 pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal};
 use bytes::BytesMut;
@@ -69,9 +68,6 @@ pub struct Placed {
     pub index: u32,
     /// Which one.
     pub ticket: Ticket,
-    /// Of its [`Place`]; none where a neighbour is taken in, for whose tickets it answers too: their deadlines may be
-    /// longer (protocol.md 4.4).
-    pub deadline: Option<Duration>,
     /// What this replica gives to its queries.
     pub shares: Vec<(Share, Cursor)>,
     /// Other replicas give some, too.
@@ -277,7 +273,6 @@ impl Shard {
             return;
         }
         let (mut shares, mut others_give) = (Vec::new(), false);
-        let joins = mark.joins.len();
         if let Work::Change { payload, .. } = &place.work
             && let Ok(change) = postcard::from_bytes(payload)
         {
@@ -286,8 +281,6 @@ impl Shard {
                 self.changes.forget();
             }
         }
-        let joined = mark.joins.len() > joins && !mutant!(join_keeps_deadline);
-        let deadline = place.deadline.filter(|_| !joined);
         if let Work::Queries(queries) = &place.work {
             for sub in queries {
                 if !self.is_ours(&sub.bytes) {
@@ -302,7 +295,7 @@ impl Shard {
             }
         }
         let ticket = place.ticket;
-        self.placed.push(Placed { instance, index, ticket, deadline, shares, others_give });
+        self.placed.push(Placed { instance, index, ticket, shares, others_give });
         failpoint!("ticket.placed");
     }
 

@@ -1,8 +1,6 @@
 //! What the coordinator and the partitions' leaders say to each other, as bytes (protocol.md 4). Losing, repeating or
 //! reordering letters is harmless.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId, WireError};
@@ -159,8 +157,6 @@ pub fn put_place(body: &mut Body, place: &Place) {
     if let Some(prev) = place.prev {
         put_ticket(body, prev);
     }
-    // Of whole milliseconds, which is how it is set.
-    body.put_varint(place.deadline.map_or(0, |deadline| deadline.as_millis() as u64));
     match &place.work {
         Work::Nothing => body.put_u8(NOTHING),
         Work::Queries(queries) => {
@@ -190,7 +186,6 @@ pub fn place(reader: &mut BodyReader<'_>) -> Result<Place, WireError> {
         1 => Some(ticket(reader)?),
         other => return Err(WireError::Unknown { what: "option", value: u64::from(other) }),
     };
-    let deadline = Some(reader.varint()?).filter(|&ms| ms > 0).map(Duration::from_millis);
     let before = reader.left();
     let work = match reader.u8()? {
         NOTHING => Work::Nothing,
@@ -213,7 +208,7 @@ pub fn place(reader: &mut BodyReader<'_>) -> Result<Place, WireError> {
         }
         other => return Err(WireError::Unknown { what: "work", value: u64::from(other) }),
     };
-    Ok(Place { ticket: at, prev, deadline, work })
+    Ok(Place { ticket: at, prev, work })
 }
 
 fn put_ticket(body: &mut Body, ticket: Ticket) {
@@ -307,9 +302,8 @@ mod tests {
     }
 
     fn any_letter() -> impl Strategy<Value = Letter> {
-        let deadline = proptest::option::of((1..u64::from(u32::MAX)).prop_map(Duration::from_millis));
-        let place = (any_ticket(), proptest::option::of(any_ticket()), deadline, any_work())
-            .prop_map(|(ticket, prev, deadline, work)| Word::Place(Place { ticket, prev, deadline, work }));
+        let place = (any_ticket(), proptest::option::of(any_ticket()), any_work())
+            .prop_map(|(ticket, prev, work)| Word::Place(Place { ticket, prev, work }));
         let word = prop_oneof![place, any_ticket().prop_map(Word::Placed), any_ticket().prop_map(Word::Released)];
         let how = (any::<u32>(), any::<bool>(), word);
         how.prop_map(|(partition, passed_on, word)| Letter { partition: PartitionId(partition), word, passed_on })

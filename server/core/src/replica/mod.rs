@@ -22,8 +22,8 @@ use std::time::Duration;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{PartitionId, Version};
 use coppice_ordering::{
-    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Escape, Gate, Input as Order, Instance, Lsn, Paxos,
-    ReadToken, RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
+    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Paxos, ReadToken,
+    RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
 };
 use inherit::Stall;
 use limits::Limits;
@@ -66,7 +66,6 @@ pub struct Replica {
     version: Version,
     /// Tells the coordinator what is placed here.
     reporter: Reporter,
-    escape: Escape,
     /// Parts of queries at undecided instances, ascending.
     parts: VecDeque<(Instance, Box<QueryPart>)>,
     /// The newest instance of which other replicas give parts.
@@ -127,7 +126,6 @@ impl Replica {
             version: Version { replica: wire_replica(me), ..Version::default() },
             paxos,
             reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
-            escape: Escape::new(decided, machine.last_ticket()),
             parts: VecDeque::new(),
             others_give: Instance::ZERO,
             announced: Instance::ZERO,
@@ -281,9 +279,8 @@ impl Replica {
     /// When `step` with `Tick` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
-        let escape = self.escape.deadline(self.executor.decided());
         let behind = self.executor.is_behind().then_some(self.now);
-        let mine = [stall, self.limits.again(), self.patience.ends(), escape, self.asked_until(), behind];
+        let mine = [stall, self.limits.again(), self.patience.ends(), self.asked_until(), behind];
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine.into_iter().flatten()).min()
     }
 
@@ -313,7 +310,7 @@ impl Replica {
                 let mut machine = *machine;
                 machine.set_me(self.me);
                 self.reporter.installed(instance, machine.last_ticket());
-                let (undecided, last_ticket) = (self.executor.decided().next(), machine.last_ticket());
+                let undecided = self.executor.decided().next();
                 self.executor.install(machine, instance);
                 self.name_givers();
                 self.redo_replaced_reads(undecided, effects);
@@ -321,7 +318,6 @@ impl Replica {
                 if !mutant!(part_survives_install) {
                     self.undo_parts(undecided);
                 }
-                self.escape.installed(instance, last_ticket);
                 self.gate.decided(instance);
                 self.drop_work(effects);
                 if self.group == PartitionId::DIRECTORY {
@@ -352,7 +348,6 @@ impl Replica {
         self.note_stall(now, effects);
         self.keep_patience(now, effects);
         self.give_up_asked(now, effects);
-        self.free_tickets(now);
         self.let_out(effects);
     }
 

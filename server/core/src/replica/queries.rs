@@ -1,7 +1,7 @@
 //! A replica's part in queries over several partitions: puts tickets into its log, gives its parts once they are
 //! decided, tells the coordinator, and hears what is released (protocol.md 4).
 
-use coppice_client::wire::{Position, QUERY_DEADLINE_MAX};
+use coppice_client::wire::Position;
 use coppice_ordering::multicast::Place;
 use coppice_ordering::{ConfirmToken, Instance, ReadToken, Ticket, Time};
 
@@ -50,26 +50,7 @@ impl Replica {
         self.reporter.released(ticket);
         let watermark = self.reporter.watermark()?;
         self.gate.released(watermark);
-        self.escape.released(watermark);
         Some(watermark)
-    }
-
-    /// Tickets may free themselves, or not (protocol.md 4.4).
-    pub fn set_gate_escape(&mut self, on: bool) {
-        self.escape.set_longest(on.then_some(QUERY_DEADLINE_MAX));
-    }
-
-    /// Tickets that freed themselves here.
-    pub fn tickets_freed(&self) -> u64 {
-        self.escape.freed()
-    }
-
-    /// Opens the gate up to the last ticket that nobody can complete any more. Only here: the coordinator and the other
-    /// replicas need not believe this one's clock.
-    pub(super) fn free_tickets(&mut self, now: Time) {
-        if let Some(ticket) = self.escape.poll(now, self.executor.decided()) {
-            self.gate.released(ticket);
-        }
     }
 
     /// The coordinator wants its leadership confirmed, with the reads of this turn.
@@ -89,7 +70,6 @@ impl Replica {
     /// What was executed from `from` on is undone.
     pub(super) fn undo_parts(&mut self, from: Instance) {
         self.reporter.undo_from(from);
-        self.escape.undo_from(from);
         self.parts.truncate(self.parts.partition_point(|(instance, _)| *instance < from));
     }
 
@@ -107,7 +87,6 @@ impl Replica {
         self.executor.take_placed(&mut self.placed);
         for placed in self.placed.drain(..) {
             self.reporter.placed(placed.instance, placed.ticket);
-            self.escape.placed(placed.instance, placed.ticket, placed.deadline);
             if placed.others_give {
                 self.others_give = placed.instance;
             }

@@ -1,7 +1,5 @@
 //! What a replica lets out, and when: one follower, whose peers are played by hand.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::wire::{ClientId, ClusterId, MapVersion, PackWriter, PartitionId, RangeRequest, SessionId, frame};
@@ -22,7 +20,6 @@ use crate::request::{Origin, Reply, Request};
 use crate::sessions::SessionLimits;
 use crate::snapshot::{self, Taken};
 
-mod escape;
 mod givers;
 mod patience;
 mod tickets;
@@ -123,12 +120,8 @@ fn batch(entry: Bytes) -> Batch {
 
 /// A ticket with one query, which this replica was drawn to answer.
 fn place() -> Batch {
-    place_until(None)
-}
-
-fn place_until(deadline: Option<Duration>) -> Batch {
     let work = Work::Queries(vec![SubQuery { query: QueryId(1), bytes: share(ME).encode() }]);
-    batch(entry::place(&Place { ticket: TICKET, prev: None, deadline, work }))
+    batch(entry::place(&Place { ticket: TICKET, prev: None, work }))
 }
 
 /// The whole partition, read by `replica`.
@@ -454,7 +447,6 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),
         ("follower_gate_at_told", "rd10_a_follower_waits_for_the_tickets_before_what_it_read"),
-        ("escape_early", "escape::an_answer_leaves_when_nobody_takes_the_result_of_the_query_before_it"),
         ("patient_sees_tip", "patience::rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided"),
         ("patient_unconfirmed", "patience::rd1_a_leader_without_patience_waits_for_its_confirmation"),
         ("validates_anything", "validation::rd14_a_range_that_has_changed_is_told"),

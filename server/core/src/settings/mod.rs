@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use coppice_client::wire::QUERY_DEADLINE_MAX;
 use serde::{Deserialize, Serialize};
 
 mod nearest;
@@ -60,10 +59,6 @@ pub struct ClusterSettings {
     pub election_timeout: Duration,
     /// A query is released or aborted at most so long after its ticket was sent; at least four measured rounds.
     pub place_timeout: Duration,
-    /// Outputs that wait for a ticket go when nobody can complete it any more, though the directory has no majority.
-    pub gate_escape: bool,
-    /// With `gate_escape`: clients discard the result of a query that is completed later after they asked.
-    pub query_deadline: Duration,
     /// A leader that is asked to hand over has so long.
     pub handover_timeout: Duration,
     /// A part of a query waits so long for its client to connect to the node that has it.
@@ -240,21 +235,6 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| show_time(s.place_timeout),
     },
     ClusterSetting {
-        key: "gate_escape",
-        default: "off",
-        meaning: "replies behind a query leave after twice query_deadline though the directory has lost its majority; \
-                  trusts the clocks of clients and nodes to agree in rate within a factor of 2, and not to stand still",
-        read: |s, t| word(t, &SWITCH).map(|v| s.gate_escape = v),
-        show: |s| name_of(s.gate_escape, &SWITCH),
-    },
-    ClusterSetting {
-        key: "query_deadline",
-        default: "5s",
-        meaning: "with gate_escape, clients discard the result of a query that is completed later after they asked",
-        read: |s, t| query_deadline(t).map(|v| s.query_deadline = v),
-        show: |s| show_time(s.query_deadline),
-    },
-    ClusterSetting {
         key: "handover_timeout",
         default: "2s",
         meaning: "a leader that is asked to hand over has so long",
@@ -298,15 +278,6 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
     },
 ];
 
-/// In whole milliseconds, which is how clients and the log are told.
-fn query_deadline(text: &str) -> Result<Duration, String> {
-    let deadline = time(text, Duration::from_millis(100)..=QUERY_DEADLINE_MAX)?;
-    if deadline.subsec_nanos().is_multiple_of(1_000_000) {
-        return Ok(deadline);
-    }
-    Err(format!("a whole number of milliseconds, not {}", show_time(deadline)))
-}
-
 fn reads(text: &str) -> Result<Reads, String> {
     if text.trim() == "lease" {
         return Err("`quorum`: leases are not in this version".to_owned());
@@ -331,8 +302,6 @@ impl Default for ClusterSettings {
             rest_interval: Duration::ZERO,
             election_timeout: DAY,
             place_timeout: Duration::ZERO,
-            gate_escape: false,
-            query_deadline: Duration::ZERO,
             handover_timeout: Duration::ZERO,
             part_wait: Duration::ZERO,
             session_expiry: 0,
@@ -402,12 +371,6 @@ impl ClusterSettings {
             );
             return Err(ClusterSettingError::Invalid { key: "election_timeout", expected });
         }
-        // Below, queries that the coordinator still means to complete are of no use to their clients.
-        if self.gate_escape && self.query_deadline < self.place_timeout {
-            let (least, found) = (show_time(self.place_timeout), show_time(self.query_deadline));
-            let expected = format!("at least `place_timeout` ({least}) with `gate_escape`, not {found}");
-            return Err(ClusterSettingError::Invalid { key: "query_deadline", expected });
-        }
         Ok(())
     }
 }
@@ -444,11 +407,9 @@ mod tests {
         assert_eq!(refused("windw", "1"), "unknown cluster setting `windw`; did you mean `window`?");
         assert_eq!(refused("route", "ring"), "`route` is not in this version: the leader sends to all replicas");
         assert_eq!(refused("reads", "lease"), "`reads` must be `quorum`: leases are not in this version");
-        assert_eq!(refused("query_deadline", "61s"), "`query_deadline` must be from 100ms to 1min, not 61s");
-        assert_eq!(refused("query_deadline", "0"), "`query_deadline` must be from 100ms to 1min, not 0s");
+        assert_eq!(refused("part_wait", "61s"), "`part_wait` must be from 1ms to 1min, not 61s");
+        assert_eq!(refused("part_wait", "0"), "`part_wait` must be from 1ms to 1min, not 0s");
         assert_eq!(refused("sessions_max", "1"), "`sessions_max` must be a number from 4 to 10000000, not `1`");
-        let whole = "`query_deadline` must be a whole number of milliseconds, not 150500us";
-        assert_eq!(refused("query_deadline", "150.5ms"), whole);
         assert_eq!(refused("batch_bytes_max", "3 MiB"), "`batch_bytes_max` must be from 1 B to 2 MiB, not 3 MiB");
         assert_eq!(settings, ClusterSettings::default());
     }
@@ -458,19 +419,5 @@ mod tests {
         let mut settings = ClusterSettings::default();
         assert_eq!(settings.set("heartbeat_interval", "200ms"), Ok(()));
         assert!(settings.check().is_err());
-    }
-
-    #[test]
-    fn a_query_deadline_below_the_place_timeout_is_refused_where_it_counts() {
-        let mut settings = ClusterSettings::default();
-        assert_eq!((settings.gate_escape, settings.query_deadline), (false, Duration::from_secs(5)));
-        assert_eq!(settings.set("query_deadline", "100ms"), Ok(()));
-        assert_eq!(settings.check(), Ok(()));
-        assert_eq!(settings.set("gate_escape", "on"), Ok(()));
-        let refused = settings.check().expect_err("a refusal").to_string();
-        let said = "`query_deadline` must be at least `place_timeout` (150ms) with `gate_escape`, not 100ms";
-        assert_eq!(refused, said);
-        assert_eq!(settings.set("query_deadline", "150ms"), Ok(()));
-        assert_eq!(settings.check(), Ok(()));
     }
 }

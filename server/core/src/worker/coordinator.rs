@@ -97,9 +97,7 @@ impl CoordinatorHost {
 
     /// Uses other settings from now on.
     pub(super) fn apply_settings(&mut self, settings: &ClusterSettings) {
-        let query_deadline = settings.gate_escape.then_some(settings.query_deadline);
-        let place_timeout = settings.place_timeout;
-        self.settings = CoordinatorSettings { place_timeout, query_deadline, ..self.settings.clone() };
+        self.settings.place_timeout = settings.place_timeout;
         self.coordinator.set_settings(self.settings.clone());
     }
 
@@ -205,7 +203,7 @@ impl Worker {
                     self.turn.touched.push(PartitionId::DIRECTORY);
                     self.step_group(PartitionId::DIRECTORY, replica::Input::Confirm(token));
                 }
-                Wanted::Cut { query, ticket, deadline } => self.on_cut(query, ticket, deadline),
+                Wanted::Cut { query, ticket } => self.on_cut(query, ticket),
                 Wanted::Complete { query, ticket } => {
                     self.end_query(query, Reply::Completed { ticket: ids::ticket(ticket) });
                 }
@@ -217,11 +215,11 @@ impl Worker {
         self.coordinator.effects = effects;
     }
 
-    fn on_cut(&mut self, query: QueryId, ticket: Ticket, deadline: Option<std::time::Duration>) {
+    fn on_cut(&mut self, query: QueryId, ticket: Ticket) {
         let Some(pending) = self.coordinator.pending.get_mut(&query) else { return };
         let parts = std::mem::take(&mut pending.parts);
         let version = wire::MapVersion(pending.version.0);
-        let cut = Cut { ticket: ids::ticket(ticket), version, deadline, parts };
+        let cut = Cut { ticket: ids::ticket(ticket), version, parts };
         let origin = pending.origin;
         self.reply(PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
     }

@@ -267,7 +267,7 @@ fn a_name_used_again_after_many_others_is_another_change() {
         let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
         let work = Work::Change { id: border.id, payload: border.payload.clone() };
         let prev = shard.last_ticket();
-        let place = Place { ticket: Ticket { ballot, n }, prev, deadline: None, work };
+        let place = Place { ticket: Ticket { ballot, n }, prev, work };
         let batch = Batch::Commands(Commands::new(1, crate::entry::place(&place)));
         shard.execute(Instance(n), &batch, &mut Vec::new());
         assert_eq!(shard.range().high.as_deref(), Some(&at[..]), "it is carried out");

@@ -82,7 +82,7 @@ fn split(at: &'static str, n: u64) -> Bytes {
     let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
     let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
     let work = Work::Change { id: coppice_ordering::ChangeId(2), payload };
-    entry::place(&Place { ticket: Ticket { ballot, n }, prev, deadline: None, work })
+    entry::place(&Place { ticket: Ticket { ballot, n }, prev, work })
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::*;
 fn place_for(drawn: &[ReplicaId]) -> Place {
     let share =
         |replica: &ReplicaId| SubQuery { query: QueryId(u64::from(replica.0)), bytes: share(*replica).encode() };
-    Place { ticket: TICKET, prev: None, deadline: None, work: Work::Queries(drawn.iter().map(share).collect()) }
+    Place { ticket: TICKET, prev: None, work: Work::Queries(drawn.iter().map(share).collect()) }
 }
 
 /// Parts given by the replica that leads from its election on, once the ticket is decided.

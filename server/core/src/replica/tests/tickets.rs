@@ -17,7 +17,7 @@ fn ticket(n: u64) -> Ticket {
 
 fn placing(n: u64, prev: Option<u64>) -> Batch {
     let (ticket, prev) = (ticket(n), prev.map(ticket));
-    batch(entry::place(&Place { ticket, prev, deadline: None, work: Work::Nothing }))
+    batch(entry::place(&Place { ticket, prev, work: Work::Nothing }))
 }
 
 impl Follower {
@@ -80,7 +80,7 @@ fn a_read_is_not_held_by_a_ticket_that_was_placed_after_it() {
     led_by_itself(&mut leader, Input::Tick);
     let whole = RangeRequest::whole(GROUP);
     let confirmed_by = leader.asks(1, Request::Range(Box::new(whole)));
-    let place = Place { ticket: ticket(1), prev: None, deadline: None, work: Work::Nothing };
+    let place = Place { ticket: ticket(1), prev: None, work: Work::Nothing };
     leader.step(Input::Place(place));
     assert!(leader.replica.executor().last_ticket() == Some(ticket(1)), "it is executed at the tip");
     assert_eq!(answers(&leader.is_confirmed(confirmed_by)), 1);

@@ -1,7 +1,6 @@
 //! Merges of two partitions' states: what is closed, what is taken in, what is taken back, who waits for what.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_btree::KeyRange;
@@ -33,7 +32,7 @@ fn border(n: u64, version: MapVersion, border: Border) -> Bytes {
     let ballot = Ballot { round: Round(2), replica: ReplicaId(1) };
     let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
     let work = Work::Change { id: coppice_ordering::ChangeId(version.0), payload };
-    entry::place(&Place { ticket: Ticket { ballot, n }, prev, deadline: Some(Duration::from_secs(1)), work })
+    entry::place(&Place { ticket: Ticket { ballot, n }, prev, work })
 }
 
 fn seal(n: u64) -> Bytes {
@@ -127,23 +126,6 @@ fn a_change_of_borders_that_others_followed_is_not_applied_again() {
     assert_eq!((mark.forks().len(), lower.shard.range()), (0, &KeyRange::all()));
     // Any number of changes later the neighbour still has the join behind it.
     assert!(lower.shard.map_version() == JOIN);
-}
-
-/// What waited behind the neighbour's queries waits behind this ticket now, and nobody here knows when their clients
-/// give up (protocol.md 4.4).
-#[test]
-fn the_ticket_that_takes_in_a_neighbour_has_no_deadline_of_its_own() {
-    let (mut lower, mut upper) = sealed();
-    lower.run(join(1));
-    lower.run(join(2));
-    let deadlines = |log: &mut Log| {
-        let mut placed = Vec::new();
-        log.shard.take_placed(&mut placed);
-        placed.into_iter().map(|placed| placed.deadline.is_some()).collect::<Vec<_>>()
-    };
-    // The split, the join, and the join once more, which takes in nothing.
-    assert_eq!(deadlines(&mut lower), [false, false, true]);
-    assert_eq!(deadlines(&mut upper), [true], "the seal");
 }
 
 #[test]
@@ -503,7 +485,6 @@ fn planted_bugs_of_merges_are_caught() {
         ("merge_undecided", "mv12_what_a_partition_leaves_is_decided"),
         ("snap_newest_conf", "a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance"),
         ("stalled_asks_old_voters", "one_that_waits_asks_the_leader_too"),
-        ("join_keeps_deadline", "the_ticket_that_takes_in_a_neighbour_has_no_deadline_of_its_own"),
         ("log_is_enough", "one_that_waits_does_not_hold_what_it_cannot_execute"),
         ("awaits_survives_undo", "what_is_decided_below_a_join_that_was_taken_back_runs"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
