@@ -1,12 +1,13 @@
 //! What the hot messages cost, per command or pair of 8 bytes and 8 bytes: `cargo bench -p coppice-client --bench
 //! wire`.
 
+use std::hint::black_box;
+
 use bytes::{Bytes, BytesMut};
 use coppice_btree::{Op, OpResult, Value};
 use coppice_client::wire::part::PartHead;
 use coppice_client::wire::*;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use std::hint::black_box;
 
 /// A pack of 8 KiB, as the client library packs by default.
 const COMMANDS: u64 = 455;

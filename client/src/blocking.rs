@@ -9,7 +9,6 @@ use std::time::Duration;
 use coppice_btree::{OpResult, Value};
 
 use self::drive::Drive;
-
 use crate::client::{Cas, Load};
 use crate::command::{Answer, Command, Operation, Output, ReadMode};
 use crate::config::Config;

@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::serde_bytes;
-use crate::wire::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId};
+use crate::wire::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId, serde_bytes};
 
 /// The partition map: replicated by the directory, cached by everybody else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

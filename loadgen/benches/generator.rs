@@ -1,14 +1,15 @@
 //! What a request costs the generator itself: drawing it, pacing, counting; no wire. At saturation in packed mode the
 //! whole generator is to stay below 0.5 us per command, so this must be a small part of it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use coppice_loadgen::runner::engine::{self, Orders};
 use coppice_loadgen::runner::{Pace, Timeline};
 use coppice_loadgen::target::{Done, End, Nanos, Target};
 use coppice_loadgen::units::Think;
 use coppice_loadgen::workload::{KeySpace, Mix, Plan, Request, Source, ValueForm};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Ends everything at once; time moves by one microsecond per request.
 struct Nothing {

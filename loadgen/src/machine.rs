@@ -1,10 +1,11 @@
 //! What a figure must say about where it was made: commit, kernel, processors, disk; and the
 //! processor time that the generator itself took.
 
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// The machine and the source, as far as they can be read; what cannot is `unknown`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,11 +1,12 @@
 //! The six numbers of *Tuning Paxos* (papers.md A12), read from the nodes' `/metrics` (operations.md 4) while a run
 //! goes on.
 
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 /// A node that does not answer in this time is left out of a sample.
 const TIMEOUT: Duration = Duration::from_millis(300);

@@ -1,13 +1,14 @@
 //! The processes of a comparison or an experiment and the directory that they write into. Whatever happens, an error
 //! and Ctrl-C included, both are gone at the end. It knows processes and files, and nothing of stores.
 
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A process that was asked to end is killed after this time.

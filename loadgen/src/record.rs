@@ -1,13 +1,14 @@
 //! `--record`: the history of a run as JSON lines (hazards.md 3.1), for `coppice-check history`. Each worker writes
 //! its own lines; one thread puts them into the file. It knows the format, not what a legal history is.
 
-use crate::target::Nanos;
-use crate::workload::{Request, Update, Value};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
+
+use crate::target::Nanos;
+use crate::workload::{Request, Update, Value};
 
 /// Lines go to the file in pieces of about this size.
 const PIECE_BYTES: usize = 64 * 1024;

@@ -2,6 +2,9 @@
 
 mod mini;
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use coppice_client::command::ReadMode;
 use coppice_loadgen::record::History;
 use coppice_loadgen::runner::{self, Orders, Pace, Tally, Timeline};
@@ -10,8 +13,6 @@ use coppice_loadgen::target::{Done, End, Target};
 use coppice_loadgen::units::Think;
 use coppice_loadgen::workload::{KeySpace, Mix, Plan, Request, Value, ValueForm};
 use mini::Mini;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// How long anything may take that does not take for ever, on any machine, however busy.
 const PATIENCE: Duration = Duration::from_secs(120);

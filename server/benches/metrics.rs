@@ -2,10 +2,11 @@
 //!
 //! `cargo bench -p coppice-server --bench metrics`
 
-use coppice_server::metrics::{Node, Op, Outcome, PartitionSample, Queue, Stage};
-use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
+
+use coppice_server::metrics::{Node, Op, Outcome, PartitionSample, Queue, Stage};
+use criterion::{Criterion, criterion_group, criterion_main};
 
 fn node_with_64_partitions() -> Node {
     let node = Node::new(8);

@@ -14,11 +14,12 @@
 mod limiter;
 mod line;
 
-use limiter::{Limiter, Verdict};
-use line::Line;
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+use limiter::{Limiter, Verdict};
+use line::Line;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry, reload};

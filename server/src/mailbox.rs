@@ -99,8 +99,9 @@ impl<T> Receiver<T> {
 /// What the mailbox is made of. The bell keeps one ring for a shard that is not listening yet.
 #[cfg(not(feature = "loom"))]
 mod sync {
-    pub use crossbeam::queue::ArrayQueue as Queue;
     pub use std::sync::Arc;
+
+    pub use crossbeam::queue::ArrayQueue as Queue;
 
     pub struct Bell(tokio::sync::Notify);
 

@@ -5,13 +5,12 @@ mod common;
 
 use std::time::Instant;
 
+use common::cluster::{ASK, connect, formed};
+use common::{Scratch, patience, wait_until};
 use coppice_client::Operation;
 use coppice_client::blocking::Client;
 use coppice_client::wire::{AdminReply, AdminRequest, GroupTuning, PartitionId};
 use coppice_server::local::{Cluster, LocalOptions, admin};
-
-use common::cluster::{ASK, connect, formed};
-use common::{Scratch, patience, wait_until};
 
 const P1: PartitionId = PartitionId(1);
 

@@ -4,12 +4,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::Scratch;
+use common::cluster::{connect, formed, key};
 use coppice_btree::OpResult;
 use coppice_client::{Operation, Range, ReadMode};
 use coppice_server::local::LocalOptions;
-
-use common::Scratch;
-use common::cluster::{connect, formed, key};
 
 #[test]
 fn every_verb_answers_what_was_there_before() {

@@ -16,10 +16,9 @@ mod resume_a_scan;
 #[path = "../../client/examples/unknown_outcome.rs"]
 mod unknown_outcome;
 
-use coppice_server::local::LocalOptions;
-
 use common::Scratch;
 use common::cluster::formed;
+use coppice_server::local::LocalOptions;
 
 #[test]
 fn the_examples_of_the_client_run() {

@@ -5,14 +5,13 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use common::cluster::{ASK, Writer, add, connect, formed, leader, map, refused, relocate, reshape};
+use common::{Scratch, patience, wait_for, wait_until};
 use coppice_client::map::{PartitionMap, Role};
 use coppice_client::wire::{
     AdminError, AdminReply, AdminRequest, ChangeId, NodeId, PartitionId, ReshapeRequest, Shape,
 };
 use coppice_server::local::{Cluster, LocalOptions, admin};
-
-use common::cluster::{ASK, Writer, add, connect, formed, leader, map, refused, relocate, reshape};
-use common::{Scratch, patience, wait_for, wait_until};
 
 fn nodes_of(map: &PartitionMap, partition: u32) -> Vec<u32> {
     map.entry(PartitionId(partition)).unwrap().replicas.iter().map(|info| info.node.0).collect()

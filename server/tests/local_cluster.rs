@@ -5,6 +5,9 @@ mod common;
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
+use common::cluster::{ASK, formed, leader};
+use common::raw::Raw;
+use common::{Scratch, patience, wait_for, wait_until};
 use coppice_btree::Op;
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::{
@@ -12,10 +15,6 @@ use coppice_client::wire::{
     ReplicaStatus, Replies, SessionId, Status, StatusGet,
 };
 use coppice_server::local::{LocalOptions, admin};
-
-use common::cluster::{ASK, formed, leader};
-use common::raw::Raw;
-use common::{Scratch, patience, wait_for, wait_until};
 
 const CLIENT: ClientId = ClientId(7);
 

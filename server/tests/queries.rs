@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use common::cluster::{connect, formed, leader};
+use common::raw::Raw;
+use common::{Scratch, patience, wait_for};
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::{
     ClientId, Completed, Cut, Kind, NodeId, Part, PartEnd, PartitionId, QueryRequest, Refusal, Status, StatusGet,
 };
 use coppice_server::local::{Cluster, LocalOptions};
-
-use common::cluster::{connect, formed, leader};
-use common::raw::Raw;
-use common::{Scratch, patience, wait_for};
 
 /// An attempt that has not ended by then is given up, as every client does: a part may have been dropped.
 const ATTEMPT: Duration = Duration::from_secs(3);

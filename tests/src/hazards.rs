@@ -492,6 +492,19 @@ pub const OTHERS: &[&str] = &[
     // A node's certificate proves that some authority knows it, and not which node it is (hazards.md 8).
     "certificate_not_compared",
     "peers_answer_under_any_name",
+    // A worker of a node keeps what is for another one; it speaks before it may, forgets where replicas live,
+    // chooses who does not answer, refuses for want of room that a majority has (ARCHITECTURE.md, threads of a node).
+    "silent_responder",
+    "letters_end_at_worker",
+    "answers_end_at_worker",
+    "messages_end_at_worker",
+    "requests_end_at_worker",
+    "mute_speaks",
+    "places_unlearned",
+    "neighbours_end_at_worker",
+    "room_of_one",
+    "released_untold",
+    "map_before_changes",
     // Rules of the checkers that cut too much (hazards.md 3.3).
     "absence_gap_endless",
     "eager_births",

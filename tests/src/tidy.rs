@@ -8,15 +8,14 @@ mod hazard_table;
 mod manifests;
 mod mutant_names;
 
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
 pub use citations::citations;
 pub use failpoint_names::{FAILPOINTS_MIN, failpoint_names};
 pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
 pub use mutant_names::mutant_names;
-
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 
 /// What is wrong, one line each, with the file first.
 pub type Complaints = Vec<String>;

@@ -1,9 +1,15 @@
 //! What the nodes say: answers, refusals, parts. Anything that does not fit its question closes the connection: it is
 //! then as if it had never been answered.
 
-use bytes::BytesMut;
 use std::time::Duration;
 
+use bytes::BytesMut;
+
+use super::calls::{Call, CallKey, Request};
+use super::lane::Trouble;
+use super::peers::{Asked, ConnectionId, Flight, PeerState, Sent, pause};
+use super::rows::RowKey;
+use super::{Effect, Session};
 use crate::command::{Answer, Output};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
@@ -13,12 +19,6 @@ use crate::wire::{
     CommandRefusal, Frame, Kind, MapReply, NodeId, Part, PartEnd, Position, RangeRequest, Refusal, Replies, ResultRef,
     Section, SessionId,
 };
-
-use super::calls::{Call, CallKey, Request};
-use super::lane::Trouble;
-use super::peers::{Asked, ConnectionId, Flight, PeerState, Sent, pause};
-use super::rows::RowKey;
-use super::{Effect, Session};
 
 /// The answer is not one to the question.
 pub(super) struct Nonsense(pub &'static str);

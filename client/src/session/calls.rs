@@ -2,12 +2,11 @@
 
 use coppice_btree::Value;
 
+use super::collects::Collect;
+use super::rows::RowKey;
 use crate::command::{Command, RangeCall, ReadMode};
 use crate::time::Time;
 use crate::wire::PartitionId;
-
-use super::collects::Collect;
-use super::rows::RowKey;
 
 /// What a caller wants.
 #[derive(Clone, Debug, PartialEq, Eq)]

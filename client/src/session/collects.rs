@@ -26,6 +26,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use coppice_btree::Value;
 
+use super::answers::Nonsense;
+use super::calls::{CallKey, Calls, Request};
+use super::peers::{Flight, PeerState, Sent};
+use super::query::first_credit;
+use super::{Effect, Session};
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::time::Time;
 use crate::wire::frame::encode_frame;
@@ -34,12 +39,6 @@ use crate::wire::{
     FEATURE_VALIDATE, Frame, Kind, Part, PartEnd, Position, RangeRequest, ResultRef, Section, VALIDATE_RANGES_MAX,
     ValidateRequest, Version,
 };
-
-use super::answers::Nonsense;
-use super::calls::{CallKey, Calls, Request};
-use super::peers::{Flight, PeerState, Sent};
-use super::query::first_credit;
-use super::{Effect, Session};
 
 /// Most partitions of a collect: with each, another one may be slow, and another range may change.
 const PARTS_MAX: usize = 16;

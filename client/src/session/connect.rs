@@ -2,15 +2,14 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::lane::Trouble;
+use super::peers::{ConnectionId, Flight, Peer, PeerState, Sent, pause};
+use super::{Effect, Session};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::control::{decode_control, encode_control};
 use crate::wire::frame::encode_frame;
 use crate::wire::{Frame, Hello, HelloOk, Kind, NodeId, PROTOCOL, Refusal};
-
-use super::lane::Trouble;
-use super::peers::{ConnectionId, Flight, Peer, PeerState, Sent, pause};
-use super::{Effect, Session};
 
 /// A live node may be so many times slower than a silent one before another replica is asked.
 const SLOW: u32 = 4;

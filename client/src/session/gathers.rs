@@ -5,15 +5,14 @@
 
 use std::collections::VecDeque;
 
-use crate::command::{RangeCall, ReadMode};
-use crate::time::Time;
-use crate::wire::{FEATURE_GATHER, GATHER_PARTS_MAX, GatherRequest};
-
 use super::calls::CallKey;
 use super::collects::Begun;
 use super::lane::Lane;
 use super::peers::{Flight, RangeFlight};
 use super::{Effect, Session};
+use crate::command::{RangeCall, ReadMode};
+use crate::time::Time;
+use crate::wire::{FEATURE_GATHER, GATHER_PARTS_MAX, GatherRequest};
 
 impl Session {
     /// Asks a node for all of a range, if there is one that has all of it.

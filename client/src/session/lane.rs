@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::calls::{CallKey, Calls};
+use super::rows::RowKey;
 use crate::error::Reason;
 use crate::time::Time;
 use crate::wire::{NodeId, PartitionId};
-
-use super::calls::{CallKey, Calls};
-use super::rows::RowKey;
 
 /// What was in the way last, so that a call that fails at its deadline can say why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -35,6 +35,12 @@ mod rows;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use calls::{Call, Calls};
+pub use calls::{CallKey, Request};
+use lane::Lane;
+pub use peers::ConnectionId;
+use peers::{Draws, Peer};
+use rows::Rows;
 
 use crate::command::{Answer, Command, Output};
 use crate::config::Config;
@@ -43,14 +49,6 @@ use crate::map::PartitionMap;
 use crate::time::Time;
 use crate::wire::pack::PushError;
 use crate::wire::{ClientId, ClusterId, Frame, KEY_BYTES_MAX, Position};
-
-pub use calls::{CallKey, Request};
-pub use peers::ConnectionId;
-
-use calls::{Call, Calls};
-use lane::Lane;
-use peers::{Draws, Peer};
-use rows::Rows;
 
 /// What [`Session::step`] takes.
 #[derive(Clone, Debug)]

@@ -1,15 +1,14 @@
 //! How calls end, and what their callers are told. The rule (hazards.md 1): a command failed for sure only if no
 //! sending of it can have been executed; else its outcome is unknown.
 
-use crate::command::{Answer, Output};
-use crate::error::{Cause, Error, Failure, NodeTrouble, Place, Reason, Unknown};
-use crate::resume::ResumeToken;
-use crate::time::Time;
-
 use super::calls::{Call, CallKey, Request};
 use super::lane::Trouble;
 use super::peers::PeerState;
 use super::{Effect, Session};
+use crate::command::{Answer, Output};
+use crate::error::{Cause, Error, Failure, NodeTrouble, Place, Reason, Unknown};
+use crate::resume::ResumeToken;
+use crate::time::Time;
 
 impl Session {
     /// The call is answered.

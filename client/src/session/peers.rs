@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::time::Time;
-use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position};
-
 use super::calls::CallKey;
 use super::rows::RowKey;
+use crate::time::Time;
+use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position};
 
 /// A first buffer for requests for ranges, some forty.
 const ASKS_BYTES: usize = 2_048;

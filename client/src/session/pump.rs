@@ -2,16 +2,15 @@
 
 use bytes::BytesMut;
 
-use crate::command::{RangeCall, ReadMode};
-use crate::time::Time;
-use crate::wire::pack::PushError;
-use crate::wire::{KEY_BYTES_MAX, OpenRequest, PackWriter, PartitionId, RangeRequest, ReadRequest};
-
 use super::calls::{CallKey, Request};
 use super::lane::{Reader, Trouble};
 use super::peers::{Asked, Flight, PeerState, RangeFlight, Sent, pause};
 use super::rows::RowKey;
 use super::{Effect, Session};
+use crate::command::{RangeCall, ReadMode};
+use crate::time::Time;
+use crate::wire::pack::PushError;
+use crate::wire::{KEY_BYTES_MAX, OpenRequest, PackWriter, PartitionId, RangeRequest, ReadRequest};
 
 /// A pack is written as `eight` if this many commands at its front are: a mixed stream gets packs of mixed form instead
 /// of packs of one command.

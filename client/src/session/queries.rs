@@ -6,6 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Bytes, BytesMut};
 
+use super::answers::Nonsense;
+use super::calls::CallKey;
+use super::peers::{Flight, Sent, pause};
+use super::query::{Query, Taken, first_credit};
+use super::{Effect, Session};
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
@@ -13,12 +18,6 @@ use crate::wire::frame::encode_frame;
 use crate::wire::{
     Completed, Cut, Frame, Kind, NodeId, Part, PartitionId, QueryRequest, encode_part_cancel, encode_part_credit,
 };
-
-use super::answers::Nonsense;
-use super::calls::CallKey;
-use super::peers::{Flight, Sent, pause};
-use super::query::{Query, Taken, first_credit};
-use super::{Effect, Session};
 
 /// The attempts that are under way, and the calls that wait for their next one.
 #[derive(Debug, Default)]

@@ -11,9 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use coppice_btree::Value;
 
-use crate::wire::{Cut, NodeId, Part, PartEnd, PartitionId, Position, Ticket};
-
 use super::calls::CallKey;
+use crate::wire::{Cut, NodeId, Part, PartEnd, PartitionId, Position, Ticket};
 
 /// Partitions of which chunks are kept before a `Cut` says whether they are wanted.
 const EARLY_PARTS_MAX: usize = 65_536;

@@ -5,17 +5,16 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use super::calls::{CallKey, Request};
+use super::lane::{Lane, Trouble};
+use super::peers::{Flight, Sent};
+use super::{Effect, Session};
 use crate::command::{Answer, Command, Output, ReadMode};
 use crate::error::{Cause, Error, Reason};
 use crate::map::{Entry, PartitionMap, Role};
 use crate::time::Time;
 use crate::wire::control::encode_control;
 use crate::wire::{Kind, MapGet, MapReply, MapVersion, NodeId, PartitionId, Position};
-
-use super::calls::{CallKey, Request};
-use super::lane::{Lane, Trouble};
-use super::peers::{Flight, Sent};
-use super::{Effect, Session};
 
 /// Without a map, another endpoint is asked after this long, beside those that have not answered yet.
 const HEDGE: Duration = Duration::from_millis(100);

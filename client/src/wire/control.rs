@@ -9,11 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::frame::{BODY_BYTES_MAX, Kind, encode_frame};
 use super::reshape::{ReshapeRequest, Reshaped};
-use super::serde_bytes;
 use super::tuning::TuningReport;
 use super::users::{UserChange, UserChanged, UserRow};
 use super::varint::WireError;
-use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Refusal};
+use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Refusal, serde_bytes};
 use crate::map::PartitionMap;
 use crate::token::Token;
 

@@ -14,13 +14,12 @@
 
 use coppice_btree::Op;
 
+pub use super::pack_writer::{PackWriter, PushError, is_eight};
 use super::varint::{Reader, WireError};
 use super::{
     COMPOUND_BYTES_MAX, KEY_BYTES_MAX, MANY_OPERATIONS_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId,
     SessionId, VALUE_BYTES_MAX,
 };
-
-pub use super::pack_writer::{PackWriter, PushError, is_eight};
 
 pub(super) const FLAG_EIGHT: u8 = 1;
 

@@ -12,10 +12,9 @@
 //! Two writers, because two rooms write: the executor makes an *answer* (sections without their stream: it does not
 //! know who waits) with [`PackReply`], the connection puts answers behind their streams with [`RepliesWriter`].
 
+pub use super::answer::{AnswerWriter, PackReply, RepliesWriter};
 use super::varint::{Reader, WireError};
 use super::{CommandRefusal, MapVersion, PartitionId, Position, VALUE_BYTES_MAX};
-
-pub use super::answer::{AnswerWriter, PackReply, RepliesWriter};
 
 /// Longest result. A [`Command::Many`](super::Command::Many) that would answer more answers [`ResultRef::Omitted`].
 pub const RESULT_BYTES_MAX: usize = 2 * 1024 * 1024;

@@ -9,8 +9,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::serde_bytes;
-use super::{MapVersion, NodeId, PartitionId};
+use super::{MapVersion, NodeId, PartitionId, serde_bytes};
 
 /// Names a change for ever: drawn by whoever asks for it, so that asking again is not asking twice. Prints as 16 hex
 /// digits.

@@ -44,8 +44,9 @@ impl<'de> Visitor<'de> for BytesVisitor {
 
 /// The same for an optional byte string.
 pub mod option {
-    use super::*;
     use serde::{Deserialize, Serialize};
+
+    use super::*;
 
     #[derive(Serialize, Deserialize)]
     struct Wrapped(#[serde(with = "super")] Bytes);
@@ -63,8 +64,9 @@ pub mod option {
 
 /// The same for a list of byte strings, of [`bounded::ELEMENTS_MAX`] at most.
 pub mod list {
-    use super::*;
     use serde::{Deserialize, Serialize};
+
+    use super::*;
 
     #[derive(Serialize, Deserialize)]
     struct Wrapped(#[serde(with = "super")] Bytes);
@@ -86,8 +88,9 @@ pub mod list {
 pub mod bounded {
     use std::marker::PhantomData;
 
-    use super::*;
     use serde::Deserialize;
+
+    use super::*;
 
     /// Elements of a list at most.
     pub const ELEMENTS_MAX: usize = 4_096;

@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::serde_bytes;
-use super::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId, Ticket};
+use super::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId, Ticket, serde_bytes};
 
 /// The cluster as one node sees it, others asked unless `local` was wanted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

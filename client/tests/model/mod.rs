@@ -18,7 +18,6 @@ use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, R
 use coppice_client::session::{CallKey, ConnectionId, Effect, Input, Session};
 use coppice_client::time::Time;
 use coppice_client::wire::*;
-
 #[allow(unused_imports)] // Each test program uses a part of it.
 pub use store::{Execution, ModelPartition, contains, execute_pack};
 

@@ -2,12 +2,14 @@
 // Help texts show defaults in brackets; they are no links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::units::{self, Bound, Think};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use coppice_client::Token;
 use coppice_client::wire::MANY_OPERATIONS_MAX;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+
+use crate::units::{self, Bound, Think};
 
 /// Load for Coppice and its peers: the papers' workloads, YCSB's, closed and open loops, honest percentiles.
 #[derive(Clone, Debug, Parser)]

@@ -1,5 +1,7 @@
 //! `coppice-load fill`, and `run --preload`.
 
+use std::time::{Duration, Instant};
+
 use super::args::{FillArgs, Global, Output};
 use super::failure::{Exit, Failure};
 use super::progress::Progress;
@@ -8,7 +10,6 @@ use crate::fill::Filled;
 use crate::metrics::Sample;
 use crate::say::say;
 use crate::units::{print_count, significant};
-use std::time::{Duration, Instant};
 
 /// How long a fill waits for the nodes' own count.
 const SETTLE_MAX: Duration = Duration::from_secs(3);

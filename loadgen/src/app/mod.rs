@@ -10,14 +10,15 @@ pub(crate) mod run;
 mod store;
 mod unloaded;
 
-use crate::say::{say, unsaid};
-use args::{Cli, Command, Output};
-use clap::Parser;
-use failure::{Exit, Failure};
 use std::io::Write;
 use std::process::ExitCode;
 
+use args::{Cli, Command, Output};
+use clap::Parser;
+use failure::{Exit, Failure};
 pub use run::{NOTHING_ANSWERED, measure};
+
+use crate::say::{say, unsaid};
 
 /// Runs the program on this process's command line.
 pub fn main() -> ExitCode {

@@ -1,10 +1,12 @@
 //! The line that moves while a run goes on: on stderr, on a terminal only.
 
-use crate::runner::{Ends, Live};
-use crate::units::{print_ms, significant};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::runner::{Ends, Live};
+use crate::units::{print_ms, significant};
 
 /// A bar, or nothing.
 #[derive(Debug)]

@@ -1,5 +1,11 @@
 //! `coppice-load run`: from flags to a report.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coppice_client::command::ReadMode;
+use coppice_client::wire::COMPOUND_BYTES_MAX;
+
 use super::args::{Global, Output, RunArgs};
 use super::failure::{Exit, Failure};
 use super::fill::{self, value_bytes_checked};
@@ -10,17 +16,14 @@ use crate::machine::{self, Machine};
 use crate::metrics::{Ordering, Sample};
 use crate::record::History;
 use crate::report::files::{self, OrderingRow};
-use crate::report::{self, Point, RunFile, Setup, Summary, summary::FindMax};
+use crate::report::summary::FindMax;
+use crate::report::{self, Point, RunFile, Setup, Summary};
 use crate::runner::{Orders, Pace, Tally, Timeline, Watch};
 use crate::say::say;
 use crate::target::Nanos;
 use crate::units::print_count;
 use crate::workload::mix::{NAMES, Scan, Size};
 use crate::workload::{Kind, Mix, Plan, ValueForm, ycsb};
-use coppice_client::command::ReadMode;
-use coppice_client::wire::COMPOUND_BYTES_MAX;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// The least number of keys that a run works on, unless told: fewer would be a test of contention.
 const ENTRIES_MIN: u64 = 100_000;

@@ -1,6 +1,12 @@
 //! The store under load as the commands see it: what it is, and a target for each worker. Everything that differs
 //! between stores and is not on a request's way stands here.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use coppice_client::command::ReadMode;
+use coppice_client::tls::{Files, Tls};
+
 use super::args::{Global, TargetName};
 use super::failure::Failure;
 use crate::fill::{self, Filled};
@@ -10,10 +16,6 @@ use crate::runner::{self, Orders, Tally, Watch};
 use crate::target::native::{self, Native, contact};
 use crate::target::resp::{self, Resp};
 use crate::workload::{KeySpace, Kind, Plan};
-use coppice_client::command::ReadMode;
-use coppice_client::tls::{Files, Tls};
-use std::sync::Arc;
-use std::time::Instant;
 
 /// What a worker's connections are like.
 #[derive(Clone, Copy, Debug)]
@@ -250,8 +252,9 @@ fn find(config: &serde_json::Value, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn the_flush_mode_is_found_however_settings_are_laid_out() {

@@ -5,21 +5,23 @@
 //! A round trip between replicas cannot be seen from outside: a ping of the client to a node that does not lead goes
 //! the same way, from one thread of this machine through a socket to the shard thread of a node, and back.
 
-use super::args::{Global, Output, TargetName, UnloadedArgs};
-use super::failure::{Exit, Failure};
-use super::store::Store;
-use crate::say::say;
-use crate::units::print_count;
-use bytes::BytesMut;
-use coppice_client::blocking::Client;
-use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{ClientId, FrameDecoder, Hello, Kind, NodeId, PROTOCOL, encode_frame};
-use hdrhistogram::Histogram;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
+
+use bytes::BytesMut;
+use coppice_client::blocking::Client;
+use coppice_client::wire::control::encode_control;
+use coppice_client::wire::{ClientId, FrameDecoder, Hello, Kind, NodeId, PROTOCOL, encode_frame};
+use hdrhistogram::Histogram;
+
+use super::args::{Global, Output, TargetName, UnloadedArgs};
+use super::failure::{Exit, Failure};
+use super::store::Store;
+use crate::say::say;
+use crate::units::print_count;
 
 /// What is flushed is written into a file of zeros of this size, as the server's log is.
 const FLUSHED_FILE_BYTES: u64 = 4 << 20;

@@ -1,20 +1,21 @@
 //! Clusters of real node processes for the points of a figure: started, formed, filled, ended. Data and processes are
 //! those of a [`Site`], so both are gone at the end, whatever that is.
 
-use super::point::{Shape, Terms};
-use crate::app::args::{Cli, Command as Verb, Global};
-use crate::app::fill;
-use crate::machine;
-use crate::metrics;
-use crate::processes::{Site, free_ports};
-use clap::Parser;
-use coppice_client::wire::{ChangeId, InitRequest, NodeId, PartitionId, ReshapeRequest, reshape};
-use coppice_client::{Admin, Config};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use clap::Parser;
+use coppice_client::wire::{ChangeId, InitRequest, NodeId, PartitionId, ReshapeRequest, reshape};
+use coppice_client::{Admin, Config};
 use tokio::runtime::Runtime;
+
+use super::point::{Shape, Terms};
+use crate::app::args::{Cli, Command as Verb, Global};
+use crate::app::fill;
+use crate::processes::{Site, free_ports};
+use crate::{machine, metrics};
 
 /// What takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);

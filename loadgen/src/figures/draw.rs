@@ -1,8 +1,9 @@
 //! A figure as a picture and as a table of its points.
 
+use std::fmt::Write;
+
 use super::plan::{Figure, Panel, Results};
 use crate::plot::svg::{self, Chart, Series};
-use std::fmt::Write;
 
 /// The picture, with those points that were measured; none: nothing was.
 pub fn picture(figure: &Figure, results: &Results) -> Option<String> {

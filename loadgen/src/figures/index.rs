@@ -1,11 +1,13 @@
 //! The page of all figures: beside each what the paper says, what was measured here, and how.
 
+use std::fmt::Write;
+
+use serde_json::json;
+
 use super::plan::{Check, Figure, Goal, Results};
 use crate::machine::Machine;
 use crate::plot::svg::escape;
 use crate::units::significant;
-use serde_json::json;
-use std::fmt::Write;
 
 /// What stands above all figures.
 pub struct Head {

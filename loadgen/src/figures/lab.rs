@@ -1,13 +1,14 @@
 //! Points over emulated links, carried out by the program `coppice-lab`: real nodes, with a link of a known rate and
 //! delay between every two of them. What it wrote down is read here, by the names of its columns.
 
-use super::cluster::Ground;
-use super::point::{Heat, Point, Reading, Spot, name};
-use crate::units::print_duration;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
+
+use super::cluster::Ground;
+use super::point::{Heat, Point, Reading, Spot, name};
+use crate::units::print_duration;
 
 /// Columns of the program's CSV that are numbers, and the names that they have here.
 pub const COLUMNS: [(&str, &str); 12] = [

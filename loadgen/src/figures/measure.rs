@@ -1,12 +1,13 @@
 //! Carries one point out on a cluster: clients in a closed loop, and what the nodes used up for them.
 
+use clap::Parser;
+
 use super::cluster::{Cluster, Ground, Used};
 use super::point::{Load, Reading, Workload, name};
 use crate::app::args::{Cli, Command, Global};
 use crate::app::run;
 use crate::report::Summary;
 use crate::units::print_duration;
-use clap::Parser;
 
 /// Connections of the clients that send one command a message; as in the paper, they do not share a packet.
 const CONNECTIONS_MAX: u32 = 32;
@@ -104,10 +105,11 @@ fn reading(summary: &Summary, used: &[Used]) -> Reading {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::report::Setup;
     use crate::report::summary::Latency;
-    use std::collections::BTreeMap;
 
     #[test]
     fn what_nodes_used_is_for_each_command_of_the_whole_run() {

@@ -13,6 +13,16 @@ mod smr;
 mod state;
 mod tuning;
 
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cluster::{Ground, Pool};
+pub use lab::COLUMNS as LAB_COLUMNS;
+use plan::{Figure, Results};
+use point::{Heat, Point, Terms};
+use serde_json::json;
+use state::{Round, State};
+
 use crate::app::args::{FiguresArgs, Global, Output, Paper};
 use crate::app::failure::{Exit, Failure};
 use crate::app::progress::Progress;
@@ -20,14 +30,6 @@ use crate::machine::Machine;
 use crate::processes::{Site, in_path};
 use crate::say::say;
 use crate::units::{Think, print_count, print_duration};
-use cluster::{Ground, Pool};
-pub use lab::COLUMNS as LAB_COLUMNS;
-use plan::{Figure, Results};
-use point::{Heat, Point, Terms};
-use serde_json::json;
-use state::{Round, State};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// Everything that was asked for, settled.
 struct Work<'a> {

@@ -1,9 +1,10 @@
 //! A figure as data: what the paper says, what is measured, which of that stands where, what is compared with what.
 
+use std::collections::BTreeMap;
+
 use super::point::{Heat, Point, Reading, Terms};
 use super::state::State;
 use crate::plot::svg::Scale;
-use std::collections::BTreeMap;
 
 /// A figure of a paper.
 #[derive(Clone, Debug)]

@@ -1,10 +1,11 @@
 //! What is measured: a load on a cluster, or a batch size and window over emulated links; and several of them that are
 //! measured one after the other because their ratio counts. It knows what they are, not how they are carried out.
 
-use crate::units::{Think, print_duration};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+
+use crate::units::{Think, print_duration};
 
 /// The numbers of one measurement, by name; see [`name`].
 pub type Reading = BTreeMap<String, f64>;

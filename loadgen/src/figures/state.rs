@@ -1,12 +1,14 @@
 //! What is measured already: a file of lines beside the output, one for each round of each heat, appended when the
 //! round is over. Whatever ends the program, what is in there is not measured again.
 
-use super::point::{Heat, Reading, Terms};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::point::{Heat, Reading, Terms};
 
 /// The file's name in the output directory.
 pub const FILE_NAME: &str = "measured.jsonl";
@@ -85,10 +87,11 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::point::{Load, Point, Shape, Workload};
     use super::*;
     use crate::units::Think;
-    use std::time::Duration;
 
     fn terms(rounds: u32) -> Terms {
         let (hold, trim) = (Duration::from_secs(2), Duration::from_millis(400));

@@ -3,8 +3,9 @@
 
 pub mod svg;
 
-use crate::report::RunFile;
 use svg::{Chart, Scale, Series};
+
+use crate::report::RunFile;
 
 /// A run and the name that the legend gives it; the only run of a picture needs none.
 pub type Named<'a> = (String, &'a RunFile);

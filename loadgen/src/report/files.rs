@@ -1,16 +1,18 @@
 //! `--out DIR`: `run.json`, `latency.hlog` and the plots of one run.
 
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
+use serde::{Deserialize, Serialize};
+
 use super::summary::{Latency, Point, Summary, ms};
 use crate::machine::Machine;
 use crate::metrics::Ordering;
 use crate::plot;
 use crate::runner::{Tally, Timeline};
-use hdrhistogram::Histogram;
-use hdrhistogram::serialization::V2DeflateSerializer;
-use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
-use serde::{Deserialize, Serialize};
-use std::path::Path;
-use std::time::{Duration, SystemTime};
 
 /// One slice of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,12 +1,15 @@
 //! The numbers of a run, as they are printed, written and drawn.
 
-use crate::metrics::Ordering;
-use crate::runner::{Tally, Timeline, tally::OfKind};
-use crate::units::{print_count, print_ms};
-use crate::workload::{Kind, Plan};
+use std::time::Duration;
+
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+
+use crate::metrics::Ordering;
+use crate::runner::tally::OfKind;
+use crate::runner::{Tally, Timeline};
+use crate::units::{print_count, print_ms};
+use crate::workload::{Kind, Plan};
 
 /// What was run: the part of the report that is known before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

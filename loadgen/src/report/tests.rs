@@ -1,5 +1,7 @@
 //! Reports: a golden line of JSON, the text, and the files read back.
 
+use std::time::Duration;
+
 use super::files::{self, OrderingRow};
 use super::*;
 use crate::machine::Machine;
@@ -8,7 +10,6 @@ use crate::runner::tally::Times;
 use crate::runner::{Tally, Timeline};
 use crate::target::{Done, End};
 use crate::workload::{KeySpace, Kind, Mix, Plan, ValueForm};
-use std::time::Duration;
 
 fn example() -> (Tally, Timeline, Summary) {
     let timeline = Timeline::new(Duration::from_secs(10), Duration::from_secs(1)).unwrap();

@@ -1,8 +1,9 @@
 //! A run for people: the loop, the table, what went wrong, the six numbers, the generator's own cost.
 
+use comfy_table::{Cell, CellAlignment, Table};
+
 use super::summary::{Latency, Setup, Summary};
 use crate::units::{print_count, print_ms, significant};
-use comfy_table::{Cell, CellAlignment, Table};
 
 /// What was run, in one sentence; an open loop is never mistaken for a closed one.
 pub fn headline(setup: &Setup) -> String {

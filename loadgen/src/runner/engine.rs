@@ -1,11 +1,12 @@
 //! One worker's loop: send what is due, wait for ends, count. The same code drives real stores and the simulated one.
 
+use hdrhistogram::Histogram;
+
 use super::pacing::{Pace, Pacing};
 use super::tally::{Ends, Tally, Times, record};
 use super::{Live, Timeline};
 use crate::target::{Done, End, Nanos, Target};
 use crate::workload::{Key, Kind, Request, Source};
-use hdrhistogram::Histogram;
 
 /// How often a worker tells how it is going.
 const LIVE_INTERVAL: Nanos = 250_000_000;

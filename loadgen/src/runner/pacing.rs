@@ -1,11 +1,12 @@
 //! Who sends next, and when: closed loops wait for answers and think, open loops keep a schedule whatever the answers
 //! do.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
 use crate::random::Rng;
 use crate::target::Nanos;
 use crate::units::Think;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 
 /// After an error a client of a closed loop waits this long, so that a dead cluster is not hammered by failures that
 /// cost nothing.
@@ -179,8 +180,9 @@ impl Pacing {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
+
+    use super::*;
 
     #[test]
     fn an_open_loop_keeps_its_schedule_while_slots_last() {

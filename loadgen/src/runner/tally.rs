@@ -1,9 +1,10 @@
 //! What one worker counted; tallies of workers add up. Latencies are kept in nanoseconds at three digits.
 
+use hdrhistogram::Histogram;
+
 use crate::runner::Timeline;
 use crate::target::{Done, End, Nanos};
 use crate::workload::Kind;
-use hdrhistogram::Histogram;
 
 /// An hour bounds what a histogram tells apart; above it all is an hour.
 const LATENCY_MAX: Nanos = 3_600_000_000_000;

@@ -1,13 +1,14 @@
 //! The loops against theory, in virtual time.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::engine::{self, Orders};
 use super::{Pace, Tally, Timeline};
 use crate::target::simulated::{Service, Simulated};
 use crate::target::{End, Nanos};
 use crate::units::Think;
 use crate::workload::{KeySpace, Mix, Plan, Source, ValueForm};
-use std::sync::Arc;
-use std::time::Duration;
 
 const MS: Nanos = 1_000_000;
 

@@ -1,12 +1,13 @@
 //! The threads of a run: connect all, start together, watch, gather.
 
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
 use super::engine::{self, Orders};
 use super::{Live, Tally};
 use crate::target::{Nanos, Target};
 use crate::workload::{Plan, Source};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
 
 /// Between "all are connected" and the first request: every worker has heard of the start by then.
 const START_DELAY: Nanos = 20_000_000;

@@ -1,7 +1,8 @@
 //! Slices of a run: a head that is dropped, the window that is measured, a tail that is dropped (papers.md A10, D14).
 
-use crate::target::Nanos;
 use std::time::Duration;
+
+use crate::target::Nanos;
 
 /// The most slices of a run; each holds a histogram per worker until it is reported.
 const SLICES_MAX: u64 = 240;

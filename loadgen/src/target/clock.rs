@@ -1,14 +1,16 @@
 //! Real time for the loops: a clock from a shared epoch, and a wait that is exact to some microseconds. The runtime's
 //! own timer counts milliseconds, which would delay, and so slander, every request of an open loop.
 
-use super::Nanos;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 use std::time::Instant;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use tokio::io::unix::AsyncFd;
+
+use super::Nanos;
 
 /// A clock and one timer of one worker. Must be made inside of a runtime.
 #[derive(Debug)]
@@ -70,8 +72,9 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::future::poll_fn;
+
+    use super::*;
 
     #[test]
     fn waits_end_when_they_should_and_can_be_shortened() {

@@ -1,11 +1,12 @@
 //! A store in virtual time: servers with a queue, so that the loops can be checked against theory. Used by tests only,
 //! and public because the tests of other crates may want the same ruler.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use super::{Done, End, Nanos, Target};
 use crate::random::Rng;
 use crate::workload::Request;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// How long a server works on one request.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,12 @@
 //! Coppice's side: the cluster that `coppice demo` makes, as anybody can.
 
-use super::job::Job;
-use super::{Column, Round, generator};
-use crate::processes::{self, Site, shown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+
+use super::job::Job;
+use super::{Column, Round, generator};
+use crate::processes::{self, Site, shown};
 
 /// Three processes that have no data form a cluster within a second; a loaded machine needs longer.
 const READY_LIMIT: Duration = Duration::from_secs(40);

@@ -1,16 +1,17 @@
 //! etcd's side: three processes on loopback as its manual starts them, driven by its own benchmark tool.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use super::job::Job;
 use super::tool::{self, Printed};
 use super::{Column, Round};
 use crate::metrics;
 use crate::processes::{self, Site, free_ports, shown};
 use crate::units::{print_count, significant};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The most keys that etcd is loaded with: more take it minutes, and fewer favour it.
 const ENTRIES_MAX: u64 = 1_000_000;

@@ -1,12 +1,13 @@
 //! Jobs by this program's own generator, as the command lines that a user would type. What is printed is what was run.
 
+use clap::Parser;
+
 use super::job::{Job, Measured};
 use super::{Column, Round};
 use crate::app::args::{Cli, Command, Global};
 use crate::app::failure::Failure;
 use crate::app::{fill, run};
 use crate::units::{print_count, print_duration, significant};
-use clap::Parser;
 
 /// Loads the keys; `place` is flags that name the store. Returns how the store says that it flushes.
 ///

@@ -10,16 +10,18 @@ mod redis;
 mod table;
 mod tool;
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use job::{Job, Measured};
+use serde::Serialize;
+
 use crate::app::args::{Global, Output, Peers, VersusArgs};
 use crate::app::failure::{Exit, Failure};
 use crate::machine::{self, Machine};
 use crate::processes::Site;
 use crate::say::say;
-use job::{Job, Measured};
-use serde::Serialize;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Fewer keys than this have no room for ranges of 1000 at different places.
 const ENTRIES_MIN: u64 = 10_000;

@@ -1,12 +1,13 @@
 //! Redis' side: one process, and one with two replicas and WAIT, driven by the same generator as Coppice.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
 use super::job::Job;
 use super::{Column, Round, generator};
 use crate::processes::{self, Site, free_ports, shown};
 use crate::target::resp;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 /// A process without data answers within a second.
 const READY_LIMIT: Duration = Duration::from_secs(20);

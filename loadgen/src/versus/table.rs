@@ -1,10 +1,11 @@
 //! The comparison for people, as text and as markdown, and for programs.
 
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde_json::json;
+
 use super::job::{Job, Measured};
 use super::{Column, Comparison};
 use crate::units::{print_count, significant};
-use comfy_table::{Cell, CellAlignment, Table, presets};
-use serde_json::json;
 
 /// One row: a number of a job.
 struct Figure {

@@ -104,8 +104,9 @@ pub fn arguments(job: Job, total: u64, entries: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use super::*;
 
     const PRECISE: Printed = Printed {
         total_s: 5.994540983,

@@ -160,8 +160,9 @@ impl KeySpace {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use super::*;
 
     fn letters() -> KeySpace {
         // The demo's map: ..g, g..n, n..t, t.. .

@@ -8,12 +8,12 @@ pub mod request;
 pub mod source;
 pub mod ycsb;
 
+use std::sync::Arc;
+
 pub use keys::KeySpace;
 pub use mix::{Mix, Size, Spread};
 pub use request::{Key, Kind, Request, Update, Updates, Value, ValueForm};
 pub use source::Source;
-
-use std::sync::Arc;
 
 /// Everything that fixes the requests of a run, shared by its workers.
 #[derive(Clone, Debug)]

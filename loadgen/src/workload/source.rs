@@ -1,12 +1,13 @@
 //! The requests of one worker's clients, one at a time.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use super::distribution::Popularity;
 use super::mix::Scan;
 use super::request::{Key, Kind, Request, Updates, Value};
 use super::{Plan, Spread};
 use crate::random::Rng;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// Insertions of fresh keys by one of several workers: worker w of W takes keys N + w, N + w + W, ..
 #[derive(Clone, Debug)]

@@ -1,16 +1,17 @@
 //! A server of one node in a thread, without replication or disk: the public protocol over a real socket and a real
 //! tree, so that the native target can be tested, and its cost measured, alone.
 
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
 use bytes::BytesMut;
 use coppice_btree::{KeyRange, Tree, Undo};
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::control::{HelloOk, Limits, MapReply, NodeIdentity, encode_control};
 use coppice_client::wire::part::PartHead;
 use coppice_client::wire::*;
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
 
 /// What all connections share.
 pub struct State {

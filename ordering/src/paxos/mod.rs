@@ -18,7 +18,6 @@ mod validate;
 use std::time::Duration;
 
 use bytes::Bytes;
-
 pub use recovery::{Config, RecoveredGroup};
 pub(crate) use validate::ACCEPT_AHEAD_MAX;
 pub use validate::{BATCH_BYTES_MAX, ROUND_MAX};

@@ -11,7 +11,6 @@ pub mod truth;
 use std::collections::BTreeMap;
 
 use coppice_ordering::{Configuration, Input, Message, ReplicaId, Settings};
-
 use node::Node;
 use truth::Truth;
 

@@ -14,7 +14,6 @@ use coppice_ordering::autopilot::{Account, Controller, Costs, Limits, Measured, 
 use coppice_ordering::{
     Config, Configuration, Counters, Effect, Input, Instance, Lsn, Message, Paxos, ReplicaId, Settings, Time,
 };
-
 use link::{Link, Shape};
 
 pub const NODES: usize = 3;

@@ -1,13 +1,14 @@
 //! Limits on the connections of admin HTTP: how many, and how long one may stay silent. Without them a few forgotten
 //! sockets would use up the process's descriptors.
 
-use axum::serve::Listener;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

@@ -1,8 +1,9 @@
 //! The endpoint over a real socket, asked by hand-written HTTP.
 
-use super::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+
+use super::*;
 
 fn admin(reasons: &'static [&'static str]) -> Admin {
     Admin {

@@ -79,9 +79,10 @@ fn capital(sentence: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::cli::args::{Cli, Verb};
-    use clap::Parser;
 
     fn given(line: &[&str]) -> Vec<(&'static str, String)> {
         match Cli::try_parse_from(line).expect("good flags").verb {

@@ -139,9 +139,10 @@ fn refused(what: String, cause: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::cli::args::Verb;
-    use clap::Parser;
 
     fn range(words: &[&str]) -> Result<Range, Failure> {
         let cli = Cli::try_parse_from(["coppice", "scan"].iter().chain(words)).expect("a scan");

@@ -14,14 +14,13 @@ use coppice_client::{Admin, Client, admin};
 use serde_json::json;
 
 use super::args::{Cli, Format};
-use super::connect;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
 use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb, PlanArgs};
 use super::waits::Waits;
-use super::{operate, shape_args, shape_tables, words};
+use super::{connect, operate, shape_args, shape_tables, words};
 
 /// Between two questions how far a change is.
 const POLL: Duration = Duration::from_millis(100);

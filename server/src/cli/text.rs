@@ -126,8 +126,9 @@ pub fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn base64_agrees_with_the_vectors_of_its_standard() {

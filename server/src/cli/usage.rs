@@ -77,8 +77,9 @@ fn find<'a>(command: &'a Command, word: &str) -> Option<&'a Command> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
 
     fn mistake_of(line: &str) -> Failure {
         let line: Vec<String> = line.split(' ').map(str::to_owned).collect();

@@ -51,8 +51,9 @@ pub fn quote(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn only_what_needs_quotes_gets_them() {

@@ -10,6 +10,7 @@ use coppice_core::ids;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::request::{Refusal, Reply, Request};
 use coppice_core::settings::ClusterSettings;
+use coppice_core::worker::Input;
 use tokio::sync::oneshot;
 
 use super::transfer::{hand_over, reached_nodes};
@@ -17,7 +18,6 @@ use super::{Control, ask_shard, bounds, forming};
 use crate::net::rpc::{Answer, Asker, Question, ask};
 use crate::net::translate;
 use crate::shared::Shared;
-use coppice_core::worker::Input;
 
 /// How long another node may take to give its map.
 const MAP_TIMEOUT: Duration = Duration::from_millis(450);

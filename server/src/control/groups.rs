@@ -15,6 +15,7 @@ use coppice_core::replica::Replica;
 use coppice_core::replica_manager::{Birth, Start, StateLost, Wanted};
 use coppice_core::sessions::SessionLimits;
 use coppice_core::settings::ClusterSettings;
+use coppice_core::worker::{Group, Input};
 use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
 
 use super::{Control, ToControl};
@@ -24,7 +25,6 @@ use crate::net::handshake::Purpose;
 use crate::net::link::{Link, Opening};
 use crate::node::StorageError;
 use crate::shard::Shard;
-use coppice_core::worker::{Group, Input};
 
 /// How long a shard may take to answer a question of its own node.
 pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);

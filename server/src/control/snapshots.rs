@@ -14,9 +14,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::KeyRange;
 use coppice_client::channel::BlockingChannel;
 use coppice_client::wire::{FrameDecoder, MapVersion, NodeId, PartitionId};
+use coppice_core::checkpoint_due::{Due, Storage, due};
 use coppice_core::replay::Entry as LogEntry;
 use coppice_core::replica::Input;
 use coppice_core::snapshot::{self, Head, Loaded, Taken};
+use coppice_core::worker::{self, Group};
 use coppice_ordering::{Instance, ReplicaId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -31,8 +33,6 @@ use crate::net::handshake::{self, HandshakeError, Purpose};
 use crate::net::peer_frame;
 use crate::shard::Shard;
 use crate::shared::Shared;
-use coppice_core::checkpoint_due::{Due, Storage, due};
-use coppice_core::worker::{self, Group};
 
 /// Asks for a snapshot of a group.
 #[derive(Debug, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use coppice_client::wire::{
 };
 use coppice_core::ids;
 use coppice_core::status::{LocalReplica, LocalStatus};
+use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
 
 use super::digests::Digests;
@@ -21,7 +22,6 @@ use crate::log::Flushed;
 use crate::net::rpc::{Answer, Question, ask};
 use crate::shard::Flushes;
 use crate::shared::Shared;
-use coppice_core::worker::GroupStatus;
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
 const ASK_TIMEOUT: Duration = Duration::from_millis(450);

@@ -75,8 +75,9 @@ pub fn free(nodes: u32) -> io::Result<(Vec<NodePorts>, HeldPorts)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use super::*;
 
     #[test]
     fn usual_ports_are_ten_apart() {

@@ -9,8 +9,7 @@ use super::home::{Home, HomeError, Manifest};
 use super::nodes::{Death, Life, Nodes};
 use super::ports::{self, NodePorts};
 use crate::cli::args::DemoArgs;
-use crate::cli::words;
-use crate::cli::{Exit, Failure};
+use crate::cli::{Exit, Failure, words};
 
 /// Nodes of a demo that is not told otherwise.
 const NODES: u32 = 3;

@@ -1,9 +1,10 @@
 //! A repeated event is shown once per 10 s, with the number that was held back. Two events are the same if they come
 //! from one place in the code and differ in numbers only. Time is an argument.
 
-use super::line::Line;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use super::line::Line;
 
 /// How long an event is held back after it was shown.
 const PERIOD: Duration = Duration::from_secs(10);

@@ -1,8 +1,9 @@
 //! One event as one line. Text escapes line breaks and control characters, so that nothing that came from the network
 //! can forge a line or move a terminal's cursor.
 
-use serde_json::{Map, Value};
 use std::fmt::{Debug, Write};
+
+use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 use tracing_subscriber::fmt::format::Writer;

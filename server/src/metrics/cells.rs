@@ -1,7 +1,8 @@
 //! The cells that hot threads write: relaxed atomics found by index, never by name. No lock, no allocation, no hashing.
 //! A reader sees each cell at some recent moment; sums over cells may mix moments.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// A counter or gauge.

@@ -18,16 +18,17 @@ mod render;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, STEPS, nanos};
 pub use names::{
     CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
-
-use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, STEPS, nanos};
-use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// All metrics of one process. Cheap to clone.
 #[derive(Clone, Debug)]

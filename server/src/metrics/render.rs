@@ -1,18 +1,20 @@
 //! Cells to OpenMetrics text, through prometheus-client's encoder (names, types, escaping). One family per [`Metric`],
 //! in the order of the enum; every family is listed even while it has no series, so that dashboards can be checked.
 
+use std::fmt::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit as EncodedUnit};
+
 use super::cells::{Cell, Histogram, Total, seconds};
 use super::names::{
     CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
 use super::{Label, NOT_SEEN, Node, PartitionCells, ShardCells, UNKNOWN};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit as EncodedUnit};
-use std::fmt::Error;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// All metrics of a node as one OpenMetrics document.
 pub(super) fn render(node: &Node) -> String {

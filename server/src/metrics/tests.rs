@@ -1,7 +1,8 @@
 //! What `/metrics` shows is what was recorded, under names that are all in the enum.
 
-use super::*;
 use std::collections::BTreeSet;
+
+use super::*;
 
 /// The value of the one line that starts with `series`, a name with its labels.
 fn value(text: &str, series: &str) -> Option<f64> {

@@ -11,12 +11,12 @@ use coppice_client::channel::Channel;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
 use coppice_core::multicast::letter;
 use coppice_core::wire::peer;
+use coppice_core::worker::Input;
 use tokio::sync::Notify;
 
 use super::peer_frame;
 use crate::control::RETIRE_WITHIN;
 use crate::shard::{Shard, TURN_TIME_MAX};
-use coppice_core::worker::Input;
 
 /// How often it is asked whether the connection began with certificates that have been replaced.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

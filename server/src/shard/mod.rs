@@ -32,11 +32,10 @@ use coppice_core::replica::{self, QueryPart, Samples};
 use coppice_core::request::{Origin, Refusal, Reply};
 use coppice_core::worker::{self, Effect, Group, Input, Worker};
 use coppice_ordering::Time;
-use tokio::runtime::LocalOptions;
-use tokio::sync::{Notify, Semaphore};
-
 pub use gauges::Observed;
 pub use pilot::{Flushes, Tuned};
+use tokio::runtime::LocalOptions;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
@@ -92,8 +91,9 @@ struct Turn {
 impl Turn {
     /// Something waits for the end of a turn.
     fn want(&self) {
-        self.wanted.set(true);
-        self.bell.notify_one();
+        if !self.wanted.replace(true) {
+            self.bell.notify_one();
+        }
     }
 
     async fn wanted(&self) {
@@ -252,7 +252,9 @@ impl Shard {
         self.stepped += took;
         let executed = did.executed_commands > before.executed_commands;
         self.metrics.stage_busy(if executed { Stage::Execute } else { Stage::Order }, took);
-        self.metrics.letters(did.letters - before.letters);
+        if did.letters > before.letters {
+            self.metrics.letters(did.letters - before.letters);
+        }
         self.note_samples();
         if !self.worker.stepped().is_empty() || !effects.is_empty() {
             self.turn.want();

@@ -14,6 +14,7 @@ use crate::log::record::entry_bytes;
 use crate::metrics::TicketResult;
 
 impl Shard {
+    #[inline]
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Persist { group, lsn, record } => self.persist(group, lsn, record),

@@ -115,9 +115,10 @@ impl Mark {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::check::random::Random;
-    use std::collections::BTreeSet;
 
     /// Whether what is present obeys the kind's rule; `born`: it was somewhere once.
     fn holds(kind: Kind, present: &BTreeSet<usize>, born: bool) -> bool {

@@ -1,11 +1,10 @@
 //! Faults of one node's disk: slow, full, failing, without power, lost (hazards.md 5).
 
-use std::fmt;
 use std::fs::OpenOptions;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use super::nemesis::{Broken, Nemesis, names};
 use super::strace::{LOG_WRITER, Tracer};

@@ -233,8 +233,9 @@ pub fn call_of(draw: &Draw) -> Call<'static> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use super::*;
 
     #[test]
     fn values_are_unique_and_the_same_seed_draws_the_same() {

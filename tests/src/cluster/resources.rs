@@ -1,13 +1,12 @@
 //! What each node holds, looked at from outside while a round goes on: resident memory, descriptors, bytes on disk
 //! (hazards.md 3.6, B8). It knows processes and directories by number and name alone.
 
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{fmt, fs};
 
 use coppice_client::wire::Status;
 use coppice_client::{Admin, Config};
@@ -255,8 +254,9 @@ pub fn bounds(most: &[Held], waiting: &Waiting, memory_max: u64) -> Option<Line>
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use coppice_client::wire::PartitionStatus;
+
+    use super::*;
 
     #[test]
     fn what_this_process_holds_is_seen() {

@@ -1,9 +1,8 @@
 //! System calls of a running node that fail, or take longer: strace, attached for a while.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::{fs, io};
 
 /// The thread that writes and flushes the log of a node.
 pub const LOG_WRITER: &str = "log-writer";

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use coppice_model::cli as model;
 
 use super::plan::{Judged, Plan};
 use super::reached::Reached;
@@ -17,7 +18,6 @@ use super::watch::Limits;
 use super::{during, exhaustive, failing, planted, scripts, shrink};
 use crate::check::event::Event;
 use crate::check::write::write;
-use coppice_model::cli as model;
 
 /// Whole clusters of the real pure code, in one thread from one seed (hazards.md 4).
 #[derive(Debug, Parser)]

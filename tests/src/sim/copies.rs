@@ -113,7 +113,11 @@ impl World {
             return true;
         }
         let each = &self.nodes[node];
-        let linked = each.lives.links.get(&to) == Some(&self.nodes[to].life) && each.lives.vetting.may_speak();
+        let linked = each.lives.links.get(&to) == Some(&self.nodes[to].life);
+        if !each.lives.vetting.may_speak() {
+            self.fail("PX12 speaks unvetted", format!("n{node}, whom the others have not let in, to n{to}"));
+            return false;
+        }
         if linked && each.lives.is_copy {
             self.fail("PX12 a copy speaks", format!("n{node}, which runs on a copy of its disk, to n{to}"));
         }

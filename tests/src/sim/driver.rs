@@ -8,20 +8,21 @@ use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{ChangeId, MapVersion, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
 use coppice_core::ids::wire_replica;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
+use coppice_core::replica;
 use coppice_core::request::{Origin, Request};
 use coppice_core::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
 use coppice_core::status::{GroupReport, LocalReplica, LocalStatus};
+use coppice_core::worker::{Group, Input};
 use coppice_ordering::ReplicaId;
 
 use super::clients::key;
 use super::control::own;
 use super::events::Event;
 use super::faults::Kind;
-use super::node::{Mail, Node};
+use super::node::Node;
 use super::plan::{MS, Nanos};
+use super::workers::Mail;
 use super::world::{World, addresses};
-use coppice_core::replica;
-use coppice_core::worker::{Group, Input};
 
 /// Between two looks while something is under way.
 const LOOK_BUSY: Nanos = 50 * MS;

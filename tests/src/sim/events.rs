@@ -11,10 +11,10 @@ use coppice_core::reshape::View;
 use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
 
-use super::node::Mail;
 use super::plan::Nanos;
 use super::snapshots::{Wish, Writing};
 use super::store::Saved;
+use super::workers::Mail;
 
 /// Something that happens.
 #[derive(Debug)]

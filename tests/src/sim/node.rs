@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClientId, NodeId, PartitionId};
+use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::failure_detector::{FailureDetector, Heard};
 use coppice_core::machine::Machine;
 use coppice_core::multicast::{Letter, Word};
 use coppice_core::replay::Entry;
-use coppice_core::replica::{self, QueryPart};
+use coppice_core::replica;
+use coppice_core::request::Origin;
 use coppice_core::sessions::SessionLimits;
 use coppice_core::wire::peer::Envelope;
-use coppice_core::worker::{CoordinatorHost, Effect, Group, Input, Message, Report, Room, Worker};
+use coppice_core::worker::{CoordinatorHost, Effect, Group, Input, Message, Report, Worker};
 use coppice_ordering::{Instance, Lsn, Record, ReplicaId, Time};
 use coppice_server::log::Append;
 
@@ -24,6 +25,7 @@ use super::marks::Marks;
 use super::plan::{MS, Nanos, Plan};
 use super::store::{Store, Written};
 use super::trace::Fingerprint;
+use super::workers::Mail;
 use super::world::World;
 use super::{damage, said};
 
@@ -76,17 +78,6 @@ pub struct Watched {
     pub marks: Marks,
 }
 
-/// What comes to a worker from its own node.
-#[derive(Debug)]
-pub enum Mail {
-    /// Of another worker.
-    Message(Message),
-    /// What the workers share has changed.
-    Look,
-    /// A client has connected to another worker.
-    Greeted(ClientId),
-}
-
 /// The node's number on the wire, as the simulator's.
 pub fn place(node: NodeId) -> usize {
     node.0 as usize - 1
@@ -130,6 +121,8 @@ pub struct Node {
     pub watched: BTreeMap<PartitionId, Watched>,
     /// Other nodes that said last that they have no room.
     pub full_nodes: BTreeSet<NodeId>,
+    /// Who answered when each query came.
+    pub answering: BTreeMap<Origin, BTreeSet<NodeId>>,
     /// Its log waits for room.
     pub log_is_stuck: bool,
     /// Records that this process found on disk, of replicas that have not begun yet.
@@ -169,6 +162,7 @@ impl Node {
             mailed: BTreeMap::new(),
             watched: BTreeMap::new(),
             full_nodes: BTreeSet::new(),
+            answering: BTreeMap::new(),
             log_is_stuck: false,
             found: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -186,6 +180,7 @@ impl Node {
         self.mailed.clear();
         self.watched.clear();
         self.full_nodes.clear();
+        self.answering.clear();
         self.log_is_stuck = false;
         self.heard.clear();
         self.failure_detector = FailureDetector::default();
@@ -252,7 +247,9 @@ impl World {
             self.nodes[node].workers[worker].step(local, fact, &mut effects);
         }
         let query = match &input {
-            Input::Query { request, .. } | Input::Worker(Message::Query { request, .. }) => {
+            Input::Query { origin, request, .. } | Input::Worker(Message::Query { origin, request, .. }) => {
+                let answering = self.answering(node);
+                self.nodes[node].answering.insert(*origin, answering);
                 Some((request.low.clone(), request.high.clone()))
             }
             _ => None,
@@ -319,35 +316,6 @@ impl World {
                 self.snapshot_if_due(node, group);
             }
         }
-    }
-
-    /// What a worker has yet to hear of the world.
-    fn facts(&self, node: usize, worker: usize) -> Vec<Input> {
-        let (each, known) = (&self.nodes[node], &self.nodes[node].workers[worker]);
-        let mut facts = vec![Input::Identity(own(node)), Input::MaySpeak(!self.is_silent(node))];
-        for other in (0..self.nodes.len()).filter(|&other| other != node) {
-            let answers = self.nodes[other].up && !self.net.is_silent(node, other, self.now);
-            if answers != known.is_answering(own(other)) {
-                facts.push(Input::Answers(own(other), answers));
-            }
-        }
-        for (&group, &leader) in &each.leaders {
-            if known.leaders().get(&group) != Some(&leader) {
-                facts.push(Input::Leader(group, Some(leader)));
-            }
-        }
-        let gone = known.leaders().keys().filter(|group| !each.leaders.contains_key(group));
-        facts.extend(gone.map(|&group| Input::Leader(group, None)));
-        let room = Room {
-            log_is_stuck: each.log_is_stuck,
-            disk_is_full: each.store.is_full(),
-            full_nodes: each.full_nodes.clone(),
-            ..Room::default()
-        };
-        if room != *known.room() {
-            facts.push(Input::Room(room));
-        }
-        facts
     }
 
     /// Carries out effects, in a drawn order if the plan says so; the records of one log keep theirs, and so does what
@@ -422,46 +390,6 @@ impl World {
         }
     }
 
-    /// Something comes to a worker from its own node, after a while; each queue keeps its order.
-    pub fn mail(&mut self, node: usize, worker: usize, mail: Mail) {
-        let is_for_clients = match &mail {
-            Mail::Message(message) => message.is_for_clients(),
-            Mail::Look => false,
-            Mail::Greeted(_) => true,
-        };
-        let after = self.net.between_threads();
-        let life = self.nodes[node].life;
-        let last = self.nodes[node].mailed.entry((worker, is_for_clients)).or_default();
-        *last = (self.now + after).max(*last);
-        let at = *last;
-        self.schedule(at, Event::Mail { node, life, worker, mail });
-    }
-
-    /// It is there; a queue that is full has lost it.
-    pub fn on_mail(&mut self, node: usize, worker: usize, mail: Mail) {
-        match mail {
-            Mail::Message(message) if !message.must_arrive() && self.net.overflows() => {
-                self.reached.note("worker: a queue between workers is full");
-                // Whoever sent it hears so at once; here it is the one that holds the connection, or any other.
-                let from = match &message {
-                    Message::Request { origin, .. } | Message::Query { origin, .. } => origin.shard(),
-                    _ => return,
-                };
-                self.input(node, from, Input::Undelivered(message));
-            }
-            Mail::Message(message) => {
-                if let Message::Letters(letters) = &message {
-                    let leading = self.nodes[node].workers[worker].coordinator().leading();
-                    letters.iter().for_each(|letter| self.reached.letter(&letter.word, leading));
-                }
-                self.reached.note("worker: tells another one of its node");
-                self.input(node, worker, Input::Worker(message));
-            }
-            Mail::Look => self.input(node, worker, Input::TurnEnd),
-            Mail::Greeted(client) => self.input(node, worker, Input::Greeted(client)),
-        }
-    }
-
     fn send(&mut self, node: usize, to: usize, envelope: &Envelope) {
         if !self.may_say(node, to) {
             return;
@@ -529,28 +457,6 @@ impl World {
         }
         let worker = sender % self.nodes[node].workers.len();
         self.input(node, worker, Input::Peers { node: own(sender), envelopes: vec![envelope] });
-    }
-
-    /// A part for a client: it may be connected, to any worker.
-    fn give_part(&mut self, node: usize, worker: usize, part: Box<QueryPart>) {
-        match self.line_of(node, part.share.client) {
-            Some(line) => self.stream_part(line, *part),
-            None => {
-                self.reached.note("query: a part waits for its client to connect");
-                self.input(node, worker, Input::Unclaimed(part));
-            }
-        }
-    }
-
-    /// A client said hello to a worker: parts may wait for it, there and at the others.
-    pub fn greeted(&mut self, node: usize, worker: usize, client: ClientId) {
-        for other in (0..self.nodes[node].workers.len()).filter(|&other| other != worker) {
-            self.mail(node, other, Mail::Greeted(client));
-        }
-        let before = self.nodes[node].workers[worker].parked();
-        self.input(node, worker, Input::Greeted(client));
-        let found = before.saturating_sub(self.nodes[node].workers[worker].parked());
-        self.reached.add("query: a part finds its client", found as u64);
     }
 
     /// Puts what waits into the log's next write, if none is under way.

@@ -5,32 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_btree::Capacity;
-use coppice_client::map::{NodeState, PartitionMap, Role};
-use coppice_client::wire::{CutPart, NodeId, PartitionId};
+use coppice_client::map::{NodeState, PartitionMap};
+use coppice_client::wire::PartitionId;
 use coppice_core::machine::Machine;
 use coppice_core::machine::shard::Shard;
 use coppice_core::replay::Entry;
 use coppice_core::replica::QueryPart;
-use coppice_core::request::{Refusal, Reply};
-use coppice_core::worker::{self, Effect, Note};
 use coppice_ordering::message::Message;
-use coppice_ordering::multicast;
 use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId, Ticket};
 
 use super::copies::Aside;
 use super::groups::Group;
 use super::known::{Known, decided_by};
 use super::ledger::Ledger;
-use super::marks::{forked_whole, has_sound_tree, is_elected};
-use super::members::note_members;
-use super::node::place;
+use super::marks::{forked_whole, is_elected};
 use super::plan::Nanos;
 use super::store::Saved;
 use super::world::World;
 
 /// The tip without its undo records is compared with the decided state each so many steps (I8), and the nodes of both
 /// trees are looked through.
-const UNDO_CHECK_STEPS: u64 = 64;
+pub const UNDO_CHECK_STEPS: u64 = 64;
 
 /// The oracle.
 #[derive(Default)]
@@ -251,7 +246,7 @@ impl Oracle {
     }
 
     /// What a replica is about to write.
-    fn persists(&mut self, (group, replica): (PartitionId, ReplicaId), record: &Record) -> Found {
+    pub(super) fn persists(&mut self, (group, replica): (PartitionId, ReplicaId), record: &Record) -> Found {
         let (instance, ballot, batch) = match record {
             Record::Accept { instance, ballot, batch, .. } | Record::Learned { instance, ballot, batch } => {
                 (*instance, *ballot, batch)
@@ -269,7 +264,7 @@ impl Oracle {
     }
 
     /// What a replica is about to say, whose newest checkpoint is `saved`.
-    fn sends(
+    pub(super) fn sends(
         &mut self,
         (node, life): (usize, u64),
         id: (PartitionId, ReplicaId),
@@ -327,7 +322,7 @@ impl Oracle {
     }
 
     /// A replica says that it has decided and executed up to here.
-    fn decides(
+    pub(super) fn decides(
         &mut self,
         (node, now): (usize, Nanos),
         (group, replica): (PartitionId, ReplicaId),
@@ -407,13 +402,18 @@ impl Oracle {
     }
 
     /// A replica begins to lead (I5).
-    fn leads(&self, (group, replica): (PartitionId, ReplicaId), ballot: Ballot, under: &Configuration) -> Found {
+    pub(super) fn leads(
+        &self,
+        (group, replica): (PartitionId, ReplicaId),
+        ballot: Ballot,
+        under: &Configuration,
+    ) -> Found {
         let promises = self.groups.get(&group).and_then(|state| state.promises.get(&ballot)).copied().unwrap_or(0);
         is_elected(ballot, promises | 1 << replica.0, under)
     }
 
     /// Every replica that knows which instance decided a configuration knows the same one (I5).
-    fn is_governed(&self, group: PartitionId, at: Instance, found: &Configuration) -> Found {
+    pub(super) fn is_governed(&self, group: PartitionId, at: Instance, found: &Configuration) -> Found {
         match self.configuration(group, at.next()) {
             Some(truth) if at.0 <= self.decided(group) && truth != found => {
                 broken("I5 another configuration", format!("{group} after {at}: {found}, and not {truth}"))
@@ -459,7 +459,14 @@ impl Oracle {
     }
 
     /// The digest of a state of a replica.
-    fn digest(&self, node: usize, group: PartitionId, instance: Instance, digest: u64, check: &'static str) -> Found {
+    pub(super) fn digest(
+        &self,
+        node: usize,
+        group: PartitionId,
+        instance: Instance,
+        digest: u64,
+        check: &'static str,
+    ) -> Found {
         let truth = self
             .groups
             .get(&group)
@@ -472,176 +479,6 @@ impl Oracle {
 }
 
 impl World {
-    /// Holds a worker's step against what is known, before its effects are carried out.
-    pub fn observe(&mut self, node: usize, stepped: &[PartitionId], effects: &[Effect]) {
-        if let Err((check, what)) = self.observed(node, stepped, effects) {
-            self.fail(check, what);
-        }
-    }
-
-    fn observed(&mut self, node: usize, stepped: &[PartitionId], effects: &[Effect]) -> Found {
-        self.writes_and_sends(node, effects)?;
-        for &group in stepped {
-            self.decides(node, group)?;
-        }
-        for effect in effects {
-            match effect {
-                Effect::Note(group, Note::Leads(ballot)) => self.begins_to_lead(node, *group, *ballot)?,
-                Effect::Note(_, Note::Coordinated(ballot, wanted)) => {
-                    wanted.iter().for_each(|effect| self.note_coordinated(effect));
-                    self.tickets.coordinated(&self.oracle, *ballot, wanted)?;
-                }
-                _ => {}
-            }
-        }
-        effects.iter().try_for_each(|effect| self.says(node, effect))?;
-        for &group in stepped {
-            self.check_marks(node, group)?;
-        }
-        Ok(())
-    }
-
-    fn note_coordinated(&mut self, effect: &multicast::Effect) {
-        self.reached.coordinated(effect);
-        match effect {
-            multicast::Effect::Cut { .. } => self.reached.note("query: cut by the coordinator"),
-            multicast::Effect::Aborted { .. } => self.reached.note("query: aborted"),
-            _ => {}
-        }
-    }
-
-    fn writes_and_sends(&mut self, node: usize, effects: &[Effect]) -> Found {
-        let process = (node, self.nodes[node].life);
-        for effect in effects {
-            match effect {
-                Effect::Persist { group, record, .. } => {
-                    let Some(host) = self.nodes[node].group(*group) else { continue };
-                    self.oracle.persists((*group, host.me), record)?;
-                }
-                Effect::Send(_, envelope) => {
-                    let group = PartitionId(envelope.group);
-                    let saved = || self.nodes[node].store.newest_checkpoint(group).unwrap_or_default();
-                    self.oracle.sends(process, (group, envelope.from), saved, &envelope.message)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn decides(&mut self, node: usize, group: PartitionId) -> Found {
-        let Some(host) = self.nodes[node].group(group) else { return Ok(()) };
-        let id = (group, host.me);
-        let (replica, executor) = (&host.replica, host.replica.executor());
-        if replica.paxos().counters().messages_refused > 0 {
-            return broken("I19 refused", format!("n{node}.{group} refuses what another replica says"));
-        }
-        self.oracle.decides((node, self.now), id, executor.decided())?;
-        if group == PartitionId::DIRECTORY
-            && let Some(map) = self.oracle.map().filter(|map| map.version > self.map.version)
-        {
-            if let Err(error) = map.check() {
-                return broken("I14 map", error.to_string());
-            }
-            let map = Arc::new(map.clone());
-            note_members(&mut self.reached, self.plan.replicas as usize, &self.map, &map);
-            self.map = map;
-        }
-        if let Some((instance, digest)) = executor.digest() {
-            self.oracle.digest(node, group, instance, digest, "I7 states differ")?;
-        }
-        let (configuration, at) = replica.paxos().configuration();
-        self.oracle.is_governed(group, at, configuration)?;
-        if self.trace.steps().is_multiple_of(UNDO_CHECK_STEPS) {
-            let decided = executor.decided_state();
-            self.oracle.digest(node, group, executor.decided(), decided.digest(), "I8 undo")?;
-            for machine in [&decided, executor.machine()] {
-                has_sound_tree(machine, self.plan.capacity(node))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn begins_to_lead(&mut self, node: usize, group: PartitionId, ballot: Ballot) -> Found {
-        let Some(host) = self.nodes[node].group(group) else { return Ok(()) };
-        let (configuration, _) = host.replica.paxos().configuration();
-        self.oracle.leads((group, host.me), ballot, configuration)?;
-        if group == PartitionId::DIRECTORY {
-            self.tickets.leads(ballot, self.now);
-        }
-        Ok(())
-    }
-
-    /// What leaves a worker for clients and for the coordinator.
-    fn says(&mut self, node: usize, effect: &Effect) -> Found {
-        match effect {
-            Effect::Reply { group, origin, reply }
-            | Effect::Worker(_, worker::Message::Reply { group, origin, reply }) => {
-                self.is_well_chosen(node, *group, reply)?;
-                self.replies(node, *group, *origin, reply)
-            }
-            Effect::Note(group, Note::Placed(ticket)) if self.oracle.placed_at(*group, *ticket).is_none() => {
-                broken("I11 an undecided place", format!("n{node}.{group} acknowledges {ticket}"))
-            }
-            Effect::Part(part) if part.position.instance > self.oracle.decided(part.position.partition) => {
-                broken("I9 undecided part", format!("n{node} gives {}", part.position))
-            }
-            Effect::Part(part) => self.oracle.gives(part),
-            Effect::Note(group, Note::NoRoom(to)) => self.has_room_at(node, *group, *to),
-            _ => Ok(()),
-        }
-    }
-
-    /// What a worker chose by what it knows: responders that answer, where there are some; refusals for want of room
-    /// only where fewer than a majority have any.
-    fn is_well_chosen(&self, node: usize, group: PartitionId, reply: &Reply) -> Found {
-        match reply {
-            Reply::Cut(cut) => cut.parts.iter().try_for_each(|part| self.answers_or_nobody(node, part)),
-            Reply::Refused(Refusal::Full) if !self.nodes[node].log_is_stuck => {
-                let Some(host) = self.nodes[node].group(group) else { return Ok(()) };
-                let voters = &host.replica.paxos().configuration().0.voters;
-                let at = |voter| host.nodes.get(voter).is_none_or(|&at| self.is_known_to_have_room(node, at));
-                match voters.iter().filter(|voter| at(voter)).count() > voters.len() / 2 {
-                    true => broken("ST10 refused", format!("n{node}.{group} is full, and a majority has room")),
-                    false => Ok(()),
-                }
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn answers_or_nobody(&self, node: usize, part: &CutPart) -> Found {
-        let Some(entry) = self.map.group(part.partition) else { return Ok(()) };
-        let directory = self.nodes[node].group(PartitionId::DIRECTORY);
-        let silent = directory.into_iter().flat_map(|directory| {
-            directory.replica.paxos().silent_peers().filter_map(|peer| directory.nodes.get(&peer).copied())
-        });
-        let silent: BTreeSet<NodeId> = silent.collect();
-        let connected = |at: usize| self.nodes[at].up && !self.net.is_silent(node, at, self.now);
-        let answers = |at: NodeId| place(at) == node || connected(place(at)) && !silent.contains(&at);
-        let voters = entry.replicas.iter().filter(|info| info.role == Role::Voter);
-        match answers(part.node) || !voters.into_iter().any(|info| answers(info.node)) {
-            true => Ok(()),
-            false => broken("query: a silent responder", format!("n{node} chose {} for {}", part.node, part.partition)),
-        }
-    }
-
-    fn is_known_to_have_room(&self, node: usize, at: NodeId) -> bool {
-        match place(at) == node {
-            true => !self.nodes[node].store.is_full(),
-            false => !self.nodes[node].full_nodes.contains(&at),
-        }
-    }
-
-    /// Who is to lead for want of room elsewhere has some, as far as is known.
-    fn has_room_at(&self, node: usize, group: PartitionId, to: ReplicaId) -> Found {
-        let at = self.nodes[node].group(group).and_then(|host| host.nodes.get(&to).copied());
-        match at.is_some_and(|at| self.is_known_to_have_room(node, at)) {
-            true => Ok(()),
-            false => broken("ST10 an heir without room", format!("n{node}.{group} hands over to {to}")),
-        }
-    }
-
     /// A process must begin with the decided state of its instance, a child with what the split left it (I7, I15).
     pub fn check_start(&mut self, node: usize, group: PartitionId, instance: Instance, digest: u64) {
         if let Err((check, what)) = self.oracle.digest(node, group, instance, digest, "I7 another beginning") {
@@ -667,7 +504,7 @@ impl World {
 
 impl Oracle {
     /// A part of a query leaves (I13).
-    fn gives(&self, part: &QueryPart) -> Found {
+    pub(super) fn gives(&self, part: &QueryPart) -> Found {
         let group = self.groups.get(&part.position.partition);
         let place = group.and_then(|state| state.place_of(part.ticket));
         if place != Some((part.position.instance, part.position.index)) {

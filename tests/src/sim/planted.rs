@@ -136,6 +136,17 @@ pub const CAUGHT: &[Planted] = &[
     planted("overwritten_is_heard", 400),
     planted("frame_checksum_unchecked", 400),
     planted("frame_length_unchecked", 400),
+    planted("silent_responder", 400),
+    planted("letters_end_at_worker", 400),
+    planted("answers_end_at_worker", 400),
+    planted("messages_end_at_worker", 400),
+    planted("requests_end_at_worker", 400),
+    planted("mute_speaks", 400),
+    planted("places_unlearned", 400),
+    planted("neighbours_end_at_worker", 400),
+    planted("room_of_one", 400),
+    planted("released_untold", 400),
+    planted("map_before_changes", 400),
 ];
 
 /// Seeds for a planted bug that is not on the list.

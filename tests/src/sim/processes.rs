@@ -17,8 +17,7 @@ use coppice_core::worker::{Group, Input};
 use coppice_ordering::Config;
 use coppice_server::log::Append;
 
-use super::control::LOOK;
-use super::control::own;
+use super::control::{LOOK, own};
 use super::events::Event;
 use super::marks::Marks;
 use super::node::Watched;

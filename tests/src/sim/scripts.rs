@@ -5,11 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use coppice_model::tickets::scripts::{SCRIPTS, Script};
+
 use super::planted::with_mutants;
 use super::schedule::{self, Schedule};
 use super::sweep::{panicked, run_plan};
 use super::trace::Trace;
-use coppice_model::tickets::scripts::{SCRIPTS, Script};
 
 /// `scripts`
 #[derive(Debug, clap::Args)]

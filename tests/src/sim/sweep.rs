@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::plan::Judged;
 use super::reached::Reached;
+use super::trace::Trace;
 use super::watch::Running;
-use super::{Failure, Outcome, Plan, failing, run, trace::Trace};
+use super::{Failure, Outcome, Plan, failing, run};
 
 /// Which seeds, and how.
 #[derive(Clone, Debug)]

@@ -178,10 +178,10 @@ impl World {
 }
 
 /// The first message of a step that proposes commands which the step itself has only begun to write, and to whom.
-fn proposal(group: PartitionId, effects: &[Effect]) -> Option<(ReplicaId, &Message)> {
+fn proposal<'a>(group: PartitionId, effects: &'a [Effect]) -> Option<(ReplicaId, &'a Message)> {
     let begins = effects.iter().any(|effect| matches!(effect, Effect::Persist { group: of, .. } if *of == group));
-    let proposes = |effect| match effect {
-        &Effect::Send(_, ref it) if it.group == group.0 => match &it.message {
+    let proposes = |effect: &'a Effect| match effect {
+        Effect::Send(_, it) if it.group == group.0 => match &it.message {
             Message::Phase2a(m) if matches!(m.batch, Batch::Commands(_)) => Some((it.to, &it.message)),
             _ => None,
         },

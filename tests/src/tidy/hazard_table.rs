@@ -1,9 +1,10 @@
 //! The table of hazards against the tree: what is planted, what a test names, what has nothing to switch off.
 
+use std::collections::BTreeMap;
+
 use super::{Complaints, Source, is_rust};
 use crate::hazards::{CaughtBy, HAZARDS, OTHERS};
 use crate::sim::planted::CAUGHT;
-use std::collections::BTreeMap;
 
 /// What the comparison found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! Rules on manifests: who may import whom, what may come from outside, how many.
 
-use super::{Complaints, Source};
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Complaints, Source};
 
 /// A crate of ours, the crates of ours that it may import, and those from outside.
 struct Room {

@@ -4,10 +4,11 @@ mod partitions;
 mod replicas;
 mod speculation;
 
+use Workload::{A, B, C};
+
 use super::plan::{Check, Figure, Goal, Line, Panel, Value};
 use super::point::{Heat, Load, Point, Shape, UPDATES, Workload, name};
 use crate::plot::svg::Scale;
-use Workload::{A, B, C};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,22 +1,24 @@
 //! Without a worker: first contact with a cluster, and bulk loads.
 
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use coppice_btree::Value;
+use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
+use coppice_client::error::Error;
+use coppice_client::map::PartitionMap;
+use coppice_client::session::Request as Call;
+use tokio::runtime::Runtime;
+
 use super::super::Nanos;
 use super::super::clock::{Clock, runtime};
 use super::driver::{Driver, Told};
 use super::{Options, unique_seed, words};
 use crate::fill::{self, Filled};
 use crate::workload::{Key, KeySpace};
-use coppice_btree::Value;
-use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
-use coppice_client::error::Error;
-use coppice_client::map::PartitionMap;
-use coppice_client::session::Request as Call;
-use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
-use tokio::runtime::Runtime;
 
 /// Bytes of keys and values in one `Load`: four of them fill the window of a partition (`window_bytes_max`, 1 MiB).
 const LOAD_BYTES: usize = 224 * 1024;

@@ -1,9 +1,9 @@
 //! Carries out what a client session wants: sockets, time, ends of calls. The session (numbers, packs, retries, hints,
 //! deadlines) is the client library's own, so that what is measured is what programs get.
 
-use super::super::Nanos;
-use super::super::clock::Clock;
-use super::socket::{Event, Socket};
+use std::collections::BTreeMap;
+use std::task::Context;
+
 use bytes::Bytes;
 use coppice_client::command::{Answer, Output};
 use coppice_client::error::Error;
@@ -11,8 +11,10 @@ use coppice_client::session::{CallKey, ConnectionId, Effect, Input, Request, Ses
 use coppice_client::time::Time;
 use coppice_client::tls::Tls;
 use coppice_client::wire::{Part, Position};
-use std::collections::BTreeMap;
-use std::task::Context;
+
+use super::super::Nanos;
+use super::super::clock::Clock;
+use super::socket::{Event, Socket};
 
 /// What a call told.
 #[derive(Debug)]

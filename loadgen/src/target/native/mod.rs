@@ -6,10 +6,10 @@ pub mod driver;
 mod recording;
 pub mod socket;
 
-use super::clock::{Clock, runtime};
-use super::{Done, End, Nanos, Target};
-use crate::record::Recorder;
-use crate::workload::{Request, Update, Value};
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
 use coppice_btree::{OpResult, Value as Bytes};
 use coppice_client::Token;
 use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
@@ -20,10 +20,12 @@ use coppice_client::tls::Tls;
 use coppice_client::wire::{ClientId, Part};
 use driver::{Driver, Told};
 use recording::Recording;
-use std::future::poll_fn;
-use std::task::Poll;
-use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
+
+use super::clock::{Clock, runtime};
+use super::{Done, End, Nanos, Target};
+use crate::record::Recorder;
+use crate::workload::{Request, Update, Value};
 
 /// Packs of one partition under way when every command goes alone: the server takes 1024 requests of a connection
 /// (operations.md 3), and four partitions share one.

@@ -2,14 +2,15 @@
 //! number that the session gave it, which it gets when it is packed: after its submission, before its first byte
 //! leaves.
 
-use super::super::Nanos;
-use crate::record::{Out, Position, Recorder, Ticket};
-use crate::workload::Request;
 use coppice_btree::OpResult;
 use coppice_client::command::{Answer, Output};
 use coppice_client::error::Error;
 use coppice_client::session::{CallKey, Session};
 use coppice_client::wire::{self, Part};
+
+use super::super::Nanos;
+use crate::record::{Out, Position, Recorder, Ticket};
+use crate::workload::Request;
 
 /// The recorder of one worker and its open lines.
 #[derive(Debug)]

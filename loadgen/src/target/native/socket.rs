@@ -1,14 +1,15 @@
 //! One connection of a session: opening, frames in, bytes out, never waiting.
 
-use bytes::Bytes;
-use coppice_client::channel::Channel;
-use coppice_client::tls::Tls;
-use coppice_client::wire::{Frame, FrameDecoder};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use coppice_client::channel::Channel;
+use coppice_client::tls::Tls;
+use coppice_client::wire::{Frame, FrameDecoder};
 
 /// Buffers handed to one system call.
 const SLICES_MAX: usize = 64;

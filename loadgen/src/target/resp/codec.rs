@@ -1,8 +1,9 @@
 //! RESP2 as a client needs it: commands out, replies in. A reply is measured, not built: the generator wants to know
 //! that it came, whether it is an error, and how much it held.
 
-use crate::workload::{Request, Value};
 use std::io::Write;
+
+use crate::workload::{Request, Value};
 
 /// A reply of this many bytes or more is not one that we asked for.
 const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -2,18 +2,20 @@
 
 pub mod codec;
 
-use super::clock::{Clock, runtime};
-use super::{Done, End, Nanos, Target};
-use crate::workload::Request;
-use codec::Reply;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+use codec::Reply;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+
+use super::clock::{Clock, runtime};
+use super::{Done, End, Nanos, Target};
+use crate::workload::Request;
 
 /// A connection that was lost is tried again this often.
 const RETRY: Nanos = 100_000_000;

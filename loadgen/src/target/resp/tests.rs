@@ -1,8 +1,9 @@
 //! Against a small server in a thread.
 
-use super::*;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+
+use super::*;
 
 /// Answers each command with the next of `replies`; an empty one closes the connection.
 fn server(replies: Vec<&'static [u8]>) -> String {

@@ -13,12 +13,11 @@ use coppice_ordering::multicast::{
 use coppice_ordering::{Ballot, ChangeId, MapVersion, QueryId, ReplicaId, Ticket, Time};
 
 use super::{Effect, Message, Note, QueryResult, Report, Worker};
-use crate::ids;
 use crate::machine::directory::{DirectoryState, borders};
 use crate::multicast::{Letter, Share, Word};
-use crate::replica;
 use crate::request::{Origin, Refusal, Reply};
 use crate::settings::ClusterSettings;
+use crate::{ids, replica};
 
 /// Who waits for a query, and what its client is to expect.
 struct Pending {

@@ -22,13 +22,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use coordinator::CoordinatorHost;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
-
-pub use coordinator::CoordinatorHost;
 pub use group::{Checkpoints, Group, GroupStatus};
 pub use lag::Lag;
+use parts::Parked;
 pub use room::Room;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
 
@@ -37,7 +37,6 @@ use crate::multicast::letter::leader_learned;
 use crate::multicast::{Letter, Word};
 use crate::replica;
 use crate::request::{Origin, Refusal, Reply, Request};
-use parts::Parked;
 
 /// Lags are looked at this often at most: a look costs a few loads per replica.
 const LAG_INTERVAL: Duration = Duration::from_millis(10);
@@ -218,7 +217,7 @@ impl Worker {
             }
             Input::Unclaimed(part) => self.parked.park(now, part),
             Input::Greeted(client) => {
-                self.effects.extend(self.parked.unpark(client).into_iter().map(Effect::Part));
+                self.effects.extend(self.parked.unpark(client).map(Effect::Part));
             }
             Input::Worker(message) => self.on_message(message),
             Input::Undelivered(message) => self.on_undelivered(message),

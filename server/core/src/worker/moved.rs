@@ -39,10 +39,7 @@ impl Worker {
     /// If the partition is sealed, and that is decided, its neighbour gets its state.
     pub(super) fn hand_on(&mut self, id: PartitionId) {
         let Some(group) = self.groups.get(&id) else { return };
-        let executor = group.replica.executor();
-        let at_tip = || executor.machine().shard().is_some_and(|shard| shard.sealed().is_some());
-        let decided = executor.decided_view().shard().is_some_and(|shard| shard.sealed().is_some());
-        if decided || mutant!(hands_on_undecided) && at_tip() {
+        if group.replica.executor().decided_view().shard().is_some_and(|shard| shard.sealed().is_some()) {
             self.leave(id);
         }
     }

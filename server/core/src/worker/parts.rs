@@ -42,11 +42,11 @@ impl Parked {
     }
 
     /// Those of a client that has connected.
-    pub(super) fn unpark(&mut self, client: ClientId) -> Vec<Box<QueryPart>> {
+    pub(super) fn unpark(&mut self, client: ClientId) -> impl Iterator<Item = Box<QueryPart>> + use<> {
         let parked = std::mem::take(&mut self.parts).into_iter();
         let (found, rest): (VecDeque<_>, _) = parked.partition(|(_, part)| part.share.client == client);
         self.parts = rest;
-        found.into_iter().map(|(_, part)| part).collect()
+        found.into_iter().map(|(_, part)| part)
     }
 
     /// Drops those that have waited for too long.

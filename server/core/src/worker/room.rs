@@ -145,7 +145,6 @@ fn heir(group: &Group, has_room: impl Fn(NodeId) -> bool) -> Option<ReplicaId> {
     }
     let paxos = group.replica.paxos();
     let others = paxos.configuration().0.voters.iter().filter(|&&voter| voter != group.me);
-    let with_room =
-        others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_room(node) || mutant!(heir_without_room)));
+    let with_room = others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_room(node)));
     with_room.filter_map(|&voter| Some((paxos.durable_upto(voter)?, voter))).max().map(|(_, voter)| voter)
 }

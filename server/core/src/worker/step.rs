@@ -5,8 +5,7 @@ use std::sync::Arc;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, GatherRequest, MapVersion, NodeId, PartitionId, QueryRequest};
-use coppice_ordering::multicast;
-use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, Time};
+use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, Time, multicast};
 
 use super::Group;
 use super::room::Room;

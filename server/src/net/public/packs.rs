@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use coppice_client::wire::{PACK_WORK_MAX, PartitionId};
 use coppice_core::request::Origin;
+use coppice_core::worker::Input;
 
 use super::Connection;
 use crate::shard::Shard;
-use coppice_core::worker::Input;
 
 /// A connection that waits for so much work of a partition hands on no more packs to it.
 const WORK_MAX: u64 = PACK_WORK_MAX as u64 / 2;

@@ -20,10 +20,10 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use coppice_ordering::{Ballot, Batch, Input, Instance, Message, ReplicaId};
-
-use super::search::{Model, fingerprint};
 pub use replica::{Letter, Replica};
 pub use worlds::{WORLDS_SMALL, worlds};
+
+use super::search::{Model, fingerprint};
 
 /// How replicas hear what is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,10 +32,9 @@ mod worlds;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use collect::Collecting;
 use coppice_ordering::multicast::CoordinatorSettings;
 use coppice_ordering::{ConfirmToken, PartitionId};
-
-use collect::Collecting;
 use history::{Kind, Op, Status};
 use stage::Stage;
 use world::{Message, World};

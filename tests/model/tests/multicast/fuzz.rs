@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use coppice_ordering::PartitionId;
-
 use coppice_model::tickets::history::{Kind, OPS_MAX, Op, Status};
 use coppice_model::tickets::stage::Stage;
 use coppice_model::tickets::world::{KEYS, Message};
+use coppice_ordering::PartitionId;
 
 /// Events under faults.
 const EVENTS: usize = 400;

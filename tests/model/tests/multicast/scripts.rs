@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
-use coppice_ordering::PartitionId;
-
 use coppice_model::tickets::partition::Entry;
 use coppice_model::tickets::scripts::{self as lettered, PLACE_TIMEOUT, a_query_and_a_write_behind_it};
 use coppice_model::tickets::stage::Stage;
 use coppice_model::tickets::world::Message;
+use coppice_ordering::PartitionId;
 
 fn reported_by(message: &Message, partition: u32) -> bool {
     matches!(message, Message::Placed { from, .. } if from.0 == partition)

@@ -6,14 +6,15 @@ mod links;
 pub mod problem;
 mod search;
 
+use problem::Problem;
+pub use search::Limits;
+use search::{Outcome, Search};
+
 use super::facts::{Facts, facts};
 use super::history::History;
 use super::state::State;
 use super::tier0::{Judged, execute};
 use super::verdict::{Verdict, Violation, short};
-use problem::Problem;
-pub use search::Limits;
-use search::{Outcome, Search};
 
 /// Checks what clients saw. `judged`, if given, says which unanswered operations happened.
 pub fn check(history: &History, judged: Option<&Judged>, limits: Limits) -> Verdict {

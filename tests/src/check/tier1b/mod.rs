@@ -5,14 +5,15 @@
 mod lives;
 mod solve;
 
+use lives::{Choice, lives};
+use solve::{Contradiction, Solved, Solver};
+
 use super::cycle::Graph;
 use super::facts::facts;
 use super::history::History;
 use super::tier0::Judged;
 use super::tier1::problem::Problem;
 use super::verdict::{Link, Verdict, Violation, reason, short};
-use lives::{Choice, lives};
-use solve::{Contradiction, Solved, Solver};
 
 /// Checks what clients saw. `judged`, if given, says which unanswered operations happened.
 pub fn check(history: &History, judged: Option<&Judged>) -> Verdict {
