@@ -19,8 +19,8 @@ use coppice_client::wire::{
     ClientId, FrameDecoder, Kind, MapVersion, PackWriter, PartitionId, ReadRequest, Refusal, SessionId,
     VALUE_BYTES_MAX, encode_frame, frame,
 };
-use coppice_core::entry;
 use coppice_core::machine::Outcome;
+use coppice_core::machine::entry;
 use coppice_core::machine::shard::{BATCH_ANSWER_BYTES_MAX, Shard};
 use coppice_core::multicast::{Letter, Word, letter};
 use coppice_core::wire::codec::Body;

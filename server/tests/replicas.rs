@@ -246,7 +246,7 @@ impl World {
         let stream = self.random.next() as u32;
         let origin = Origin { connection: 1, stream };
         let Some(session) = self.session else {
-            let entry = coppice_core::entry::open(coppice_client::wire::ClientId(9), 1);
+            let entry = coppice_core::machine::entry::open(coppice_client::wire::ClientId(9), 1);
             return self.step(at, Input::Request { origin, request: Request::Open { entry } });
         };
         // One in three is sent again under its old number, perhaps to another replica.

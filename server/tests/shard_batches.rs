@@ -210,7 +210,7 @@ fn a_batch_answers_as_if_its_commands_ran_one_by_one() {
         let mut pairs = Pairs::new();
         let mut answers = Vec::new();
         for (at, client) in clients.iter_mut().enumerate() {
-            let open = coppice_core::entry::open(ClientId(at as u64), 1);
+            let open = coppice_core::machine::entry::open(ClientId(at as u64), 1);
             let instance = Instance(at as u64 + 1);
             shard.execute(instance, &Batch::Commands(Commands::new(1, open)), &mut answers);
             client.id = Some(SessionId { partition: PARTITION, instance: instance.0, index: 0 });

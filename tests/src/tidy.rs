@@ -7,6 +7,7 @@ mod failpoint_names;
 mod hazard_table;
 mod manifests;
 mod mutant_names;
+mod rooms;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -16,6 +17,7 @@ pub use failpoint_names::{FAILPOINTS_MIN, failpoint_names};
 pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
 pub use mutant_names::mutant_names;
+pub use rooms::rooms;
 
 /// What is wrong, one line each, with the file first.
 pub type Complaints = Vec<String>;

@@ -53,6 +53,15 @@ fn what_decides_is_pure() {
 }
 
 #[test]
+fn no_module_imports_from_one_above_it() {
+    none(tidy::rooms(&sources()));
+    let complaints = |path: &str, text: &str| tidy::rooms(&file(path, text)).len();
+    assert_eq!(complaints("server/core/src/machine/mod.rs", "use crate::worker::Worker;"), 1);
+    assert_eq!(complaints("server/core/src/worker/mod.rs", "use crate::machine::Machine;"), 0);
+    assert_eq!(complaints("server/core/src/attic.rs", ""), 1, "it has no place");
+}
+
+#[test]
 fn only_the_checkpoints_name_sled() {
     none(tidy::sled_in_one_place(&sources()));
     assert_eq!(tidy::sled_in_one_place(&file("server/src/log/mod.rs", "use sled::Db;")).len(), 1);

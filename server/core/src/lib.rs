@@ -9,7 +9,6 @@ extern crate planted;
 pub mod access;
 pub mod checkpoint_due;
 pub mod cost;
-pub mod entry;
 pub mod executor;
 pub mod failure_detector;
 pub mod gather;

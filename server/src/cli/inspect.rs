@@ -7,8 +7,8 @@ use bytes::Bytes;
 use clap::Subcommand;
 use coppice_btree::Op;
 use coppice_client::wire::{Command, Pack, PartitionId};
-use coppice_core::entry::{Entry as Part, entries};
 use coppice_core::ids;
+use coppice_core::machine::entry::{Entry as Part, entries};
 use coppice_core::machine::shard::BorderChange;
 use coppice_core::multicast::Share;
 use coppice_core::replay::Entry;
@@ -308,7 +308,7 @@ fn unreadable(verb: &str, dir: &Path, error: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use coppice_client::wire::ClientId;
-    use coppice_core::entry;
+    use coppice_core::machine::entry;
     use coppice_core::machine::shard::Border;
     use coppice_core::sessions::SessionLimits;
     use coppice_ordering::multicast::SubQuery;

@@ -8,7 +8,7 @@ use super::outbox::Outbox;
 
 /// Who is calling; first on every connection. Body: postcard [`super::handshake::PeerHello`].
 pub const HELLO: u8 = 64;
-/// Messages of any groups ([`super::peer`]).
+/// Messages of any groups ([`coppice_core::wire::peer`]).
 pub const MESSAGES: u8 = 65;
 /// A question of one node to another (postcard).
 pub const CONTROL: u8 = 66;

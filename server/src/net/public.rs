@@ -518,14 +518,15 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         Asked::Commands(commands) => {
             let (op, grows) = translate::pack_op(&commands);
             let CommandsRequest { entry, count, work, .. } = commands;
-            let owned = connection.owner().map(|owner| coppice_core::entry::owned(&entry, owner));
+            let owned = connection.owner().map(|owner| coppice_core::machine::entry::owned(&entry, owner));
             let entry = owned.unwrap_or_else(|| alone(entry));
             (commands.partition, op, Request::Pack { entry, commands: count, work, grows })
         }
         Asked::OpenSession(open) => {
             // A session is its user's; while users are not asked who they are, that of who said hello.
             let client = connection.owner().map(ClientId).or(connection.state.borrow().client);
-            let entry = client.map_or(alone(open.entry), |client| coppice_core::entry::open(client, open.nonce));
+            let entry =
+                client.map_or(alone(open.entry), |client| coppice_core::machine::entry::open(client, open.nonce));
             (open.partition, Op::Open, Request::Open { entry })
         }
         Asked::Read(read) => {

@@ -15,9 +15,9 @@ use coppice_client::wire::{
     QueryRequest, RangeRequest, ReadRequest, Refusal, ReplicaId, ReplicaStatus, Replies, RepliesWriter, Request,
     SessionId, Status, StatusGet, Ticket, ValidateRequest, Version, encode_part_cancel, encode_part_credit,
 };
-use coppice_core::entry;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::{Directory, DirectoryState};
+use coppice_core::machine::entry;
 use coppice_core::machine::shard::Shard;
 use coppice_core::multicast::Word;
 use coppice_core::sessions::SessionLimits;

@@ -9,12 +9,13 @@ use coppice_client::wire::{ClientId, ClusterId, MapVersion, NodeId, PartitionId,
 use coppice_core::access::Users;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::DirectoryState;
+use coppice_core::machine::entry;
 use coppice_core::machine::shard::{BorderChange, Shard};
 use coppice_core::replay::Entry;
 use coppice_core::replica_manager::Birth;
 use coppice_core::sessions::{SessionLimits, Sessions};
+use coppice_core::snapshot;
 use coppice_core::snapshot::{Blobs, Head};
-use coppice_core::{entry, snapshot};
 use coppice_ordering::message::AcceptedBatch;
 use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, Record, ReplicaId, Ticket};
 use coppice_server::checkpoint::Manifest;

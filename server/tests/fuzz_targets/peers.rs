@@ -8,8 +8,8 @@ use coppice_client::wire::{
     Shape as Reshaping, Ticket as WireTicket, UserChange,
 };
 use coppice_core::access::Users;
-use coppice_core::entry;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
+use coppice_core::machine::entry;
 use coppice_core::machine::shard::{Border, BorderChange};
 use coppice_core::multicast::{Letter, Share, Word, letter};
 use coppice_core::status::{LocalReplica, LocalStatus};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{CommandRefusal, PartitionId, SessionId};
-use coppice_core::entry::{Entry as LogEntry, entries};
+use coppice_core::machine::entry::{Entry as LogEntry, entries};
 use coppice_core::machine::shard::{Awaited, Border, BorderChange, Inheritance, Shard};
 use coppice_core::machine::{Answer, Machine, Outcome};
 use coppice_core::replay::Entry as Line;

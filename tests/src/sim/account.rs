@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use coppice_client::wire::{CommandRefusal, Pack, PartitionId, Position as WirePosition, SessionId};
-use coppice_core::entry::{Entry as LogEntry, entries};
+use coppice_core::machine::entry::{Entry as LogEntry, entries};
 use coppice_core::machine::shard::{Border, BorderChange};
 use coppice_core::machine::{Answer, Outcome};
 use coppice_ordering::Batch;

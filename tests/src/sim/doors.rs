@@ -13,11 +13,12 @@ use coppice_client::wire::{
     RepliesWriter, Request as Asked, encode_frame,
 };
 use coppice_core::cost::Account;
+use coppice_core::ids;
+use coppice_core::machine::entry;
 use coppice_core::replica::QueryPart;
 use coppice_core::request::{Origin, Refusal, Reply, Request};
 use coppice_core::scan::RangeJob;
 use coppice_core::worker::Input;
-use coppice_core::{entry, ids};
 
 use super::events::Event;
 use super::plan::{MS, Nanos};

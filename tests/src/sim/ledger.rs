@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::wire::{Command, MapVersion, Pack, PartitionId, Position, SessionId};
-use coppice_core::entry::{Entry, entries};
+use coppice_core::machine::entry::{Entry, entries};
 use coppice_core::machine::shard::{Border, BorderChange};
 use coppice_core::machine::{Answer, Outcome};
 use coppice_core::multicast::Share;

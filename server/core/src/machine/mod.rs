@@ -1,6 +1,7 @@
 //! What a group's log runs on: a shard of the data, or the directory. Two machines, one enum.
 
 pub mod directory;
+pub mod entry;
 pub mod shard;
 
 use std::sync::Arc;

@@ -27,7 +27,7 @@ pub use pack::BATCH_ANSWER_BYTES_MAX;
 pub use reading::Values;
 
 use super::{Answer, Outcome};
-use crate::entry::Entry;
+use crate::machine::entry::Entry;
 use crate::multicast::Share;
 use crate::sessions::{SessionLimits, Sessions};
 

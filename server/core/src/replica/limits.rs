@@ -8,7 +8,7 @@ use coppice_ordering::Time;
 
 use super::Replica;
 use super::step::Effect;
-use crate::entry;
+use crate::machine::entry;
 use crate::request::Origin;
 use crate::sessions::SessionLimits;
 

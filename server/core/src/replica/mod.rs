@@ -34,10 +34,10 @@ use reads::{AskedRead, HeldRead};
 pub use samples::{Decided, Proposed, Samples};
 pub use step::{Effect, Input, QueryPart};
 
-use crate::entry;
 use crate::executor::{Executing, Executor};
 use crate::ids::wire_replica;
 use crate::machine::directory::DirectoryState;
+use crate::machine::entry;
 use crate::machine::shard::Placed;
 use crate::machine::{Answer, Machine};
 use crate::request::{Origin, Refusal, Reply, Request};

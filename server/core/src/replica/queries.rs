@@ -6,7 +6,7 @@ use coppice_ordering::multicast::Place;
 use coppice_ordering::{ConfirmToken, Instance, ReadToken, Ticket, Time};
 
 use super::{Effect, QueryPart, Replica};
-use crate::entry;
+use crate::machine::entry;
 use crate::request::Origin;
 
 /// Parts that wait for their instance to be decided, each with a snapshot. Beyond, the oldest are not given: their

@@ -11,8 +11,8 @@ use coppice_ordering::{
 };
 
 use super::{Effect, Input, Replica};
-use crate::entry;
 use crate::executor::Executing;
+use crate::machine::entry;
 use crate::machine::shard::Shard;
 use crate::machine::{Machine, Outcome};
 use crate::multicast::Share;

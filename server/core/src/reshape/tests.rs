@@ -170,7 +170,7 @@ impl Model {
 }
 
 fn execute(directory: &mut Directory, command: &DirectoryCommand) {
-    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(command)));
+    let batch = Batch::Commands(Commands::new(1, crate::machine::entry::directory(command)));
     directory.execute(Instance(1), &batch, &mut Vec::new());
     assert_eq!(directory.state().map.check(), Ok(()));
 }

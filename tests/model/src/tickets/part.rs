@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op as TreeOp};
 use coppice_client::wire::{ClientId, MapVersion, PackWriter, SessionId, frame};
-use coppice_core::entry;
 use coppice_core::executor::Executing;
+use coppice_core::machine::entry;
 use coppice_core::machine::shard::Shard;
 use coppice_core::machine::{Machine, Outcome};
 use coppice_core::multicast::Share;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, Outcome};
 use crate::access::{UserError, Users};
-use crate::entry::{self, Entry};
+use crate::machine::entry::{self, Entry};
 use crate::settings::ClusterSettings;
 
 /// A change of the directory, as it stands in group 0's log.

@@ -48,7 +48,7 @@ fn created(nodes: u32) -> Directory {
 }
 
 fn execute(directory: &mut Directory, command: DirectoryCommand) -> DirectoryReply {
-    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(&command)));
+    let batch = Batch::Commands(Commands::new(1, crate::machine::entry::directory(&command)));
     let mut answers = Vec::new();
     directory.execute(Instance(7), &batch, &mut answers);
     match answers.remove(0).outcome {
@@ -268,7 +268,7 @@ fn a_name_used_again_after_many_others_is_another_change() {
         let work = Work::Change { id: border.id, payload: border.payload.clone() };
         let prev = shard.last_ticket();
         let place = Place { ticket: Ticket { ballot, n }, prev, work };
-        let batch = Batch::Commands(Commands::new(1, crate::entry::place(&place)));
+        let batch = Batch::Commands(Commands::new(1, crate::machine::entry::place(&place)));
         shard.execute(Instance(n), &batch, &mut Vec::new());
         assert_eq!(shard.range().high.as_deref(), Some(&at[..]), "it is carried out");
         release(directory);
@@ -342,7 +342,7 @@ fn undo_takes_everything_back() {
     let mut directory = created(4);
     let before = directory.state().clone();
     let command = DirectoryCommand::Reshape(begin(1, 1, &[1, 2, 4]));
-    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(&command)));
+    let batch = Batch::Commands(Commands::new(1, crate::machine::entry::directory(&command)));
     let mark = directory.execute(Instance(8), &batch, &mut Vec::new());
     assert_ne!(directory.state().map, before.map);
     directory.undo(mark);
@@ -361,7 +361,7 @@ fn users_change_under_the_maps_version_and_come_back_by_undo() {
     let mut directory = created(3);
     let before = directory.state().clone();
     let first = add_user(None, "root", WireRole::Admin);
-    let batch = Batch::Commands(Commands::new(1, crate::entry::directory(&first)));
+    let batch = Batch::Commands(Commands::new(1, crate::machine::entry::directory(&first)));
     let mark = directory.execute(Instance(8), &batch, &mut Vec::new());
     assert_ne!(Directory::new((*before).clone()).digest(), directory.digest(), "replicas would differ unseen");
     directory.undo(mark);

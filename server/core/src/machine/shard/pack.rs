@@ -16,7 +16,7 @@ use coppice_ordering::{Commands, Instance};
 
 use super::command::{repeat, run, take_ready, value_bytes};
 use super::{Answer, Outcome, Shard, ShardMark};
-use crate::entry::{self, Entry};
+use crate::machine::entry::{self, Entry};
 use crate::sessions::{Answers, Numbers};
 
 /// Operations that go down the tree together, at most: enough to overlap their waiting for memory, few enough that what

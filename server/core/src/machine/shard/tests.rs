@@ -11,8 +11,8 @@ use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
 use super::{Border, BorderChange, Shard, ShardMark};
-use crate::entry;
 use crate::executor::{Executing, Executor};
+use crate::machine::entry;
 use crate::machine::{Answer, Machine, Outcome};
 
 const PARENT: PartitionId = PartitionId(1);

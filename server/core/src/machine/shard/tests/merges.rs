@@ -15,10 +15,11 @@ use coppice_ordering::{
 use super::super::{Border, BorderChange, Shard, Values};
 use super::{Log, batch, put, put_of};
 use crate::executor::{Executing, Executor};
+use crate::machine::entry;
 use crate::machine::{Machine, Outcome};
 use crate::replica::{Effect, Input, Replica};
 use crate::sessions::SessionLimits;
-use crate::{entry, snapshot};
+use crate::snapshot;
 
 const LOWER: PartitionId = PartitionId(1);
 const UPPER: PartitionId = PartitionId(2);

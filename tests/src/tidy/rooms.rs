@@ -1,0 +1,85 @@
+//! The order of rooms inside a crate: a module imports from those below it, never from one above.
+
+use super::{Complaints, Source, code, is_rust};
+
+/// The modules of a crate, from the lowest to the highest.
+struct Order {
+    /// Where its sources are.
+    below: &'static str,
+    modules: &'static [&'static str],
+}
+
+/// Crates whose modules stand in an order.
+const ORDERS: &[Order] = &[Order {
+    below: "server/core/src/",
+    modules: &[
+        "ids",
+        "access",
+        "cost",
+        "failure_detector",
+        "checkpoint_due",
+        "replay",
+        "sessions",
+        "settings",
+        "wire",
+        "status",
+        "multicast",
+        "sizes",
+        "scan",
+        "machine",
+        "executor",
+        "request",
+        "gather",
+        "replica",
+        "snapshot",
+        "reshape",
+        "replica_manager",
+        "worker",
+    ],
+}];
+
+/// Modules that import from one above them, that the order does not know, or of which it knows and there is none.
+pub fn rooms(sources: &[Source]) -> Complaints {
+    let mut complaints = Complaints::new();
+    for Order { below, modules } in ORDERS {
+        let all = sources.iter().filter(|source| is_rust(source));
+        let inside: Vec<(&str, &Source)> =
+            all.filter_map(|source| Some((module_of(source.path.strip_prefix(below)?), source))).collect();
+        let place = |module: &str| modules.iter().position(|known| *known == module);
+        for &(module, source) in inside.iter().filter(|(module, _)| *module != "lib") {
+            let Some(own) = place(module) else {
+                complaints.push(format!("{}: {module} has no place in the order of rooms", source.path));
+                continue;
+            };
+            if source.path.ends_with("/tests.rs") || source.path.contains("/tests/") {
+                continue;
+            }
+            for (number, line) in code(&source.text) {
+                for above in imported(line).filter(|name| place(name).is_some_and(|other| other > own)) {
+                    complaints.push(format!("{}:{number}: {module} imports upward, from {above}", source.path));
+                }
+            }
+        }
+        if inside.len() > 1 {
+            let exists = |name: &str| inside.iter().any(|(module, _)| *module == name);
+            let gone = modules.iter().filter(|name| !exists(name));
+            complaints.extend(gone.map(|name| format!("{below}: no module {name}, which the order of rooms names")));
+        }
+    }
+    complaints
+}
+
+/// The top module of a file of a crate.
+fn module_of(path: &str) -> &str {
+    let first = path.split('/').next().unwrap_or(path);
+    first.strip_suffix(".rs").unwrap_or(first)
+}
+
+/// The modules of its own crate that a line names.
+fn imported(line: &str) -> impl Iterator<Item = &str> {
+    line.match_indices("crate::").map(|(at, word)| {
+        let name = &line[at + word.len()..];
+        let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+        &name[..end]
+    })
+}
