@@ -252,8 +252,8 @@ impl Shared {
         self.leaders.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes who leads `group`.
-    pub fn set_leader(&self, group: PartitionId, leader: Option<NodeId>) {
+    /// Notes who leads `group`; whether that is news.
+    pub fn set_leader(&self, group: PartitionId, leader: Option<NodeId>) -> bool {
         let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match leader {
             Some(leader) => leaders.insert(group, leader),
@@ -262,6 +262,7 @@ impl Shared {
         if before != leader {
             self.leaders_version.fetch_add(1, Ordering::Relaxed);
         }
+        before != leader
     }
 
     /// Counts changes of leaders. Costs a load.

@@ -292,6 +292,7 @@ impl Control {
             self.await_birth((start.group, start.me), logged);
         }
         let launch = self.launch(start);
+        let metrics = self.shared.metrics.partition(launch.group);
         self.on_shard(launch.group, move |shard| {
             let Launch { group, me, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
             let mut effects = Vec::new();
@@ -309,7 +310,7 @@ impl Control {
             }
             replica.executor_mut().set_digest_interval(launch.digest_interval);
             launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
-            shard.host(Group::new(replica, nodes), effects);
+            shard.host(Group::new(replica, nodes), effects, metrics);
             failpoint!("control.hosted");
         });
     }

@@ -138,12 +138,13 @@ impl Control {
         steps.extend(self.driver.released.iter().map(cut));
         let pending = !steps.is_empty() || !state.changes.is_empty();
         let here = |group| self.replica_manager.running().contains_key(&group);
+        let mut news = false;
         for (group, leader) in view.leaders_elsewhere(&state.map, here) {
-            if self.shared.leader(group) != Some(leader) {
-                self.shared.set_leader(group, Some(leader));
-                // The workers look at who leads where in each of their turns.
-                self.on_all_shards(|| |shard: &mut crate::shard::Shard| shard.look());
-            }
+            news |= self.shared.set_leader(group, Some(leader));
+        }
+        if news {
+            // The workers look at who leads where when their turns begin.
+            self.on_all_shards(|| |shard: &mut crate::shard::Shard| shard.look());
         }
         self.push_map(&state.map, view);
         for step in steps {

@@ -12,8 +12,17 @@ use super::Shard;
 pub(super) struct Facts {
     node: Option<NodeId>,
     is_mute: bool,
+    /// In this turn it was told what has changed.
+    is_told: bool,
     /// [`crate::shared::Shared::leaders_version`].
     leaders_version: u64,
+}
+
+impl Facts {
+    /// What changes from here on is told in the next turn.
+    pub(super) fn end_turn(&mut self) {
+        self.is_told = false;
+    }
 }
 
 impl Shard {
@@ -21,22 +30,25 @@ impl Shard {
     pub(super) fn look_at_vetting(&mut self) {
         let is_mute = !self.shared.vetting.may_speak();
         if std::mem::replace(&mut self.facts.is_mute, is_mute) != is_mute {
-            self.tell(Input::MaySpeak(!is_mute));
+            self.step(Input::MaySpeak(!is_mute));
         }
     }
 
-    /// Tells the worker what has changed.
+    /// Tells the worker what has changed since the last turn, before anything else happens in this one.
     pub(super) fn tell_facts(&mut self) {
+        if std::mem::replace(&mut self.facts.is_told, true) {
+            return;
+        }
         if self.facts.node.is_none()
             && let Some(identity) = self.shared.identity()
         {
             self.facts.node = Some(identity.node);
-            self.tell(Input::Identity(identity.node));
+            self.step(Input::Identity(identity.node));
         }
         let changed = self.links.iter().map(|(&node, link)| (node, link.answers()));
         let changed = changed.filter(|(node, answers)| self.worker.is_answering(*node) != *answers);
         for (node, answers) in changed.collect::<Vec<_>>() {
-            self.tell(Input::Answers(node, answers));
+            self.step(Input::Answers(node, answers));
         }
         let version = self.shared.leaders_version();
         if version != self.facts.leaders_version {
@@ -45,7 +57,7 @@ impl Shard {
         }
         let room = self.room();
         if room != *self.worker.room() {
-            self.tell(Input::Room(room));
+            self.step(Input::Room(room));
         }
     }
 
@@ -55,7 +67,7 @@ impl Shard {
         let new = leaders.iter().filter(|(group, leader)| known.get(group) != Some(leader));
         let changed: Vec<_> = gone.chain(new.map(|(&group, &leader)| (group, Some(leader)))).collect();
         for (group, leader) in changed {
-            self.tell(Input::Leader(group, leader));
+            self.step(Input::Leader(group, leader));
         }
     }
 
@@ -67,13 +79,5 @@ impl Shard {
             memory_is_spent: self.shared.memory_is_spent(),
             full_nodes: self.shared.full_nodes(),
         }
-    }
-
-    /// A fact is told without a look at the others.
-    fn tell(&mut self, input: Input) {
-        let now = self.now();
-        let mut effects = Vec::new();
-        self.worker.step(now, input, &mut effects);
-        effects.into_iter().for_each(|effect| self.perform(effect));
     }
 }

@@ -225,14 +225,16 @@ impl Shard {
         }
     }
 
-    /// Something that the threads share has changed: the next turn tells the worker.
-    pub fn look(&self) {
+    /// Something that the threads share has changed: the worker is told.
+    pub fn look(&mut self) {
         self.turn.want();
+        self.tell_facts();
     }
 
     /// Steps the worker and carries out what that asks for; sockets and log are written at the end of the turn.
     pub fn input(&mut self, input: Input) {
         self.turn.want();
+        self.tell_facts();
         self.step(input);
     }
 
@@ -305,11 +307,8 @@ impl Shard {
     }
 
     /// Hosts a replica from now on; `effects` are those of its start.
-    pub fn host(&mut self, group: Group, effects: Vec<replica::Effect>) {
-        let id = group.replica.group();
-        let observed = Observed::new(self.shared.metrics.partition(id));
-        self.observed.insert(id, observed);
-        self.tell_facts();
+    pub fn host(&mut self, group: Group, effects: Vec<replica::Effect>, metrics: metrics::Partition) {
+        self.observed.insert(group.replica.group(), Observed::new(metrics));
         self.input(Input::Host(Box::new(group), effects));
     }
 
@@ -334,6 +333,7 @@ impl Shard {
         let begun = self.step_begins();
         self.turn.ends();
         self.tell_facts();
+        self.facts.end_turn();
         self.step(Input::TurnEnd);
         if !self.appends.is_empty() {
             if self.appends.iter().any(|append| !append.lazy) {

@@ -33,7 +33,9 @@ impl Shard {
             Effect::Worker(worker, message) => self.pass_on(worker, message),
             Effect::Controller(report) => self.shared.tell_control(ToControl::Report(report)),
             Effect::Leader(group, leader) => {
-                self.shared.set_leader(group, leader);
+                if !self.shared.set_leader(group, leader) {
+                    return;
+                }
                 let others = (0..self.shared.shards()).filter(|&shard| shard != self.index);
                 // One that has no room for this takes turns anyway, and looks at each of them.
                 others.for_each(|shard| _ = self.shared.sender(shard).push(Lane::Consensus, ToShard::Look));

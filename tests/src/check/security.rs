@@ -36,8 +36,8 @@ const ROWS: &[(&str, By)] = &[
         "clients have roles, for all keys or for a prefix: each role and each request, ranges across a border",
         By::Tests(&[
             ("server", "lib", "each_role_may_ask_what_it_includes_and_nothing_else"),
-            ("server", "lib", "a_range_across_the_border_of_a_prefix_is_denied_whole"),
-            ("server", "lib", "a_session_serves_its_own_user_only"),
+            ("server/core", "lib", "a_range_across_the_border_of_a_prefix_is_denied_whole"),
+            ("server/core", "lib", "a_session_serves_its_own_user_only"),
             ("server", "program", "each_role_does_what_it_includes_over_the_wire"),
             ("client", "session_denied", "a_denied_call_takes_no_other_one_with_it"),
         ]),
@@ -50,8 +50,8 @@ const ROWS: &[(&str, By)] = &[
         "admin operations need the admin role; changes of users are judged where they are executed",
         By::Tests(&[
             ("server", "program", "users_are_managed_by_verbs"),
-            ("server", "lib", "only_admins_change_users_and_those_of_a_prefix_only_within_it"),
-            ("server", "lib", "users_change_under_the_maps_version_and_come_back_by_undo"),
+            ("server/core", "lib", "only_admins_change_users_and_those_of_a_prefix_only_within_it"),
+            ("server/core", "lib", "users_change_under_the_maps_version_and_come_back_by_undo"),
         ]),
     ),
     (
@@ -59,8 +59,8 @@ const ROWS: &[(&str, By)] = &[
         By::Tests(&[
             ("server", "program", "a_removed_user_is_out_while_connected"),
             ("server", "program", "a_node_that_was_away_hears_of_users_when_it_is_back"),
-            ("server", "lib", "a_connection_ends_when_its_user_goes_or_may_do_less"),
-            ("server", "lib", "a_snapshot_of_the_directory_holds_the_users"),
+            ("server/core", "lib", "a_connection_ends_when_its_user_goes_or_may_do_less"),
+            ("server/core", "lib", "a_snapshot_of_the_directory_holds_the_users"),
         ]),
     ),
     (
@@ -103,7 +103,7 @@ const ROWS: &[(&str, By)] = &[
     (
         "what a node says is tied to that node and to the map, and bounded; whoever proves nothing is few and short",
         By::Tests(&[
-            ("server", "lib", "a_replica_is_heard_from_its_own_node_only"),
+            ("server/core", "lib", "a_replica_is_heard_from_its_own_node_only"),
             ("server", "lib", "what_changes_something_is_for_nodes_of_the_map"),
             ("server", "bounds", "a_batch_that_no_leader_may_propose_is_refused"),
             ("server", "fuzz", "a_proven_peer_that_says_anything_ends_no_node"),
@@ -129,8 +129,8 @@ const ROWS: &[(&str, By)] = &[
     (
         "sessions are capped, and their answers",
         By::Tests(&[
-            ("server", "lib", "answers_that_nobody_acknowledges_are_bounded_by_the_sessions_that_left_them"),
-            ("server", "lib", "bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of"),
+            ("server/core", "lib", "answers_that_nobody_acknowledges_are_bounded_by_the_sessions_that_left_them"),
+            ("server/core", "lib", "bounds_of_sessions_are_those_of_the_log_and_not_those_that_a_node_has_heard_of"),
         ]),
     ),
     (

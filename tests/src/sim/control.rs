@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use coppice_client::map::{Entry as MapEntry, PartitionMap, Role};
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::machine::directory::DirectoryState;
 use coppice_core::machine::shard::Fork;
 use coppice_core::replay::Entry;
 use coppice_core::replica_manager::{ReplicaManager, Wanted};
@@ -100,7 +99,9 @@ impl World {
     }
 
     /// The directory's replica here decided something.
-    pub fn on_directory_changed(&mut self, node: usize, state: Arc<DirectoryState>) {
+    pub fn on_directory_changed(&mut self, node: usize) {
+        let host = self.nodes[node].group(PartitionId::DIRECTORY);
+        let Some(state) = host.and_then(|host| host.replica.decided_directory()) else { return };
         let map = Arc::new(state.map.clone());
         let life = self.nodes[node].life;
         self.nodes[node].control.driver.state = Some(state);

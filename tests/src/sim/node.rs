@@ -243,8 +243,11 @@ impl World {
         let words = self.trace.is_wordy().then(|| said::show_input(&input));
         let asked = said::input(&input);
         let mut effects = std::mem::take(&mut self.effects);
+        let mut stepped: Vec<PartitionId> = Vec::new();
         for fact in self.facts(node, worker) {
-            self.nodes[node].workers[worker].step(local, fact, &mut effects);
+            let each = &mut self.nodes[node].workers[worker];
+            each.step(local, fact, &mut effects);
+            stepped.extend(each.stepped());
         }
         let query = match &input {
             Input::Query { origin, request, .. } | Input::Worker(Message::Query { origin, request, .. }) => {
@@ -259,7 +262,7 @@ impl World {
         let is_tick = matches!(input, Input::Tick);
         let rollbacks = rollbacks(each);
         each.step(local, input, &mut effects);
-        let mut stepped: Vec<PartitionId> = each.stepped().to_vec();
+        stepped.extend(each.stepped());
         if is_tick {
             self.reached.add("query: nobody comes for a part", (parked - each.parked()) as u64);
         }
@@ -268,16 +271,18 @@ impl World {
         {
             self.tickets.asked(ballot, each.coordinator().newest_query(), &low, high.as_ref());
         }
-        for turn in 0..TURNS_MAX {
+        let mut ran_ahead = false;
+        for _ in 0..TURNS_MAX {
             each.step(local, Input::TurnEnd, &mut effects);
             let rests = each.stepped().is_empty();
             stepped.extend(each.stepped());
             if !rests {
                 continue;
             }
-            if !each.has_ahead() || turn + 1 == TURNS_MAX {
+            if ran_ahead || !each.has_ahead() {
                 break;
             }
+            ran_ahead = true;
             self.reached.note("executor: runs ahead in a turn of its own");
             each.step(local, Input::RunAhead, &mut effects);
             stepped.extend(each.stepped());
@@ -301,7 +306,7 @@ impl World {
             let shown: Vec<String> = effects.iter().map(said::show).collect();
             *line += &format!("n{node}.w{worker} {} => {}", words.unwrap_or_default(), shown.join(", "));
         });
-        self.observe(node, &stepped, &effects);
+        self.observe((node, worker), &stepped, &effects);
         for &group in &stepped {
             let before = signs.get(&group).cloned();
             self.spring(node, group, before, &effects);
@@ -378,7 +383,8 @@ impl World {
         match report {
             Report::Role(PartitionId::DIRECTORY) => self.drive(node),
             Report::Role(_) => {}
-            Report::Directory(state) => self.on_directory_changed(node, state),
+            // What an adopted map makes a worker decide may have been told before this.
+            Report::Directory(_) => self.on_directory_changed(node),
             Report::NeedSnapshot { group, from, instance, .. } => self.need_snapshot(node, group, from, instance),
             Report::Dismissed(group) => self.remove_group(node, group),
             Report::Joined(group) => {

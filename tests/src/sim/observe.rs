@@ -17,13 +17,13 @@ use super::world::World;
 
 impl World {
     /// Holds a worker's step against what is known, before its effects are carried out.
-    pub fn observe(&mut self, node: usize, stepped: &[PartitionId], effects: &[Effect]) {
-        if let Err((check, what)) = self.observed(node, stepped, effects) {
+    pub fn observe(&mut self, (node, worker): (usize, usize), stepped: &[PartitionId], effects: &[Effect]) {
+        if let Err((check, what)) = self.observed((node, worker), stepped, effects) {
             self.fail(check, what);
         }
     }
 
-    fn observed(&mut self, node: usize, stepped: &[PartitionId], effects: &[Effect]) -> Found {
+    fn observed(&mut self, (node, worker): (usize, usize), stepped: &[PartitionId], effects: &[Effect]) -> Found {
         self.writes_and_sends(node, effects)?;
         for &group in stepped {
             self.decides(node, group)?;
@@ -35,10 +35,9 @@ impl World {
                     wanted.iter().for_each(|effect| self.note_coordinated(effect));
                     self.tickets.coordinated(&self.oracle, *ballot, wanted)?;
                 }
-                _ => {}
+                effect => self.says((node, worker), effect)?,
             }
         }
-        effects.iter().try_for_each(|effect| self.says(node, effect))?;
         for &group in stepped {
             self.check_marks(node, group)?;
         }
@@ -117,11 +116,14 @@ impl World {
     }
 
     /// What leaves a worker for clients and for the coordinator.
-    fn says(&mut self, node: usize, effect: &Effect) -> Found {
+    fn says(&mut self, (node, worker): (usize, usize), effect: &Effect) -> Found {
         match effect {
             Effect::Reply { group, origin, reply }
             | Effect::Worker(_, worker::Message::Reply { group, origin, reply }) => {
-                self.is_well_chosen(node, *group, *origin, reply)?;
+                // The worker of the connection passes on what another one chose before.
+                if self.nodes[node].owner(*group) == worker {
+                    self.is_well_chosen(node, *group, *origin, reply)?;
+                }
                 self.replies(node, *group, *origin, reply)
             }
             Effect::Note(group, Note::Placed(ticket)) if self.oracle.placed_at(*group, *ticket).is_none() => {

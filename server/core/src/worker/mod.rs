@@ -430,6 +430,7 @@ impl Worker {
             Message::Request { group, origin, request } => self.on_request(group, origin, request),
             Message::Query { origin, client, request } => self.on_query(origin, client, request),
             Message::Reply { group, origin, reply } => self.reply(group, origin, reply),
+            Message::Led(group) => self.resend(group),
             Message::HandOn(partition) => self.hand_on(partition),
             Message::TakeIn(left) => self.take_in(*left),
         }
@@ -447,6 +448,7 @@ impl Worker {
             Message::Reply { .. }
             | Message::Peers { .. }
             | Message::Letters(_)
+            | Message::Led(_)
             | Message::HandOn(_)
             | Message::TakeIn(_) => {}
         }
@@ -536,6 +538,10 @@ impl Worker {
         let leader = self.groups.get(&id).and_then(|group| group.leader_node());
         self.effects.push(Effect::Leader(id, leader));
         self.on_leader(id, leader);
+        let coordinates = self.owner(PartitionId::DIRECTORY);
+        if coordinates != self.index {
+            self.effects.push(Effect::Worker(coordinates, Message::Led(id)));
+        }
         self.effects.push(Effect::Controller(Report::Role(id)));
     }
 

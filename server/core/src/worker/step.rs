@@ -153,6 +153,8 @@ pub enum Message {
         /// What came of it.
         reply: Reply,
     },
+    /// A group is led anew, perhaps by who led it before: what its leader may not have heard is sent again.
+    Led(PartitionId),
     /// A partition of the other worker needs to be asked whether it is sealed.
     HandOn(PartitionId),
     /// The state of a sealed partition, for its neighbour.
@@ -167,6 +169,7 @@ impl std::fmt::Debug for Message {
             Message::Request { group, origin, request } => write!(out, "Request {group} {origin:?} {request:?}"),
             Message::Query { origin, client, request } => write!(out, "Query {origin:?} {client} {request:?}"),
             Message::Reply { group, origin, .. } => write!(out, "Reply {group} {origin:?}"),
+            Message::Led(group) => write!(out, "Led {group}"),
             Message::HandOn(partition) => write!(out, "HandOn {partition}"),
             Message::TakeIn(left) => write!(out, "TakeIn {} {:?}", left.partition, left.seal),
         }
