@@ -128,7 +128,12 @@ impl Group {
             return broken("I3 decided with a gap", format!("{group} {instance}"));
         }
         if !self.quorums(instance).any(|ballot| self.proposals.get(&(instance, ballot)) == Some(&batch)) {
-            return broken("I1 decided without a quorum", format!("{group} {instance} {batch}"));
+            let votes: Vec<_> = self.votes.range((instance, Ballot::ZERO)..(instance.next(), Ballot::ZERO)).collect();
+            let proposed: Vec<_> =
+                self.proposals.range((instance, Ballot::ZERO)..(instance.next(), Ballot::ZERO)).collect();
+            let governing = self.configurations.iter().rev().find(|(from, _)| *from <= instance);
+            let what = format!("{group} {instance} {batch}; votes {votes:?}; proposed {proposed:?}; {governing:?}");
+            return broken("I1 decided without a quorum", what);
         }
         if let Some(configuration) = batch.as_configuration() {
             self.configurations.push((instance.next(), configuration.clone()));

@@ -323,14 +323,16 @@ impl World {
         }
     }
 
-    /// Carries out effects, in a drawn order if the plan says so; the records of one log keep theirs, and so does what
-    /// is known of leaders.
+    /// Carries out effects: records of the log and what is known of leaders at once, in their order, since what the
+    /// others bring about may make a worker want more of both; the others in a drawn order if the plan says so.
     fn carry_out(&mut self, node: usize, worker: usize, effects: &mut Vec<Effect>) {
+        let is_kept = |effect: &mut Effect| matches!(effect, Effect::Persist { .. } | Effect::Leader(..));
+        let kept: Vec<Effect> = effects.extract_if(.., is_kept).collect();
+        kept.into_iter().for_each(|effect| self.carry_out_one(node, worker, effect));
         if self.plan.shuffle && effects.len() > 1 {
             let cut = self.random.below(effects.len());
-            let keeps =
-                |effect: &Effect| matches!(effect, Effect::Persist { .. } | Effect::Leader(..) | Effect::Controller(_));
-            if !effects[..cut].iter().any(keeps) || !effects[cut..].iter().any(keeps) {
+            let reports = |effect: &Effect| matches!(effect, Effect::Controller(_));
+            if !effects[..cut].iter().any(reports) || !effects[cut..].iter().any(reports) {
                 effects.rotate_left(cut);
             }
         }
