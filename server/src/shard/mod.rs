@@ -120,6 +120,9 @@ pub struct Shard {
     /// What it is told of the world.
     facts: facts::Facts,
     effects: Vec<Effect>,
+    /// Effects of steps that effects of another one brought about.
+    later: Vec<Effect>,
+    is_performing: bool,
     /// What is published of each group.
     pub(crate) observed: BTreeMap<PartitionId, Observed>,
     pub(crate) connections: HashMap<u64, Rc<Connection>>,
@@ -161,6 +164,8 @@ impl Shard {
                 started,
                 facts: facts::Facts::default(),
                 effects: Vec::new(),
+                later: Vec::new(),
+                is_performing: false,
                 observed: BTreeMap::new(),
                 connections: HashMap::new(),
                 next_connection: 0,
@@ -261,9 +266,18 @@ impl Shard {
         if !self.worker.stepped().is_empty() || !effects.is_empty() {
             self.turn.want();
         }
-        for effect in effects.drain(..) {
-            self.perform(effect);
+        if self.is_performing {
+            // What an effect brings about comes behind the other effects of its step: records keep their order.
+            return self.later.append(&mut effects);
         }
+        self.is_performing = true;
+        while !effects.is_empty() {
+            for effect in effects.drain(..) {
+                self.perform(effect);
+            }
+            std::mem::swap(&mut effects, &mut self.later);
+        }
+        self.is_performing = false;
         self.effects = effects;
     }
 
