@@ -1,4 +1,4 @@
-//! Everything in a node that decides: no socket, file, thread, clock or random source, and cargo keeps it so.
+//! The deciding parts of a node: no socket, file, thread, clock or random source, and cargo keeps it so.
 //!
 //! The simulator runs this crate as it serves; `coppice-server` carries out what it asks for.
 #![forbid(unsafe_code)]

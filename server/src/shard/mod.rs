@@ -1,5 +1,5 @@
 //! A shard thread: owns a [`Worker`] and the sockets that it was given, feeds the one from the other, and carries out
-//! what the worker wants. Whatever is decided here, the worker decides.
+//! what the worker wants. Beside that it watches which other nodes live (`watch`) and tunes batches (`pilot`).
 //!
 //! Each shard runs on a current-thread runtime of its own, so a message needs no hop between the thread that reads the
 //! socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a durable put.
