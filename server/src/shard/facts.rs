@@ -19,8 +19,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// What changes from here on is told in the next turn.
-    pub(super) fn end_turn(&mut self) {
+    /// What has changed since is yet to be told.
+    pub(super) fn may_have_changed(&mut self) {
         self.is_told = false;
     }
 }

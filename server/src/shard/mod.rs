@@ -232,6 +232,7 @@ impl Shard {
 
     /// Something that the threads share has changed: the worker is told.
     pub fn look(&mut self) {
+        self.facts.may_have_changed();
         self.turn.want();
         self.tell_facts();
     }
@@ -347,7 +348,6 @@ impl Shard {
         let begun = self.step_begins();
         self.turn.ends();
         self.tell_facts();
-        self.facts.end_turn();
         self.step(Input::TurnEnd);
         if !self.appends.is_empty() {
             if self.appends.iter().any(|append| !append.lazy) {
@@ -383,6 +383,7 @@ impl Shard {
         self.metrics.turn();
         self.step_ends(begun);
         self.idle.end_turn();
+        self.facts.may_have_changed();
         self.timer.notify_one();
     }
 
