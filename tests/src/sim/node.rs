@@ -238,58 +238,41 @@ impl World {
     /// Tells a worker something, has it end its turns, and carries out what it wants.
     pub fn input(&mut self, node: usize, worker: usize, input: Input) {
         let now = self.now;
-        let local = self.nodes[node].clock.local(now);
         let signs = self.signs(node, worker);
         let words = self.trace.is_wordy().then(|| said::show_input(&input));
         let asked = said::input(&input);
-        let mut effects = std::mem::take(&mut self.effects);
-        let mut stepped: Vec<PartitionId> = Vec::new();
+        let (mut effects, mut stepped) = (std::mem::take(&mut self.effects), Vec::new());
+        let mut so_far = (&mut effects, &mut stepped);
         for fact in self.facts(node, worker) {
-            let each = &mut self.nodes[node].workers[worker];
-            each.step(local, fact, &mut effects);
-            stepped.extend(each.stepped());
+            self.step_worker((node, worker), fact, &mut so_far);
         }
-        let query = match &input {
-            Input::Query { origin, request, .. } | Input::Worker(Message::Query { origin, request, .. }) => {
-                let answering = self.answering(node);
-                self.nodes[node].answering.insert(*origin, answering);
-                Some((request.low.clone(), request.high.clone()))
-            }
-            _ => None,
-        };
-        let each = &mut self.nodes[node].workers[worker];
-        let (newest, parked) = (each.coordinator().newest_query(), each.parked());
+        if let Input::Query { origin, .. } | Input::Worker(Message::Query { origin, .. }) = &input {
+            let answering = self.answering(node);
+            self.nodes[node].answering.insert(*origin, answering);
+        }
         let is_tick = matches!(input, Input::Tick);
-        let rollbacks = rollbacks(each);
-        each.step(local, input, &mut effects);
-        stepped.extend(each.stepped());
+        let parked = self.nodes[node].workers[worker].parked();
+        let rollbacks = rollbacks(&self.nodes[node].workers[worker]);
+        self.step_worker((node, worker), input, &mut so_far);
         if is_tick {
-            self.reached.add("query: nobody comes for a part", (parked - each.parked()) as u64);
-        }
-        if let (Some((low, high)), Some(ballot)) = (query, each.coordinator().leading())
-            && each.coordinator().newest_query() != newest
-        {
-            self.tickets.asked(ballot, each.coordinator().newest_query(), &low, high.as_ref());
+            let gone = parked - self.nodes[node].workers[worker].parked();
+            self.reached.add("query: nobody comes for a part", gone as u64);
         }
         let mut ran_ahead = false;
         for _ in 0..TURNS_MAX {
-            each.step(local, Input::TurnEnd, &mut effects);
-            let rests = each.stepped().is_empty();
-            stepped.extend(each.stepped());
-            if !rests {
+            if self.step_worker((node, worker), Input::TurnEnd, &mut so_far) {
                 continue;
             }
-            if ran_ahead || !each.has_ahead() {
+            if ran_ahead || !self.nodes[node].workers[worker].has_ahead() {
                 break;
             }
             ran_ahead = true;
             self.reached.note("executor: runs ahead in a turn of its own");
-            each.step(local, Input::RunAhead, &mut effects);
-            stepped.extend(each.stepped());
+            self.step_worker((node, worker), Input::RunAhead, &mut so_far);
         }
         stepped.sort_unstable();
         stepped.dedup();
-        let taken_back = self::rollbacks(each).saturating_sub(rollbacks);
+        let taken_back = self::rollbacks(&self.nodes[node].workers[worker]).saturating_sub(rollbacks);
         self.reached.add("executor: takes back what it ran ahead", taken_back);
         effects.iter().for_each(|effect| self.reached.effect(effect));
         let mut state = Fingerprint::default();
@@ -306,7 +289,6 @@ impl World {
             let shown: Vec<String> = effects.iter().map(said::show).collect();
             *line += &format!("n{node}.w{worker} {} => {}", words.unwrap_or_default(), shown.join(", "));
         });
-        self.observe((node, worker), &stepped, &effects);
         for &group in &stepped {
             let before = signs.get(&group).cloned();
             self.spring(node, group, before, &effects);
@@ -321,6 +303,34 @@ impl World {
                 self.snapshot_if_due(node, group);
             }
         }
+    }
+
+    /// One step of a worker, held against what is known; `true` if it stepped a replica.
+    fn step_worker(
+        &mut self,
+        (node, worker): (usize, usize),
+        input: Input,
+        (effects, stepped): &mut (&mut Vec<Effect>, &mut Vec<PartitionId>),
+    ) -> bool {
+        let query = match &input {
+            Input::Query { request, .. } | Input::Worker(Message::Query { request, .. }) => {
+                Some((request.low.clone(), request.high.clone()))
+            }
+            _ => None,
+        };
+        let (local, before) = (self.nodes[node].clock.local(self.now), effects.len());
+        let each = &mut self.nodes[node].workers[worker];
+        let newest = each.coordinator().newest_query();
+        each.step(local, input, effects);
+        let groups = each.stepped().to_vec();
+        if let (Some((low, high)), Some(ballot)) = (query, each.coordinator().leading())
+            && each.coordinator().newest_query() != newest
+        {
+            self.tickets.asked(ballot, each.coordinator().newest_query(), &low, high.as_ref());
+        }
+        self.observe((node, worker), &groups, &effects[before..]);
+        stepped.extend(&groups);
+        !groups.is_empty()
     }
 
     /// Carries out effects: records of the log and what is known of leaders at once, in their order, since what the
@@ -339,6 +349,9 @@ impl World {
         let life = self.nodes[node].life;
         for effect in effects.drain(..) {
             if self.nodes[node].life != life || !self.nodes[node].up {
+                continue;
+            }
+            if matches!(effect, Effect::Note(..) | Effect::QueryEnded { .. }) {
                 continue;
             }
             if let Some((left, down)) = &mut self.nodes[node].doom {
