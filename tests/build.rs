@@ -1,5 +1,6 @@
 //! Tells the programs which commit they are built from, for the heads of histories and for what a failure prints:
-//! `COPPICE_COMMIT` of the environment, else what git says of this directory, else nothing.
+//! `COPPICE_COMMIT` of the environment, else what git says of this directory, else nothing. The build script of each
+//! crate that has such a program.
 
 use std::process::Command;
 
@@ -10,7 +11,7 @@ fn git(words: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-env-changed=COPPICE_COMMIT");
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=../build.rs");
     // Written to whenever HEAD goes elsewhere.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");

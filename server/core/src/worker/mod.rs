@@ -2,7 +2,7 @@
 //! queries and their parts, and what there is room for.
 //!
 //! Pure: [`Worker::step`] takes the time and an input and returns effects; its driver owns the sockets, the log and the
-//! clock (`coppice-server`), or a simulated world (`tests/src/sim`). Group `g` of a node with `n` workers lives in
+//! clock (`coppice-server`), or a simulated world (`tests/sim`). Group `g` of a node with `n` workers lives in
 //! worker `g % n`; what concerns another worker's group leaves as [`Effect::Worker`], and the driver carries it over.
 //!
 //! Inputs are stepped as they come; what is to share a batch, a heartbeat round or a frame leaves at

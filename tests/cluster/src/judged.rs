@@ -1,0 +1,125 @@
+//! The end of a round: the history is put beside the nodes' logs, and both are judged.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use coppice_check::cli::{Line, Tier, judge};
+use coppice_check::history::History;
+use coppice_check::porcupine;
+use coppice_check::write::write;
+use coppice_client::map::PartitionMap;
+
+use super::dump::{Dump, DumpError, dump};
+use super::figures::settle;
+use super::nemesis::Span;
+use super::resources::bounds;
+use super::round::{Ended, Setup, text};
+use super::workload::Numbered;
+
+/// Writes the history with what the logs know of it, and has it judged; what is found goes to `ended`.
+///
+/// # Errors
+/// Files cannot be written or read.
+pub fn judge_round(
+    setup: &Setup,
+    map: &PartitionMap,
+    directories: Option<Vec<PathBuf>>,
+    numbered: &[Numbered],
+    spans: &[Span],
+    digests: &[(u32, u64, u64)],
+    ended: &mut Ended,
+) -> Result<(), String> {
+    let (raw, history, logs) =
+        (setup.out.join("raw.jsonl"), setup.out.join("history.jsonl"), setup.out.join("logs.jsonl"));
+    let mut files = vec![history.display().to_string()];
+    let dumped = match directories {
+        None => None,
+        Some(directories) => match dump_to(&logs, &directories, setup.nodes, map, digests) {
+            Ok(dump) => {
+                files.push(logs.display().to_string());
+                Some(dump)
+            }
+            Err(DumpError::Io(error)) => return Err(format!("{}: {error}", logs.display())),
+            Err(DumpError::Disagree(what) | DumpError::Unreadable(what)) => {
+                ended.wrong.push(what);
+                None
+            }
+        },
+    };
+    let (mut figures, gaps, calls) =
+        settle(&raw, &history, dumped.as_ref(), numbered).map_err(|error| format!("{}: {error}", raw.display()))?;
+    if setup.matrix.is_some() {
+        let first = calls.answered.iter().map(|answer| answer.2).min().unwrap_or(0);
+        ended.matrix.add(&calls.answered, &calls.failed, spans, (first, ended.ended_at));
+    }
+    figures.gaps = gaps.longest(spans);
+    figures.takeovers = gaps.after(&ended.kills);
+    spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
+    ended.figures = figures;
+    let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
+    let possible = |tier: &&Tier| match tier {
+        Tier::Zero => dumped.is_some(),
+        Tier::Two => setup.islands.is_some(),
+        Tier::One | Tier::OneB => true,
+    };
+    let tiers: Vec<Tier> = setup.tiers.iter().filter(possible).copied().collect();
+    let judgement = judge(&loaded, &tiers);
+    ended.lines = judgement.lines;
+    if tiers.contains(&Tier::Two) {
+        let directory = setup.out.join("islands");
+        let line = porcupine::judge(&loaded, &directory, setup.judge.as_deref()).map_err(text)?;
+        if line.verdict == "FAIL" {
+            ended.wrong.push(format!("an independent judge refuses the history: {}", line.what));
+        }
+        ended.on_islands = ended.figures.operations;
+        ended.lines.push(line);
+    }
+    let passed = |tier: &str| ended.lines.iter().any(|line| line.check == tier && line.verdict == "PASS");
+    ended.unknown = !passed("tier 0") && !passed("tier 1");
+    ended.skipped = ended.lines.iter().any(|line| line.verdict == "skipped");
+    if let Some(violation) = &judgement.violation {
+        ended.wrong.extend(violation.words(&loaded));
+        let page = setup.out.join("violation.html");
+        std::fs::write(&page, coppice_check::timeline::html(&loaded, violation)).map_err(text)?;
+        ended.timeline = Some(page);
+    }
+    ended.lines.push(ended.figures.availability());
+    ended.lines.extend(bounds(&ended.held, &ended.waiting, setup.memory_max));
+    if let Some(dump) = &dumped {
+        ended.lines.push(compare_digests(dump, digests, &mut ended.wrong));
+    }
+    Ok(())
+}
+
+fn dump_to(
+    logs: &Path,
+    directories: &[PathBuf],
+    nodes: usize,
+    map: &PartitionMap,
+    digests: &[(u32, u64, u64)],
+) -> Result<Dump, DumpError> {
+    let mut out = io::BufWriter::with_capacity(1 << 20, std::fs::File::create(logs)?);
+    let wanted = digests.iter().map(|(partition, instance, _)| (*partition, *instance)).collect();
+    let dump = dump(directories, nodes, map, wanted, &mut |event| write(&mut out, event))?;
+    io::Write::flush(&mut out)?;
+    Ok(dump)
+}
+
+/// B1: the replicas' logs were compared when they were read; their states must be those of the logs.
+fn compare_digests(dump: &Dump, digests: &[(u32, u64, u64)], wrong: &mut Vec<String>) -> Line {
+    let mut equal = 0;
+    let mut verdict = "PASS";
+    for (partition, instance, digest) in digests {
+        match dump.digests.get(&(*partition, *instance)) {
+            Some(known) if known == digest => equal += 1,
+            Some(known) => {
+                verdict = "FAIL";
+                let logged = format!("their logs give {known:016x}");
+                wrong.push(format!("the state of p{partition} after #{instance} is {digest:016x}, {logged}"));
+            }
+            None => {}
+        }
+    }
+    let what = format!("{} instances equal in several logs; {equal} states equal to their log's", dump.compared);
+    Line { check: "logs".into(), verdict, what }
+}

@@ -1,0 +1,567 @@
+//! One round: a cluster of its own, clients, faults, and the judgement of what the clients were told.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use coppice_check::cli::{Line, Tier};
+use coppice_check::event::{Head, Text};
+use coppice_check::random::Random;
+use coppice_check::record::Recorder;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{ConfigRow, InitRequest, NodeId};
+use coppice_client::{Admin, Client, Config, Operation, Range, ReadMode};
+use coppice_server::demo::certs::{self, Certs};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+use super::draw::Draw;
+use super::failpoints::Failpoints;
+use super::figures::Figures;
+use super::judged::judge_round;
+use super::kernel::Network;
+use super::kinds::Kind;
+use super::links::Links;
+use super::matrix::{Cut, Matrix};
+use super::nemesis::{Broken, Nemesis, Span};
+use super::nodes::{Host, Nodes, Plan, draw_ports, local};
+use super::power::Disks;
+use super::proxy::Proxy;
+use super::resources::{Held, Sampler, Waiting, beyond, watch};
+use super::shape::{Changes, Operator, change};
+use super::space::Space;
+use super::workload::Workload;
+
+/// After the last fault every write without an answer gets one within this time, and the whole map can be read.
+pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
+
+/// How long one call of a client may take before it counts as unanswered.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What waits for decisions and releases is over within this time of the last call.
+const REST_WITHIN: Duration = Duration::from_secs(10);
+
+/// When a round ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// After so long.
+    pub time: Option<Duration>,
+    /// After so many operations.
+    pub ops: Option<u64>,
+    /// After so many faults.
+    pub count: Option<u64>,
+}
+
+/// What a round is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The program `coppice`.
+    pub program: PathBuf,
+    /// A cluster that runs already; empty: one of its own.
+    pub endpoints: Vec<String>,
+    /// Its nodes and clients connect inside TLS.
+    pub tls: bool,
+    /// For the nodes' data; made by the round.
+    pub directory: PathBuf,
+    /// For the history.
+    pub out: PathBuf,
+    /// Nodes.
+    pub nodes: usize,
+    /// Partitions at the beginning.
+    pub partitions: u32,
+    /// Clients.
+    pub clients: u32,
+    /// Keys.
+    pub keys: usize,
+    /// So many groups of keys that no call connects; none: all keys are one group.
+    pub islands: Option<usize>,
+    /// What judges the history.
+    pub tiers: Vec<Tier>,
+    /// The program that judges islands.
+    pub judge: Option<PathBuf>,
+    /// Operations per second; 0: no limit.
+    pub rate: u32,
+    /// Faults that can be made here.
+    pub kinds: Vec<Kind>,
+    /// Links are cut by the kernel, not by proxies.
+    pub kernel: bool,
+    /// Cuts of the matrix that are still to be made, in this order.
+    pub matrix: Option<Vec<Cut>>,
+    /// What is known of failpoints, and which may be armed.
+    pub failpoints: Failpoints,
+    /// Of all draws.
+    pub seed: u64,
+    /// Resident memory that no node may exceed, bytes.
+    pub memory_max: u64,
+    /// When it ends.
+    pub limits: Limits,
+    /// Ctrl-C.
+    pub interrupted: Arc<AtomicBool>,
+}
+
+/// How a round ended.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// What happened.
+    pub figures: Figures,
+    /// Faults; every node killed counts one.
+    pub count: u64,
+    /// When a leader of everything was killed, nanoseconds of the history.
+    pub kills: Vec<u64>,
+    /// When the faults ended, nanoseconds of the history.
+    pub ended_at: u64,
+    /// What is known of failpoints by now.
+    pub failpoints: Failpoints,
+    /// Of cuts and operations, if it was asked for.
+    pub matrix: Matrix,
+    /// Changes of the map that were done, of each kind, and how many were not.
+    pub changes: (BTreeMap<&'static str, u64>, u64),
+    /// The most that each node held.
+    pub held: Vec<Held>,
+    /// The most that waited in a partition.
+    pub waiting: Waiting,
+    /// Operations of a round on islands that tier 2 was asked for.
+    pub on_islands: u64,
+    /// What was checked, and the outcome.
+    pub lines: Vec<Line>,
+    /// What is wrong, in words; empty: nothing.
+    pub wrong: Vec<String>,
+    /// Neither tier 0 nor tier 1 could decide.
+    pub unknown: bool,
+    /// A check that was asked for was not made.
+    pub skipped: bool,
+    /// The timeline of a violation.
+    pub timeline: Option<PathBuf>,
+    /// The nodes' data, kept because something is wrong.
+    pub kept: Option<PathBuf>,
+}
+
+/// A cluster of this program's own.
+struct Own {
+    nodes: Nodes,
+    links: Links,
+    disks: Disks,
+    directories: Vec<PathBuf>,
+}
+
+pub(super) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Runs one round to its end.
+///
+/// # Errors
+/// This machine or the cluster that was named did not do what is needed to begin.
+pub fn round(setup: &Setup) -> Result<Ended, String> {
+    let ended = whole(setup);
+    if ended.is_err() && setup.endpoints.is_empty() {
+        // Nothing was found out: nothing is worth keeping.
+        let _ = std::fs::remove_dir_all(&setup.directory);
+    }
+    ended
+}
+
+fn whole(setup: &Setup) -> Result<Ended, String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut own = match setup.endpoints.is_empty() {
+        true => Some(Own::start(setup, &runtime)?),
+        false => None,
+    };
+    let endpoints = own.as_ref().map_or_else(|| setup.endpoints.clone(), |own| own.endpoints(setup));
+    let config = client_config(own.as_ref());
+    let prefix = if own.is_some() { String::new() } else { format!("check-{}/", setup.seed) };
+    let space = match setup.islands {
+        Some(islands) => Space::islands(setup.keys, islands),
+        None => Space::new(&prefix, setup.keys, setup.partitions as usize),
+    };
+    let map = begin(&runtime, &endpoints, &config, own.is_some().then_some(&space))?;
+    let raw = setup.out.join("raw.jsonl");
+    let settings = settings(&runtime, &endpoints, &config);
+    let recorder =
+        Recorder::create(&raw, head(setup, &settings)).map_err(|error| format!("{}: {error}", raw.display()))?;
+    let each = Duration::from_secs_f64(f64::from(setup.clients) / f64::from(setup.rate.max(1)));
+    let pause = if setup.rate == 0 { Duration::ZERO } else { each };
+    let workload = Workload::new(recorder, space, setup.seed, pause);
+    let load = Load { runtime: &runtime, endpoints, config, workload: Arc::clone(&workload) };
+    let mut ended = Ended::default();
+    let sampler = own.as_ref().map(|own| Sampler::start(own.nodes.pids(), own.directories.clone()));
+    let spans = load.run(setup, own.as_mut(), &mut ended)?;
+    if let Some(sampler) = sampler {
+        if !ended.is_bad() {
+            ended.wrong.extend(load.at_rest());
+            let growing = sampler.at_rest();
+            // A node that has just come back owes its short log many checkpoints, and grows meanwhile: it is looked at
+            // once more.
+            let again = !growing.is_empty() && setup.kinds.contains(&Kind::Fail);
+            ended.wrong.extend(if again { sampler.at_rest() } else { growing });
+        }
+        ended.held = sampler.finish();
+        ended.wrong.extend(beyond(&ended.held, setup.memory_max));
+    }
+    if let Some(error) = workload.failure() {
+        return Err(format!("{}: {error}", raw.display()));
+    }
+    workload.recorder.finish().map_err(|error| format!("{}: {error}", raw.display()))?;
+    let digests = load.digests();
+    let mut directories = None;
+    if let Some(own) = &mut own {
+        own.nodes.stop(Duration::from_secs(5));
+        // Disks that were lost count too: what was decided may have stood on one of them alone, beside votes elsewhere.
+        directories = Some([&own.directories, own.nodes.lost()].concat());
+    }
+    if own.is_none() {
+        load.clear();
+    }
+    let judged = judge_round(setup, &map, directories, &workload.take_numbered(), &spans, &digests, &mut ended);
+    let _ = std::fs::remove_file(&raw);
+    drop(load);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    judged?;
+    if let Some(mut own) = own {
+        if ended.is_bad() {
+            own.disks.keep();
+            ended.kept = Some(setup.directory.clone());
+        } else {
+            // File systems are taken down before their directory.
+            drop(own);
+            remove(&setup.directory)?;
+        }
+    }
+    Ok(ended)
+}
+
+fn remove(directory: &Path) -> Result<(), String> {
+    std::fs::remove_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
+}
+
+fn head(setup: &Setup, settings: &[ConfigRow]) -> Head<'static> {
+    let text = |text: String| Text::Owned(text.into_bytes());
+    let value = |key: &str| settings.iter().find(|row| row.key == key).map(|row| row.value.clone());
+    Head {
+        commit: text(crate::COMMIT.to_owned()),
+        seed: text(setup.seed.to_string()),
+        reads: text(value("reads").unwrap_or_default()),
+        speculation: value("speculation").map(|value| value == "on"),
+        state: Vec::new(),
+    }
+}
+
+/// The settings of the cluster, as far as it tells.
+fn settings(runtime: &Runtime, endpoints: &[String], config: &Config) -> Vec<ConfigRow> {
+    let admin = Admin::new(endpoints.to_vec(), Config { timeout: CALL_TIMEOUT, ..config.clone() });
+    runtime.block_on(admin.config()).unwrap_or_default()
+}
+
+fn client_config(own: Option<&Own>) -> Config {
+    let dial_override = own.map_or_else(Vec::new, |own| {
+        let Links::Proxies { clients, .. } = &own.links else { return Vec::new() };
+        let proxies = clients.iter().enumerate();
+        proxies.map(|(node, proxy)| (NodeId(node as u32 + 1), proxy.address().to_string())).collect()
+    });
+    // A number is kept until the end of the round: its write is repeated as long.
+    let config = certs::config(own.and_then(|own| own.nodes.certs()));
+    Config { timeout: CALL_TIMEOUT, resume_keep: Duration::from_secs(3_600), dial_override, ..config }
+}
+
+/// Forms a cluster of our own; the map that the run begins with.
+fn begin(
+    runtime: &Runtime,
+    endpoints: &[String],
+    config: &Config,
+    own: Option<&Space>,
+) -> Result<PartitionMap, String> {
+    runtime.block_on(async {
+        // A cluster that runs answers at once; one that has just started elects its leaders first.
+        let timeout = if own.is_some() { RECOVERY_MAX } else { CALL_TIMEOUT };
+        let patient = Config { timeout, ..config.clone() };
+        if let Some(space) = own {
+            let request = InitRequest {
+                partitions: space.regions() as u32,
+                split_keys: space.borders(),
+                // Small, so that the nodes compare their states with each other many times.
+                settings: vec![("digest_interval".into(), "100".into())],
+                ..InitRequest::default()
+            };
+            let admin = Admin::new([endpoints[0].clone()], patient.clone());
+            admin.init(request).await.map_err(|error| format!("the cluster cannot be formed: {error}"))?;
+        }
+        let what = |error| format!("the map of the cluster cannot be read from {}: {error}", endpoints.join(","));
+        let client = Client::connect_with(endpoints.to_vec(), patient).await.map_err(what)?;
+        let map = client.map().await.map_err(what)?;
+        Ok((*map).clone())
+    })
+}
+
+impl Own {
+    fn start(setup: &Setup, runtime: &Runtime) -> Result<Own, String> {
+        let place = |error: io::Error| format!("{}: {error}", setup.directory.display());
+        std::fs::create_dir_all(&setup.directory).map_err(place)?;
+        let started = Own::launch(setup, runtime);
+        if started.is_err() {
+            let _ = std::fs::remove_dir_all(&setup.directory);
+        }
+        started.map_err(|error| format!("the cluster did not start: {error}"))
+    }
+
+    fn launch(setup: &Setup, runtime: &Runtime) -> io::Result<Own> {
+        let (ports, held) = draw_ports(setup.nodes)?;
+        let cuts = [Kind::Cut, Kind::Fail].iter().any(|kind| setup.kinds.contains(kind));
+        let links = match (cuts, setup.kernel) {
+            (false, _) => Links::Direct,
+            (true, true) => Links::Kernel(Network::start(setup.nodes)?),
+            (true, false) => runtime.block_on(async {
+                let (mut peers, mut clients) = (BTreeMap::new(), Vec::new());
+                for (from, to) in (0..setup.nodes).flat_map(|from| (0..setup.nodes).map(move |to| (from, to))) {
+                    if from != to {
+                        peers.insert((from, to), Proxy::start(local(ports[to].peer)).await?);
+                    }
+                }
+                for ports in &ports {
+                    clients.push(Proxy::start(local(ports.native)).await?);
+                }
+                io::Result::Ok(Links::Proxies { peers, clients })
+            })?,
+        };
+        let hosts = match &links {
+            Links::Kernel(network) => (0..setup.nodes)
+                .map(|node| Host { namespace: network.namespace(node), address: network.node(node) })
+                .collect(),
+            _ => Vec::new(),
+        };
+        let no_peers = BTreeMap::new();
+        let peers = if let Links::Proxies { peers, .. } = &links { peers } else { &no_peers };
+        let overrides = (0..setup.nodes).map(|from| {
+            let dialled = peers.iter().filter(|((of, _), _)| *of == from);
+            dialled.map(|((_, to), proxy)| format!("n{}={}", to + 1, proxy.address())).collect::<Vec<_>>().join(",")
+        });
+        let directories: Vec<PathBuf> =
+            (0..setup.nodes).map(|node| super::nodes::data(&setup.directory, node)).collect();
+        let disks = match setup.kinds.contains(&Kind::Power) {
+            true => Disks::loops(&directories)?,
+            false => Disks::plain(),
+        };
+        // Small segments and checkpoints, so that trimming and snapshots are common; what is trimmed is kept for the
+        // judge.
+        // Where a node is to be ended at each step of both, smaller ones.
+        let (segment, checkpoint) =
+            if setup.kinds.contains(&Kind::Fail) { ("128KiB", "256KiB") } else { ("1MiB", "2MiB") };
+        let flags = [["--log-keep", "all"], ["--log-segment-bytes", segment], ["--checkpoint-log-bytes", checkpoint]];
+        let host = |number: u32| hosts.get(number as usize - 1).map(|host: &Host| host.address.to_string());
+        let certificates = setup.directory.join("certs");
+        let of_hosts = |number| host(number).into_iter().collect();
+        let certs = setup.tls.then(|| Certs::of(&certificates, setup.nodes as u32, of_hosts)).transpose();
+        let certs = certs.map_err(io::Error::other)?;
+        let plan = Plan {
+            certs,
+            program: setup.program.clone(),
+            directory: setup.directory.clone(),
+            overrides: overrides.collect(),
+            hosts,
+            flags: flags.iter().flatten().map(|word| (*word).to_owned()).collect(),
+            failpoints: setup.kinds.contains(&Kind::Fail),
+            ports,
+            _held: held,
+        };
+        Ok(Own { nodes: Nodes::start(plan)?, links, disks, directories })
+    }
+
+    fn endpoints(&self, setup: &Setup) -> Vec<String> {
+        match &self.links {
+            Links::Proxies { clients, .. } => clients.iter().map(|proxy| proxy.address().to_string()).collect(),
+            _ => (0..setup.nodes).map(|node| self.nodes.native(node).to_string()).collect(),
+        }
+    }
+}
+
+/// Clients of a round.
+struct Load<'a> {
+    runtime: &'a Runtime,
+    endpoints: Vec<String>,
+    config: Config,
+    workload: Arc<Workload>,
+}
+
+impl Load<'_> {
+    /// Clients, faults, changes; then the last words. The faults that were made.
+    fn run(&self, setup: &Setup, own: Option<&mut Own>, ended: &mut Ended) -> Result<Vec<Span>, String> {
+        let started = Instant::now();
+        let clients: Vec<JoinHandle<()>> = (0..setup.clients).map(|number| self.client(number)).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let watching = own.is_some().then(|| {
+            let _inside = self.runtime.enter();
+            self.runtime.spawn(watch(self.endpoints.clone(), self.config.clone(), Arc::clone(&stop)))
+        });
+        let moves = [Kind::Map, Kind::Fail].iter().any(|kind| setup.kinds.contains(kind));
+        let changes: Option<JoinHandle<Changes>> = moves.then(|| {
+            let workload = Arc::clone(&self.workload);
+            self.runtime.spawn(change(
+                (self.endpoints.clone(), self.config.clone()),
+                workload,
+                setup.seed,
+                Arc::clone(&stop),
+            ))
+        });
+        let limits = setup.limits;
+        let enough = |count: u64| {
+            setup.interrupted.load(Ordering::Relaxed)
+                || limits.time.is_some_and(|time| started.elapsed() >= time)
+                || limits.ops.is_some_and(|ops| self.workload.asked() >= ops)
+                || self.workload.is_full()
+                || limits.count.is_some_and(|limit| count >= limit)
+        };
+        let mut spans = self.faults(setup, own, ended, enough)?;
+        ended.ended_at = self.workload.recorder.now();
+        stop.store(true, Ordering::Relaxed);
+        if let Some(changes) = changes {
+            let changes = self.runtime.block_on(changes).map_err(text)?;
+            // Asked for by nobody, they only lead nodes to their failpoints.
+            if setup.kinds.contains(&Kind::Map) {
+                ended.count += changes.done.values().sum::<u64>();
+                spans.extend(changes.spans);
+            }
+            ended.changes = (changes.done, changes.not_done);
+        }
+        if let Some(watching) = watching {
+            ended.waiting = self.runtime.block_on(watching).map_err(text)?;
+        }
+        self.workload.stop();
+        self.last_words(clients, ended)?;
+        Ok(spans)
+    }
+
+    fn client(&self, number: u32) -> JoinHandle<()> {
+        let _inside = self.runtime.enter();
+        // Every fourth client takes a ticket for each range across partitions.
+        let config = Config { collects: !number.is_multiple_of(4), ..self.config.clone() };
+        let client = Client::start(self.endpoints.clone(), config);
+        self.runtime.spawn(Arc::clone(&self.workload).client(number, client))
+    }
+
+    fn faults(
+        &self,
+        setup: &Setup,
+        own: Option<&mut Own>,
+        ended: &mut Ended,
+        mut enough: impl FnMut(u64) -> bool,
+    ) -> Result<Vec<Span>, String> {
+        let Some(own) = own else {
+            while !enough(0) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            return Ok(Vec::new());
+        };
+        let mut nemesis = Nemesis {
+            nodes: &mut own.nodes,
+            links: &own.links,
+            disks: &own.disks,
+            operator: Operator {
+                runtime: self.runtime,
+                admin: Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..self.config.clone() }),
+            },
+            workload: &self.workload,
+            random: Random::of(setup.seed, 0xfa17),
+            kinds: setup.kinds.iter().copied().filter(|kind| *kind != Kind::Map).collect(),
+            matrix: setup.matrix.clone(),
+            failpoints: setup.failpoints.clone(),
+            until: setup.limits.time.map(|time| Instant::now() + time),
+            spans: Vec::new(),
+            kills: Vec::new(),
+            count: 0,
+        };
+        let outcome = nemesis.run(enough);
+        let (spans, count) = (nemesis.spans, nemesis.count);
+        ended.kills = nemesis.kills;
+        ended.failpoints = nemesis.failpoints;
+        ended.failpoints.close(&own.nodes.all_seen());
+        let healed = own.links.heal();
+        ended.count += count;
+        match outcome.and(healed.map_err(Broken::Machine)) {
+            Ok(()) => {}
+            Err(Broken::Node(how)) => ended.wrong.push(how),
+            Err(Broken::Machine(error)) => return Err(format!("a fault could not be made: {error}")),
+        }
+        Ok(spans)
+    }
+
+    /// Everything is healed: every write gets its answer, and the whole map is read.
+    fn last_words(&self, clients: Vec<JoinHandle<()>>, ended: &mut Ended) -> Result<(), String> {
+        let begun = Instant::now();
+        let deadline = tokio::time::Instant::from_std(begun + RECOVERY_MAX);
+        self.runtime.block_on(async {
+            let mut open = 0;
+            for mut client in clients {
+                if tokio::time::timeout_at(deadline, &mut client).await.is_err() {
+                    open += 1;
+                    self.workload.give_up();
+                    // What it waits for ends with the call's own timeout.
+                    let _ = client.await;
+                }
+            }
+            if open > 0 {
+                ended.wrong.push(format!("{open} clients waited for {RECOVERY_MAX:?} after the last fault"));
+            }
+            let client = Client::start(self.endpoints.clone(), self.config.clone());
+            let deadline = Instant::now() + RECOVERY_MAX;
+            for (low, high) in self.workload.space.wholes() {
+                let whole = Draw::Range { low, high, limit: 0, reverse: false, mode: ReadMode::Leader };
+                while !self.workload.range(&client, &whole).await.map_err(text)? {
+                    if Instant::now() > deadline {
+                        let what = format!("the whole map could not be read within {RECOVERY_MAX:?} of the last fault");
+                        ended.wrong.push(what);
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes the run's keys from a cluster that is not ours, as far as it answers.
+    fn clear(&self) {
+        let client = {
+            let _inside = self.runtime.enter();
+            Client::start(self.endpoints.clone(), self.config.clone())
+        };
+        let (low, high) = self.workload.space.bounds();
+        self.runtime.block_on(async {
+            let Ok(mut stream) = client.range(Range::between(&low, high.as_deref())).await else { return };
+            let mut deletes = Vec::new();
+            while let Ok(Some((key, _))) = stream.next().await {
+                deletes.push(Operation::delete(key));
+            }
+            client.execute(deletes).await;
+        });
+    }
+
+    /// What still waits although nobody asks for anything, in words.
+    fn at_rest(&self) -> Option<String> {
+        let admin = Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..self.config.clone() });
+        let deadline = Instant::now() + REST_WITHIN;
+        loop {
+            let Ok(status) = self.runtime.block_on(admin.status(false)) else { return None };
+            let waiting = Waiting::of(&status);
+            if waiting.is_over() {
+                return None;
+            }
+            if Instant::now() > deadline {
+                return Some(format!("{REST_WITHIN:?} after the last call, {waiting}"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What the nodes say of their states: partition, instance, digest.
+    fn digests(&self) -> Vec<(u32, u64, u64)> {
+        let admin = Admin::new(self.endpoints.clone(), Config { timeout: CALL_TIMEOUT, ..self.config.clone() });
+        let Ok(status) = self.runtime.block_on(admin.status(false)) else { return Vec::new() };
+        let partitions = status.partitions.iter();
+        partitions.filter_map(|of| of.digest.map(|(instance, digest)| (of.id.0, instance, digest))).collect()
+    }
+}

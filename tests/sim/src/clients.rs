@@ -1,0 +1,542 @@
+//! Clients: real sessions, a drawn workload, and a record of what they asked and heard.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coppice_btree::{OpResult, Value};
+use coppice_check::event::{Call, Output as Told, Text, Ticket};
+use coppice_check::random::Random;
+use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
+use coppice_client::config::Config;
+use coppice_client::error::Error;
+use coppice_client::session::{CallKey, Effect, Input, Request, Session, SubmitError};
+use coppice_client::time::Time;
+use coppice_client::wire::{ClientId, Part, Position};
+
+use super::account::End;
+use super::doors::Line;
+use super::events::Event;
+use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::positions::Positions;
+use super::world::World;
+
+/// A call without a deadline of its own ends by then, which no run reaches.
+const FOREVER: Nanos = 10_000_000 * MS;
+
+/// The key of a number; in the order of the numbers.
+pub fn key(number: u32) -> Bytes {
+    Bytes::from(format!("k{number:05}"))
+}
+
+/// A call that waits.
+struct Waiting {
+    /// Its index in the account.
+    index: usize,
+    key: CallKey,
+    /// To be repeated, if its outcome is unknown.
+    command: Option<Command>,
+    /// Pairs of a range, in the order in which they came.
+    pairs: Vec<(Text<'static>, Text<'static>)>,
+    /// Where its parts were read, in the order in which they came.
+    positions: Vec<Position>,
+    /// Of a query over several partitions.
+    ticket: Option<Ticket>,
+    /// Pairs that were asked for at most; 0: all. Each part of a query gives so many: the reader stops there.
+    limit: usize,
+    /// It was sent again after an unknown end: a failure says nothing about the first sending.
+    resumed: bool,
+    /// Of a read that is not stale: what had been answered when it was asked.
+    floor: Option<Positions>,
+}
+
+/// A client.
+pub struct Client {
+    session: Session,
+    number: usize,
+    random: Random,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Operations that it will still submit.
+    left: u32,
+    in_flight: usize,
+    values: u64,
+    tokens: u64,
+    effects: Vec<Effect>,
+    tick_at: Option<Nanos>,
+    thinking: bool,
+    /// It reaches no node until then.
+    absent_until: Nanos,
+}
+
+impl Client {
+    /// A client of the plan.
+    pub fn new(plan: &Plan, number: usize) -> Client {
+        let mut random = random(plan.seed, Purpose::Client, number as u64);
+        let config = Config {
+            pack_bytes: 64 << random.below(8),
+            window: 1 + random.below(5),
+            read_window: 1 + random.below(5),
+            range_credit: 64 << random.below(10),
+            collects: plan.collectors >> (number % 32) & 1 == 1,
+            ..Config::default()
+        };
+        let endpoints = (0..plan.nodes).map(|node| format!("n{node}:7400")).collect();
+        let session = Session::new(config, ClientId(number as u64 + 1), random.next(), endpoints);
+        Client {
+            session,
+            number,
+            random,
+            waiting: BTreeMap::new(),
+            left: plan.operations / plan.clients,
+            in_flight: plan.in_flight,
+            values: 0,
+            tokens: 0,
+            effects: Vec::new(),
+            tick_at: None,
+            thinking: false,
+            absent_until: 0,
+        }
+    }
+
+    /// Whether it submits nothing more.
+    pub fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// It reaches all nodes again.
+    pub fn comes_back(&mut self) {
+        self.absent_until = 0;
+    }
+
+    fn value(&mut self) -> String {
+        self.values += 1;
+        format!("{}.{}", self.number, self.values)
+    }
+
+    fn key(&mut self, plan: &Plan) -> u32 {
+        // Half of the time a few hot keys, so that operations meet.
+        let keys = if self.random.below(2) == 0 { plan.keys.min(8) } else { plan.keys };
+        let spread = plan.keys / keys.max(1);
+        self.random.below(keys as usize) as u32 * spread.max(1)
+    }
+
+    /// One operation on a key, as a command and as the history writes it.
+    fn operation(&mut self, key: &Bytes) -> (Operation, Call<'static>) {
+        let value = self.value();
+        let (name, told) = (|| Value::from(&key[..]), text(key));
+        match self.random.below(8) {
+            0..4 => {
+                let call = Call::Put { key: told, value: text(value.as_bytes()) };
+                (Operation::put(name(), value.as_str()), call)
+            }
+            4 | 5 => {
+                let call = Call::Insert { key: told, value: text(value.as_bytes()) };
+                (Operation::insert(name(), value.as_str()), call)
+            }
+            6 => (Operation::delete(name()), Call::Delete { key: told }),
+            _ => {
+                let (who, count) = (self.random.below(self.number + 2), self.random.below(self.values as usize + 1));
+                let old = format!("{who}.{count}");
+                let call = Call::Cas { key: told, old: text(old.as_bytes()), value: text(value.as_bytes()) };
+                (Operation::cas(name(), old.as_str(), value.as_str()), call)
+            }
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> Text<'static> {
+    Text::Owned(bytes.to_vec())
+}
+
+fn ticket(told: coppice_client::wire::Ticket) -> Ticket {
+    Ticket { round: told.round, replica: told.replica.0, number: told.n }
+}
+
+impl World {
+    /// A client submits what it may, and thinks of when to do so again.
+    pub fn think(&mut self, client: usize) {
+        self.clients[client].thinking = false;
+        while self.clients[client].left > 0 && self.busy(client) < self.clients[client].in_flight {
+            if self.healed {
+                self.clients[client].left = 0;
+                break;
+            }
+            self.clients[client].left -= 1;
+            if self.map.partitions.len() > 1 && self.clients[client].random.below(100) < 15 {
+                let keys = self.plan.keys as usize;
+                let low = self.clients[client].random.below(keys) as u32;
+                let whole = self.clients[client].random.below(2) == 0;
+                let high = low + 1 + self.clients[client].random.below(keys) as u32;
+                let (low, high) = if whole { (0, self.plan.keys) } else { (low, high) };
+                let reverse = self.clients[client].random.below(8) == 0;
+                let (request, call, stale) = range(key(low), Some(key(high)), 0, reverse, ReadMode::Leader);
+                self.submit(client, request, call, stale);
+                continue;
+            }
+            let (request, call, stale) = self.draw(client);
+            self.submit(client, request, call, stale);
+            if self.plan.think > 0 {
+                break;
+            }
+        }
+        self.turn(client);
+        self.think_later(client);
+    }
+
+    /// A client's connections break, and it gets none for a while: what it asked may be done meanwhile.
+    pub fn send_away(&mut self, client: usize, length: Nanos) {
+        self.clients[client].absent_until = self.now + length;
+        let lines = self.lines.iter().filter(|(_, line)| line.client == client && line.client_open);
+        let lines: Vec<u64> = lines.map(|(&number, _)| number).collect();
+        lines.into_iter().for_each(|number| self.cut_line(number));
+    }
+
+    /// Calls that a client waits for.
+    fn busy(&self, client: usize) -> usize {
+        self.clients[client].waiting.len()
+    }
+
+    fn think_later(&mut self, client: usize) {
+        let (pause, busy) = (self.plan.think, self.busy(client));
+        let each = &mut self.clients[client];
+        if each.left == 0 || each.thinking || busy >= each.in_flight {
+            return;
+        }
+        each.thinking = true;
+        let at = self.now + each.random.below(2 * pause as usize + 100_000) as Nanos;
+        self.schedule(at, Event::Think { client });
+    }
+
+    fn draw(&mut self, client: usize) -> (Request, Call<'static>, bool) {
+        let plan = &self.plan;
+        let each = &mut self.clients[client];
+        let number = each.key(plan);
+        let key = key(number);
+        match each.random.below(100) {
+            0..58 => {
+                let (operation, call) = each.operation(&key);
+                (Request::Command(Command::One(operation)), call, false)
+            }
+            58..64 => {
+                let count = 1 + each.random.below(4) as u32;
+                let home = self.map.position(&key);
+                let keys = (number..number + count).map(self::key).filter(|key| self.map.position(key) == home);
+                let both: Vec<(Operation, Call<'static>)> = keys.map(|key| each.operation(&key)).collect();
+                let (operations, calls): (Vec<_>, Vec<_>) = both.into_iter().unzip();
+                (Request::Command(Command::Many(operations.into())), Call::Many(calls), false)
+            }
+            64..82 => {
+                let mode = mode(&mut each.random);
+                let request = Request::Get { key: Value::from(&key[..]), mode };
+                (request, Call::Get { key: text(&key) }, mode == ReadMode::Stale)
+            }
+            _ => {
+                let mode = mode(&mut each.random);
+                let limit = if each.random.below(4) == 0 { 1 + each.random.below(20) as u32 } else { 0 };
+                let high = self::key(number + 1 + each.random.below(plan.keys as usize) as u32);
+                let home = self.map.route(&key).and_then(|entry| entry.high.clone());
+                let high = Some(home.map_or(high.clone(), |home| home.min(high)));
+                let reverse = each.random.below(4) == 0;
+                range(key, high, limit, reverse, mode)
+            }
+        }
+    }
+
+    /// Reads all partitions, whole.
+    pub fn read_everything(&mut self, client: usize) {
+        let bounds: Vec<(Bytes, Option<Bytes>)> =
+            self.map.partitions.iter().map(|entry| (entry.low.clone(), entry.high.clone())).collect();
+        for (low, high) in bounds {
+            let (request, call, stale) = range(low, high, 0, false, ReadMode::Leader);
+            self.submit(client, request, call, stale);
+        }
+        self.turn(client);
+    }
+
+    fn submit(&mut self, client: usize, request: Request, call: Call<'static>, stale: bool) {
+        let now = self.now;
+        let each = &mut self.clients[client];
+        each.tokens += 1;
+        let token = each.tokens;
+        let impatient = each.random.chance(self.plan.impatient);
+        let patience = if impatient { MS + each.random.below(3_000 * MS as usize) as Nanos } else { FOREVER };
+        let (command, limit) = match &request {
+            Request::Command(command) => (Some(command.clone()), 0),
+            Request::Range(range) => (None, range.pairs_max as usize),
+            _ => (None, 0),
+        };
+        let reads = matches!(call, Call::Get { .. } | Call::Range { .. });
+        match each.session.submit(token, Time(now + patience), request) {
+            Ok(key) => {
+                let index = self.account.invoke(each.number as u64 + 1, now, call, stale);
+                let (pairs, positions) = (Vec::new(), Vec::new());
+                let floor = (reads && !stale).then(|| self.positions.clone());
+                let (ticket, resumed) = (None, false);
+                let waiting = Waiting { index, key, command, pairs, positions, ticket, limit, resumed, floor };
+                each.waiting.insert(token, waiting);
+            }
+            // By the client's map, a border lies between the keys.
+            Err(SubmitError::Refused(_)) if matches!(call, Call::Many(_)) || stale => {
+                self.reached.note("client: a border lies between the keys of one call");
+            }
+            Err(SubmitError::Full(_)) => {}
+            Err(SubmitError::Refused(error)) => self.fail("client", format!("a good call is refused: {error}")),
+        }
+    }
+
+    /// Ends a client's turn: what waits is packed, effects are carried out, the next tick is ordered.
+    fn turn(&mut self, client: usize) {
+        let now = Time(self.now);
+        let each = &mut self.clients[client];
+        let mut effects = std::mem::take(&mut each.effects);
+        each.session.step(now, Input::TurnEnd, &mut effects);
+        self.note_numbers(client);
+        for effect in effects.drain(..) {
+            self.client_effect(client, effect);
+        }
+        let each = &mut self.clients[client];
+        // Ends of calls may have put more there.
+        effects.append(&mut each.effects);
+        each.effects = effects;
+        if let Some(deadline) = each.session.deadline() {
+            let at = deadline.0.max(self.now);
+            if at < FOREVER && each.tick_at.is_none_or(|before| at < before) {
+                each.tick_at = Some(at);
+                self.schedule(at, Event::ClientTick { client, at });
+            }
+        }
+    }
+
+    /// Commands get their numbers when they are packed, and others if their session ended before they ran.
+    fn note_numbers(&mut self, client: usize) {
+        let each = &self.clients[client];
+        for waiting in each.waiting.values().filter(|waiting| waiting.command.is_some()) {
+            if let Some(number) = each.session.number(waiting.key) {
+                self.account.number(waiting.index, number);
+            }
+        }
+    }
+
+    fn client_effect(&mut self, client: usize, effect: Effect) {
+        match effect {
+            Effect::Connect { connection, address } => {
+                let node = address[1..].split(':').next().and_then(|node| node.parse().ok()).unwrap_or(0);
+                let line = self.name_line();
+                self.lines.insert(line, Line::new(client, connection, node, self.now));
+                let ok = self.nodes[node].up && !self.net.refuses();
+                // Some attempts hang: the session must notice by itself.
+                let away = self.clients[client].absent_until > self.now;
+                if !away && (ok || self.net.either()) {
+                    let at = self.now + self.net.delay();
+                    self.schedule(at, Event::Opened { line, ok });
+                } else {
+                    self.reached.note("client: an attempt to connect hangs");
+                }
+            }
+            Effect::Send { connection, bytes } => {
+                let at = self.now + self.net.delay();
+                let mut lines = self.lines.iter_mut();
+                let found = lines.find(|(_, line)| line.client == client && line.id == connection);
+                let Some((&number, line)) = found.filter(|(_, line)| line.client_open) else { return };
+                line.to_node = line.to_node.max(at);
+                let at = line.to_node;
+                self.schedule(at, Event::ToNode { line: number, bytes });
+                if self.net.breaks() {
+                    self.cut_line(number);
+                }
+            }
+            Effect::Close { connection } => {
+                let mut lines = self.lines.iter();
+                let found = lines.find(|(_, line)| line.client == client && line.id == connection);
+                if let Some(&number) = found.map(|(number, _)| number) {
+                    self.leave_line(number);
+                }
+            }
+            Effect::Complete { token, result, .. } => self.complete(client, token, result),
+            Effect::Part { token, part, as_of } => {
+                let Some(waiting) = self.clients[client].waiting.get_mut(&token) else { return };
+                let (call, bytes) = (waiting.key, part.len() as u32);
+                let mut streams = false;
+                match Part::decode(&part) {
+                    Ok(part) => {
+                        streams = part.ticket.is_none() && part.end.is_none();
+                        waiting.pairs.extend(part.pairs().map(|(key, value)| (text(key), text(value))));
+                        waiting.ticket = part.ticket.map(ticket);
+                        let position = as_of.unwrap_or(part.position);
+                        if waiting.positions.last() != Some(&position) {
+                            waiting.positions.push(position);
+                        }
+                    }
+                    Err(error) => self.fail("wire", format!("a part cannot be read: {error}")),
+                }
+                if streams {
+                    // It was read at once.
+                    let now = Time(self.now);
+                    let each = &mut self.clients[client];
+                    each.session.step(now, Input::Credit { call, bytes }, &mut each.effects);
+                    self.turn_later(client);
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, client: usize, token: u64, result: Result<Answer<Output>, Error>) {
+        let now = self.now;
+        let Some(mut waiting) = self.clients[client].waiting.remove(&token) else { return };
+        let index = waiting.index;
+        let end = match result {
+            Ok(answer) => match told(&answer.output, std::mem::take(&mut waiting.pairs), waiting.limit) {
+                Some(output) => {
+                    let own = if waiting.positions.is_empty() { vec![answer.position] } else { waiting.positions };
+                    if waiting.resumed {
+                        self.reached.note("client: a write that was repeated is answered");
+                    }
+                    if own.len() > 1 && waiting.ticket.is_none() {
+                        self.reached.note("client: a range across partitions is one moment without a ticket");
+                    }
+                    let exactly = waiting.ticket.is_some();
+                    if let Some(Err((check, what))) = waiting.floor.map(|floor| floor.allow(&own, exactly)) {
+                        self.fail(check, what);
+                    }
+                    self.positions.raise(&own);
+                    End::Answered { output, positions: own, ticket: waiting.ticket }
+                }
+                None => return self.fail("client", format!("a call got the answer of another: {:?}", answer.output)),
+            },
+            Err(Error::Failed(_)) if waiting.resumed => End::Unknown,
+            Err(Error::Failed(_)) => {
+                self.reached.note("client: a call surely had no effect");
+                let (client, numbers) = (self.clients[client].number as u64 + 1, self.account.numbers(index));
+                if let Err((check, what)) = self.oracle.ledger.refuse(client, numbers) {
+                    self.fail(check, what);
+                }
+                End::Refused
+            }
+            Err(error) => match (error.resume_token().copied(), waiting.command.clone()) {
+                // Repeated under its number until it is known (hazards.md E4).
+                (Some(resume), Some(command)) if self.clients[client].random.below(4) > 0 => {
+                    let request = Request::Resume(command, resume);
+                    let each = &mut self.clients[client];
+                    if let Ok(key) = each.session.submit(token, Time(now + FOREVER), request) {
+                        self.reached.note("client: a write is repeated after an unknown end");
+                        each.waiting.insert(token, Waiting { key, resumed: true, ..waiting });
+                        return self.turn_later(client);
+                    }
+                    End::Unknown
+                }
+                _ => End::Unknown,
+            },
+        };
+        if matches!(end, End::Unknown) {
+            self.reached.note("client: an end stays unknown");
+        }
+        self.account.end(index, now, end);
+        self.think_later(client);
+    }
+
+    fn turn_later(&mut self, client: usize) {
+        let at = self.now;
+        self.clients[client].tick_at = Some(at);
+        self.schedule(at, Event::ClientTick { client, at });
+    }
+
+    /// A deadline of a client's session.
+    pub fn on_client_tick(&mut self, client: usize, at: Nanos) {
+        if self.clients[client].tick_at == Some(at) {
+            self.clients[client].tick_at = None;
+            self.client_step(client, Input::Tick);
+        }
+    }
+
+    fn client_step(&mut self, client: usize, input: Input) {
+        let now = Time(self.now);
+        let each = &mut self.clients[client];
+        let mut effects = std::mem::take(&mut each.effects);
+        each.session.step(now, input, &mut effects);
+        each.effects = effects;
+        self.turn(client);
+    }
+
+    /// A connection attempt ends.
+    pub fn on_opened(&mut self, number: u64, ok: bool) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        let (client, connection) = (line.client, line.id);
+        let ok = ok && line.node_open;
+        if !ok {
+            line.client_open = false;
+            self.lines.remove(&number);
+        }
+        let trouble = "refused the connection".to_owned();
+        let input = if ok { Input::Connected(connection) } else { Input::Disconnected { connection, trouble } };
+        self.client_step(client, input);
+    }
+
+    /// A connection broke.
+    pub fn on_lost(&mut self, number: u64) {
+        let Some(line) = self.lines.get(&number) else { return };
+        let (client, connection) = (line.client, line.id);
+        if !line.client_open {
+            self.lines.remove(&number);
+            return;
+        }
+        self.leave_line(number);
+        if self.busy(client) > 0 {
+            self.reached.note("client: a connection is lost under a call");
+        }
+        let trouble = "lost the connection".to_owned();
+        self.client_step(client, Input::Disconnected { connection, trouble });
+    }
+
+    /// Bytes of a node arrive at a client.
+    pub fn client_receives(&mut self, number: u64, bytes: &Bytes) {
+        let Some(line) = self.lines.get_mut(&number).filter(|line| line.client_open) else { return };
+        line.at_client.feed(bytes);
+        while let Some(line) = self.lines.get_mut(&number) {
+            let (client, connection) = (line.client, line.id);
+            match line.at_client.next_frame() {
+                Ok(Some(frame)) => self.client_step(client, Input::Frame { connection, frame }),
+                Ok(None) => return,
+                Err(error) => return self.fail("wire", format!("a node's frame cannot be read: {error}")),
+            }
+        }
+    }
+}
+
+fn mode(random: &mut Random) -> ReadMode {
+    [ReadMode::Leader, ReadMode::Leader, ReadMode::AnyReplica, ReadMode::Stale][random.below(4)]
+}
+
+fn range(low: Bytes, high: Option<Bytes>, limit: u32, reverse: bool, mode: ReadMode) -> (Request, Call<'static>, bool) {
+    let call = Call::Range { low: text(&low), high: high.as_deref().map(text), limit, reverse };
+    let pairs_max = u64::from(limit);
+    let (low, high) = (low[..].into(), high.as_deref().map(Into::into));
+    let range = RangeCall { low, high, reverse, keys_only: false, count_only: false, pairs_max, bytes_max: 0, mode };
+    (Request::Range(range), call, mode == ReadMode::Stale)
+}
+
+/// An answer as the history writes it; `pairs` are those of a range.
+fn told(output: &Output, mut pairs: Vec<(Text<'static>, Text<'static>)>, limit: usize) -> Option<Told<'static>> {
+    match output {
+        Output::One(result) => Some(told_one(result)),
+        Output::Many(results) => Some(Told::List(results.iter().map(told_one).collect())),
+        Output::Loaded(count) => {
+            let all = pairs.len() as u64 == *count;
+            if limit > 0 {
+                pairs.truncate(limit);
+            }
+            // Pairs are in key order in a history, whichever way they came.
+            pairs.sort();
+            all.then_some(Told::Pairs(pairs))
+        }
+        Output::NotLoaded(_) | Output::Omitted => None,
+    }
+}
+
+fn told_one(result: &OpResult) -> Told<'static> {
+    let value = |value: &Option<Value>| value.as_deref().map(text);
+    match result {
+        OpResult::Put { previous } | OpResult::Delete { previous } => Told::Value(value(previous)),
+        OpResult::Insert { present } => Told::Value(value(present)),
+        OpResult::Cas { done, current } => Told::Cas(*done, value(current)),
+        OpResult::Get { value: found } => Told::Value(value(found)),
+    }
+}

@@ -1,0 +1,369 @@
+//! Copies of data directories: a node is stopped and its disk copied, it goes on, is stopped, and the copy takes the
+//! place of its disk (hazards.md PX12). Who may speak is the server's own to say ([`Vetting`], [`Witnesses`], the
+//! lives in the log's header). Links between nodes, which carry that, stand here for connections; they exist in runs
+//! with such a fault only.
+//!
+//! The rule: a copy says nothing, from its start until it is found out. It holds where a node of its groups that met a
+//! life which the copy lacks can be asked. Where all such nodes are down or cut off when the copy starts, nobody can
+//! know: such a copy is taken away before it speaks.
+//!
+//! A copy is put back only once every node has met a life that it lacks, and taken away before it meets one that has
+//! not, for it joined since. Such a node would write the copy's life down, and refuse the original from then on, whom
+//! only `coppice node replace` brings back.
+//!
+//! A copy beside the living node is not drawn: a place in the simulated network belongs to one process.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use coppice_check::random::Random;
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::ReplicaId;
+use coppice_server::datadir::witnesses::Known as Witnesses;
+use coppice_server::net::handshake::standing;
+use coppice_server::vetting::Vetting;
+
+use super::control::own;
+use super::events::Event;
+use super::faults::{Kind, Target};
+use super::known::Known;
+use super::plan::{MS, Nanos, Plan, Purpose, random};
+use super::store::Store;
+use super::world::World;
+
+/// Between two attempts to connect to a node that does not answer.
+const REDIAL: Nanos = 20 * MS;
+
+/// Between two looks whether a copy can be put back: whether somebody would know.
+const LOOK: Nanos = 100 * MS;
+
+/// What a node knows of the others' lives, and they of its own.
+#[derive(Default)]
+pub struct Lives {
+    /// Whom its process has met, as on its disk and since.
+    pub witnesses: Witnesses,
+    /// The same on its disk.
+    file: Option<Vec<u8>>,
+    /// Whether its process may speak.
+    pub vetting: Vetting,
+    /// Processes to which it has a connection.
+    links: BTreeMap<usize, u64>,
+    /// The truth: lives of other nodes that were met by this disk.
+    met: BTreeSet<(usize, u64)>,
+    /// It runs on a copy.
+    pub is_copy: bool,
+}
+
+impl Lives {
+    /// The process ends.
+    pub fn forget(&mut self) {
+        self.links.clear();
+        self.vetting = Vetting::default();
+    }
+}
+
+/// A disk, and what else is on it.
+struct Disk {
+    store: Store,
+    maps: VecDeque<Arc<PartitionMap>>,
+    file: Option<Vec<u8>>,
+    met: BTreeSet<(usize, u64)>,
+}
+
+/// What the oracle knows of the replicas on a disk.
+#[derive(Default)]
+pub struct Aside {
+    pub known: BTreeMap<(PartitionId, ReplicaId), Known>,
+    pub ids: BTreeMap<(usize, PartitionId), ReplicaId>,
+}
+
+/// A copy that was made.
+struct Copied {
+    node: usize,
+    /// The disk that is not in use: the copy, then the one that it was made of.
+    other: Disk,
+    aside: Aside,
+    down: Nanos,
+    /// Whether all other nodes start anew meanwhile.
+    others_restart: bool,
+}
+
+/// The copies of a run.
+pub struct Copies {
+    /// Whether any may be made: else nodes do not greet each other.
+    pub drawn: bool,
+    copied: Option<Copied>,
+    random: Random,
+}
+
+impl Copies {
+    /// Of this plan.
+    pub fn new(plan: &Plan) -> Copies {
+        let drawn = plan.faults.iter().any(|fault| matches!(fault.kind, Kind::Copy { .. }));
+        Copies { drawn, copied: None, random: random(plan.seed, Purpose::Copies, 0) }
+    }
+}
+
+/// Greetings.
+impl World {
+    /// Whether a message of this node may leave for that one.
+    pub fn may_say(&mut self, node: usize, to: usize) -> bool {
+        if !self.copies.drawn || node == to {
+            return true;
+        }
+        let each = &self.nodes[node];
+        let linked = each.lives.links.get(&to) == Some(&self.nodes[to].life);
+        if !each.lives.vetting.may_speak() {
+            self.fail("PX12 speaks unvetted", format!("n{node}, whom the others have not let in, to n{to}"));
+            return false;
+        }
+        if linked && each.lives.is_copy {
+            self.fail("PX12 a copy speaks", format!("n{node}, which runs on a copy of its disk, to n{to}"));
+        }
+        if linked {
+            let durable = self.nodes[node].store.durable_lsn();
+            self.nodes[to].lives.witnesses.told(own(node), durable);
+        }
+        linked
+    }
+
+    /// Whether what a replica here wants to send is dropped, to whomever.
+    pub fn is_silent(&self, node: usize) -> bool {
+        self.copies.drawn && !self.nodes[node].lives.vetting.may_speak()
+    }
+
+    /// A process is about to start what its disk holds.
+    pub fn begin_greeting(&mut self, node: usize) {
+        let lives = &mut self.nodes[node].lives;
+        lives.witnesses = Witnesses::read(lives.file.as_deref());
+        lives.vetting = Vetting::default();
+        if self.copies.drawn {
+            self.nodes[node].lives.vetting.begins();
+        }
+    }
+
+    /// Its replicas stand: it greets the others, and awaits the word of those of its groups.
+    pub fn greet_all(&mut self, node: usize) {
+        if !self.copies.drawn {
+            return;
+        }
+        let awaited = self.awaited(node);
+        if self.nodes[node].lives.is_copy && !self.is_known(node, &awaited) {
+            return self.take_away(node, "nobody is there who could know");
+        }
+        self.nodes[node].lives.vetting.expects(awaited.into_iter());
+        let life = self.nodes[node].life;
+        let timeout = self.plan.settings.election_timeout.as_nanos() as Nanos;
+        self.schedule(self.now + timeout, Event::Vetted { node, life });
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.greet_after(node, other, 0);
+            if self.nodes[other].up {
+                self.greet_after(other, node, 0);
+            }
+        }
+    }
+
+    fn greet_after(&mut self, node: usize, to: usize, pause: Nanos) {
+        let (min, mean) = (self.plan.network.delay_min, self.plan.network.delay_mean);
+        let way = 2 * min + self.copies.random.below(4 * mean as usize + 1) as Nanos;
+        let life = self.nodes[node].life;
+        self.schedule(self.now + pause + way, Event::Greets { node, life, to });
+    }
+
+    /// The nodes whose word counts: those of the groups that run here.
+    fn awaited(&self, node: usize) -> BTreeSet<NodeId> {
+        let control = &self.nodes[node].control;
+        let here =
+            control.map.groups().filter(|entry| control.replica_manager.running().contains_key(&entry.partition));
+        let nodes = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node));
+        nodes.filter(|id| *id != own(node)).collect()
+    }
+
+    /// Whether one of these nodes has met a life that this copy lacks, and can be asked now.
+    fn is_known(&self, node: usize, awaited: &BTreeSet<NodeId>) -> bool {
+        awaited.iter().any(|id| {
+            let other = id.0 as usize - 1;
+            let each = &self.nodes[other];
+            let met = self.has_met_what_is_lacking(other, node);
+            let reached = each.up && each.paused_until <= self.now && each.doom.is_none();
+            let knows = standing(own(node), &each.control.map).is_ok();
+            met && reached && knows && self.net.hears(other, node) && self.net.hears(node, other)
+        })
+    }
+
+    /// Whether `other` has met a life of `node` that the disk of `node` lacks.
+    fn has_met_what_is_lacking(&self, other: usize, node: usize) -> bool {
+        let lives = self.nodes[node].store.lives();
+        self.nodes[other].lives.met.iter().any(|(of, life)| *of == node && !lives.contains(life))
+    }
+
+    /// A node connects to another one, and both say who they are.
+    pub fn on_greets(&mut self, node: usize, to: usize) {
+        if self.nodes[node].lives.links.get(&to) == Some(&self.nodes[to].life) {
+            return;
+        }
+        let there = self.nodes[to].up && self.nodes[to].paused_until <= self.now;
+        let both = self.net.hears(node, to) && self.net.hears(to, node);
+        let known = standing(own(node), &self.nodes[to].control.map).is_ok();
+        if !there || !both || !known {
+            return self.greet_after(node, to, REDIAL);
+        }
+        for (copy, other) in [(node, to), (to, node)] {
+            if self.nodes[copy].lives.is_copy && !self.has_met_what_is_lacking(other, copy) {
+                return self.take_away(copy, "a node that never met the original would believe it");
+            }
+        }
+        if let Err(text) = self.meet(to, node) {
+            return self.is_found_out(node, to, &text);
+        }
+        // Whom it does not know it does not remember either.
+        if standing(own(to), &self.nodes[node].control.map).is_ok()
+            && let Err(text) = self.meet(node, to)
+        {
+            // It hears that itself when it greets.
+            if !self.nodes[to].lives.is_copy {
+                self.fail("PX12 false alarm", format!("n{node} takes n{to} for a copy: {text}"));
+            }
+            return self.greet_after(node, to, REDIAL);
+        }
+        let life = self.nodes[to].life;
+        self.nodes[node].lives.links.insert(to, life);
+        self.nodes[node].lives.vetting.let_in(own(to));
+    }
+
+    /// `by` judges the claim of a node, and remembers it durably.
+    fn meet(&mut self, by: usize, node: usize) -> Result<(), String> {
+        let Some(claim) = self.nodes[node].store.claim() else { return Ok(()) };
+        let lives = &mut self.nodes[by].lives;
+        if let Some(newer) = lives.witnesses.judge(own(node), &claim).map_err(|error| error.to_string())? {
+            lives.file = Some(newer.file());
+            lives.witnesses = newer;
+        }
+        lives.met.insert((node, claim.life));
+        Ok(())
+    }
+
+    fn is_found_out(&mut self, node: usize, by: usize, text: &str) {
+        if !self.nodes[node].lives.is_copy {
+            return self.fail("PX12 false alarm", format!("n{by} takes n{node} for a copy: {text}"));
+        }
+        self.nodes[node].lives.vetting.is_copy(text);
+        self.reached.note("copy: found out");
+        self.return_original(node);
+    }
+
+    /// An election timeout has passed since a process started.
+    pub fn on_vetted(&mut self, node: usize) {
+        if self.nodes[node].lives.is_copy && self.nodes[node].lives.vetting.copy().is_none() {
+            let known = self.nodes[node].lives.links.keys().any(|other| self.has_met_what_is_lacking(*other, node));
+            // Else a node that should have known better has let it in, and the run fails when it speaks.
+            if !known {
+                return self.take_away(node, "who could know was not reached");
+            }
+        }
+        let missing = self.nodes[node].lives.vetting.ends();
+        if !missing.is_empty() {
+            self.reached.note("vetting: a node that was not reached is not awaited");
+        }
+    }
+}
+
+/// The fault.
+impl World {
+    /// A node is stopped and copied; later the copy takes the place of its disk.
+    pub fn copy(&mut self, who: Target, (after, down): (Nanos, Nanos), others_restart: bool) {
+        let node = self.node_of(who);
+        if self.copies.copied.is_some() || !self.nodes[node].up {
+            return;
+        }
+        self.crash_process(node, down);
+        let each = &self.nodes[node];
+        let Some(store) = each.store.copy(self.plan.seed) else { return };
+        let (file, met) = (each.lives.file.clone(), each.lives.met.clone());
+        let other = Disk { store, maps: each.kept_maps.clone(), file, met };
+        self.copies.copied = Some(Copied { node, other, aside: Aside::default(), down, others_restart });
+        self.reached.note("copy: made");
+        self.schedule(self.now + down + after, Event::PutBack { node });
+    }
+
+    /// The copy takes the place of the disk, as soon as everybody knows a life that it lacks.
+    pub fn on_put_back(&mut self, node: usize) {
+        let Some(copied) = self.copies.copied.as_ref().filter(|_| !self.healed && self.nodes[node].may_start()) else {
+            return;
+        };
+        let (down, others_restart) = (copied.down, copied.others_restart);
+        let life = self.nodes[node].store.claim().map(|claim| claim.life);
+        let met = |other: usize| life.is_some_and(|life| self.nodes[other].lives.met.contains(&(node, life)));
+        let knows = |other: usize| standing(own(node), &self.nodes[other].control.map).is_ok();
+        let others = || (0..self.nodes.len()).filter(|other| *other != node && knows(*other));
+        if !self.nodes[node].up || others().next().is_none() || !others().all(met) {
+            return self.schedule(self.now + LOOK, Event::PutBack { node });
+        }
+        self.crash_process(node, down);
+        if others_restart {
+            self.reached.note("copy: all others start anew before it does");
+            for other in (0..self.nodes.len()).filter(|other| *other != node) {
+                if self.nodes[other].up {
+                    self.crash_process(other, MS);
+                }
+            }
+        }
+        self.swap(node);
+        self.nodes[node].lives.is_copy = true;
+        if let Some(copied) = &mut self.copies.copied {
+            copied.aside = self.oracle.set_aside(node);
+        }
+        self.reached.note("copy: put in the place of the disk");
+    }
+
+    /// Whether a copy is to start later: somebody who knows is on the way.
+    pub fn waits_for_witnesses(&self, node: usize) -> bool {
+        let each = &self.nodes[node];
+        if !each.lives.is_copy || self.healed {
+            return false;
+        }
+        let map = each.kept_maps.back().cloned().unwrap_or_default();
+        let here = map.groups().filter(|entry| entry.replica_on(own(node)).is_some());
+        let nodes = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node));
+        !self.is_known(node, &nodes.filter(|id| *id != own(node)).collect())
+    }
+
+    fn take_away(&mut self, node: usize, why: &str) {
+        let now = self.now;
+        self.trace.step(now, &node, |line| *line += &format!("the copy at n{node} is taken away: {why}"));
+        self.reached.note("copy: nobody can know, and it is taken away");
+        self.return_original(node);
+    }
+
+    /// The disk that the copy was made of is put back, and starts.
+    pub fn return_original(&mut self, node: usize) {
+        if !self.nodes[node].lives.is_copy {
+            return;
+        }
+        let down = self.copies.copied.as_ref().map_or(MS, |copied| copied.down);
+        self.crash_process(node, down);
+        self.swap(node);
+        self.nodes[node].lives.is_copy = false;
+        if let Some(copied) = self.copies.copied.take() {
+            self.oracle.put_back(node, copied.aside);
+        }
+    }
+
+    /// Everything works from now on: no copy runs any more.
+    pub fn end_copies(&mut self) {
+        if let Some(node) = self.copies.copied.as_ref().map(|copied| copied.node) {
+            self.return_original(node);
+        }
+        self.copies.copied = None;
+    }
+
+    fn swap(&mut self, node: usize) {
+        let Some(copied) = &mut self.copies.copied else { return };
+        let each = &mut self.nodes[node];
+        std::mem::swap(&mut each.store, &mut copied.other.store);
+        std::mem::swap(&mut each.kept_maps, &mut copied.other.maps);
+        std::mem::swap(&mut each.lives.file, &mut copied.other.file);
+        std::mem::swap(&mut each.lives.met, &mut copied.other.met);
+    }
+}

@@ -1,0 +1,376 @@
+//! What the decided logs come to by a model of its own: plain maps and bounds, and where each command took effect. The
+//! server's machine executes the same logs beside it, for the oracle; both must agree (I13 to I16 of hazards.md 4).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use coppice_btree::{KeyRange, Op};
+use coppice_client::wire::{Command, MapVersion, Pack, PartitionId, Position, SessionId};
+use coppice_core::machine::entry::{Entry, entries};
+use coppice_core::machine::shard::{Border, BorderChange};
+use coppice_core::machine::{Answer, Outcome};
+use coppice_core::multicast::Share;
+use coppice_core::replica::QueryPart;
+use coppice_ordering::multicast::{Place, Work};
+use coppice_ordering::{Batch, Ticket};
+use coppice_words::positions;
+
+use super::oracle::{Found, broken};
+use super::trace::Fingerprint;
+
+/// A partition.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    low: Bytes,
+    high: Option<Bytes>,
+    sealed: bool,
+    /// A neighbour has its keys.
+    gone: bool,
+    pairs: BTreeMap<Bytes, Bytes>,
+}
+
+/// One share of a query: in which partition, at which ticket, whose.
+type ShareOf = (PartitionId, Ticket, u64, u32);
+
+/// First key, and the first one beyond.
+type Bounds = (Bytes, Option<Bytes>);
+
+/// All of them, and all commands.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    models: BTreeMap<PartitionId, Model>,
+    applied: BTreeSet<(PartitionId, MapVersion)>,
+    /// Who opened each session.
+    clients: BTreeMap<SessionId, u64>,
+    /// Where each command, by client and number, took effect.
+    effects: BTreeMap<(u64, u64), Position>,
+    /// Commands whose clients were told that they surely have none.
+    refused: BTreeSet<(u64, u64)>,
+    /// The pairs that each share of a query stands for, as a number.
+    shares: BTreeMap<ShareOf, u64>,
+    /// The bounds of each partition at each of its tickets.
+    bounds: BTreeMap<(Ticket, PartitionId), Bounds>,
+}
+
+/// Whether keys from `low` up to `high` lie inside.
+fn holds((from, to): (&[u8], Option<&[u8]>), (low, high): (&[u8], Option<&[u8]>)) -> bool {
+    let below = match (high, to) {
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(high), Some(to)) => high <= to,
+    };
+    low >= from && below
+}
+
+impl Model {
+    fn owns(&self, key: &[u8]) -> bool {
+        key >= &self.low[..] && self.high.as_ref().is_none_or(|high| key < high)
+    }
+
+    fn bounds(&self) -> (&[u8], Option<&[u8]>) {
+        (&self.low, self.high.as_deref())
+    }
+
+    fn apply(&mut self, op: &Op<'_>) {
+        let own = Bytes::copy_from_slice;
+        match *op {
+            Op::Put { key, value } => _ = self.pairs.insert(own(key), own(value)),
+            Op::Insert { key, value } => _ = self.pairs.entry(own(key)).or_insert_with(|| own(value)),
+            Op::Delete { key } => _ = self.pairs.remove(key),
+            Op::Cas { key, expected, value } => {
+                if let Some(now) = self.pairs.get_mut(key).filter(|now| now[..] == *expected) {
+                    *now = own(value);
+                }
+            }
+            Op::Get { .. } => {}
+        }
+    }
+
+    /// The pairs of a range, as a number.
+    fn fingerprint(&self, low: &Bytes, high: Option<&Bytes>) -> u64 {
+        let from = self.pairs.range::<Bytes, _>(low..);
+        fingerprint(from.take_while(|(key, _)| high.is_none_or(|high| *key < high)))
+    }
+}
+
+fn fingerprint<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: impl Iterator<Item = (K, V)>) -> u64 {
+    use std::hash::Hasher;
+    let mut hash = Fingerprint::default();
+    for (key, value) in pairs {
+        for bytes in [key.as_ref(), value.as_ref()] {
+            hash.write_usize(bytes.len());
+            hash.write(bytes);
+        }
+    }
+    hash.finish()
+}
+
+impl Ledger {
+    /// A partition of the first map.
+    pub fn begin(&mut self, partition: PartitionId, range: &KeyRange) {
+        let bytes = |key: &[u8]| Bytes::copy_from_slice(key);
+        let model = Model { low: bytes(&range.low), high: range.high.as_deref().map(bytes), ..Model::default() };
+        self.models.insert(partition, model);
+    }
+
+    /// An instance is decided, and came to these answers; `counts` says which of its tickets count, by index.
+    pub fn decide(
+        &mut self,
+        (group, instance): (PartitionId, u64),
+        batch: &Batch,
+        answers: &[Answer],
+        counts: impl Fn(u32) -> bool,
+    ) -> Found {
+        let Batch::Commands(commands) = batch else { return Ok(()) };
+        if !self.models.contains_key(&group) {
+            return Ok(());
+        }
+        let entries = commands.parts().iter().flat_map(|part| entries(part));
+        for (entry, answer) in entries.zip(answers) {
+            match (entry, &answer.outcome) {
+                (Entry::Open(open), Outcome::Opened(session)) => _ = self.clients.insert(*session, open.client.0),
+                (Entry::Place(place), _) if counts(answer.index) => self.place(group, &place),
+                (Entry::Pack { pack, .. }, Outcome::Pack(told)) => {
+                    let first = Position { partition: group, instance, index: answer.index };
+                    self.pack(first, &pack, told)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Commands of a client: what they were told says which ran here.
+    fn pack(&mut self, first: Position, pack: &Pack<'_>, told: &[u8]) -> Found {
+        let group = first.partition;
+        let client = self.clients.get(&pack.session()).copied().unwrap_or(u64::MAX);
+        for (index, ((number, command), (at, refusal))) in (first.index..).zip(pack.commands().zip(positions(told))) {
+            let here = Position { index, ..first };
+            if refusal.is_some() || at != here {
+                continue;
+            }
+            if let Some(before) = self.effects.insert((client, number), here) {
+                return broken("I16 twice", format!("c{client} {number} runs at {before} and at {here}"));
+            }
+            if self.refused.contains(&(client, number)) {
+                return broken("I16 refused", format!("c{client} {number} was refused, and runs at {here}"));
+            }
+            let Some(model) = self.models.get_mut(&group) else { return Ok(()) };
+            let mut run = |op: &Op<'_>| {
+                if !model.owns(op.key()) || model.sealed {
+                    let (low, high) = (&model.low, &model.high);
+                    let what = format!("{op:?} runs at {here}, of {low:?} to {high:?}, sealed: {}", model.sealed);
+                    return broken("I14 a key elsewhere", what);
+                }
+                model.apply(op);
+                Ok(())
+            };
+            match &command {
+                Command::Op(op) => run(op)?,
+                Command::Many(operations) => operations.iter().try_for_each(|op| run(&op))?,
+                Command::Load(pairs) => pairs.iter().try_for_each(|(key, value)| run(&Op::Put { key, value }))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A ticket counts.
+    fn place(&mut self, group: PartitionId, place: &Place) {
+        if let Work::Change { payload, .. } = &place.work
+            && let Ok(change) = postcard::from_bytes::<BorderChange>(payload)
+            && self.applied.insert((group, change.version))
+        {
+            self.change(group, &change.border);
+        }
+        let Some(model) = self.models.get(&group) else { return };
+        self.bounds.insert((place.ticket, group), (model.low.clone(), model.high.clone()));
+        let Work::Queries(queries) = &place.work else { return };
+        for share in queries.iter().filter_map(|sub| Share::decode(&sub.bytes).ok()) {
+            if holds(model.bounds(), (&share.low, share.high.as_deref())) {
+                let of = (group, place.ticket, share.client.0, share.query);
+                self.shares.insert(of, model.fingerprint(&share.low, share.high.as_ref()));
+            }
+        }
+    }
+
+    fn change(&mut self, group: PartitionId, border: &Border) {
+        match border {
+            Border::Split { parent, child, at, .. } if *parent == group => {
+                let Some(model) = self.models.get_mut(&group) else { return };
+                if !model.owns(at) || *at == model.low || model.sealed {
+                    return;
+                }
+                let pairs = model.pairs.split_off(at);
+                let high = model.high.replace(at.clone());
+                self.models.insert(*child, Model { low: at.clone(), high, pairs, ..Model::default() });
+            }
+            Border::Seal { partition, .. } if *partition == group => {
+                self.models.entry(group).or_default().sealed = true;
+            }
+            Border::Join { partition, heir } if *heir == group => {
+                let Some(left) = self.models.get(partition).cloned() else { return };
+                let Some(model) = self.models.get_mut(&group) else { return };
+                if left.high.as_ref() == Some(&model.low) {
+                    model.low = left.low;
+                } else if model.high.as_ref() == Some(&left.low) {
+                    model.high = left.high;
+                } else {
+                    return;
+                }
+                model.pairs.extend(left.pairs);
+                self.models.entry(*partition).or_default().gone = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// A client is told that a command, under each of these numbers, surely has no effect.
+    pub fn refuse(&mut self, client: u64, numbers: &[u64]) -> Found {
+        for &number in numbers {
+            if let Some(at) = self.effects.get(&(client, number)) {
+                return broken("I16 refused", format!("c{client} {number} is refused, and ran at {at}"));
+            }
+            self.refused.insert((client, number));
+        }
+        Ok(())
+    }
+
+    /// Holds the bounds and the number of pairs of the server's machine against the model.
+    pub fn agrees(&self, partition: PartitionId, range: &KeyRange, pairs: u64) -> Found {
+        let Some(model) = self.models.get(&partition) else { return Ok(()) };
+        if model.bounds() != (&range.low[..], range.high.as_deref()) {
+            let what = format!("{partition} has {range:?}, and not {:?} to {:?}", model.low, model.high);
+            return broken("I14 borders", what);
+        }
+        if model.pairs.len() as u64 != pairs {
+            let what = format!("{partition} has {pairs} pairs, and not {}", model.pairs.len());
+            return broken("I7 another state", what);
+        }
+        Ok(())
+    }
+
+    /// Holds all pairs of the server's machine against the model.
+    pub fn same(&self, partition: PartitionId, pairs: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Found {
+        let Some(model) = self.models.get(&partition) else { return Ok(()) };
+        let own = fingerprint(model.pairs.iter());
+        if fingerprint(pairs) == own { Ok(()) } else { broken("I7 another state", format!("{partition} at its end")) }
+    }
+
+    /// Keys that no partition has, or two have, in words. A sealed one counts until another one has its keys.
+    pub fn check_map(&self) -> Found {
+        let there = self.models.values().filter(|model| !model.gone);
+        let bounds = there.map(|model| (model.low.clone(), model.high.clone()));
+        match gap(bounds.collect(), &Bytes::new(), None) {
+            None => Ok(()),
+            Some(at) => broken("I14 the map", format!("not one partition has {at:?}")),
+        }
+    }
+
+    /// A part of a query leaves: it must be that of its ticket's place (I13).
+    pub fn check_part(&self, part: &QueryPart) -> Found {
+        let QueryPart { ticket, position, share, cursor } = part;
+        let of = (position.partition, *ticket, share.client.0, share.query);
+        let Some(wanted) = self.shares.get(&of) else {
+            return broken("I13 a part of nothing", format!("{position} of {ticket} for {}", share.client.0));
+        };
+        let mut pairs = Vec::new();
+        let mut rest = Box::clone(cursor);
+        rest.walk(|run| {
+            pairs.extend((0..run.len()).map(|at| (run.pair(at).0.to_vec(), run.pair(at).1.to_vec())));
+            run.len()
+        });
+        pairs.sort();
+        if fingerprint(pairs.iter().map(|(key, value)| (key, value))) != *wanted {
+            return broken("I13 a part of another state", format!("{position} of {ticket}: {} pairs", pairs.len()));
+        }
+        Ok(())
+    }
+
+    /// A query over this range completes: the partitions of its ticket, as they were there, have every key once (I13).
+    pub fn check_tiles(&self, ticket: Ticket, (low, high): (&Bytes, Option<&Bytes>)) -> Found {
+        let first = PartitionId(0);
+        let parts = self.bounds.range((ticket, first)..=(ticket, PartitionId(u32::MAX)));
+        match gap(parts.map(|(_, bounds)| bounds.clone()).collect(), low, high) {
+            None => Ok(()),
+            Some(at) => broken("I13 the parts", format!("not one part of {ticket} has {at:?}, of {low:?} to {high:?}")),
+        }
+    }
+}
+
+/// The first key from `low` up to `high` that none of the ranges has, or two have.
+fn gap(mut ranges: Vec<Bounds>, low: &Bytes, high: Option<&Bytes>) -> Option<Bytes> {
+    let outside = |(from, to): &Bounds| {
+        to.as_ref().is_some_and(|to| to <= low) || high.is_some_and(|high| from >= high) || to.as_ref() == Some(from)
+    };
+    ranges.retain(|range| !outside(range));
+    ranges.sort();
+    let mut reached = Some(low.clone());
+    for (from, to) in ranges {
+        let Some(at) = reached else { return Some(from) };
+        if from > at || (from < at && at != *low) {
+            return Some(at.min(from));
+        }
+        reached = to;
+    }
+    reached.filter(|at| high.is_none_or(|high| at < high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Bytes {
+        Bytes::copy_from_slice(text.as_bytes())
+    }
+
+    fn range(low: &str, high: &str) -> Bounds {
+        (bytes(low), (!high.is_empty()).then(|| bytes(high)))
+    }
+
+    fn gap_in(ranges: &[(&str, &str)], low: &str, high: &str) -> Option<Bytes> {
+        let (low, high) = range(low, high);
+        gap(ranges.iter().map(|(low, high)| range(low, high)).collect(), &low, high.as_ref())
+    }
+
+    /// I13, I14: every key once.
+    #[test]
+    fn parts_tile_a_range_or_name_the_key() {
+        assert_eq!(gap_in(&[("", "d"), ("d", "k"), ("k", "")], "", ""), None);
+        assert_eq!(gap_in(&[("", "d"), ("d", "k"), ("k", "")], "b", "f"), None);
+        assert_eq!(gap_in(&[("k", ""), ("", "d")], "b", "f"), Some(bytes("d")));
+        assert_eq!(gap_in(&[("", "f"), ("d", "k")], "b", "k"), Some(bytes("d")), "two have it");
+        assert_eq!(gap_in(&[("c", "k")], "b", "k"), Some(bytes("b")));
+        assert_eq!(gap_in(&[("", "d")], "b", ""), Some(bytes("d")));
+        assert_eq!(gap_in(&[("", ""), ("d", "")], "", ""), Some(bytes("d")));
+    }
+
+    /// I16.
+    #[test]
+    fn a_refused_command_that_ran_is_found() {
+        let mut ledger = Ledger::default();
+        let at = Position { partition: PartitionId(1), instance: 4, index: 0 };
+        ledger.effects.insert((1, 7), at);
+        assert_eq!(ledger.refuse(1, &[6]), Ok(()));
+        assert_eq!(ledger.refuse(1, &[7]).expect_err("it ran").0, "I16 refused");
+    }
+
+    /// I14: a sealed partition's keys are its own until its neighbour has them.
+    #[test]
+    fn a_key_has_one_partition_through_a_split_and_a_merge() {
+        let mut ledger = Ledger::default();
+        let (one, two) = (PartitionId(1), PartitionId(2));
+        ledger.begin(one, &KeyRange::all());
+        let split = Border::Split { parent: one, child: two, at: bytes("m"), replicas: Vec::new() };
+        ledger.change(one, &split);
+        assert_eq!(ledger.check_map(), Ok(()));
+        let moved = KeyRange { low: b"m"[..].into(), high: None };
+        assert_eq!((ledger.agrees(two, &moved, 0), ledger.agrees(two, &moved, 1).is_err()), (Ok(()), true));
+        assert_eq!(ledger.agrees(one, &KeyRange::all(), 0).expect_err("it gave keys away").0, "I14 borders");
+        ledger.change(two, &Border::Seal { partition: two, heir: one });
+        assert_eq!(ledger.check_map(), Ok(()));
+        ledger.change(one, &Border::Join { partition: two, heir: one });
+        assert_eq!((ledger.check_map(), ledger.agrees(one, &KeyRange::all(), 0)), (Ok(()), Ok(())));
+        ledger.models.get_mut(&two).expect("there").gone = false;
+        assert_eq!(ledger.check_map().expect_err("two have it").0, "I14 the map");
+    }
+}

@@ -1,0 +1,84 @@
+//! The deterministic simulator: whole clusters of the real pure code in one thread, from one seed (hazards.md 4).
+//!
+//! What is real: workers (replicas with Paxos, executor, sessions and gate; the coordinator; queries; room on disks),
+//! the directory and its changes, what decides which replicas a node has, client sessions, the wire protocol, the log
+//! with its recovery, the snapshot format. What is simulated: the network, disks, clocks, crashes, threads, and the few
+//! lines of a node that move bytes between these. Nothing here asks for the time or for outside randomness: the same
+//! seed is the same run, step by step ([`trace`]).
+//!
+//! | room | what |
+//! |---|---|
+//! | [`plan`], `wide` | what a seed draws: shape, settings, workload, faults |
+//! | `events`, `world`, `phases` | the heap of events, the phases |
+//! | `node`, `workers`, `processes`, `snapshots` | a node: its workers, its starts and ends, its checkpoints |
+//! | `store`, `doors` | its disk, its client connections |
+//! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
+//! | `net`, `damage` | messages on their way, and damaged there |
+//! | `faults`, `stories`, `traps` | what goes wrong, and what together; what waits for its moment |
+//! | `copies` | disks put back as they were, and what nodes know of each other's lives |
+//! | `clients` | client sessions and their workload |
+//! | [`during`] | what clients get while a cut lasts |
+//! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `marks`, `positions` | invariants after every step, from the simulator's own knowledge |
+//! | `account` | the history and the logs, for the checkers |
+//! | `exhaustive` | one fault at every place of a small run |
+//! | `schedule`, `scripts` | runs as files, some with planted bugs; these, and schedules A to F, played |
+//! | `reached`, `rare` | rare conditions that a sweep must meet |
+//! | `sweep`, `failing`, `shrink`, `planted` | many seeds; what is said of one that fails; one made short; planted bugs |
+//! | `trace`, `said` | a line per step; what goes into its hash |
+//! | `cli`, `watch` | the program; what it may take |
+#![forbid(unsafe_code)]
+
+// Without its name: a room here is called so.
+#[macro_use]
+extern crate planted as _;
+
+mod account;
+mod ailments;
+pub mod cli;
+mod clients;
+mod control;
+mod copies;
+mod damage;
+mod doors;
+mod driver;
+pub mod during;
+mod events;
+mod exhaustive;
+mod failing;
+mod failure_detector;
+mod faults;
+mod groups;
+mod known;
+mod ledger;
+mod marks;
+mod members;
+mod net;
+mod node;
+mod observe;
+mod oracle;
+mod phases;
+pub mod plan;
+pub mod planted;
+mod positions;
+mod processes;
+mod rare;
+pub mod reached;
+mod said;
+mod schedule;
+mod scripts;
+mod settings;
+mod shrink;
+mod snapshots;
+mod store;
+mod stories;
+pub mod sweep;
+mod tickets;
+pub mod trace;
+mod traps;
+mod watch;
+mod wide;
+mod workers;
+mod world;
+
+pub use plan::Plan;
+pub use world::{Failure, Outcome, run};

@@ -1,0 +1,205 @@
+//! Nodes that come and go, and groups that get more or fewer voters: what operators ask for by `coppice node add`,
+//! `drain`, `undrain` and `remove`, `coppice partition move` and `coppice config set replicas`. Judged and brought to
+//! its end by the server's own [`coppice_core::reshape`].
+
+use std::collections::BTreeSet;
+
+use coppice_check::random::Random;
+use coppice_client::map::{Entry, NodeInfo, NodeState, PartitionMap, Role};
+use coppice_client::wire::{NodeId, Shape};
+
+use super::clients::key;
+use super::faults::{Fault, Kind, Target, length};
+use super::node::{Clock, Node};
+use super::plan::{MS, Nanos, Plan};
+use super::reached::Reached;
+use super::world::{World, addresses};
+
+/// Nodes that are added to a run, at most.
+const JOINS_MAX: usize = 3;
+
+/// Voters of a group at most.
+const VOTERS_MAX: usize = 5;
+
+/// A node is added; groups get a replica there, and perhaps it ends meanwhile.
+pub(super) fn join(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
+    let mut faults = vec![Fault { at, kind: Kind::Join }];
+    for _ in 0..random.below(4) {
+        let (key, pick) = (some_key(plan, random), random.next() as u32);
+        let kind = match random.below(2) {
+            0 => Kind::Resize { key, up: true, pick },
+            _ => Kind::Move { key, gone: pick % plan.replicas, to: u32::MAX, again: None },
+        };
+        faults.push(Fault { at: at + random.below(2_000) as Nanos * MS, kind });
+    }
+    if random.below(3) == 0 {
+        let (effects, down) = (random.below(60) as u32, length(random, 2_000 * MS));
+        let kind = Kind::Crash { who: Target::Newest, effects, down, again: None };
+        faults.push(Fault { at: at + random.below(2_000) as Nanos * MS, kind });
+    }
+    faults
+}
+
+/// A node is drained, then removed or called back; or it is removed at once.
+pub(super) fn leave(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
+    let node = random.below(plan.nodes as usize + JOINS_MAX);
+    let later = at + random.below(3_000) as Nanos * MS;
+    let drain = Fault { at, kind: Kind::Drain { node } };
+    match random.below(4) {
+        0 => vec![drain],
+        1 => vec![drain, Fault { at: later, kind: Kind::Undrain { node } }],
+        2 => vec![drain, Fault { at: later, kind: Kind::Remove { node } }],
+        _ => vec![Fault { at, kind: Kind::Remove { node } }],
+    }
+}
+
+/// One group gets a voter more or loses one, or all are to have another number of them: three to five, one to three
+/// where one is usual.
+pub(super) fn resize(plan: &Plan, random: &mut Random) -> Kind {
+    let least = plan.replicas.min(3);
+    match random.below(3) {
+        0 => Kind::Replicas { count: least + random.below(3) as u32 },
+        up => Kind::Resize { key: some_key(plan, random), up: up == 1, pick: random.next() as u32 },
+    }
+}
+
+/// A key, or the directory.
+fn some_key(plan: &Plan, random: &mut Random) -> Option<u32> {
+    (random.below(5) > 0).then(|| random.below(plan.keys as usize) as u32)
+}
+
+impl Plan {
+    /// Voters of a group at least, at any time: the directory lets none have fewer than the setting says.
+    pub fn voters_least(&self) -> u32 {
+        let set = self.faults.iter().filter_map(|fault| match fault.kind {
+            Kind::Replicas { count } => Some(count),
+            _ => None,
+        });
+        set.chain([self.replicas]).min().unwrap_or(self.replicas)
+    }
+}
+
+fn nodes(entry: &Entry) -> BTreeSet<NodeId> {
+    entry.replicas.iter().map(|info| info.node).collect()
+}
+
+fn members(map: &PartitionMap) -> impl Iterator<Item = &NodeInfo> {
+    map.nodes.iter().filter(|row| row.state == NodeState::Member)
+}
+
+impl World {
+    /// Another process is started, that nobody has told yet which node it is. It will be that of its place here.
+    pub fn spawn(&mut self, rate: u32) -> usize {
+        let new = self.nodes.len();
+        let clock = Clock::new(self.random.next() % (3_600_000 * MS), rate);
+        self.nodes.push(Node::new(&self.plan, new, clock, None));
+        self.net.grow();
+        new
+    }
+
+    /// Starts a process that is to become a node of the cluster.
+    pub(super) fn added(&mut self) -> Option<Shape> {
+        if self.nodes.len() >= self.plan.nodes as usize + JOINS_MAX {
+            return None;
+        }
+        let rates = &self.plan.clock_rates;
+        let new = self.spawn(rates[self.nodes.len() % rates.len()]);
+        Some(Shape::AddNode { address: addresses(new).peer })
+    }
+
+    /// Whether the process at this address has its number.
+    pub(super) fn is_enlisted(&self, address: &str) -> bool {
+        (0..self.map.nodes.len()).any(|node| addresses(node).peer == address)
+    }
+
+    /// Nodes that stay. One that was asked to go counts no more, whatever the map says: the directory may yet decide
+    /// that (seed 165).
+    fn staying(&self) -> usize {
+        members(&self.map).filter(|row| !self.leaving.contains(&row.id)).count()
+    }
+
+    /// Asks a node to go, if as many stay as each group is to have replicas: whoever drains one looks first, for what
+    /// is drained without waits until others come.
+    pub(super) fn may_go(&mut self, node: usize) -> Option<NodeId> {
+        let id = NodeId(node as u32 + 1);
+        let stays = self.map.node(id)?.state == NodeState::Member && !self.leaving.contains(&id);
+        if self.staying() < self.replicas + usize::from(stays) {
+            return None;
+        }
+        self.leaving.insert(id);
+        Some(id)
+    }
+
+    /// From now on each group is to have so many voters; never more than there are nodes for.
+    pub fn set_replicas(&mut self, count: u32) {
+        if count as usize <= self.staying() {
+            self.replicas = count as usize;
+        }
+    }
+
+    /// One replica more for the group of a key, or one less.
+    pub(super) fn resized(&self, of: Option<u32>, up: bool, pick: u32) -> Option<Shape> {
+        let entry = match of {
+            Some(of) => self.map.route(&key(of))?,
+            None => self.map.directory.as_ref()?,
+        };
+        let now = nodes(entry);
+        let chosen = |from: Vec<NodeId>| from.get(pick as usize % from.len().max(1)).copied();
+        let partition = entry.partition;
+        if up {
+            let free = members(&self.map).map(|row| row.id).filter(|id| !now.contains(id));
+            let new = chosen(free.collect()).filter(|_| now.len() < VOTERS_MAX)?;
+            return Some(Shape::Move { partition, from: Vec::new(), to: now.into_iter().chain([new]).collect() });
+        }
+        let old = chosen(now.into_iter().collect())?;
+        Some(Shape::Move { partition, from: vec![old], to: Vec::new() })
+    }
+
+    /// What of the drained nodes and of the wanted replicas is not done yet, in words, and how many replicas that is.
+    pub fn unsettled(&self) -> (usize, String) {
+        let (mut left, mut words) = (0, String::new());
+        for entry in self.map.groups() {
+            let now = nodes(entry);
+            let goes = |id: &NodeId| self.map.node(*id).is_none_or(|row| row.state != NodeState::Member);
+            let going = now.iter().filter(|id| goes(id)).count();
+            let free = members(&self.map).filter(|row| !now.contains(&row.id)).count();
+            let lacking = self.replicas.saturating_sub(now.len()).min(free);
+            if going + lacking > 0 {
+                left += going + lacking;
+                words += &format!("{}: {going} replicas are to go, {lacking} to come; ", entry.partition);
+            }
+        }
+        (left, words)
+    }
+}
+
+/// Counts what a newer map says of nodes and groups.
+pub(super) fn note_members(reached: &mut Reached, usual: usize, old: &PartitionMap, new: &PartitionMap) {
+    for row in &new.nodes {
+        let before = old.node(row.id).map(|row| row.state);
+        match row.state {
+            _ if before == Some(row.state) => {}
+            NodeState::Joining => reached.note("node: is told its number"),
+            NodeState::Member if before == Some(NodeState::Draining) => reached.note("node: is called back"),
+            NodeState::Member => reached.note("node: has joined"),
+            NodeState::Draining => reached.note("node: is drained"),
+            NodeState::Leaving => reached.note("node: is to be removed"),
+            NodeState::Removed => reached.note("node: is removed"),
+        }
+    }
+    for entry in new.partitions.iter().chain(&new.directory) {
+        let voters = |entry: &Entry| {
+            let voting = entry.replicas.iter().all(|info| info.role == Role::Voter);
+            voting.then_some(entry.replicas.len())
+        };
+        let before = old.group(entry.partition).map(|entry| entry.replicas.len());
+        match (before, voters(entry)) {
+            // Of a move that adds, the map has had the newcomers as learners.
+            (Some(_), Some(now)) if now > usual => {
+                reached.note("group: has more voters than it began with");
+            }
+            (Some(before), Some(now)) if now < before => reached.note("group: has fewer replicas than before"),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What the simulator itself knows of tickets: who was sent which, which queries they carry, where they counted, what
+//! was released. Coordinators are held against it whenever they say something, replicas whenever they answer (the
+//! invariants I9 to I12 of hazards.md 4).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use coppice_client::wire::PartitionId;
+use coppice_core::ids;
+use coppice_core::request::{Origin, Reply};
+use coppice_ordering::multicast::{Effect, Work};
+use coppice_ordering::{Ballot, Instance, QueryId, Ticket};
+use coppice_words::positions;
+
+use super::oracle::{Found, Oracle, broken};
+use super::plan::Nanos;
+use super::world::World;
+
+/// One ticket, as its coordinator sent it.
+#[derive(Clone, Debug, Default)]
+struct Issued {
+    partitions: BTreeSet<PartitionId>,
+    queries: BTreeSet<QueryId>,
+    is_change: bool,
+    /// Each of its queries was completed or aborted, or its change is done.
+    ended: BTreeSet<QueryId>,
+    is_done: bool,
+}
+
+impl Issued {
+    /// Neither released nor voided, as far as its queries, or its change, tell. The first one of a ballot has none.
+    fn is_open(&self) -> bool {
+        match self.is_change {
+            true => !self.is_done,
+            false => self.ended.len() < self.queries.len(),
+        }
+    }
+}
+
+/// All tickets.
+#[derive(Debug, Default)]
+pub struct Tickets {
+    issued: BTreeMap<Ticket, Issued>,
+    /// By ballot, since each coordinator counts its own.
+    queries: BTreeMap<(Ballot, QueryId), Ticket>,
+    aborted: BTreeSet<(Ballot, QueryId)>,
+    /// Over which keys they go.
+    ranges: BTreeMap<(Ballot, QueryId), (Bytes, Option<Bytes>)>,
+    /// The highest watermark that any coordinator told.
+    released: BTreeMap<PartitionId, Ticket>,
+    /// When a replica of the directory began to lead.
+    leaders: Vec<(Ballot, Nanos)>,
+}
+
+impl Tickets {
+    /// A replica of the directory leads.
+    pub fn leads(&mut self, ballot: Ballot, now: Nanos) {
+        self.leaders.push((ballot, now));
+    }
+
+    /// A coordinator is asked for a query.
+    pub fn asked(&mut self, ballot: Ballot, query: QueryId, low: &Bytes, high: Option<&Bytes>) {
+        self.ranges.insert((ballot, query), (low.clone(), high.cloned()));
+    }
+
+    /// The highest ticket of a partition up to which all are released or voided.
+    pub fn released(&self, partition: PartitionId) -> Option<Ticket> {
+        self.released.get(&partition).copied()
+    }
+
+    /// A coordinator, in this ballot so far, asks for this in one step: in any order.
+    pub fn coordinated(&mut self, oracle: &Oracle, ballot: Option<Ballot>, effects: &[Effect]) -> Found {
+        effects.iter().for_each(|effect| self.note(ballot, effect));
+        for effect in effects {
+            match effect {
+                Effect::Complete { query, ticket } => {
+                    if self.aborted.contains(&(ticket.ballot, *query)) {
+                        return broken("I12 a voided ticket", format!("{ticket} was voided, and completes {query}"));
+                    }
+                    self.ends(oracle, *ticket)?;
+                    if let Some((low, high)) = self.ranges.remove(&(ticket.ballot, *query)) {
+                        oracle.ledger.check_tiles(*ticket, (&low, high.as_ref()))?;
+                    }
+                    self.end(ticket.ballot, *query);
+                }
+                Effect::Changed { ticket, .. } => {
+                    self.ends(oracle, *ticket)?;
+                    self.issued.entry(*ticket).or_default().is_done = true;
+                }
+                _ => {}
+            }
+        }
+        for effect in effects {
+            if let Effect::Released { partition, watermark } = effect {
+                self.tells(ids::partition(*partition), *watermark)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, ballot: Option<Ballot>, effect: &Effect) {
+        match effect {
+            Effect::Place { partition, place } => {
+                let issued = self.issued.entry(place.ticket).or_default();
+                issued.partitions.insert(ids::partition(*partition));
+                issued.is_change |= matches!(place.work, Work::Change { .. });
+            }
+            Effect::Cut { query, ticket } => {
+                self.issued.entry(*ticket).or_default().queries.insert(*query);
+                self.queries.insert((ticket.ballot, *query), *ticket);
+            }
+            Effect::Aborted { query, .. } => {
+                if let Some(ballot) = ballot {
+                    self.aborted.insert((ballot, *query));
+                    self.end(ballot, *query);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, ballot: Ballot, query: QueryId) {
+        if let Some(issued) = self.queries.get(&(ballot, query)).and_then(|ticket| self.issued.get_mut(ticket)) {
+            issued.ended.insert(query);
+        }
+    }
+
+    /// A ticket of queries or of a change is released: decided in all its partitions, first in each queue, and then the
+    /// leadership was confirmed (I11).
+    fn ends(&self, oracle: &Oracle, ticket: Ticket) -> Found {
+        let Some(issued) = self.issued.get(&ticket) else {
+            return broken("I11 an unknown ticket", format!("{ticket} is released, and was never sent"));
+        };
+        let mut last = 0;
+        for &partition in &issued.partitions {
+            let Some(at) = oracle.placed_at(partition, ticket) else {
+                return broken("I11 not placed", format!("{ticket} is released, and {partition} has not decided it"));
+            };
+            last = last.max(at);
+            let before = self.issued.range(Ticket { n: 0, ..ticket }..ticket);
+            let mut ahead = before.filter(|(_, other)| other.partitions.contains(&partition) && other.is_open());
+            if let Some((other, _)) = ahead.next() {
+                let what = format!("{ticket} is released, and {other} is before it in {partition}");
+                return broken("I11 not first in a queue", what);
+            }
+        }
+        match self.leaders.iter().find(|(ballot, since)| *ballot > ticket.ballot && *since < last) {
+            Some((ballot, _)) => {
+                let what = format!("{ticket} is released, and {ballot} led before it was placed everywhere");
+                broken("I11 not confirmed", what)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A partition is told a watermark (I12).
+    fn tells(&mut self, partition: PartitionId, watermark: Ticket) -> Found {
+        let mut covered = self.issued.range(Ticket { n: 0, ..watermark }..=watermark);
+        if let Some((open, _)) = covered.find(|(_, issued)| issued.partitions.contains(&partition) && issued.is_open())
+        {
+            let what = format!("{partition} is told {watermark}, and {open} is neither released nor voided");
+            return broken("I12 watermark", what);
+        }
+        let released = self.released.entry(partition).or_insert(watermark);
+        *released = watermark.max(*released);
+        Ok(())
+    }
+}
+
+impl World {
+    /// A reply leaves only if all up to its instance is decided, and every ticket up to its place is released (I9).
+    pub fn replies(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Found {
+        if let Reply::Gathered { parts, .. } = reply {
+            return parts.iter().try_for_each(|(at, _)| self.answers(node, at.partition, origin, reply, at.instance));
+        }
+        let (of, instance, index) = match reply {
+            // A repeated answer names the place where the command ran first, perhaps in the parent's log.
+            Reply::Pack(answer) => match positions(answer).into_iter().max_by_key(|at| at.0.instance) {
+                Some((at, _)) => (at.partition, at.instance, at.index),
+                None => return Ok(()),
+            },
+            Reply::Opened(session) => (session.partition, session.instance, session.index),
+            Reply::Read { instance, .. }
+            | Reply::Range { instance, .. }
+            | Reply::Readings { instance, .. }
+            | Reply::Validated { instance, .. } => return self.answers(node, group, origin, reply, instance.0),
+            Reply::Gathered { .. } => return Ok(()),
+            Reply::Directory(_)
+            | Reply::Refused(_)
+            | Reply::Unsure { .. }
+            | Reply::Cut(_)
+            | Reply::Completed { .. }
+            | Reply::Aborted { .. } => return Ok(()),
+        };
+        self.answers_of(node, (group, of), origin, reply, (instance, index))
+    }
+
+    /// What was read at an instance of a group.
+    fn answers(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply, instance: u64) -> Found {
+        self.answers_of(node, (group, group), origin, reply, (instance, u32::MAX))
+    }
+
+    fn answers_of(
+        &mut self,
+        node: usize,
+        (group, of): (PartitionId, PartitionId),
+        origin: Origin,
+        reply: &Reply,
+        (instance, index): (u64, u32),
+    ) -> Found {
+        if instance > self.oracle.decided(of) {
+            return broken("I9 undecided reply", format!("n{node}.{group} answers as of {of} #{instance}"));
+        }
+        let saved = |node: usize| self.nodes[node].store.newest_checkpoint(group).unwrap_or_default();
+        let writes = of == group && matches!(reply, Reply::Pack(_) | Reply::Opened(_));
+        // One that was merged away is held by its heir, and its own replicas forget it: but for a process that stood
+        // still meanwhile, which has an answer left to give (seed 900439).
+        let gone = self.oracle.map().is_some_and(|map| map.group(group).is_none());
+        if writes && !gone && !self.oracle.is_held(group, Instance(instance), saved) {
+            return broken("I4 answered and not held", format!("n{node}.{group} #{instance}, by no majority"));
+        }
+        // The tickets of the parent's log are behind the one that the child was born with, or behind a later first one.
+        let before = self.oracle.groups.get(&group).filter(|_| of == group);
+        let ticket = before.and_then(|state| state.last_ticket((instance, index)));
+        if of != group && matches!(reply, Reply::Pack(_)) {
+            self.reached.note("session: answered from the parent's log");
+        }
+        if ticket.is_some() {
+            self.reached.note("gate: a reply stands behind a ticket");
+        }
+        let released = self.tickets.released(group);
+        if ticket > released && self.is_stale(origin) {
+            self.reached.note("gate: a stale read does not wait");
+        } else if ticket > released {
+            let what = format!("n{node}.{group} answers as of #{instance} behind {ticket:?}");
+            return broken("I9 the gate", what);
+        }
+        Ok(())
+    }
+}

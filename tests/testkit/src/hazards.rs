@@ -1,0 +1,531 @@
+//! The table of hazards as data: each names a wrong way to build a part, and the planted bugs (mutants) that take its
+//! protection away (hazards.md 6). A mutant is caught by `cargo test` or by the simulator. The tidy test checks
+//! that this table, the mutants in the code and the tests that name them agree.
+
+/// Who has to catch a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaughtBy {
+    /// A test of the crate in which it is planted, in plain `cargo test` with the feature `mutants`.
+    CargoTest,
+    /// Seeds of the simulator: `coppice-sim mutants` lists it (`tests/testkit/src/caught.rs`).
+    Simulator,
+}
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// Its name in `mutant!(name)`.
+    pub name: &'static str,
+    /// Who has to catch it.
+    pub caught_by: CaughtBy,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Hazard {
+    /// Id; the directed test is named after it.
+    pub id: &'static str,
+    /// What goes wrong.
+    pub what: &'static str,
+    /// Protections that can be switched off.
+    pub mutants: &'static [Mutant],
+}
+
+const fn hazard(id: &'static str, what: &'static str, mutants: &'static [Mutant]) -> Hazard {
+    Hazard { id, what, mutants }
+}
+
+const fn sim(name: &'static str) -> Mutant {
+    Mutant { name, caught_by: CaughtBy::Simulator }
+}
+
+const fn cargo(name: &'static str) -> Mutant {
+    Mutant { name, caught_by: CaughtBy::CargoTest }
+}
+
+/// All rows.
+pub const HAZARDS: &[Hazard] = &[
+    // Paxos core.
+    hazard("PX1", "vote leaves before it is durable", &[sim("vote_before_flush")]),
+    hazard("PX2", "round used before it is durable: a ballot twice", &[sim("round_in_memory")]),
+    hazard("PX3", "promised and accepted ballot mixed up", &[sim("one_ballot_field")]),
+    hazard("PX4", "new leader takes a value that is not of the highest ballot", &[sim("first_value_wins")]),
+    hazard("PX5", "hole declared before a quorum has answered", &[sim("noop_early")]),
+    hazard("PX6", "trimmed instances taken for holes", &[sim("ignore_trimmed_upto")]),
+    hazard("PX7", "decided_upto applied to a batch of another ballot (protocol.md 1.4)", &[sim("decided_by_number")]),
+    hazard("PX8", "cumulative Phase2b covers a gap", &[sim("ack_over_gap")]),
+    hazard("PX9", "configuration not alone, or by the old quorum", &[sim("conf_in_pipe"), sim("old_quorum")]),
+    hazard("PX10", "learner or removed replica counted", &[sim("learner_votes"), sim("removed_votes")]),
+    hazard("PX11", "empty disk returns under its old id and votes", &[sim("amnesiac_votes")]),
+    hazard(
+        "PX12",
+        "old copy of a data directory returns",
+        &[
+            cargo("no_incarnation"),
+            cargo("life_ignored"),
+            cargo("short_past"),
+            cargo("witness_forgets"),
+            cargo("speaks_unvetted"),
+            cargo("copy_forgets"),
+            cargo("absurd_life_met"),
+        ],
+    ),
+    hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),
+    hazard("PX14", "apply depends on map order, time or free memory", &[sim("hash_order")]),
+    hazard("PX15", "vote for a batch id without its payload (protocol.md 10)", &[sim("vote_no_payload")]),
+    hazard("PX16", "silent relay stops the stream", &[sim("no_bypass")]),
+    hazard(
+        "PX17",
+        "self-tuning leaves its caps, or ends at window 0 (protocol.md 9)",
+        &[
+            cargo("tuner_unbounded"),
+            cargo("tuner_keeps_worse"),
+            cargo("tuner_uncorrected"),
+            cargo("tuner_empties_the_path"),
+            cargo("tuner_drains_always"),
+            cargo("tuner_believes_one_interval"),
+        ],
+    ),
+    hazard("PX18", "configuration adopted by a new leader, no second Phase 1 under it", &[sim("conf_one_phase1")]),
+    hazard("PX19", "removed replicas deleted before the new quorum holds the log", &[sim("removed_deleted_early")]),
+    hazard(
+        "PX20",
+        "ballots under a configuration not above what was proposed beside it under the one before",
+        &[sim("rounds_begin_anew")],
+    ),
+    // Speculation and undo.
+    hazard("SP1", "reply at execution, not at decision", &[sim("reply_at_execute")]),
+    hazard(
+        "SP2",
+        "undo wrong for failed insert, empty delete, put",
+        &[sim("undo_insert"), sim("undo_delete"), sim("undo_put")],
+    ),
+    hazard("SP3", "undo in log order, or physical across node splits", &[sim("undo_forward"), cargo("way_unverified")]),
+    hazard("SP4", "session row not undone: retry gets the undone answer", &[sim("undo_no_session")]),
+    hazard("SP5", "last ticket not undone: a later Place fits a false chain", &[sim("undo_no_ticket")]),
+    hazard("SP6", "result kept because the instance matches, not the batch", &[sim("match_by_instance")]),
+    hazard("SP7", "snapshot or part taken from the undecided tip", &[sim("snapshot_at_tip"), sim("part_undecided")]),
+    hazard("SP8", "p' started by a split that is then undone", &[sim("fork_undecided")]),
+    hazard("SP9", "undo grows while nothing is decided", &[sim("undo_unbounded")]),
+    hazard("SP10", "panic in the middle of undo, and the process goes on", &[sim("catch_panic")]),
+    // Tickets, gate, coordinator.
+    hazard("TK1", "no gate", &[sim("gate_off")]),
+    hazard("TK2", "two-partition rule: placed, but not first in every queue", &[sim("gate_two_partition")]),
+    hazard(
+        "TK3",
+        "reads, repeated replies, failed inserts skip the gate",
+        &[sim("gate_skips_reads"), sim("gate_skips_repeats")],
+    ),
+    hazard("TK4", "coordinator dies in mid-place: replies wait for ever", &[sim("no_first_place")]),
+    hazard(
+        "TK5",
+        "zombie coordinator completes; confirmation skipped or too early",
+        &[sim("complete_unconfirmed"), sim("confirm_before_placed")],
+    ),
+    hazard("TK6", "Place of an old ballot counts after a newer one", &[sim("old_ballot_counts")]),
+    hazard("TK7", "new leader or installed snapshot guesses `released`", &[sim("released_guessed")]),
+    hazard("TK8", "`released` lost on leader change, never told again", &[sim("placed_once"), sim("released_once")]),
+    hazard("TK9", "chain break by a loss in the pipe (protocol 4, step 3)", &[sim("no_prev_check")]),
+    hazard("TK10", "Place counts twice; prev none again in one ballot", &[sim("place_twice"), sim("prev_none_again")]),
+    hazard("TK11", "abort races a late placement", &[sim("late_placed_completes")]),
+    hazard("TK12", "voided ticket falls out of the prev chain", &[sim("void_unlinked")]),
+    hazard("TK13", "voiding a later ticket frees an earlier one", &[sim("void_moves_watermark")]),
+    hazard(
+        "TK14",
+        "Placed told above an undecided hole; hole gets a command",
+        &[sim("placed_above_hole"), sim("hole_filled")],
+    ),
+    hazard("TK15", "part from another position: the tip, or older", &[sim("part_at_tip"), sim("part_old")]),
+    hazard(
+        "TK16",
+        "parts of two tickets merged; chunk lost or doubled",
+        &[sim("parts_by_query"), cargo("chunk_unnumbered")],
+    ),
+    hazard("TK17", "client gives a result before Complete", &[sim("client_no_complete")]),
+    hazard("TK18", "partition without majority blocks the others", &[sim("no_void")]),
+    // Split, move, merge.
+    hazard("MV1", "split races a query: cut by the map before or after its ticket", &[sim("cut_by_other_map")]),
+    hazard("MV2", "key bounds checked when routed, not when applied", &[sim("bounds_at_routing")]),
+    hazard("MV3", "read positioned before the split, executed after", &[sim("read_ignores_split")]),
+    hazard("MV4", "p' starts without p's last ticket", &[sim("fork_no_ticket")]),
+    hazard("MV5", "sessions not forked: retry executes again at p'", &[cargo("fork_no_sessions")]),
+    hazard("MV6", "two owners or none", &[sim("split_released_early"), sim("merge_no_end")]),
+    hazard("MV7", "old owner answers after move or merge", &[sim("lease_survives_move")]),
+    hazard("MV8", "step done twice after a directory leader change", &[cargo("change_not_idempotent")]),
+    hazard("MV9", "split's ticket treated as voidable, its Place decided late", &[sim("split_voided")]),
+    hazard(
+        "MV10",
+        "replica that skips the split by a snapshot has no p'",
+        &[
+            sim("snapshot_skips_fork"),
+            cargo("install_before_children"),
+            cargo("birth_unflushed"),
+            cargo("merge_skipped"),
+            cargo("parent_awaits_fork"),
+        ],
+    ),
+    hazard(
+        "MV11",
+        "replayed split forks p' again: an amnesiac voter, or p' twice",
+        &[
+            sim("fork_again"),
+            cargo("fork_below_trimmed"),
+            cargo("child_saved_before_its_child"),
+            cargo("awaited_parent_goes"),
+        ],
+    ),
+    hazard("MV12", "merge takes p's undecided tip", &[cargo("merge_undecided")]),
+    hazard("MV13", "ticket of an undecided map change leaves the directory", &[cargo("change_before_decided")]),
+    // Storage.
+    hazard("ST1", "failed flush retried and believed", &[sim("retry_flush")]),
+    hazard(
+        "ST2",
+        "torn tail and rot in the middle confused; a good place taken for a bad one",
+        &[sim("cut_at_first_bad"), sim("refuse_torn_tail"), cargo("length_over_boundary")],
+    ),
+    hazard(
+        "ST3",
+        "file created or renamed, directory not flushed",
+        &[
+            sim("no_dir_flush"),
+            sim("checkpoint_unflushed"),
+            sim("checkpoint_name_unflushed"),
+            cargo("loaded_name_unflushed"),
+            sim("present_name_unflushed"),
+        ],
+    ),
+    hazard("ST4", "trim before durable snapshot; position apart", &[sim("trim_early"), cargo("position_apart")]),
+    hazard("ST5", "two snapshots at once", &[sim("two_snapshots")]),
+    hazard(
+        "ST6",
+        "snapshot lacks sessions, ticket, configuration",
+        &[sim("snap_no_sessions"), sim("snap_no_ticket"), sim("snap_no_conf")],
+    ),
+    hazard("ST7", "snapshot installed in place: neither old nor new", &[sim("install_in_place")]),
+    hazard(
+        "ST8",
+        "intact record in the wrong place, or an old one; a whole file that is another one",
+        &[sim("checksum_no_position"), sim("wrong_file_unused")],
+    ),
+    hazard("ST9", "damaged batch spreads by catch-up", &[cargo("catchup_unverified")]),
+    hazard("ST10", "disk full in the middle of a batch", &[sim("enospc_ignored"), cargo("stands_without_room")]),
+    hazard("ST11", "slow disk of the leader stalls the group", &[cargo("wait_own_flush")]),
+    hazard("ST12", "node shared with a snapshot changed in place", &[cargo("cow_in_place")]),
+    hazard("ST13", "two processes on one data directory", &[cargo("no_lock")]),
+    hazard("ST14", "a client's value is taken for a part of the log", &[cargo("marks_unsalted")]),
+    hazard(
+        "ST15",
+        "votes of a group without a quorum keep the whole log, or come back above newer ones",
+        &[cargo("undecided_pins_log"), cargo("carried_vote_wins"), cargo("decided_uncarried")],
+    ),
+    hazard("ST16", "a process that can open no file ends for it", &[cargo("descriptors_end_the_log")]),
+    hazard("ST17", "checkpoints of a removed replica stay for ever", &[cargo("stale_checkpoints_stay")]),
+    // Sessions.
+    hazard("SE1", "command in two batches executes twice", &[sim("dedupe_at_propose")]),
+    hazard("SE2", "only the highest number kept: 41 after 42 is lost", &[sim("highest_only")]),
+    hazard(
+        "SE3",
+        "acknowledged number returns late and executes",
+        &[sim("acked_executes"), cargo("unexecuted_is_new")],
+    ),
+    hazard("SE4", "expiry by a clock: replicas differ", &[sim("expire_by_clock")]),
+    hazard("SE5", "expired session opened again in silence", &[sim("session_reopened")]),
+    hazard("SE6", "sure error for a proposed command", &[sim("refused_after_propose")]),
+    hazard("SE7", "repeated reply computed again, or other position", &[sim("repeat_recomputed")]),
+    hazard(
+        "SE8",
+        "refusal stored; or rows not united by a merge",
+        &[sim("refusal_stored"), sim("merge_drops_sessions")],
+    ),
+    // Reads.
+    hazard("RD1", "deposed leader answers", &[sim("read_unconfirmed")]),
+    hazard(
+        "RD2",
+        "round older than the read, late acks, reused round",
+        &[sim("round_reused"), cargo("late_ack_counts")],
+    ),
+    hazard("RD3", "decision of an instance proposed before the read counts", &[cargo("any_decision_confirms")]),
+    hazard("RD4", "follower answers before it decided that far", &[sim("follower_no_wait")]),
+    hazard("RD5", "new leader reads before it holds all decided", &[sim("read_before_takeover")]),
+    hazard("RD6", "lease outlives leadership (pause, clock rate)", &[cargo("lease_no_margin")]),
+    hazard("RD7", "read of a tip that is undone is answered", &[cargo("read_survives_undo")]),
+    hazard("RD8", "range collected from a moving tree", &[sim("range_no_snapshot")]),
+    hazard("RD9", "stale read undecided or wrongly positioned", &[sim("stale_from_tip")]),
+    hazard("RD10", "follower gates at the told position but reads a later state", &[sim("follower_gate_at_told")]),
+    hazard(
+        "RD11",
+        "a decision learned by catch-up, of another ballot, confirms",
+        &[cargo("foreign_decision_confirms")],
+    ),
+    hazard("RD12", "lease acknowledgement forgotten by a restart", &[cargo("lease_forgotten")]),
+    hazard(
+        "RD13",
+        "parts that were read one after the other pass for one moment",
+        &[sim("collects_once"), sim("validates_anything")],
+    ),
+    hazard(
+        "RD14",
+        "a change that nobody counted here, or another leader counted, is not found by a validation",
+        &[
+            cargo("validates_over_borders"),
+            cargo("validates_over_snapshot"),
+            cargo("validates_another_count"),
+            cargo("decided_counts_as_tip"),
+        ],
+    ),
+    hazard("RD15", "a question confirms a leader whom the asker has left", &[cargo("question_of_another_ballot")]),
+    hazard(
+        "RD16",
+        "parts that one node reads pass for one moment: none is validated, or before all are read",
+        &[sim("gathers_once"), cargo("gathers_early")],
+    ),
+];
+
+/// Planted bugs that belong to no row of hazards.md 6: found while building, or those of the checkers themselves
+/// (hazards.md 3.7).
+pub const OTHERS: &[&str] = &[
+    // Access control: a replica that begins from a snapshot lets everybody in; a range that begins inside a granted
+    // prefix reads on beyond it; a removed user goes on over a connection that stands; a user repeats another's
+    // commands and hears the answers (hazards.md 8).
+    "users_not_in_snapshot",
+    "prefix_not_checked_in_ranges",
+    "rights_checked_at_hello_only",
+    "sessions_are_anybodys",
+    // A replica in a removed one's place takes the flushes that the log still owes that one for its own (PX1).
+    "lsns_begin_anew",
+    // A snapshot of an executor that waits holds a configuration decided above it (protocol.md 1.6).
+    "snap_newest_conf",
+    // A session that ended on one side of a merge lives on, without what it executed there (protocol.md 6).
+    "merge_revives_sessions",
+    // A leader's answer to an earlier run of this process counts for the reads that wait now (protocol.md 7).
+    "late_position_counts",
+    // The client library: a retry under a new number, a session opened again in silence, an unsure end called sure.
+    "client_retry_renumbered",
+    "client_session_reopened",
+    "client_unsure_is_sure",
+    // Or, where more clients want sessions than there are, one opened again as soon as another's ended it, for ever.
+    "client_reopens_at_once",
+    // A frame that was damaged on its way is taken, or one that announces more than any may hold is waited for
+    // (hazards.md 8).
+    "frame_checksum_unchecked",
+    "frame_length_unchecked",
+    // Decided batches that exist in memory only are trimmed or told as durable (protocol.md 1.3).
+    "decision_held_in_memory",
+    // A connection to another node that lost packets waits for the kernel, which repeats them ever more rarely.
+    "silence_is_borne",
+    "client_silence_is_borne",
+    // A client finds out for each partition anew that the node which led them is silent.
+    "silence_of_one_lane",
+    // A range across partitions that was refused a few times is then waited for as if nodes had been silent as often.
+    "refusals_make_patient",
+    "spare_forgets_client",
+    // A Phase 1 gives up sooner than the disks flush, every time: nobody ever leads (protocol.md 1.1).
+    "phase1_impatient",
+    // A directory that lost its head is taken for a new one, and what it holds is deleted.
+    "headless_is_new",
+    // The file of a trimmed segment becomes another one with its old header: a start finds it under a wrong name.
+    "reused_keeps_header",
+    // A crowd that says nothing takes the places of clients; an `init` whose answer was lost hears that another one
+    // formed the cluster.
+    "crowd_drives_out",
+    "init_forgets",
+    // A client sends large packs at once, and they all stand in front of what others send.
+    "packs_at_once",
+    // A pack of small commands is answered by as many large values as it asks for.
+    "answer_unbounded",
+    // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.
+    "sessions_unbounded",
+    // A client that opens sessions without end ends those of the others.
+    "sessions_end_by_age",
+    // A session ends between the operations of its pack and their answers: it is told that nothing ran (SP8).
+    "relieved_amid_packs",
+    // A sealed partition's table of sessions goes on losing some: what its neighbour takes in depends on when (MV12).
+    "sealed_is_relieved",
+    "answers_uncharged",
+    // A node whose memory or disk is full tells nobody: the others make it grow until it is killed (ST10).
+    "fullness_untold",
+    // A node whose memory is spent takes nothing more although its group has no majority without it: nobody leads.
+    "spent_memory_loses_all",
+    // A stale read finds what was taken back in the index of what is undecided (protocol.md 7).
+    "overlay_survives_undo",
+    // A join that was taken back still holds up what is decided below it (protocol.md 8).
+    "awaits_survives_undo",
+    // Who waits at a replica that is removed hears nothing of it.
+    "removed_in_silence",
+    // A query's part is owed by a replica that left its group, and nobody gives it (protocol.md 4, step 4).
+    "nobody_stands_in",
+    // Messages go to whoever answers at an address; a node speaks as another node's replica; a map or a snapshot of
+    // another cluster is taken; a batch that no leader may propose is.
+    "answerer_not_checked",
+    "sender_not_checked",
+    "foreign_map_believed",
+    "newer_map_vouches",
+    "client_takes_foreign_map",
+    "foreign_snapshot_believed",
+    "peer_batch_unbounded",
+    "peer_counts_unbounded",
+    // A crowd at the peer port that does not greet drives out nodes that are about to.
+    "oldest_ungreeted_goes",
+    // `init` begins a cluster although a seed belongs to one, or does not answer (operations.md 1.2).
+    "init_asks_nobody",
+    // The sessions of a snapshot from elsewhere are taken as they are: one that stands there twice is never ended.
+    "saved_sessions_believed",
+    // A message for a leader came to the one before, and is lost there; a replica never learns where its leader lives.
+    "letters_end_here",
+    "leader_node_unlearned",
+    "placed_by_hearsay",
+    // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
+    // it, not where the log has it; a rollback leaves what it took back (protocol.md 6).
+    "install_default_limits",
+    "limits_unlogged",
+    "undo_no_limits",
+    // A session counts as used where a step of instances began, longer ago than it may be idle: each that is opened
+    // ends all others, and clients end each other's for ever.
+    "used_in_steps",
+    // What the executor had no room for when it was accepted is not given to it again (protocol.md 2.1).
+    "executor_stands_still",
+    // A leader stops serving and serves again in one ballot: who begins anew with each ballot does not (protocol.md
+    // 1.1).
+    "serves_twice_in_a_ballot",
+    // A group that rests does not miss its leader when that one's node is lost; or a leader that ends its rest takes
+    // the rest for silence, and resigns (protocol.md 1.3).
+    "rest_outlives_leader",
+    "rest_is_silence",
+    // A leader that is cut off and was told so rests, and bears the silence of all others for as long.
+    "rests_without_the_lost",
+    // A follower acknowledges a ticket that is executed and not decided, or takes what is decided for released; only a
+    // leader acknowledges, or hears the coordinator: one that is cut off from it holds all replies behind a ticket
+    // (protocol.md 4, step 5). A merge's second ticket holds the replies of one side while the sealed one has no
+    // majority (protocol.md 8).
+    "follower_acknowledges_undecided",
+    "leader_alone_acknowledges",
+    "watermark_of_what_is_placed",
+    "leader_deaf_to_watermarks",
+    "join_sent_to_both",
+    // What one replica hears of the coordinator it tells nobody, if it does not lead (protocol.md 4, step 6).
+    "watermark_kept_to_itself",
+    // A replica that hears its leader and is not heard lets reads wait for ever (protocol.md 7).
+    "asked_reads_wait",
+    // A leader that resigns because it hears nobody says so to nobody (protocol.md 1.3).
+    "deaf_leader_is_mute",
+    // A client waits for a connection to a leader that is gone, because others name it (operations.md 3).
+    "client_follows_the_gone",
+    // A read waits for tickets that were placed after it was executed; or an answer for one behind it in its batch
+    // (protocol.md 3).
+    "gate_at_confirmation",
+    "gate_in_order_of_arrival",
+    // A promise of the last round there is leaves no round for the next election; somebody else speaks for the leader
+    // (`paxos/validate.rs`).
+    "absurd_round_promised",
+    "anybody_leads",
+    // A batch becomes due in the moment in which a submission is refused, and is never proposed (protocol.md 9).
+    "refused_holds_up",
+    // A proposal that a later ballot overwrote is taken for the decided one; or the vote of a ballot before that
+    // proposal stays on record for the decision, so that nothing tells (protocol.md 1.1).
+    "overwritten_is_heard",
+    "learned_under_an_old_vote",
+    // A move waits for a learner on a node that left for good (operations.md 2).
+    "move_outlives_its_target",
+    // In a young group a learner that has not begun lacks few instances, and counts as one that has caught up
+    // (protocol.md 1.5).
+    "absent_learner_votes",
+    // A node goes, or a move ends, although too few of those that would hold a group answer.
+    "removal_loses_a_quorum",
+    "move_loses_a_quorum",
+    // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (protocol.md 8).
+    "moves_of_another_time",
+    // Steps that the directory has yet to decide stand in its queue behind themselves (protocol.md 8).
+    "steps_queue_up",
+    // A snapshot below what is decided moves the executor, and the core does not hear of it (protocol.md 8).
+    "install_moves_no_executor",
+    // The log of a replica that installed a snapshot is read above an older checkpoint, when that snapshot is damaged:
+    // votes that were overwritten count as decided (hazards.md ST9).
+    "install_trims_nothing",
+    // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
+    // is known to be on the disk (protocol.md 8).
+    "older_checkpoint_counts",
+    // A copy of a change of borders is applied although others followed it (protocol.md 8).
+    "border_applied_again",
+    // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
+    // none is released in time (protocol.md 4.1).
+    "place_wait_fixed",
+    // Or what it places in time by luck makes it forget that (protocol.md 4.1).
+    "place_wait_by_luck",
+    // It counts as one that holds what it cannot execute, and who has that state is removed and forgets it (protocol.md
+    // 1.5, 8).
+    "log_is_enough",
+    // It asks one after the other, in step with the time that a question takes which nobody answers (protocol.md 8).
+    "stall_asks_in_step",
+    // A replica that waits for a neighbour's state asks those that were voters when it began to wait (protocol.md 8).
+    "stalled_asks_old_voters",
+    // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
+    // (protocol.md 7, hazards.md RD7).
+    "read_survives_install",
+    // Where nothing is decided for long, reads are answered from the tip as if it were decided, without a confirmed
+    // leadership, or before the tickets that they saw are released (protocol.md 7; hazards.md RD1, RD7, RD10).
+    "patient_sees_tip",
+    "patient_unconfirmed",
+    "patient_skips_gate",
+    // So does a part of a query that was made ahead (protocol.md 4, step 6).
+    "part_survives_install",
+    // The checkpoints of a removed replica go before its removal is durable, or take the next one's (hazards.md ST4).
+    "removal_unflushed",
+    "joins_beside_its_elder",
+    "joins_after_fork",
+    // Memory lets go of batches before they are flushed, and says that they are held (protocol.md 1.3, 1.6).
+    "shed_unflushed",
+    // A lease outlives the handover of its leader (protocol.md 7).
+    "lease_survives_handover",
+    "handover_unanswered",
+    "handover_pauses_on",
+    // Lists of operators are read whole, users own what is others', settings are judged before they are decided, packs
+    // for the directory go into its log (hazards.md 8).
+    "lists_unbounded",
+    "parked_are_anybodys",
+    "planted_tokens_inherit",
+    "verbs_judged_once",
+    "answers_go_by_session",
+    "strangers_send_large_frames",
+    "namesakes_share_sessions",
+    "settings_unjudged",
+    "directory_takes_packs",
+    // A node's certificate proves that some authority knows it, and not which node it is (hazards.md 8).
+    "certificate_not_compared",
+    "peers_answer_under_any_name",
+    // A worker of a node keeps what is for another one; it speaks before it may, forgets where replicas live,
+    // chooses who does not answer, refuses for want of room that a majority has (ARCHITECTURE.md, threads of a node).
+    "silent_responder",
+    "letters_end_at_worker",
+    "answers_end_at_worker",
+    "messages_end_at_worker",
+    "requests_end_at_worker",
+    "mute_speaks",
+    "places_unlearned",
+    "neighbours_end_at_worker",
+    "room_of_one",
+    "released_untold",
+    "map_before_changes",
+    // Rules of the checkers that cut too much (hazards.md 3.3).
+    "absence_gap_endless",
+    "eager_births",
+    "eager_misfits",
+    "last_observer_counts_itself",
+    "trap_broken_chain",
+    "trap_unanswered_observer",
+    "version_chain_unchecked",
+];
+
+/// Mutants of the table with nothing to switch off, and why. They are printed as not applicable; building the part
+/// takes its names off.
+pub const NOT_APPLICABLE: &[(&str, &str)] = &[
+    (
+        "vote_no_payload",
+        "there are no routes: the leader sends every acceptor the batch itself, never its id (protocol.md 10)",
+    ),
+    ("no_bypass", "there are no routes: no relay stands between the leader and an acceptor (protocol.md 10)"),
+    (
+        "hole_filled",
+        "a new leader queues no command before all that Phase 1 found, holes as no-ops, is decided and executed \
+         (read_before_takeover); and Placed is never told above a hole (placed_above_hole)",
+    ),
+];
