@@ -33,7 +33,7 @@ fn run(place: &Place, script: &str, words: &[&str]) -> (bool, String) {
             symlink(program, link).expect("a link can be made");
         }
     }
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("demonstration");
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demonstration");
     let mut command = Command::new("bash");
     command.arg(scripts.join(script)).arg("--bin").arg(bin).args(words);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("COPPICE_")) {
