@@ -3,7 +3,7 @@
 //! eight-byte keys) at least 1.3 times as fast.
 //!
 //! The safe tree is built from the same files as part of this program, with `shared_safe.rs` in the place of
-//! `shared.rs`. As in `big.rs`, rounds take turns, time is that of this thread, and only ratios count.
+//! `shared.rs`. Rounds take turns, time is that of this thread, and only ratios count.
 //! `ENTRIES=1000000` makes it smaller.
 #![allow(missing_docs, dead_code, unused_imports, unreachable_pub)]
 

@@ -1,6 +1,7 @@
 //! One open file of the log, written past the page cache where the file system can: a vote is on its way to the disk
 //! when the write returns, and its flush need not look for it. Three nodes that flush on one disk at once wait less for
-//! it, and the processor time of a saturated put falls by a third (`server/benches/log.rs`, `three times`).
+//! it, and the processor time of a saturated put falls by a third (`loadgen/rivals/benches/log.rs`,
+//! `three times`).
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};

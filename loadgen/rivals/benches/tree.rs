@@ -1,4 +1,5 @@
-//! The tree at its working size, beside other ordered maps, in one run: `cargo bench -p coppice-btree --bench big`.
+//! The tree at its working size, beside other ordered maps, in one run:
+//! `cargo bench --manifest-path loadgen/rivals/Cargo.toml --bench tree`.
 //!
 //! Every phase is cut into rounds, and in every round each map does the same work, one after the other: whatever else
 //! the machine does meanwhile, all of them get their share of it. Time is that of this thread on a core, not of the

@@ -2,7 +2,8 @@
 //! next one begins, in our log and in the embedded stores that could have held votes instead; and of three logs at once
 //! on one disk, as three nodes of a demo have them, against plain files written through the page cache.
 //!
-//! `cargo bench -p coppice-server --bench log`; `COPPICE_BENCH_DIR` names a directory on the disk to be measured.
+//! `cargo bench --manifest-path loadgen/rivals/Cargo.toml --bench log`; `COPPICE_BENCH_DIR` names a directory on the
+//! disk to be measured.
 //! fdatasync and fsync of one engine, 2000 batches of each size:
 //! `strace -fc -e trace=fsync,fdatasync,sync_file_range,msync BINARY --count ENGINE` (ours are counted by the log too).
 
