@@ -21,8 +21,9 @@ use std::time::Instant;
 use limiter::{Limiter, Verdict};
 use line::Line;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::{EnvFilter, Registry, reload};
+use tracing_subscriber::{Registry, reload};
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub fn init(spec: &str, format: Format) -> Result<Logging, LogError> {
 /// The running logs. Cheap to clone.
 #[derive(Clone)]
 pub struct Logging {
-    filter: reload::Handle<EnvFilter, Registry>,
+    filter: reload::Handle<Targets, Registry>,
     lines: Arc<Lines>,
 }
 
@@ -108,17 +109,18 @@ impl Logging {
     }
 }
 
-fn parse(spec: &str) -> Result<EnvFilter, LogError> {
+fn parse(spec: &str) -> Result<Targets, LogError> {
     // `strict`: a misspelled level must not pass as the name of a module.
     let known = |part: &str| {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
         level.parse::<tracing::level_filters::LevelFilter>().is_ok()
     };
     let bad = |cause: String| LogError::Spec { spec: spec.to_owned(), cause };
-    if let Some(part) = spec.split(',').find(|part| part.trim().is_empty() || !known(part.trim())) {
+    let parts: Vec<&str> = spec.split(',').map(str::trim).collect();
+    if let Some(part) = parts.iter().find(|part| part.is_empty() || !known(part)) {
         return Err(bad(format!("{part:?} has no level (off, error, warn, info, debug, trace)")));
     }
-    EnvFilter::try_new(spec).map_err(|error| bad(error.to_string()))
+    parts.join(",").parse().map_err(|error: ParseError| bad(error.to_string()))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +239,7 @@ mod tests {
     fn the_level_can_be_changed_while_it_runs() {
         let lines = logged("warn", TEXT, |logging| {
             tracing::info!("one");
-            logging.set_level("warn,coppice_server::logging=debug").expect("a good level");
+            logging.set_level("warn, coppice_server::logging=debug").expect("a good level");
             tracing::debug!("two");
             assert_eq!(logging.level(), "coppice_server::logging=debug,warn");
             logging.set_level("off").expect("a good level");
