@@ -1,7 +1,7 @@
 //! Which other nodes live, found out once for all groups: a group that rests hears from its leader too seldom to know
 //! (protocol.md 1.3).
 //!
-//! Pure: whoever owns the groups (a shard, or the simulator) says what was heard and when, and tells the groups of lost
+//! Pure: the worker is told what was heard and when, and tells its groups of lost
 //! nodes ([`coppice_ordering::Input::Lost`]).
 
 use std::collections::BTreeMap;

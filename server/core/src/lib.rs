@@ -8,6 +8,7 @@ extern crate planted;
 
 pub mod access;
 pub mod checkpoint_due;
+pub mod controller;
 pub mod cost;
 pub mod executor;
 pub mod failure_detector;

@@ -1,8 +1,8 @@
 //! Which replicas live on this node: which run again after a restart, which begin because the map or a split says so,
 //! which wait for their state, which go, and whose log is still needed (protocol.md 1.5, 8).
 //!
-//! Pure: it decides and remembers. Whoever owns the node (`control`, or the simulator) reads the log, fetches
-//! snapshots, starts and stops replicas as it says. It knows neither settings nor how a snapshot travels.
+//! Pure: it decides and remembers. The controller has the log read, snapshots fetched, replicas started and stopped as
+//! it says. It knows neither settings nor how a snapshot travels.
 
 mod start;
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub struct Healing {
     birth: Birth,
     replay: GroupReplay,
     trimmed: Instance,
-    /// Nodes asked so far; the next one is asked next time.
+    /// Times asked so far; the next time begins with the next node.
     asked: usize,
     fetching: bool,
 }
@@ -323,25 +323,25 @@ impl ReplicaManager {
         self.healing.iter().filter(|(_, healing)| !healing.fetching).map(|(&group, _)| group).collect()
     }
 
-    /// The node to ask next for the state of a replica that waits: those of its birth and of the map in turn, as far as
-    /// they are `reachable`. The answer goes to [`ReplicaManager::healed`].
+    /// The nodes to ask now for the state of a replica that waits, one after the other: those of its birth and of the
+    /// map, each time from the next one on. The answer goes to [`ReplicaManager::healed`].
     pub fn ask_for_state(
         &mut self,
         own: NodeId,
         map: &PartitionMap,
         group: PartitionId,
-        reachable: impl Fn(NodeId) -> bool,
-    ) -> Option<(NodeId, Instance)> {
+    ) -> Option<(Vec<NodeId>, Instance)> {
         let healing = self.healing.get_mut(&group)?;
         let mut nodes: Vec<NodeId> = healing.birth.nodes().map(|(_, node)| node).collect();
         nodes.extend(map.group(group).into_iter().flat_map(|entry| entry.replicas.iter().map(|info| info.node)));
         nodes.sort_unstable();
         nodes.dedup();
-        nodes.retain(|&node| node != own && reachable(node));
-        let &from = nodes.get(healing.asked % nodes.len().max(1))?;
+        nodes.retain(|&node| node != own);
+        let first = healing.asked % nodes.len().max(1);
+        nodes.rotate_left(first);
         healing.asked += 1;
-        healing.fetching = true;
-        Some((from, healing.trimmed))
+        healing.fetching = !nodes.is_empty();
+        healing.fetching.then_some((nodes, healing.trimmed))
     }
 
     /// What a node gave that was asked for a state; none: nothing. If it does not reach far enough, the next one is
@@ -372,6 +372,11 @@ impl ReplicaManager {
         } else if let Some(child) = self.unsaved.get_mut(&group) {
             child.has_checkpoint = true;
         }
+    }
+
+    /// The parent whose log a replica here needs: its own beginning is on the disk in no other way.
+    pub fn needs(&self, child: PartitionId) -> Option<PartitionId> {
+        self.unsaved.get(&child).map(|child| child.parent)
     }
 
     /// Whether a child on this node still needs the group's log: it takes no checkpoint and is not removed until the

@@ -10,6 +10,7 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, ClusterId, InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId,
 };
+use coppice_core::controller;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::settings::ClusterSettings;
 
@@ -133,7 +134,7 @@ impl Control {
             self.link(*node, address);
         }
         let entry = Entry { partition: PartitionId::DIRECTORY, replicas, ..Entry::default() };
-        self.start_from_map(&entry);
+        self.tell(controller::Input::Founded(Box::new(entry)));
     }
 
     pub(super) fn identified(&self) -> Identified {

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::map::{Entry, NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::access::{Access, Users};
+use coppice_core::controller::{self, Recovered};
 use coppice_core::executor::{Executing, STEP_WORK_MAX};
 use coppice_core::machine::Machine;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica::Replica;
-use coppice_core::replica_manager::{Birth, Start, StateLost, Wanted};
+use coppice_core::replica_manager::Start;
 use coppice_core::sessions::SessionLimits;
 use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::{Group, Input};
@@ -25,9 +25,6 @@ use crate::net::handshake::Purpose;
 use crate::net::link::{Link, Opening};
 use crate::node::StorageError;
 use crate::shard::Shard;
-
-/// How long a shard may take to answer a question of its own node.
-pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Everything a shard thread needs to host a replica.
 pub(super) struct Launch {
@@ -69,13 +66,16 @@ impl Control {
         if let Some(cut) = &opened.cut {
             tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
         }
-        for shard in 0..self.shared.shards() {
-            let log = opened.writer.log();
-            self.on_shard_index(shard, move |shard| shard.set_log(log));
-        }
         self.shared.vetting.begins();
         self.shared.set_claim(opened.claim);
         self.shared.set_identity(opened.identity);
+        self.tell(controller::Input::Identity(opened.identity.node));
+        let checkpointer = self.checkpoints.as_ref().map(|(_, checkpointer)| Arc::downgrade(checkpointer));
+        let checkpointer = checkpointer.unwrap_or_default();
+        for shard in 0..self.shared.shards() {
+            let (log, checkpointer) = (opened.writer.log(), checkpointer.clone());
+            self.on_shard_index(shard, move |shard| shard.set_storage(log, checkpointer));
+        }
         self.log = Some(opened.writer);
         self.link_to_seeds();
         let kept = self.home.read_map().and_then(|kept| postcard::from_bytes::<Kept>(&kept).ok());
@@ -83,6 +83,7 @@ impl Control {
         match &kept {
             Some((_, pairs, users)) => {
                 self.take_settings(pairs);
+                self.tell_settings();
                 _ = self.shared.set_access(Access::new(users.clone()));
             }
             None => _ = self.shared.set_access(Access::unknown()),
@@ -90,11 +91,18 @@ impl Control {
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
+        for (group, healing) in self.controller.replicas().healing() {
+            let trimmed = healing.trimmed().0;
+            tracing::warn!(
+                partition = %group, trimmed,
+                "no good checkpoint reaches the trimmed log; a peer is asked for its state"
+            );
+        }
         self.delete_stale_checkpoints();
         // What the seeds do not name is found by the map as it was before; it may be old, so others are asked all the
         // same.
         if let Some((map, ..)) = kept {
-            self.adopt_map(map);
+            self.tell(controller::Input::Map(Arc::new(map)));
         }
         match self.home.read_copy() {
             Some(text) => {
@@ -111,10 +119,11 @@ impl Control {
     fn await_vetting(&self) {
         let own = self.shared.identity().map(|identity| identity.node);
         let map = self.shared.map();
-        let here = |entry: &&Entry| self.replica_manager.running().contains_key(&entry.partition);
+        let running = self.controller.replicas().running();
+        let here = |entry: &&Entry| running.contains_key(&entry.partition);
         let mut nodes: BTreeSet<NodeId> =
             map.groups().filter(here).flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
-        if map.version.0 == 0 && !self.replica_manager.running().is_empty() {
+        if map.version.0 == 0 && !running.is_empty() {
             nodes.extend((1..=self.shared.config.seeds.len() as u32).map(NodeId));
         }
         nodes.retain(|node| Some(*node) != own);
@@ -143,7 +152,7 @@ impl Control {
                 groups.into_iter().for_each(|group| shard.drop_group(group));
             });
         }
-        for group in self.replica_manager.running().keys() {
+        for group in self.controller.replicas().running().keys() {
             self.shared.set_leader(*group, None);
         }
     }
@@ -152,7 +161,7 @@ impl Control {
     /// the next start.
     fn delete_stale_checkpoints(&self) {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
-        for group in self.replica_manager.stale(checkpoints.partitions().unwrap_or_default()) {
+        for group in self.controller.replicas().stale(checkpoints.partitions().unwrap_or_default()) {
             match checkpoints.remove(group) {
                 Ok(()) => tracing::info!(partition = %group, "the checkpoints of a replica that is gone were deleted"),
                 Err(error) => tracing::warn!(partition = %group, %error, "checkpoints of a replica that is gone stay"),
@@ -198,31 +207,16 @@ impl Control {
         }
     }
 
-    /// A replica that ran here before.
+    /// A group that the log knows.
     fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), StorageError> {
-        if let Some(removed) = replay.removed {
-            self.replica_manager.note_removed(group, removed);
-        }
-        let Some((me, birth)) = replay.created.take() else { return Ok(()) };
-        let birth: Birth = postcard::from_bytes(&birth).map_err(|_| StorageError::Birth(group))?;
-        let loaded = self.load_checkpoint(group)?;
-        let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
-        match self.replica_manager.restart(own, (group, me), birth, loaded, replay) {
-            Ok(Some(start)) => self.start(start),
-            Ok(None) => self.report_healing(group),
-            Err(StateLost(trimmed)) => return Err(StorageError::StateLost { group, trimmed }),
-        }
-        Ok(())
-    }
-
-    /// Starts the replica that `entry` names for this node, unless it runs, or was removed here before.
-    pub(super) fn start_from_map(&mut self, entry: &Entry) {
-        let Some(identity) = self.shared.identity() else { return };
-        match self.replica_manager.wanted(identity.node, entry) {
-            Wanted::Nothing => {}
-            Wanted::Begin(start) => self.start(*start),
-            Wanted::Join(me) => self.join_group(entry, me),
-        }
+        let created = match replay.created.take() {
+            Some((me, birth)) => Some((me, postcard::from_bytes(&birth).map_err(|_| StorageError::Birth(group))?)),
+            None => None,
+        };
+        let loaded = if created.is_some() { self.load_checkpoint(group)? } else { None };
+        let removed = replay.removed;
+        self.tell(controller::Input::Recovered(Box::new(Recovered { group, removed, created, loaded, replay })));
+        self.state_lost.take().map_or(Ok(()), Err)
     }
 
     /// Writes down that this replica exists, before it does anything. It does not wait for that: whatever it writes
@@ -234,15 +228,14 @@ impl Control {
         log.log().append_awaited(vec![Append { entry: created, lsn: None, lazy: false }]).ok()
     }
 
-    /// Tells the replica manager when the birth is durable.
+    /// Tells the controller when the birth is durable.
     fn await_birth(&self, (group, me): (PartitionId, ReplicaId), logged: Awaited) {
         let shared = Arc::clone(&self.shared);
         let waiting = std::thread::Builder::new().name(format!("birth-{group}"));
         let spawned = waiting.spawn(move || {
             // A log that has stopped ends the process.
             if logged.wait().is_ok() {
-                let durable = move |control: &mut Control| control.replica_manager.birth_is_durable(group, me);
-                shared.tell_control(ToControl::Call(Box::new(durable)));
+                shared.tell_control(ToControl::Input(controller::Input::Born(group, me)));
             }
         });
         if let Err(error) = spawned {
@@ -287,7 +280,11 @@ impl Control {
             _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
         }
         failpoint!("control.born");
-        self.replica_manager.runs(&start);
+        let (partition, replica, instance) = (start.group, start.me, start.snapshot);
+        match start.is_new {
+            true => tracing::info!(%partition, %replica, %instance, "a replica begins here"),
+            false => tracing::debug!(%partition, %replica, %instance, "a replica goes on"),
+        }
         if let Some(logged) = birth {
             self.await_birth((start.group, start.me), logged);
         }
@@ -323,14 +320,12 @@ impl Control {
         self.apply_settings(&settings);
         // Before the map is: whoever meets a node that knows its map meets the users of that map.
         self.apply_users(users);
-        self.adopt_map(map);
+        self.tell(controller::Input::Map(Arc::new(map)));
     }
 
-    fn adopt_map(&mut self, map: PartitionMap) {
-        if !self.shared.set_map(Arc::new(map)) {
-            return;
-        }
-        let map = self.shared.map();
+    /// The controller uses this map: so do the links, and the next start.
+    pub(super) fn use_map(&mut self, map: Arc<PartitionMap>) {
+        _ = self.shared.set_map(Arc::clone(&map));
         let own = self.shared.identity().map(|identity| identity.node);
         for node in map.nodes.iter().filter(|node| Some(node.id) != own) {
             if node.state == NodeState::Removed || node.addresses.peer.is_empty() {
@@ -342,30 +337,14 @@ impl Control {
         if own.and_then(|own| map.node(own)).is_some_and(|node| node.state == NodeState::Removed) {
             tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
         }
-        self.remove_unnamed(&map);
         let kept: Kept = ((*map).clone(), self.pairs.clone(), self.shared.access().users().clone());
         let kept = postcard::to_stdvec(&kept).expect("a map is plain data");
         if let Err(error) = self.home.write_map(&kept) {
             tracing::warn!(%error, "the partition map was not kept for the next start");
         }
         failpoint!("control.map_kept");
-        for entry in map.groups() {
-            self.start_from_map(entry);
-        }
-        for shard in 0..self.shared.shards() {
-            let map = Arc::clone(&map);
-            self.on_shard_index(shard, move |shard| shard.input(Input::Map(map)));
-        }
         self.announce();
         failpoint!("control.map_adopted");
-    }
-
-    /// Removes the replicas here that the map does not name any more.
-    pub(super) fn remove_unnamed(&mut self, map: &PartitionMap) {
-        let Some(identity) = self.shared.identity() else { return };
-        for group in self.replica_manager.unnamed(identity.node, map) {
-            self.remove_group(group);
-        }
     }
 
     /// No shard keeps a link to a node that is none any more.
@@ -396,19 +375,13 @@ impl Control {
     }
 
     /// The replica was removed from its group and nobody needs it any more.
-    pub(super) fn remove_group(&mut self, group: PartitionId) {
-        let Some(own) = self.shared.identity().map(|identity| identity.node) else { return };
-        let Some(replica) = self.replica_manager.remove(own, &self.shared.map(), group) else { return };
+    pub(super) fn remove(&mut self, group: PartitionId, replica: ReplicaId) {
         let entry = LogEntry::Removed { group: PartitionId(group.0), replica };
         let removed = vec![Append { entry, lsn: None, lazy: false }];
         let logged = self.log.as_ref().map(|log| log.log().append_awaited(removed));
         failpoint!("control.removed");
-        self.on_shard(group, move |shard| shard.drop_group(group));
         self.shared.set_leader(group, None);
         self.shared.metrics.forget_partition(group);
-        if group == PartitionId::DIRECTORY {
-            self.directory = None;
-        }
         // A log that has stopped ends the process; the next start finds the replica as it was.
         if let Some(Ok(logged)) = logged {
             self.delete_checkpoints(group, logged);
@@ -456,6 +429,11 @@ impl Control {
             let settings = settings.clone();
             self.on_shard_index(shard, move |shard| shard.apply_settings(&settings));
         }
+        self.tell_settings();
+    }
+
+    fn tell_settings(&mut self) {
+        self.tell(controller::Input::Settings(Arc::new(self.settings.clone())));
     }
 }
 

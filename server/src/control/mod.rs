@@ -8,14 +8,13 @@ mod bounds;
 mod certificates;
 mod coalesced;
 mod digests;
-mod forks;
+mod effects;
 mod forming;
 mod groups;
 mod growth;
-mod healing;
-mod joining;
 mod listeners;
 mod majority;
+mod outbox;
 mod rates;
 mod snapshots;
 mod status;
@@ -23,17 +22,16 @@ mod transfer;
 mod tuning;
 mod users;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use certificates::RETIRE_WITHIN;
 use coppice_client::map::Addresses;
 use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, PartitionId, Status, StatusGet};
-use coppice_core::machine::directory::DirectoryState;
-use coppice_core::replica_manager::ReplicaManager;
+use coppice_core::controller::{self, Controller, FetchId, VerbId};
 use coppice_core::settings::ClusterSettings;
-use coppice_core::worker::Report;
+use coppice_ordering::Time;
 pub use forming::addresses;
 pub use listeners::Listeners;
 use tokio::runtime::LocalOptions;
@@ -41,6 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use self::coalesced::Coalesced;
+use self::outbox::Outbox;
 use self::rates::Rates;
 use crate::admin_http;
 use crate::checkpoint::Checkpoints;
@@ -51,14 +50,14 @@ use crate::log::{LogWriter, Space};
 use crate::mailbox::Lane;
 use crate::metrics::Warning;
 use crate::net::rpc::{Answer, Asker, Question};
-use crate::node::StartError;
+use crate::node::{StartError, StorageError};
 use crate::shard::{Shard, ToShard};
 use crate::shared::Shared;
 
 /// What others tell the control task.
 pub enum ToControl {
-    /// Of a worker of this node.
-    Report(Report),
+    /// For the controller.
+    Input(controller::Input),
     /// A client asks for the status.
     Status {
         /// How.
@@ -96,13 +95,20 @@ pub struct Control {
     pub(super) home: DataDir,
     pub(super) log: Option<LogWriter>,
     pub(super) checkpoints: Option<(Checkpoints, Arc<Checkpointer>)>,
-    /// Which replicas live here, and which wait or go.
-    pub(super) replica_manager: ReplicaManager,
-    /// Groups whose checkpoints of a removed replica are being deleted: no new one begins meanwhile.
-    pub(super) deleting: BTreeSet<PartitionId>,
-    /// The directory's decided state, if it runs here.
-    pub(super) directory: Option<Arc<DirectoryState>>,
-    pub(super) driver: growth::Driver,
+    /// What decides.
+    pub(super) controller: Controller,
+    /// What it is yet to be told; a step never begins within another one.
+    inputs: VecDeque<controller::Input>,
+    is_stepping: bool,
+    /// What the shards are told, in order.
+    outbox: Outbox,
+    /// Threads that fetch a snapshot and wait for the word whether it is wanted.
+    offers: BTreeMap<FetchId, std::sync::mpsc::SyncSender<bool>>,
+    /// Operators who wait, and the newest one's number.
+    verbs: BTreeMap<VerbId, oneshot::Sender<AdminReply>>,
+    newest_verb: VerbId,
+    /// A replica's state is gone: the process must end.
+    state_lost: Option<StorageError>,
     /// The cluster that `init` forms here, if it is asked for.
     pub(super) drawn: Option<ClusterId>,
     /// The nonce of the `init` that forms, or formed, the cluster here.
@@ -143,15 +149,20 @@ impl Control {
         addresses: Addresses,
         failed: Arc<dyn Fn(String) + Send + Sync>,
     ) -> Control {
+        let shards = shared.shards();
         Control {
+            outbox: Outbox::new(shards),
+            controller: Controller::new(shards),
+            inputs: VecDeque::new(),
+            is_stepping: false,
+            offers: BTreeMap::new(),
+            verbs: BTreeMap::new(),
+            newest_verb: 0,
+            state_lost: None,
             shared,
             home,
             log: None,
             checkpoints: None,
-            replica_manager: ReplicaManager::default(),
-            deleting: BTreeSet::new(),
-            directory: None,
-            driver: growth::Driver::default(),
             drawn: None,
             formed_for: None,
             settings: ClusterSettings::default(),
@@ -255,27 +266,27 @@ fn readiness(shared: &Shared) -> Vec<String> {
     leaderless.map(|entry| format!("{} has no leader that this node knows", entry.partition)).collect()
 }
 
-/// How often the control task looks around: rates, memory, map of nodes that do not host the directory.
+/// How often the control task looks around: rates, memory, disk, certificates.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The same while nothing is decided here, and nothing is missing.
+/// The same while nothing is decided here.
 const LOOK_CALM: Duration = Duration::from_secs(1);
-
-/// While a node waits for its first map it asks this often, so that a cluster is ready soon after `init`.
-const LOOK_FIRST: Duration = Duration::from_millis(20);
 
 impl Control {
     /// Runs until `Stop`.
     pub async fn run(mut self, mut messages: mpsc::UnboundedReceiver<ToControl>) {
         let mut next_look = tokio::time::Instant::now();
         loop {
+            self.outbox.send(&self.shared);
+            let deadline = self.started + Duration::from_nanos(self.controller.deadline().0);
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(next_look) => {
                     let wait = self.look_around();
                     next_look = tokio::time::Instant::now() + wait;
                 }
-                () = tokio::time::sleep_until(self.driver.next.into()) => self.drive(),
+                () = tokio::time::sleep_until(deadline.into()) => self.tell(controller::Input::Tick),
+                () = tokio::time::sleep(outbox::RETRY), if !self.outbox.is_empty() => {}
                 message = messages.recv() => match message {
                     None | Some(ToControl::Stop) => break,
                     Some(message) => self.take(message),
@@ -287,7 +298,7 @@ impl Control {
 
     fn take(&mut self, message: ToControl) {
         match message {
-            ToControl::Report(report) => self.on_report(report),
+            ToControl::Input(input) => self.tell(input),
             ToControl::Status { get, reply } => self.answer_status(get, reply),
             ToControl::Admin { request, by, reply } => self.answer_operator(by, *request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(*asker, *question, reply),
@@ -296,48 +307,19 @@ impl Control {
         }
     }
 
-    fn on_report(&mut self, report: Report) {
-        match report {
-            Report::Role(PartitionId::DIRECTORY) => self.drive(),
-            Report::Role(_) => {}
-            Report::Directory(state) => self.on_directory(state),
-            Report::NeedSnapshot { group, held, from, instance } => {
-                self.fetch_snapshot((group, held), from, instance);
-            }
-            Report::Joined(_) => self.start_checkpoints(),
-            Report::Forked { group, led, mark } => self.on_forked(group, led, &mark),
-            Report::Dismissed(group) => self.remove_group(group),
-            Report::Released(version) => self.on_released(version),
-        }
-    }
-
     /// Returns how long until the next look.
     fn look_around(&mut self) -> Duration {
-        self.rates.retain(|group| self.replica_manager.running().contains_key(&group));
+        self.rates.retain(|group| self.controller.replicas().running().contains_key(&group));
         self.sample_rates();
         self.publish_node();
         self.check_memory();
         self.look_at_certificates();
-        self.start_checkpoints();
-        self.ask_for_states();
-        self.save_children();
-        self.start_missing();
+        self.tell_storage();
         self.shared.show_held_back();
         let decided = self.rates.instances();
         let rests = std::mem::replace(&mut self.decided, decided) == decided;
         self.survey_if_due(rests);
-        // A replica of the directory that knows no leader may not know either where those are that took others' places:
-        // it could not even answer their candidate (protocol.md 1.5).
-        let follows = self.shared.leader(PartitionId::DIRECTORY).is_some();
-        let is_told = follows && self.replica_manager.running().contains_key(&PartitionId::DIRECTORY);
-        if !is_told {
-            self.ask_for_the_map();
-        }
-        match self.shared.map().version.0 {
-            0 => LOOK_FIRST,
-            _ if rests && is_told && self.replica_manager.healing().is_empty() => LOOK_CALM,
-            _ => LOOK,
-        }
+        if rests { LOOK_CALM } else { LOOK }
     }
 
     /// The gauges of the node itself: disk, and the warnings that `status` shows.
@@ -366,12 +348,6 @@ impl Control {
         metrics.set_warning(Warning::FlushOff, config.log.flush == crate::config::Flush::Off);
     }
 
-    fn on_directory(&mut self, state: Arc<DirectoryState>) {
-        self.adopt(state.map.clone(), state.settings.clone(), state.users.clone());
-        self.directory = Some(state);
-        self.drive();
-    }
-
     /// Above `memory.limit` growing writes are refused; it clears by itself (operations.md 3).
     fn check_memory(&self) {
         let limit = self.shared.config.memory_limit;
@@ -383,14 +359,33 @@ impl Control {
         self.shared.set_memory_used(used, limit);
     }
 
-    /// Runs `call` on the thread of the shard that owns `group`. A full mailbox is tried again shortly.
+    /// Now, on the controller's clock.
+    pub(super) fn now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Tells the controller something, and carries out what it wants.
+    pub(super) fn tell(&mut self, input: controller::Input) {
+        self.inputs.push_back(input);
+        if std::mem::replace(&mut self.is_stepping, true) {
+            return;
+        }
+        let mut effects = Vec::new();
+        while let Some(input) = self.inputs.pop_front() {
+            self.controller.step(self.now(), input, &mut effects);
+            effects.drain(..).for_each(|effect| self.perform(effect));
+        }
+        self.is_stepping = false;
+    }
+
+    /// Runs `call` on the thread of the shard that owns `group`.
     pub(super) fn on_shard(&self, group: PartitionId, call: impl FnOnce(&mut Shard) + Send + 'static) {
         self.on_shard_index(group.0 as usize % self.shared.shards(), call);
     }
 
-    /// Runs `call` on the thread of this shard.
+    /// Runs `call` on the thread of this shard, behind everything that it was told before.
     pub(super) fn on_shard_index(&self, shard: usize, call: impl FnOnce(&mut Shard) + Send + 'static) {
-        push_call(&self.shared, shard, Box::new(call));
+        self.outbox.put(&self.shared, shard, ToShard::Call(Box::new(call)));
     }
 
     /// Runs `call` here after this pause.

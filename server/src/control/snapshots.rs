@@ -4,7 +4,6 @@
 //! Both are the same value: the decided state of a group at one instance, as a stream of checksummed chunks. Sending
 //! and receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::net::{TcpStream as StdTcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -13,22 +12,21 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::KeyRange;
 use coppice_client::channel::BlockingChannel;
-use coppice_client::wire::{FrameDecoder, MapVersion, NodeId, PartitionId};
-use coppice_core::checkpoint_due::{Due, Storage, due};
-use coppice_core::replay::Entry as LogEntry;
-use coppice_core::replica::Input;
+use coppice_client::wire::{FrameDecoder, NodeId, PartitionId};
+use coppice_core::checkpoint_due;
+use coppice_core::controller::{self, FetchId};
 use coppice_core::snapshot::{self, Head, Loaded, Taken};
-use coppice_core::worker::{self, Group};
-use coppice_ordering::{Instance, ReplicaId};
+use coppice_core::worker::{Input, Storage};
+use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::listeners::{Proven, first_frame};
 use super::{Control, ToControl, ask_shard};
-use crate::checkpoint::background::{Checkpointer, Job};
+use crate::checkpoint::background::Checkpointer;
 use crate::checkpoint::stream::Encoder;
-use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Written};
-use crate::log::{Append, Awaited};
+use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest};
+use crate::log::Awaited;
 use crate::net::handshake::{self, HandshakeError, Purpose};
 use crate::net::peer_frame;
 use crate::shard::Shard;
@@ -71,45 +69,20 @@ impl Control {
         Ok(())
     }
 
-    /// Has every group for which it is time write a checkpoint.
-    pub(crate) fn start_checkpoints(&mut self) {
-        let Some((_, writer)) = &self.checkpoints else { return };
+    /// Tells the workers of the log and the disk, by which they write checkpoints.
+    pub(super) fn tell_storage(&self) {
         let space = self.log.as_ref().map(|log| log.log().space());
-        let storage = Storage {
+        let sizes = checkpoint_due::Storage {
             log_bytes_setting: self.shared.config.checkpoint.log_bytes,
             log_bytes: self.flush.log_bytes(),
             log_needed: self.log_needed(),
             full: space.is_some_and(|space| space.full),
             room: space.map_or(0, |space| space.free_bytes.saturating_sub(space.reserve_bytes / 2)),
         };
-        let pins = self.flush.pinned_by();
-        let running = self.replica_manager.running().keys();
-        let needed: BTreeSet<PartitionId> =
-            running.copied().filter(|&group| self.replica_manager.is_needed(group)).collect();
-        for shard in 0..self.shared.shards() {
-            let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
-            let (needed, pins) = (needed.clone(), pins.clone());
-            self.on_shard_index(shard, move |shard| {
-                for (&id, group) in shard.worker.groups_mut().iter_mut().filter(|(id, _)| !needed.contains(id)) {
-                    let due = due(group.needs(pins.contains(&id)), storage).filter(|_| !group.checkpoints.writing);
-                    if let Some(due) = due {
-                        submit(&shared, &writer, id, group, due);
-                    }
-                }
-            });
-        }
-    }
-
-    /// Has this group write a checkpoint, unless one is being written.
-    pub(super) fn checkpoint_now(&self, group: PartitionId) {
-        let Some((_, writer)) = &self.checkpoints else { return };
-        let (shared, writer) = (Arc::clone(&self.shared), Arc::clone(writer));
-        self.on_shard(group, move |shard| {
-            let Some(hosted) = shard.worker.groups_mut().get_mut(&group).filter(|hosted| !hosted.checkpoints.writing)
-            else {
-                return;
-            };
-            submit(&shared, &writer, group, hosted, Due::Second);
+        let storage = Storage { sizes, pins: self.flush.pinned_by() };
+        self.on_all_shards(|| {
+            let storage = storage.clone();
+            move |shard: &mut Shard| shard.input(Input::Storage(storage))
         });
     }
 
@@ -123,113 +96,41 @@ impl Control {
         loaded.checkpoint.as_ref().map(machine_of).transpose()
     }
 
-    /// Fetches a snapshot for a replica that holds `held` and can go on in no other way, and installs it.
-    pub(super) fn fetch_snapshot(&mut self, (group, held): (PartitionId, KeyRange), from: NodeId, instance: Instance) {
-        let Some((checkpoints, _)) = &self.checkpoints else { return };
-        let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
-        let Some(address) = self.shared.peer_address(from).filter(|_| !self.shared.is_cut_off(from)) else {
-            // Asked again by the core; the replica must not wait for an answer that nobody was asked for.
-            return self.on_shard(group, move |shard| {
-                if let Some(group) = shard.worker.groups_mut().get_mut(&group) {
-                    group.installing = false;
-                }
-            });
+    /// Fetches a snapshot of a group from another node, on a thread of its own.
+    pub(super) fn fetch(&mut self, id: FetchId, group: PartitionId, from: NodeId, least: Instance) {
+        let (checkpoints, shared) = (self.checkpoints.clone(), Arc::clone(&self.shared));
+        let address = self.shared.peer_address(from).filter(|_| !self.shared.is_cut_off(from));
+        let (Some((checkpoints, _)), Some(address)) = (checkpoints, address) else {
+            return self.tell(controller::Input::Fetched(id, None));
         };
-        let runtime = tokio::runtime::Handle::current();
         let fetching = std::thread::Builder::new().name(format!("snapshot-{group}"));
         let spawned = fetching.spawn(move || {
-            let _inside = runtime.enter();
-            let admit = |head: &Head| may_install(&shared, group, held, head);
-            let source = Source { from: (from, address), wanted: (group, instance) };
-            let fetched = fetch(&shared, &checkpoints, &source, admit);
-            let owner = group.0 as usize % shared.shards();
-            let install = move |shard: &mut Shard| {
-                if let Some(group) = shard.worker.groups_mut().get_mut(&group) {
-                    group.installing = false;
+            let source = Source { from: (from, address), wanted: (group, least) };
+            let fetched = fetch(&shared, &checkpoints, &source, |head| is_wanted(&shared, id, head));
+            match &fetched {
+                Ok(loaded) => {
+                    let instance = loaded.instance;
+                    tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
                 }
-                match fetched {
-                    Ok(Loaded { machine, instance, configuration, configured_at, promised }) => {
-                        tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
-                        if let (Some(group), Some(data)) = (shard.worker.groups_mut().get_mut(&group), machine.shard())
-                        {
-                            group.borders.saved(data.map_version());
-                        }
-                        // Below it the log has gaps, and votes that were overwritten: an older checkpoint is no way
-                        // back. What says more of the log than this stands behind it there.
-                        if !mutant!(install_trims_nothing) {
-                            let entry = LogEntry::Trimmed { group: PartitionId(group.0), upto: instance };
-                            shard.append(Append { entry, lsn: None, lazy: true });
-                        }
-                        let machine = Box::new(machine);
-                        failpoint!("snapshot.before_install");
-                        let input = Input::Installed { machine, instance, configuration, configured_at, promised };
-                        shard.input_of(group, input);
-                        failpoint!("snapshot.installed");
-                        shard.input(worker::Input::HandOn(group));
-                    }
-                    Err(error @ FetchError::Early) => tracing::info!(partition = %group, %from, %error, "asking again"),
-                    Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
+                Err(error @ FetchError::Unwanted) => {
+                    tracing::info!(partition = %group, %from, %error, "asking again");
                 }
-            };
-            let mut input = crate::shard::ToShard::Call(Box::new(install));
-            while let Err(back) = shared.sender(owner).push(crate::mailbox::Lane::Consensus, input) {
-                input = back;
-                std::thread::yield_now();
+                Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
             }
+            let fetched = controller::Input::Fetched(id, fetched.ok().map(Box::new));
+            shared.tell_control(ToControl::Input(fetched));
         });
         if let Err(error) = spawned {
             tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; asking again");
-            self.on_shard(group, move |shard| {
-                if let Some(group) = shard.worker.groups_mut().get_mut(&group) {
-                    group.installing = false;
-                }
-            });
-        }
-    }
-}
-
-impl Control {
-    /// Fetches a snapshot for a replica that is not there yet, from the first of `sources` that gives one; `then` gets
-    /// it, or nothing.
-    pub(super) fn fetch_first(
-        &mut self,
-        group: PartitionId,
-        (me, sources): (ReplicaId, Vec<(NodeId, String)>),
-        then: impl FnOnce(&mut Control, Option<Loaded>) + Send + 'static,
-    ) {
-        let Some((checkpoints, _)) = &self.checkpoints else { return };
-        let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
-        let fetching = std::thread::Builder::new().name(format!("join-{group}"));
-        let spawned = fetching.spawn(move || {
-            let mut loaded = None;
-            for from in sources {
-                let source = Source { from, wanted: (group, Instance::ZERO) };
-                match fetch(&shared, &checkpoints, &source, |_| true) {
-                    Ok(snapshot) => {
-                        loaded = Some(snapshot);
-                        break;
-                    }
-                    Err(error) => {
-                        let (from, address) = source.from;
-                        tracing::info!(partition = %group, %from, address, %error, "no first snapshot from there");
-                    }
-                }
-            }
-            shared.tell_control(ToControl::Call(Box::new(move |control| then(control, loaded))));
-        });
-        if let Err(error) = spawned {
-            // `then` is gone with the thread; the map names the replica still, so it is tried again.
-            tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; trying again");
-            self.replica_manager.end_join(group, me);
+            self.tell(controller::Input::Fetched(id, None));
         }
     }
 
     /// The checkpoints of a replica that was removed go, in the background, once its removal is `logged`: a start that
     /// found neither would call the replica's state lost.
     pub(super) fn delete_checkpoints(&mut self, group: PartitionId, logged: Awaited) {
-        let Some((checkpoints, _)) = &self.checkpoints else { return };
-        let (checkpoints, shared) = (checkpoints.clone(), Arc::clone(&self.shared));
-        self.deleting.insert(group);
+        let Some((checkpoints, _)) = self.checkpoints.clone() else { return };
+        let shared = Arc::clone(&self.shared);
         let deleting = std::thread::Builder::new().name(format!("delete-{group}"));
         let spawned = deleting.spawn(move || {
             if logged.wait().is_ok()
@@ -237,106 +138,26 @@ impl Control {
             {
                 tracing::warn!(partition = %group, %error, "the checkpoints of a removed replica are still there");
             }
-            let done = move |control: &mut Control| _ = control.deleting.remove(&group);
-            shared.tell_control(ToControl::Call(Box::new(done)));
+            shared.tell_control(ToControl::Input(controller::Input::Deleted(group)));
         });
         if let Err(error) = spawned {
-            self.deleting.remove(&group);
             tracing::warn!(partition = %group, %error, "no thread to delete checkpoints with");
+            self.tell(controller::Input::Deleted(group));
         }
     }
 }
 
-/// Whether the snapshot that begins with `head` may take the place of a replica here that holds `held`. If what it does
-/// not hold is not durable here yet, that is fetched first.
-fn may_install(shared: &Arc<Shared>, group: PartitionId, held: KeyRange, head: &Head) -> bool {
+/// Whether the controller wants the snapshot that begins with `head`.
+fn is_wanted(shared: &Arc<Shared>, fetch: FetchId, head: &Head) -> bool {
     let (low, high) = ((&head.low[..]).into(), head.high.as_deref().map(Into::into));
     let (kept, version) = (KeyRange { low, high }, head.map_version);
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     let ask = move |control: &mut Control| {
-        let own = control.shared.identity().map(|identity| identity.node).unwrap_or_default();
-        let map = control.shared.map();
-        let may = control.replica_manager.may_install(own, &map, (group, &held), (&kept, version));
-        if !may {
-            control.start_missing();
-        }
-        _ = sender.send(may);
+        control.offers.insert(fetch, sender);
+        control.tell(controller::Input::Offered { fetch, kept, version });
     };
     shared.tell_control(ToControl::Call(Box::new(ask)));
     receiver.recv_timeout(SILENCE_MAX).unwrap_or(false)
-}
-
-/// Has the group's state of now written in the background.
-fn submit(shared: &Arc<Shared>, writer: &Checkpointer, id: PartitionId, group: &mut Group, due: Due) {
-    group.checkpoints.writing = true;
-    // The log since the last checkpoint lies between two, once this one is there.
-    let logged = std::mem::take(&mut group.checkpoints.logged_bytes);
-    group.checkpoints.older_bytes += logged;
-    let cluster = shared.identity().map(|identity| identity.cluster).unwrap_or_default();
-    let taken = snapshot::take(cluster, &group.replica);
-    let (instance, borders) = (taken.head.instance, taken.head.map_version);
-    let done_shared = Arc::clone(shared);
-    let done = move |written: Result<Written, CheckpointError>| {
-        let owner = id.0 as usize % done_shared.shards();
-        let finish = move |shard: &mut Shard| checkpointed(shard, id, (instance, borders, logged), written);
-        let mut input = crate::shard::ToShard::Call(Box::new(finish));
-        while let Err(back) = done_shared.sender(owner).push(crate::mailbox::Lane::Consensus, input) {
-            input = back;
-            std::thread::yield_now();
-        }
-    };
-    let Taken { head, blobs, tree, .. } = taken;
-    let job = Job { head, blobs, tree: tree.snapshot(), alone: due == Due::Alone, done: Box::new(done) };
-    if let Err(job) = writer.submit(job) {
-        (job.done)(Err(CheckpointError::Busy(id)));
-    }
-}
-
-/// A checkpoint was written, or not: only then may batches be forgotten (hazards.md ST4).
-fn checkpointed(
-    shard: &mut Shard,
-    id: PartitionId,
-    (instance, borders, logged): (Instance, MapVersion, u64),
-    written: Result<Written, CheckpointError>,
-) {
-    let Some(group) = shard.worker.groups_mut().get_mut(&id) else { return };
-    group.checkpoints.writing = false;
-    shard.input(worker::Input::Settle(id));
-    let Some(group) = shard.worker.groups_mut().get_mut(&id) else { return };
-    match written {
-        Ok(Written { manifest, trim_upto }) => {
-            group.checkpoints.bytes = manifest.bytes;
-            group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(manifest.bytes).unwrap_or(usize::MAX));
-            group.borders.saved(borders);
-            group.checkpoints.at = Some(instance);
-            group.checkpoints.alone = trim_upto == Some(instance);
-            if let Some(upto) = trim_upto {
-                group.checkpoints.older_bytes = if group.checkpoints.alone { 0 } else { logged };
-                let entry = LogEntry::Trimmed { group: PartitionId(id.0), upto };
-                shard.append(Append { entry, lsn: None, lazy: true });
-                failpoint!("checkpoint.counts");
-            }
-            tracing::debug!(partition = %id, %instance, bytes = manifest.bytes, "checkpoint written");
-            saved(shard, id, instance);
-        }
-        // A peer's snapshot of this very instance came first: a child that began by a split while it was being fetched.
-        // It is as durable as an own one, and the parent waits for it.
-        Err(CheckpointError::Present(..)) => {
-            group.checkpoints.at = Some(instance);
-            group.borders.saved(borders);
-            saved(shard, id, instance);
-        }
-        Err(error) => {
-            tracing::warn!(partition = %id, %error, "no checkpoint; the log keeps growing until there is one")
-        }
-    }
-}
-
-/// A checkpoint of the group at `instance` is durable here.
-fn saved(shard: &mut Shard, id: PartitionId, instance: Instance) {
-    shard.input_of(id, Input::Checkpointed(instance));
-    let saved = move |control: &mut Control| control.replica_manager.saved(id);
-    shard.shared.tell_control(ToControl::Call(Box::new(saved)));
 }
 
 fn machine_of(checkpoint: &Checkpoint) -> Result<Loaded, CheckpointError> {
@@ -415,9 +236,10 @@ pub(super) enum FetchError {
     /// Neither head nor chunk nor manifest.
     #[error("what came is no snapshot")]
     Garbage,
-    /// See [`coppice_core::replica_manager::ReplicaManager::may_install`].
-    #[error("it skips a split whose other partition is not on this disk yet: that is fetched first")]
-    Early,
+    /// It skips a split whose other partition is not on this disk yet, and that is fetched first; or a split that was
+    /// executed here made it needless.
+    #[error("it is not wanted now")]
+    Unwanted,
 }
 
 /// Connects, or gives up soon: another source may be alive.
@@ -446,7 +268,7 @@ pub(super) fn fetch(
     shared: &Shared,
     checkpoints: &Checkpoints,
     Source { from: (from, address), wanted: (group, instance) }: &Source,
-    admit: impl FnOnce(&Head) -> bool,
+    admit: impl Fn(&Head) -> bool,
 ) -> Result<Loaded, FetchError> {
     let (group, instance) = (*group, *instance);
     let stream = connect(address)?;
@@ -465,7 +287,7 @@ pub(super) fn fetch(
         return Err(FetchError::Garbage);
     }
     if !admit(&head) {
-        return Err(FetchError::Early);
+        return Err(FetchError::Unwanted);
     }
     let mut writer = match checkpoints.receive(head, Box::new(|_| true)) {
         Err(CheckpointError::Present(..)) => return load(checkpoints, group),
@@ -483,6 +305,10 @@ pub(super) fn fetch(
             }
             MANIFEST => {
                 let manifest = Manifest::decode(&content).ok_or(FetchError::Garbage)?;
+                // A split may have been executed here since the head came.
+                if !admit(&manifest.head) {
+                    return Err(FetchError::Unwanted);
+                }
                 writer.finish(&manifest)?;
                 failpoint!("snapshot.stored");
                 return load(checkpoints, group);

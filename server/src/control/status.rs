@@ -10,7 +10,6 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
-use coppice_core::ids;
 use coppice_core::status::{LocalReplica, LocalStatus};
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
@@ -257,7 +256,7 @@ impl Control {
             let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
             warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node} {address}`"));
         }
-        for partition in self.replica_manager.healing().keys() {
+        for partition in self.controller.replicas().healing().keys() {
             warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
         }
         warnings
@@ -265,7 +264,7 @@ impl Control {
 
     /// Why this node takes no further replica, if it does not.
     fn full(&self, disk: bool) -> Option<String> {
-        let (held, most) = (self.replica_manager.running().len(), self.shared.config.limits.partitions);
+        let (held, most) = (self.controller.replicas().running().len(), self.shared.config.limits.partitions);
         if held >= most {
             return Some(format!("it holds {held} replicas, as many as limits.partitions allows"));
         }
@@ -329,28 +328,9 @@ fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>)
 }
 
 fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
-    LocalReplica {
-        replica: ids::wire_replica(group.me),
-        saved: group.saved,
-        leads: group.leads,
-        leader: group.leader,
-        ballot: (group.ballot.round.0, ids::wire_replica(group.ballot.replica)),
-        decided_upto: group.decided.0,
-        trimmed_upto: group.trimmed.0,
-        keys: group.keys,
-        bytes: group.bytes,
-        held: group.held as u64,
-        commands_per_second: rate.map_or(0.0, |rate| rate.per_second),
-        window: group.window.0 as u32,
-        batch_commands: rate.map_or(0.0, |rate| rate.batch),
-        sessions: group.sessions,
-        lags: group.lags.clone(),
-        digests: group.digests.iter().map(|(instance, digest)| (instance.0, *digest)).collect(),
-        group: group.report.clone(),
-        last_ticket: group.last_ticket.map(ids::ticket),
-        released: group.released.map(ids::ticket),
-        undo_bytes: group.undo_bytes,
-    }
+    let commands_per_second = rate.map_or(0.0, |rate| rate.per_second);
+    let batch_commands = rate.map_or(0.0, |rate| rate.batch);
+    LocalReplica { commands_per_second, batch_commands, ..group.told() }
 }
 
 fn assemble(

@@ -43,7 +43,7 @@ impl Shard {
             && let Some(identity) = self.shared.identity()
         {
             self.facts.node = Some(identity.node);
-            self.step(Input::Identity(identity.node));
+            self.step(Input::Identity(identity.node, identity.cluster));
         }
         let changed = self.links.iter().map(|(&node, link)| (node, link.answers()));
         let changed = changed.filter(|(node, answers)| self.worker.is_answering(*node) != *answers);

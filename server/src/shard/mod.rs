@@ -1,5 +1,5 @@
 //! A shard thread: owns a [`Worker`] and the sockets that it was given, feeds the one from the other, and carries out
-//! what the worker wants. Beside that it watches which other nodes live (`watch`) and tunes batches (`pilot`).
+//! what the worker wants. Beside that it tunes batches (`pilot`).
 //!
 //! Each shard runs on a current-thread runtime of its own, so a message needs no hop between the thread that reads the
 //! socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a durable put.
@@ -15,7 +15,6 @@ mod look;
 mod perform;
 mod pilot;
 mod steps;
-mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +26,6 @@ use bytes::BytesMut;
 use coppice_client::channel::Parked;
 use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use coppice_core::cost::ClientBytes;
-use coppice_core::failure_detector::FailureDetector;
 use coppice_core::replica::{self, QueryPart, Samples};
 use coppice_core::request::{Origin, Refusal, Reply};
 use coppice_core::worker::{self, Effect, Group, Input, Worker};
@@ -37,6 +35,7 @@ pub use pilot::{Flushes, Tuned};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, Semaphore};
 
+use crate::checkpoint::background::Checkpointer;
 use crate::log::{Append, Log};
 use crate::mailbox::{Lane, Receiver};
 use crate::metrics::{self, Stage};
@@ -129,10 +128,10 @@ pub struct Shard {
     next_connection: u64,
     pub(crate) links: BTreeMap<NodeId, Rc<Link>>,
     log: Option<Log>,
+    checkpointer: std::sync::Weak<Checkpointer>,
     appends: Vec<Append>,
     pilot: pilot::Pilot,
     idle: look::Look,
-    failure_detector: FailureDetector,
     /// Connections with something to write.
     dirty: Vec<u64>,
     samples: Samples,
@@ -171,10 +170,10 @@ impl Shard {
                 next_connection: 0,
                 links: BTreeMap::new(),
                 log: None,
+                checkpointer: std::sync::Weak::new(),
                 appends: Vec::new(),
                 pilot: pilot::Pilot::new(),
                 idle: look,
-                failure_detector: FailureDetector::default(),
                 dirty: Vec::new(),
                 samples: Samples::default(),
                 turn: Rc::new(Turn::default()),
@@ -201,9 +200,10 @@ impl Shard {
         Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Uses this log from now on.
-    pub fn set_log(&mut self, log: Log) {
-        self.log = Some(log);
+    /// Uses this log, and this writer of checkpoints, from now on.
+    pub fn set_storage(&mut self, log: Log, checkpointer: std::sync::Weak<Checkpointer>) {
+        (self.log, self.checkpointer) = (Some(log), checkpointer);
+        self.facts.may_have_changed();
     }
 
     /// Tells the worker how far the log is durable for its groups.
@@ -390,13 +390,12 @@ impl Shard {
     fn tick(&mut self) {
         let begun = self.step_begins();
         self.input(Input::Tick);
-        self.watch(self.now());
         self.step_ends(begun);
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let now = self.now();
-        self.worker.deadline().into_iter().chain(self.watch_at()).min().map(|deadline| deadline.since(now))
+        self.worker.deadline().map(|deadline| deadline.since(now))
     }
 
     /// Runs what one group has to run ahead.

@@ -1,14 +1,18 @@
 //! Carries out what the worker wants: into the log's next append, onto links, onto connections, to other threads.
 
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::ids;
+use coppice_core::checkpoint_due::Due;
 use coppice_core::replay::Entry;
 use coppice_core::request::Origin;
 use coppice_core::scan::RangeJob;
+use coppice_core::snapshot::Taken;
 use coppice_core::worker::Note;
+use coppice_core::{controller, ids};
 use coppice_ordering::Record;
 
 use super::*;
+use crate::checkpoint::background::Job;
+use crate::checkpoint::{CheckpointError, Written};
 use crate::control::ToControl;
 use crate::log::record::entry_bytes;
 use crate::metrics::TicketResult;
@@ -18,6 +22,11 @@ impl Shard {
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Persist { group, lsn, record } => self.persist(group, lsn, record),
+            Effect::Trim(group, upto) => {
+                self.append(Append { entry: Entry::Trimmed { group, upto }, lsn: None, lazy: true });
+            }
+            Effect::Checkpoint { group, number, taken, due } => self.write_checkpoint((group, number), *taken, due),
+            Effect::Watch => self.watch(),
             Effect::Send(node, envelope) => {
                 if let Some(link) = self.links.get(&node) {
                     link.send(&envelope);
@@ -31,7 +40,7 @@ impl Shard {
             Effect::Reply { group, origin, reply } => self.answer(group, origin, reply),
             Effect::Part(part) => self.give_part(part),
             Effect::Worker(worker, message) => self.pass_on(worker, message),
-            Effect::Controller(report) => self.shared.tell_control(ToControl::Report(report)),
+            Effect::Controller(report) => self.shared.tell_control(ToControl::Input(controller::Input::Report(report))),
             Effect::Leader(group, leader) => {
                 if !self.shared.set_leader(group, leader) {
                     return;
@@ -67,8 +76,47 @@ impl Shard {
         self.appends.push(Append { entry, lsn: Some(lsn), lazy });
     }
 
-    /// Appends something of the driver's own to the log, at the end of the turn.
-    pub(crate) fn append(&mut self, append: Append) {
+    /// Has the thread for checkpoints write one.
+    fn write_checkpoint(&mut self, (group, number): (PartitionId, u64), taken: Taken, due: Due) {
+        let shared = Arc::clone(&self.shared);
+        let (owner, instance) = (self.index, taken.head.instance);
+        let done = move |written: Result<Written, CheckpointError>| {
+            let written = told(group, instance, written);
+            let finish = move |shard: &mut Shard| shard.input(Input::Checkpointed { group, number, written });
+            let mut input = ToShard::Call(Box::new(finish));
+            while let Err(back) = shared.sender(owner).push(Lane::Consensus, input) {
+                input = back;
+                std::thread::yield_now();
+            }
+        };
+        let Taken { head, blobs, tree } = taken;
+        let job = Job { head, blobs, tree: tree.snapshot(), alone: due == Due::Alone, done: Box::new(done) };
+        // A node that stops writes none.
+        let checkpointer = self.checkpointer.upgrade();
+        if checkpointer.is_none_or(|checkpointer| checkpointer.submit(job).is_err()) {
+            let written = told(group, instance, Err(CheckpointError::Busy(group)));
+            self.input(Input::Checkpointed { group, number, written });
+        }
+    }
+
+    /// Other nodes hear that this one lives, and the worker what was heard of them.
+    fn watch(&mut self) {
+        let fresh = self.links.iter().filter(|(_, link)| link.say_alive()).map(|(&node, _)| node).collect();
+        self.input(Input::Heard { fresh, heard: self.shared.heard_of() });
+    }
+
+    /// Something came from another node.
+    pub(crate) fn heard(&self, node: NodeId) {
+        self.shared.heard(node, self.now(), false);
+    }
+
+    /// The process of a node has ended.
+    pub(crate) fn tell_gone(&mut self, node: NodeId) {
+        self.input(Input::Gone(node));
+    }
+
+    /// Appends something to the log, at the end of the turn.
+    fn append(&mut self, append: Append) {
         self.appends.push(append);
         self.turn.want();
     }
@@ -156,6 +204,25 @@ impl Shard {
         let origin = Origin::own(self.index, self.next_own);
         self.own.insert(self.next_own, reply);
         origin
+    }
+}
+
+/// What came of a checkpoint, also for whoever reads the log.
+fn told(
+    partition: PartitionId,
+    instance: coppice_ordering::Instance,
+    written: Result<Written, CheckpointError>,
+) -> worker::Written {
+    match written {
+        Ok(Written { manifest, trim_upto }) => {
+            tracing::debug!(%partition, %instance, bytes = manifest.bytes, "checkpoint written");
+            worker::Written::Done { bytes: manifest.bytes, trim_upto }
+        }
+        Err(CheckpointError::Present(..)) => worker::Written::Present,
+        Err(error) => {
+            tracing::warn!(%partition, %error, "no checkpoint; the log keeps growing until there is one");
+            worker::Written::Failed
+        }
     }
 }
 

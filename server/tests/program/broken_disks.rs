@@ -169,6 +169,6 @@ fn a_node_without_a_good_checkpoint_takes_its_state_from_a_peer_and_votes_only_t
     eventually("two of three serve", || cluster.run(&["put", "other", "1", "--timeout", "1s"]).code == 0);
     cluster.start(1, "ready");
     cluster.healthy();
-    assert!(cluster.log(2).contains("the state of a peer is in place"), "{}", cluster.log(2));
+    assert!(cluster.log(2).contains("a snapshot from a peer is in place"), "{}", cluster.log(2));
     serves(&cluster, 2);
 }

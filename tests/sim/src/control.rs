@@ -1,135 +1,301 @@
-//! What a node does about its replicas and its map, as the server's `control` does: [`ReplicaManager`] decides, this
-//! carries it out over the simulated disk and network.
+//! Controllers of nodes: what they hear, and what they want, over the simulated disk and network. What a controller and
+//! the workers of its node tell each other takes its time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
-use coppice_client::map::{Entry as MapEntry, PartitionMap, Role};
+use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::machine::shard::Fork;
+use coppice_core::controller::{Controller, Effect, Input};
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
 use coppice_core::replay::Entry;
-use coppice_core::replica_manager::{ReplicaManager, Wanted};
-use coppice_core::snapshot::Loaded;
-use coppice_core::worker::Input;
-use coppice_ordering::{Instance, ReplicaId};
+use coppice_core::request::{Origin, Reply, Request};
+use coppice_core::settings::ClusterSettings;
+use coppice_core::worker::{self, Report};
+use coppice_ordering::ReplicaId;
 use coppice_server::log::Append;
 
-use super::driver::Driver;
 use super::events::Event;
 use super::plan::{MS, Nanos};
-use super::snapshots::Wish;
+use super::said;
+use super::workers::Mail;
 use super::world::World;
-
-/// A node looks around this often, as `control` does.
-pub const LOOK: Nanos = 500 * MS;
 
 /// Maps that a node keeps on its disk.
 const MAPS_KEPT: usize = 2;
 
-/// What the control task of a process remembers.
-#[derive(Default)]
-pub struct Control {
-    /// Its replicas.
-    pub replica_manager: ReplicaManager,
-    /// The newest map that it knows.
-    pub map: Arc<PartitionMap>,
-    /// Groups whose checkpoints of a removed replica are being deleted.
-    pub deleting: BTreeSet<PartitionId>,
-    /// Whose turn it is to be asked for the first snapshot of a joining replica.
-    pub turns: BTreeMap<PartitionId, usize>,
-    /// When it last asked for a snapshot of each group.
-    pub fetched: BTreeMap<PartitionId, Nanos>,
-    /// What it does while it leads the directory.
-    pub driver: Driver,
+/// A leader that was asked to hand over may take so long; then a change goes on without.
+const HANDOVER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// The directory has so long to decide what a controller asked for.
+const DECIDED_WITHIN: Nanos = 2_000 * MS;
+
+/// What comes to a controller from another thread of its node, or from another node.
+pub struct Told(pub Input);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&said::show_told(&self.0))
+    }
 }
 
 pub fn own(node: usize) -> NodeId {
     NodeId(node as u32 + 1)
 }
 
-/// Maps.
+/// Inputs that tell of something rare.
+enum Rare {
+    Forked,
+    Held,
+    Fetched,
+    View,
+}
+
+impl Rare {
+    fn of(input: &Input) -> Option<Rare> {
+        match input {
+            Input::Report(Report::Forked { .. }) => Some(Rare::Forked),
+            Input::Report(Report::Held { is_held: true, .. }) => Some(Rare::Held),
+            Input::Fetched(..) => Some(Rare::Fetched),
+            Input::View(_) => Some(Rare::View),
+            _ => None,
+        }
+    }
+
+    /// What was met, by what the controller wants then.
+    fn met(self, effects: &[Effect], controller: &Controller) -> &'static str {
+        let start = effects.iter().find_map(|effect| match effect {
+            Effect::Start(start) => Some(start),
+            _ => None,
+        });
+        match (self, start) {
+            (Rare::Forked, Some(_)) => "split: a child begins",
+            (Rare::Forked, None) => "split: executed again, and its child is known",
+            (Rare::Held, _) => "join: waits for a split to be executed here",
+            (Rare::Fetched, Some(start)) if start.is_new => "join: begins with a snapshot",
+            (Rare::Fetched, Some(_)) => "start: goes on with a state from elsewhere",
+            (Rare::Fetched, None) => "snapshot: a fetch has ended",
+            (Rare::View, _) if controller.driven().is_none() => "change: who looked leads no more",
+            (Rare::View, _) => "change: the leader of the directory looks",
+        }
+    }
+}
+
+/// Telling.
 impl World {
-    /// Uses a map if it is newer: replicas that it names for this node, and no others.
-    pub fn adopt(&mut self, node: usize, map: &Arc<PartitionMap>) {
-        let each = &mut self.nodes[node];
-        if map.version <= each.control.map.version {
+    /// Tells a node's controller something, and carries out what it wants. A step never begins within another one.
+    pub fn tell(&mut self, node: usize, input: Input) {
+        self.nodes[node].inputs.push_back(input);
+        if std::mem::replace(&mut self.nodes[node].is_stepping, true) {
             return;
         }
+        let life = self.nodes[node].life;
+        while self.nodes[node].life == life
+            && let Some(input) = self.nodes[node].inputs.pop_front()
+        {
+            self.step_controller(node, input);
+        }
+        if self.nodes[node].life == life {
+            self.nodes[node].is_stepping = false;
+            self.begin_write(node, false);
+            self.arm_controller(node);
+        }
+    }
+
+    fn step_controller(&mut self, node: usize, input: Input) {
+        let (now, life, asked) = (self.now, self.nodes[node].life, said::show_told(&input));
+        let rare = Rare::of(&input);
+        let founds = matches!(input, Input::Report(Report::DirectoryLed(_)) | Input::Tick);
+        let mut effects = Vec::new();
+        let local = self.nodes[node].clock.local(now);
+        self.nodes[node].controller.step(local, input, &mut effects);
+        rare.into_iter().for_each(|rare| self.reached.note(rare.met(&effects, &self.nodes[node].controller)));
+        let wanted: Vec<String> = effects.iter().map(said::show_wanted).collect();
+        self.trace.step(now, &(node, &asked, &wanted), |line| {
+            *line += &format!("n{node} {asked} => {}", wanted.join(", "));
+        });
+        for effect in effects {
+            if self.nodes[node].life != life || !self.nodes[node].up || self.is_doomed(node) {
+                return;
+            }
+            self.perform(node, effect);
+        }
+        if founds && self.nodes[node].life == life {
+            self.found_cluster(node);
+        }
+    }
+
+    /// Whether the node ends before this effect.
+    pub fn is_doomed(&mut self, node: usize) -> bool {
+        match &mut self.nodes[node].doom {
+            Some((0, down)) => {
+                let down = *down;
+                self.reached.note("crash: between two effects of a step");
+                self.crash(node, down);
+                true
+            }
+            Some((left, _)) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// What `init` does, where the directory has a leader and holds nothing.
+    fn found_cluster(&mut self, node: usize) {
+        if self.nodes[node].controller.driven().is_some_and(|state| state.map.version.0 == 0) {
+            let create = DirectoryCommand::Create { map: (*self.first_map).clone(), settings: Default::default() };
+            self.decide(node, create);
+        }
+    }
+
+    /// Something for a controller, from a thread of its node; what a thread says stays in order.
+    pub fn report(&mut self, node: usize, thread: usize, input: Input) {
+        let after = self.net.between_threads();
+        let life = self.nodes[node].life;
+        let last = self.nodes[node].reported.entry(thread).or_default();
+        *last = (self.now + after).max(*last);
+        let at = *last;
+        self.schedule(at, Event::Told { node, life, input: Told(input) });
+    }
+
+    /// Orders the controller's next tick.
+    pub fn arm_controller(&mut self, node: usize) {
+        let now = self.now;
+        let each = &mut self.nodes[node];
+        let at = each.clock.when(each.controller.deadline()).max(now);
+        if each.up && each.control_at.is_none_or(|before| at < before) {
+            each.control_at = Some(at);
+            let life = each.life;
+            self.schedule(at, Event::ControlTick { node, life, at });
+        }
+    }
+
+    /// It is time.
+    pub fn on_control_tick(&mut self, node: usize, at: Nanos) {
+        if self.nodes[node].control_at == Some(at) {
+            self.nodes[node].control_at = None;
+            self.tell(node, Input::Tick);
+            if self.nodes[node].up {
+                self.arm_controller(node);
+            }
+        }
+    }
+
+    /// The settings of the cluster, for a controller.
+    pub fn tell_controller_settings(&mut self, node: usize) {
+        let (replicas, handover_timeout) = (self.replicas as u32, HANDOVER_TIMEOUT);
+        let settings = ClusterSettings { replicas, handover_timeout, ..ClusterSettings::default() };
+        self.tell(node, Input::Settings(Arc::new(settings)));
+    }
+}
+
+/// What a controller wants.
+impl World {
+    fn perform(&mut self, node: usize, effect: Effect) {
+        match effect {
+            Effect::Worker(worker, input) => {
+                if matches!(input, worker::Input::CheckpointNow(_)) {
+                    self.reached.note("checkpoint: the first one of a child");
+                }
+                self.mail(node, worker, Mail::Control(input));
+            }
+            Effect::Start(start) => self.begin_replica(node, start),
+            Effect::StateLost(group, lost) => {
+                let what = format!("n{node}.{group}: trimmed up to {}, and no checkpoint reaches that far", lost.0);
+                self.fail("recovery", what);
+            }
+            Effect::Remove(group, replica) => self.remove_replica(node, group, replica),
+            Effect::Map(map) => self.use_map(node, &map),
+            Effect::Adopt(state) => self.adopt(node, &Arc::new(state.map.clone())),
+            Effect::AskForMap => {
+                let (from, life) = (self.random.below(self.nodes.len()), self.nodes[node].life);
+                let at = self.now + self.net.delay();
+                self.reached.note("map: asked of another node");
+                self.schedule(at, Event::MapAsked { from, node, life });
+            }
+            Effect::Fetch { fetch, group, from, least } => self.fetch(node, fetch, group, from, least),
+            Effect::Admit(fetch, may) => self.on_admitted(node, fetch, may),
+            Effect::Survey => {
+                let view = self.nodes[node].controller.driven().cloned();
+                let view = Box::new(view.map(|state| self.view(node, &state.map)).unwrap_or_default());
+                let (life, delay) = (self.nodes[node].life, self.net.delay().min(300 * MS));
+                self.schedule(self.now + delay, Event::Told { node, life, input: Told(Input::View(view)) });
+            }
+            Effect::Leaders(leaders) => {
+                for (group, leader) in leaders {
+                    if self.nodes[node].leaders.insert(group, leader) != Some(leader) {
+                        (0..self.plan.workers as usize).for_each(|worker| self.mail(node, worker, Mail::Look));
+                    }
+                }
+            }
+            Effect::Tell(nodes, state) => {
+                let map = Arc::new(state.map.clone());
+                for to in nodes.into_iter().map(|to| to.0 as usize - 1) {
+                    let (life, map) = (self.nodes[to].life, Arc::clone(&map));
+                    if let Some(delay) = self.net.send(node, to)[0] {
+                        let event = Event::MapTold { node: to, life, map, leaders: Vec::new() };
+                        self.schedule(self.now + delay, event);
+                    }
+                }
+            }
+            Effect::Decide(command) => {
+                let each = &mut self.nodes[node];
+                each.newest_stream += 1;
+                let stream = each.newest_stream;
+                each.deciding.insert(stream, (*command).clone());
+                let life = each.life;
+                self.schedule(self.now + DECIDED_WITHIN, Event::Undecided { node, life, stream });
+                self.ask_directory(node, *command, stream);
+            }
+            Effect::Configure { leader, partition, expected, configuration } => {
+                let to = leader.0 as usize - 1;
+                self.reached.note("change: a configuration is asked for");
+                let delay = if to == node { Some(0) } else { self.net.send(node, to)[0] };
+                if let Some(delay) = delay {
+                    let event = Event::Configure { node: to, partition, expected, configuration };
+                    self.schedule(self.now + delay, event);
+                }
+            }
+            Effect::HandOver { leader, partition, to } => {
+                self.reached.note("change: a leader is asked to hand over first");
+                let leader = leader.0 as usize - 1;
+                let delay = if leader == node { Some(0) } else { self.net.send(node, leader)[0] };
+                if let Some(delay) = delay {
+                    self.schedule(self.now + delay, Event::HandOver { node: leader, partition, to });
+                }
+            }
+            Effect::Assign(new, state) => {
+                let (map, to) = (Arc::new(state.map.clone()), new.0 as usize - 1);
+                match self.net.send(node, to)[0] {
+                    Some(delay) => self.schedule(self.now + delay, Event::Assign { node: to, map, by: node }),
+                    None => self.on_assigned(node, new, Some("it does not answer".into())),
+                }
+            }
+            Effect::Answer(_, reply) => self.note_answer(&reply),
+            Effect::Begin(_, command, _) => self.decide(node, *command),
+            Effect::Enlist { address, replaces, state, .. } => self.enlist(node, &address, replaces, &state),
+        }
+    }
+
+    /// A node uses this map, and keeps it for its next start.
+    fn use_map(&mut self, node: usize, map: &Arc<PartitionMap>) {
+        let kept = &mut self.nodes[node].kept_maps;
+        if kept.back().is_none_or(|newest| newest.version < map.version) {
+            kept.push_back(Arc::clone(map));
+            if kept.len() > MAPS_KEPT {
+                kept.pop_front();
+            }
+        }
+    }
+
+    /// A map comes to a node.
+    pub fn adopt(&mut self, node: usize, map: &Arc<PartitionMap>) {
         if let Err(error) = map.check() {
             return self.fail("I14 map", format!("n{node}: {error}"));
         }
-        each.control.map = Arc::clone(map);
-        if each.kept_maps.back().is_none_or(|kept| kept.version < map.version) {
-            each.kept_maps.push_back(Arc::clone(map));
-            if each.kept_maps.len() > MAPS_KEPT {
-                each.kept_maps.pop_front();
-            }
-        }
-        let life = each.life;
-        for worker in 0..self.nodes[node].workers.len() {
-            if self.nodes[node].life == life {
-                self.input(node, worker, Input::Map(Arc::clone(map)));
-            }
-        }
-        if self.nodes[node].life == life {
-            self.start_missing(node);
-        }
-    }
-
-    /// Removes replicas that the map does not name, and starts those that it names and that do not run.
-    pub fn start_missing(&mut self, node: usize) {
-        let map = Arc::clone(&self.nodes[node].control.map);
-        for group in self.nodes[node].control.replica_manager.unnamed(own(node), &map) {
-            self.remove_group(node, group);
-        }
-        if !self.nodes[node].control.replica_manager.lacks_any(own(node), &map) {
-            return;
-        }
-        let life = self.nodes[node].life;
-        for entry in map.groups() {
-            if self.nodes[node].life != life {
-                return;
-            }
-            match self.nodes[node].control.replica_manager.wanted(own(node), entry) {
-                Wanted::Nothing => {}
-                Wanted::Begin(start) => self.start_replica(node, *start),
-                Wanted::Join(me) => self.join_group(node, entry, me),
-            }
-        }
-    }
-
-    /// The directory's replica here decided something.
-    pub fn on_directory_changed(&mut self, node: usize) {
-        let host = self.nodes[node].group(PartitionId::DIRECTORY);
-        let Some(state) = host.and_then(|host| host.replica.decided_directory()) else { return };
-        let map = Arc::new(state.map.clone());
-        let life = self.nodes[node].life;
-        self.nodes[node].control.driver.state = Some(state);
-        self.adopt(node, &map);
-        if self.nodes[node].life == life {
-            self.drive(node);
-        }
-    }
-
-    /// What a node does twice a second.
-    pub fn look_around(&mut self, node: usize) {
-        let life = self.nodes[node].life;
-        self.schedule(self.now + LOOK, Event::Look { node, life });
-        let groups: Vec<PartitionId> = self.nodes[node].groups().map(|(group, _)| group).collect();
-        groups.into_iter().for_each(|group| self.snapshot_if_due(node, group));
-        self.ask_for_states(node);
-        self.save_children(node);
-        self.start_missing(node);
-        self.keep_driving(node);
-        let each = &self.nodes[node];
-        let directory = PartitionId::DIRECTORY;
-        let lacks = each.group(directory).is_none() || !each.leaders.contains_key(&directory);
-        if each.life == life && lacks {
-            let from = self.random.below(self.nodes.len());
-            let at = self.now + self.net.delay();
-            self.reached.note("map: asked of another node");
-            self.schedule(at, Event::MapAsked { from, node, life });
-        }
+        self.tell(node, Input::Map(Arc::clone(map)));
     }
 
     /// Another node asks for the map.
@@ -138,7 +304,7 @@ impl World {
         if from == node || !each.up || each.paused_until > self.now || !self.net.hears(from, node) {
             return;
         }
-        let (map, leaders) = (Arc::clone(&each.control.map), each.leaders.clone().into_iter().collect());
+        let (map, leaders) = (Arc::clone(each.controller.map()), each.leaders.clone().into_iter().collect());
         let at = self.now + self.net.delay();
         if self.net.hears(node, from) {
             self.schedule(at, Event::MapTold { node, life, map, leaders });
@@ -148,85 +314,23 @@ impl World {
     /// The answer comes.
     pub fn on_map_told(&mut self, node: usize, map: &Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)>) {
         for (group, leader) in leaders {
-            let entry = self.nodes[node].control.map.group(group);
+            let entry = self.nodes[node].controller.map().group(group);
             if entry.is_some_and(|entry| entry.replica_on(own(node)).is_none()) {
                 self.nodes[node].leaders.insert(group, leader);
             }
         }
         self.adopt(node, map);
     }
-}
-
-/// Replicas that come and go.
-impl World {
-    /// A replica of a group that is there already begins with a snapshot from one of its voters.
-    fn join_group(&mut self, node: usize, entry: &MapEntry, me: ReplicaId) {
-        let group = entry.partition;
-        if self.nodes[node].control.deleting.contains(&group) {
-            return;
-        }
-        let voters = entry.replicas.iter().filter(|info| info.role == Role::Voter && info.node != own(node));
-        let sources: Vec<usize> = voters.map(|info| info.node.0 as usize - 1).collect();
-        if sources.is_empty() || !self.nodes[node].control.replica_manager.begin_join(group, me) {
-            return;
-        }
-        // The child will begin from the fork, where that has yet to come.
-        let forks = self.nodes[node].groups().any(|(id, host)| id != group && host.replica.holds(&entry.low));
-        let control = &mut self.nodes[node].control;
-        if forks && control.replica_manager.may_be_forked(&control.map, group) {
-            self.reached.note("join: waits for a split to be executed here");
-            let control = &mut self.nodes[node].control;
-            _ = control.replica_manager.end_join(group, me);
-            return;
-        }
-        // One after the other: some are down, or gone from there by a newer map (seed 201186).
-        let drawn = self.replica_random.below(sources.len());
-        let turn = self.nodes[node].control.turns.entry(group).or_insert(drawn);
-        *turn += 1;
-        let from = sources[*turn % sources.len()];
-        self.fetch(node, group, (from, Instance::ZERO), Wish::Join(me));
-    }
-
-    /// The first snapshot of a joining replica is here.
-    pub fn joined(&mut self, node: usize, group: PartitionId, me: ReplicaId, loaded: Loaded) {
-        let map = Arc::clone(&self.nodes[node].control.map);
-        let start = self.nodes[node].control.replica_manager.joined(own(node), &map, (group, me), loaded);
-        if let Some(start) = start {
-            self.reached.note("join: begins with a snapshot");
-            self.start_replica(node, start);
-        }
-    }
-
-    fn ask_for_states(&mut self, node: usize) {
-        let map = Arc::clone(&self.nodes[node].control.map);
-        for group in self.nodes[node].control.replica_manager.unasked() {
-            let asked = self.nodes[node].control.replica_manager.ask_for_state(own(node), &map, group, |_| true);
-            if let Some((from, least)) = asked {
-                self.fetch(node, group, (from.0 as usize - 1, least), Wish::Heal);
-            }
-        }
-    }
 
     /// The replica here was removed from its group, and nobody needs it any more.
-    pub fn remove_group(&mut self, node: usize, group: PartitionId) {
-        let control = &mut self.nodes[node].control;
-        let Some(replica) = control.replica_manager.remove(own(node), &control.map, group) else { return };
+    fn remove_replica(&mut self, node: usize, group: PartitionId, replica: ReplicaId) {
         self.reached.note("replica: removed from a node");
         let each = &mut self.nodes[node];
         each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
-        each.watched.remove(&group);
         each.leaders.remove(&group);
-        each.control.deleting.insert(group);
         if mutant!(removal_unflushed) {
             self.on_removal_logged(node, group);
         }
-        let each = &mut self.nodes[node];
-        if group == PartitionId::DIRECTORY {
-            each.control.driver.state = None;
-        }
-        let owner = each.owner(group);
-        self.input(node, owner, Input::Drop(group));
-        self.begin_write(node, false);
     }
 
     /// The removal of a replica is durable: its checkpoints go.
@@ -239,45 +343,71 @@ impl World {
     /// The next of its checkpoints goes; the others later.
     pub fn on_deleted(&mut self, node: usize, group: PartitionId) {
         if self.nodes[node].store.delete_checkpoint(group) {
-            self.nodes[node].control.deleting.remove(&group);
-            return;
+            return self.tell(node, Input::Deleted(group));
         }
         let took = self.acts_random.below(self.plan.disk.flush_max as usize + 1) as Nanos;
         let life = self.nodes[node].life;
         self.schedule(self.now + took, Event::Deleted { node, life, group });
     }
-}
 
-/// Moved borders.
-impl World {
-    /// A split is decided: its children begin.
-    pub fn on_forked(&mut self, node: usize, group: PartitionId, led: bool, forks: &[Fork]) {
-        let life = self.nodes[node].life;
-        for fork in forks {
-            if self.nodes[node].life != life {
-                return;
-            }
-            match self.nodes[node].control.replica_manager.fork(own(node), group, led, fork) {
-                Some(start) => {
-                    self.reached.note("split: a child begins");
-                    self.start_replica(node, start);
-                    self.save_children(node);
-                }
-                None => self.reached.note("split: executed again, and its child is known"),
-            }
+    /// A process is told its number: durable, then it begins, and the directory hears of it.
+    pub fn on_assign(&mut self, node: usize, map: Arc<PartitionMap>, by: usize) {
+        self.begin_as(node, map);
+        let delay = self.net.delay();
+        let command = DirectoryCommand::Reshape(Reshape::Joined { node: own(node) });
+        self.schedule(self.now + delay, Event::Command { node: by, command });
+        self.on_assigned(by, own(node), None);
+    }
+
+    /// Whoever told a process its number hears what came of it.
+    fn on_assigned(&mut self, by: usize, new: NodeId, trouble: Option<String>) {
+        let (life, delay) = (self.nodes[by].life, self.net.delay());
+        let input = Told(Input::Assigned(new, trouble));
+        self.schedule(self.now + delay, Event::Told { node: by, life, input });
+    }
+
+    /// Has the directory decide something, if this node leads it.
+    pub fn decide(&mut self, node: usize, command: DirectoryCommand) {
+        self.ask_directory(node, command, 0);
+    }
+
+    fn ask_directory(&mut self, node: usize, command: DirectoryCommand, stream: u32) {
+        let request = Request::Directory(Box::new(command));
+        let (group, origin) = (PartitionId::DIRECTORY, Origin::own(0, stream));
+        self.mail(node, 0, Mail::Control(worker::Input::Request { group, origin, request }));
+    }
+
+    /// The directory has answered the node itself.
+    pub fn on_own_reply(&mut self, node: usize, stream: u32, reply: &Reply) {
+        if let Some(command) = self.nodes[node].deciding.remove(&stream) {
+            let is_taken = matches!(reply, Reply::Directory(reply) if !matches!(reply, DirectoryReply::Refused(_)));
+            self.report(node, 0, Input::Decided { command: Box::new(command), is_taken });
         }
     }
 
-    fn save_children(&mut self, node: usize) {
-        for child in self.nodes[node].control.replica_manager.unsaved() {
-            self.reached.note("checkpoint: the first one of a child");
-            self.checkpoint_now(node, child);
+    /// It has not answered in time.
+    pub fn on_undecided(&mut self, node: usize, stream: u32) {
+        if let Some(command) = self.nodes[node].deciding.remove(&stream) {
+            self.tell(node, Input::Decided { command: Box::new(command), is_taken: false });
+        }
+    }
+
+    /// A leader is to hand over to the replica on another node.
+    pub fn on_hand_over(&mut self, node: usize, partition: PartitionId, to: NodeId) {
+        let each = &self.nodes[node];
+        let entry = each.controller.map().group(partition);
+        let to = entry.and_then(|entry| entry.replica_on(to)).map(|info| ReplicaId(info.replica.0));
+        if let (Some(to), true, true) = (to, each.up, each.paused_until <= self.now) {
+            let deadline = each.clock.local(self.now) + self.plan.settings.election_timeout;
+            self.step(node, partition, coppice_core::replica::Input::Transfer { to, deadline });
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use coppice_core::worker::Report;
+
     use super::super::plan::Plan;
     use super::super::trace::Trace;
     use super::*;
@@ -287,18 +417,18 @@ mod tests {
     /// answer. It asked nobody, for it had a replica of the directory itself.
     #[test]
     fn a_replica_of_the_directory_that_knows_no_leader_asks_the_others_for_the_map() {
-        let ordered = |leader: Option<usize>| {
+        let asks = |leader: Option<usize>| {
             let mut world = World::new(Plan::of(0), Trace::silent());
             let directory = world.map.directory.as_ref().expect("it is there");
             let node = directory.replicas[0].node.0 as usize - 1;
             world.start(node);
-            let leader = leader.map(|next| (node + next) % world.nodes.len());
-            world.nodes[node].leaders.extend(leader.map(|leader| (PartitionId::DIRECTORY, own(leader))));
-            let before = world.ordered();
-            world.look_around(node);
-            world.ordered() - before
+            let leader = leader.map(|next| own((node + next) % world.nodes.len()));
+            world.tell(node, Input::Report(Report::DirectoryLed(leader)));
+            let before = world.reached.count("map: asked of another node");
+            world.now += 2_000 * MS;
+            world.tell(node, Input::Tick);
+            world.reached.count("map: asked of another node") - before
         };
-        // The next look, and the question.
-        assert_eq!((ordered(Some(1)), ordered(None)), (1, 2));
+        assert_eq!((asks(Some(1)), asks(None)), (0, 1));
     }
 }

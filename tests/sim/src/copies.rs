@@ -173,9 +173,9 @@ impl World {
 
     /// The nodes whose word counts: those of the groups that run here.
     fn awaited(&self, node: usize) -> BTreeSet<NodeId> {
-        let control = &self.nodes[node].control;
-        let here =
-            control.map.groups().filter(|entry| control.replica_manager.running().contains_key(&entry.partition));
+        let controller = &self.nodes[node].controller;
+        let running = controller.replicas().running();
+        let here = controller.map().groups().filter(|entry| running.contains_key(&entry.partition));
         let nodes = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node));
         nodes.filter(|id| *id != own(node)).collect()
     }
@@ -187,7 +187,7 @@ impl World {
             let each = &self.nodes[other];
             let met = self.has_met_what_is_lacking(other, node);
             let reached = each.up && each.paused_until <= self.now && each.doom.is_none();
-            let knows = standing(own(node), &each.control.map).is_ok();
+            let knows = standing(own(node), each.controller.map()).is_ok();
             met && reached && knows && self.net.hears(other, node) && self.net.hears(node, other)
         })
     }
@@ -205,7 +205,7 @@ impl World {
         }
         let there = self.nodes[to].up && self.nodes[to].paused_until <= self.now;
         let both = self.net.hears(node, to) && self.net.hears(to, node);
-        let known = standing(own(node), &self.nodes[to].control.map).is_ok();
+        let known = standing(own(node), self.nodes[to].controller.map()).is_ok();
         if !there || !both || !known {
             return self.greet_after(node, to, REDIAL);
         }
@@ -218,7 +218,7 @@ impl World {
             return self.is_found_out(node, to, &text);
         }
         // Whom it does not know it does not remember either.
-        if standing(own(to), &self.nodes[node].control.map).is_ok()
+        if standing(own(to), self.nodes[node].controller.map()).is_ok()
             && let Err(text) = self.meet(node, to)
         {
             // It hears that itself when it greets.
@@ -295,7 +295,7 @@ impl World {
         let (down, others_restart) = (copied.down, copied.others_restart);
         let life = self.nodes[node].store.claim().map(|claim| claim.life);
         let met = |other: usize| life.is_some_and(|life| self.nodes[other].lives.met.contains(&(node, life)));
-        let knows = |other: usize| standing(own(node), &self.nodes[other].control.map).is_ok();
+        let knows = |other: usize| standing(own(node), self.nodes[other].controller.map()).is_ok();
         let others = || (0..self.nodes.len()).filter(|other| *other != node && knows(*other));
         if !self.nodes[node].up || others().next().is_none() || !others().all(met) {
             return self.schedule(self.now + LOOK, Event::PutBack { node });

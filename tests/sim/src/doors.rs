@@ -224,7 +224,7 @@ impl World {
                 node: NodeId(node as u32 + 1),
                 incarnation: self.nodes[node].store.incarnation(),
             }),
-            map_version: self.nodes[node].control.map.version,
+            map_version: self.nodes[node].controller.map().version,
             limits: Limits {
                 frame_bytes: 4 << 20,
                 key_bytes: 4 << 10,
@@ -238,7 +238,7 @@ impl World {
     }
 
     fn map_reply(&self, node: usize, known: coppice_client::wire::MapVersion) -> MapReply {
-        let own = &self.nodes[node].control.map;
+        let own = self.nodes[node].controller.map();
         let map = (own.version > known).then(|| (**own).clone());
         MapReply { map, leaders: self.nodes[node].leaders.clone().into_iter().collect() }
     }
@@ -253,7 +253,7 @@ impl World {
     pub fn reply(&mut self, node: usize, group: PartitionId, origin: Origin, reply: Reply) {
         let stream = origin.stream;
         if origin.is_own() {
-            return self.on_own_reply(node, stream);
+            return self.on_own_reply(node, stream, &reply);
         }
         self.reached.reply(&reply);
         let hint = self.hint(node, group, origin, &reply);
@@ -261,7 +261,7 @@ impl World {
             self.note_gathered(&reply);
         }
         let busy = Refused::Busy { retry_after: std::time::Duration::from_millis(5) };
-        let map = Arc::clone(&self.nodes[node].control.map);
+        let map = Arc::clone(self.nodes[node].controller.map());
         let Some(line) = self.lines.get_mut(&origin.connection).filter(|line| line.node_open) else { return };
         if !line.waiting.contains_key(&stream) {
             return;

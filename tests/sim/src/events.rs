@@ -5,14 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
+use coppice_core::controller::FetchId;
 use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::multicast::Letter;
-use coppice_core::reshape::View;
 use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
 
+use super::control::Told;
 use super::plan::Nanos;
-use super::snapshots::{Wish, Writing};
+use super::snapshots::Writing;
 use super::store::Saved;
 use super::workers::Mail;
 
@@ -32,25 +33,23 @@ pub enum Event {
     /// The next act of a checkpoint's life.
     Checkpoint { node: usize, life: u64, group: PartitionId, checkpoint: u64, writing: Writing },
     /// A node is asked for a snapshot.
-    SnapshotAsked { from: usize, node: usize, life: u64, group: PartitionId, instance: Instance, wish: Wish },
+    SnapshotAsked { from: usize, node: usize, life: u64, fetch: FetchId, group: PartitionId, least: Instance },
     /// A snapshot is at the node that asked.
-    SnapshotArrived { node: usize, life: u64, group: PartitionId, saved: Saved, wish: Wish },
+    SnapshotArrived { node: usize, life: u64, fetch: FetchId, group: PartitionId, saved: Saved },
     /// A snapshot did not come.
-    SnapshotPatience { node: usize, life: u64, group: PartitionId, wish: Wish, since: Nanos },
+    SnapshotPatience { node: usize, life: u64, fetch: FetchId, group: PartitionId },
     /// The next checkpoint of a removed replica goes.
     Deleted { node: usize, life: u64, group: PartitionId },
-    /// A node looks around.
-    Look { node: usize, life: u64 },
-    /// A node looks whether the others live.
-    FailureDetector { node: usize, life: u64 },
+    /// A controller's deadline.
+    ControlTick { node: usize, life: u64, at: Nanos },
+    /// The directory was to decide something by now.
+    Undecided { node: usize, life: u64, stream: u32 },
+    /// Something comes to a controller.
+    Told { node: usize, life: u64, input: Told },
     /// A node is asked for its map.
     MapAsked { from: usize, node: usize, life: u64 },
     /// A node hears of a map, and who leads what as far as the other knows.
     MapTold { node: usize, life: u64, map: Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)> },
-    /// The leader of the directory looks at all nodes.
-    Drive { node: usize, life: u64, at: Nanos },
-    /// What they said has come.
-    View { node: usize, life: u64, view: Box<View> },
     /// A group's leader is to propose a configuration.
     Configure { node: usize, partition: PartitionId, expected: u64, configuration: Configuration },
     /// A group's leader is to hand over.
@@ -110,13 +109,12 @@ impl Event {
             | Event::SnapshotPatience { node, life, .. }
             | Event::Deleted { node, life, .. }
             | Event::Settings { node, life }
-            | Event::Look { node, life }
-            | Event::FailureDetector { node, life }
+            | Event::ControlTick { node, life, .. }
+            | Event::Told { node, life, .. }
+            | Event::Undecided { node, life, .. }
             | Event::MapTold { node, life, .. }
-            | Event::Drive { node, life, .. }
             | Event::Greets { node, life, .. }
-            | Event::Vetted { node, life }
-            | Event::View { node, life, .. } => Some((node, life)),
+            | Event::Vetted { node, life } => Some((node, life)),
             _ => None,
         }
     }

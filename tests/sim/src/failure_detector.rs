@@ -1,6 +1,6 @@
 //! That nodes live, as a node's shards know it of each other: once for all groups, of which some rest.
 
-use coppice_core::failure_detector::{self, Heard};
+use coppice_core::failure_detector::Heard;
 use coppice_core::worker::Input;
 
 use super::control::own;
@@ -12,23 +12,9 @@ use super::world::World;
 const REFUSED_AFTER: Nanos = 5 * MS;
 
 impl World {
-    /// The first look of a process.
-    pub fn begin_vigil(&mut self, node: usize) {
-        if !self.plan.settings.rest_interval.is_zero() {
-            let life = self.nodes[node].life;
-            let first = self.failure_detector_interval() * ((life + node as u64) % 8) / 8;
-            self.schedule(self.now + first, Event::FailureDetector { node, life });
-        }
-    }
-
-    fn failure_detector_interval(&self) -> Nanos {
-        failure_detector::interval(&self.plan.settings).as_nanos() as Nanos
-    }
-
-    /// A node lets the others hear that it lives, and tells its groups of those that it has lost.
-    pub fn detect_failures(&mut self, node: usize) {
+    /// A worker lets the other nodes hear that its node lives, and hears of them.
+    pub fn detect_failures(&mut self, node: usize, worker: usize) {
         let life = self.nodes[node].life;
-        self.schedule(self.now + self.failure_detector_interval(), Event::FailureDetector { node, life });
         for other in 0..self.nodes.len() {
             let listens = self.nodes[other].up && self.net.hears(other, node) && other != node;
             if listens {
@@ -36,14 +22,8 @@ impl World {
                 self.nodes[other].heard.insert(own(node), Heard { at, life });
             }
         }
-        let heard = self.nodes[node].heard.clone();
-        let now = self.nodes[node].clock.local(self.now);
-        for (from, heard) in heard {
-            if let Some(since) = self.nodes[node].failure_detector.look(from, heard, &self.plan.settings, now) {
-                self.reached.note("rest: a node is lost");
-                self.tell_workers(node, || Input::Lost { node: from, since });
-            }
-        }
+        let heard = self.nodes[node].heard.iter().map(|(&node, &heard)| (node, heard)).collect();
+        self.input(node, worker, Input::Heard { fresh: Vec::new(), heard });
     }
 
     /// The process of a node ended and its machine did not: it closes the connections to the others, and refuses those

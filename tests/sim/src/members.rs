@@ -134,6 +134,8 @@ impl World {
     pub fn set_replicas(&mut self, count: u32) {
         if count as usize <= self.staying() {
             self.replicas = count as usize;
+            let up: Vec<usize> = (0..self.nodes.len()).filter(|&node| self.nodes[node].up).collect();
+            up.into_iter().for_each(|node| self.tell_controller_settings(node));
         }
     }
 

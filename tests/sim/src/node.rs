@@ -6,24 +6,25 @@ use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::failure_detector::{FailureDetector, Heard};
-use coppice_core::machine::Machine;
+use coppice_core::controller::{self, Controller, FetchId};
+use coppice_core::failure_detector::Heard;
+use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::multicast::{Letter, Word};
 use coppice_core::replay::Entry;
 use coppice_core::replica;
 use coppice_core::request::Origin;
 use coppice_core::sessions::SessionLimits;
 use coppice_core::wire::peer::Envelope;
-use coppice_core::worker::{CoordinatorHost, Effect, Group, Input, Message, Report, Worker};
-use coppice_ordering::{Instance, Lsn, Record, ReplicaId, Time};
+use coppice_core::worker::{CoordinatorHost, Effect, Group, Input, Message, Worker};
+use coppice_ordering::{Lsn, Record, ReplicaId, Time};
 use coppice_server::log::Append;
 
-use super::control::{Control, own};
+use super::control::own;
 use super::copies::Lives;
 use super::events::Event;
 use super::marks::Marks;
 use super::plan::{MS, Nanos, Plan};
-use super::store::{Store, Written};
+use super::store::{Saved, Store, Written};
 use super::trace::Fingerprint;
 use super::workers::Mail;
 use super::world::World;
@@ -34,6 +35,9 @@ const TURNS_MAX: usize = 16;
 
 /// A log at rest gets its mark after this long, as `LogOptions::idle_mark_after`.
 const IDLE: Nanos = 100 * MS;
+
+/// The thread that waits for a birth, among those of a node.
+const BIRTHS: usize = 1 << 32;
 
 /// A write on a full disk is tried again after this long.
 const FULL_RETRY: Nanos = 20 * MS;
@@ -58,7 +62,7 @@ impl Clock {
     }
 
     /// When it shows at least `local`.
-    fn when(&self, local: Time) -> Nanos {
+    pub fn when(&self, local: Time) -> Nanos {
         let ahead = local.0.saturating_sub(self.local_base);
         self.true_base + (ahead.saturating_mul(1_000)).div_ceil(self.per_mille)
     }
@@ -72,8 +76,6 @@ impl Clock {
 
 /// What is remembered of a replica here, beside what its worker remembers.
 pub struct Watched {
-    /// Where the last snapshot was begun.
-    pub snapshot_at: Instance,
     /// How far it was when it was last looked at.
     pub marks: Marks,
 }
@@ -111,8 +113,23 @@ pub struct Node {
     pub doom: Option<(u32, Nanos)>,
     /// Its next start is cut off after so many effects on the disk.
     pub cut_start: Option<u64>,
-    /// Which replicas it has, the map, and what it does as the directory's leader.
-    pub control: Control,
+    /// Its controller, what that is yet to be told, and whether it is at it.
+    pub controller: Controller,
+    pub inputs: VecDeque<controller::Input>,
+    pub is_stepping: bool,
+    /// When the last thing arrives that each of its threads told it.
+    pub reported: BTreeMap<usize, Nanos>,
+    /// The controller's earliest tick that is on its way.
+    pub control_at: Option<Nanos>,
+    /// Snapshots of other nodes that have come, until the controller says whether they are wanted.
+    pub offers: BTreeMap<FetchId, (PartitionId, Saved)>,
+    /// Fetches that have yet to end.
+    pub fetches: BTreeSet<FetchId>,
+    /// When each worker is told of the log next.
+    pub storage_at: BTreeMap<usize, Nanos>,
+    /// What the directory was asked for, by the streams of its answers.
+    pub deciding: BTreeMap<u32, DirectoryCommand>,
+    pub newest_stream: u32,
     /// Its workers; group `g` lives in worker `g % n`.
     pub workers: Vec<Worker>,
     /// When the last message of a queue between workers arrives.
@@ -127,9 +144,8 @@ pub struct Node {
     pub log_is_stuck: bool,
     /// Records that this process found on disk, of replicas that have not begun yet.
     pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
-    /// What it heard of the other nodes, and whether it has lost them.
+    /// What it heard of the other nodes.
     pub heard: BTreeMap<NodeId, Heard>,
-    pub failure_detector: FailureDetector,
     /// Leaders as it knows them.
     pub leaders: BTreeMap<PartitionId, NodeId>,
     /// The bounds of session tables, once its process has heard of them.
@@ -157,7 +173,16 @@ impl Node {
             paused_until: 0,
             doom: None,
             cut_start: None,
-            control: Control::default(),
+            controller: Controller::new(plan.workers as usize),
+            inputs: VecDeque::new(),
+            is_stepping: false,
+            reported: BTreeMap::new(),
+            control_at: None,
+            offers: BTreeMap::new(),
+            fetches: BTreeSet::new(),
+            storage_at: BTreeMap::new(),
+            deciding: BTreeMap::new(),
+            newest_stream: 0,
             workers: workers(plan),
             mailed: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -166,7 +191,6 @@ impl Node {
             log_is_stuck: false,
             found: BTreeMap::new(),
             heard: BTreeMap::new(),
-            failure_detector: FailureDetector::default(),
             leaders: BTreeMap::new(),
             limits: None,
             flush_extra: 0,
@@ -183,9 +207,16 @@ impl Node {
         self.answering.clear();
         self.log_is_stuck = false;
         self.heard.clear();
-        self.failure_detector = FailureDetector::default();
         self.found.clear();
-        self.control = Control::default();
+        self.controller = Controller::new(plan.workers as usize);
+        self.inputs.clear();
+        self.is_stepping = false;
+        self.reported.clear();
+        self.control_at = None;
+        self.offers.clear();
+        self.fetches.clear();
+        self.storage_at.clear();
+        self.deciding.clear();
         self.leaders.clear();
         self.limits = None;
         self.lives.forget();
@@ -298,10 +329,8 @@ impl World {
         self.begin_write(node, false);
         self.arm(node);
         let life = self.nodes[node].life;
-        for group in stepped {
-            if self.nodes[node].life == life {
-                self.snapshot_if_due(node, group);
-            }
+        if !stepped.is_empty() && self.nodes[node].life == life && self.nodes[node].up {
+            self.tell_storage(node, worker);
         }
     }
 
@@ -319,10 +348,14 @@ impl World {
             _ => None,
         };
         let (local, before) = (self.nodes[node].clock.local(self.now), effects.len());
+        let is_heard = matches!(input, Input::Heard { .. });
         let each = &mut self.nodes[node].workers[worker];
         let newest = each.coordinator().newest_query();
         each.step(local, input, effects);
         let groups = each.stepped().to_vec();
+        if is_heard && !groups.is_empty() {
+            self.reached.note("rest: a node is lost");
+        }
         if let (Some((low, high)), Some(ballot)) = (query, each.coordinator().leading())
             && each.coordinator().newest_query() != newest
         {
@@ -336,7 +369,8 @@ impl World {
     /// Carries out effects: records of the log and what is known of leaders at once, in their order, since what the
     /// others bring about may make a worker want more of both; the others in a drawn order if the plan says so.
     fn carry_out(&mut self, node: usize, worker: usize, effects: &mut Vec<Effect>) {
-        let is_kept = |effect: &mut Effect| matches!(effect, Effect::Persist { .. } | Effect::Leader(..));
+        let is_kept =
+            |effect: &mut Effect| matches!(effect, Effect::Persist { .. } | Effect::Trim(..) | Effect::Leader(..));
         let kept: Vec<Effect> = effects.extract_if(.., is_kept).collect();
         kept.into_iter().for_each(|effect| self.carry_out_one(node, worker, effect));
         if self.plan.shuffle && effects.len() > 1 {
@@ -354,16 +388,9 @@ impl World {
             if matches!(effect, Effect::Note(..) | Effect::QueryEnded { .. }) {
                 continue;
             }
-            if let Some((left, down)) = &mut self.nodes[node].doom {
-                if *left == 0 {
-                    let down = *down;
-                    self.reached.note("crash: between two effects of a step");
-                    self.crash(node, down);
-                    continue;
-                }
-                *left -= 1;
+            if !self.is_doomed(node) {
+                self.carry_out_one(node, worker, effect);
             }
-            self.carry_out_one(node, worker, effect);
         }
     }
 
@@ -371,15 +398,25 @@ impl World {
         match effect {
             Effect::Persist { group, lsn, record } => {
                 let lazy = record.is_lazy();
+                let is_batch = matches!(record, Record::Accept { .. } | Record::Learned { .. });
+                if let Some(host) = self.nodes[node].group_mut(group).filter(|_| is_batch) {
+                    host.checkpoints.logged_bytes += 1;
+                }
                 let entry = Entry::Group { group, record };
                 self.nodes[node].store.append(Append { entry, lsn: Some(lsn), lazy });
             }
+            Effect::Trim(group, upto) => {
+                let entry = Entry::Trimmed { group, upto };
+                self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
+            }
+            Effect::Checkpoint { group, number, taken, .. } => self.begin_checkpoint(node, (group, number), *taken),
+            Effect::Watch => self.detect_failures(node, worker),
             Effect::Send(to, envelope) => self.send(node, place(to), &envelope),
             Effect::Post(to, letter) => self.post(node, place(to), &letter),
             Effect::Reply { group, origin, reply } => self.reply(node, group, origin, reply),
             Effect::Part(part) => self.give_part(node, worker, part),
             Effect::Worker(to, message) => self.mail(node, to, Mail::Message(message)),
-            Effect::Controller(report) => self.on_report(node, report),
+            Effect::Controller(report) => self.report(node, worker, controller::Input::Report(report)),
             Effect::Leader(group, leader) => {
                 let leaders = &mut self.nodes[node].leaders;
                 match leader {
@@ -390,24 +427,6 @@ impl World {
                 others.for_each(|other| self.mail(node, other, Mail::Look));
             }
             Effect::Note(..) | Effect::QueryEnded { .. } => {}
-        }
-    }
-
-    /// What a worker tells its node's controller.
-    fn on_report(&mut self, node: usize, report: Report) {
-        match report {
-            Report::Role(PartitionId::DIRECTORY) => self.drive(node),
-            Report::Role(_) => {}
-            // What an adopted map makes a worker decide may have been told before this.
-            Report::Directory(_) => self.on_directory_changed(node),
-            Report::NeedSnapshot { group, from, instance, .. } => self.need_snapshot(node, group, from, instance),
-            Report::Dismissed(group) => self.remove_group(node, group),
-            Report::Joined(group) => {
-                self.reached.note("merge: a neighbour is taken in");
-                self.snapshot_if_due(node, group);
-            }
-            Report::Forked { group, led, mark } => self.on_forked(node, group, led, Machine::forks(&mark)),
-            Report::Released(version) => self.on_released_change(node, version),
         }
     }
 
@@ -504,7 +523,8 @@ impl World {
                         Entry::Removed { group, .. } => self.on_removal_logged(node, PartitionId(group.0)),
                         Entry::Trimmed { group, upto } => self.check_trim(node, PartitionId(group.0), upto),
                         Entry::Created { group, replica, .. } => {
-                            self.nodes[node].control.replica_manager.birth_is_durable(group, replica);
+                            let thread = BIRTHS + group.0 as usize;
+                            self.report(node, thread, controller::Input::Born(group, replica));
                         }
                         _ => {}
                     }

@@ -143,7 +143,8 @@ impl World {
         for node in 0..self.nodes.len() {
             let now = self.now;
             let each = &mut self.nodes[node];
-            (each.paused_until, each.doom, each.flush_extra, each.cut_start) = (0, None, 0, None);
+            // A pause goes on to its end: what waits for it keeps its order.
+            (each.doom, each.flush_extra, each.cut_start) = (None, 0, None);
             each.store.set_room(None);
             each.store.spare();
             let life = each.life;

@@ -7,7 +7,7 @@ use coppice_core::worker::{Effect, Note, Report};
 use super::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 242] = [
+pub const NAMES: [&str; 244] = [
     "fault: crash",
     "fault: all nodes crash",
     "fault: crash in recovery",
@@ -161,6 +161,8 @@ pub const NAMES: [&str; 242] = [
     "start: the log knows nothing of a snapshot",
     "join: waits for a split to be executed here",
     "join: begins with a snapshot",
+    "snapshot: a fetch has ended",
+    "change: the leader of the directory looks",
     "split: a child begins",
     "split: executed again, and its child is known",
     "replica: removed from a node",

@@ -4,6 +4,7 @@
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{Hash, Hasher};
 
+use coppice_core::controller::{Effect as Wanted, Input as Told};
 use coppice_core::replica;
 use coppice_core::request::{Origin, Reply};
 use coppice_core::worker::{Effect, Input, Message, Note, Report};
@@ -87,17 +88,23 @@ pub fn show_input(input: &Input) -> String {
             replica::Input::Inherit(left) => format!("{group} inherit {}", left.partition),
             other => format!("{group} {other:?}"),
         },
-        Input::HandOn(partition) => format!("hand on {partition}"),
         Input::Map(map) => format!("map {}", map.version),
         Input::Settings(_) => "settings".into(),
         Input::Leader(group, leader) => format!("{group} is led from {leader:?}"),
         Input::Answers(node, answers) => format!("{node} answers {answers}"),
         Input::Room(room) => format!("{room:?}"),
-        Input::Identity(node) => format!("is {node}"),
+        Input::Identity(node, _) => format!("is {node}"),
         Input::MaySpeak(may) => format!("may speak {may}"),
-        Input::Lost { node, since } => format!("lost {node} {since:?}"),
+        Input::Heard { heard, .. } => format!("heard {heard:?}"),
         Input::Gone(node) => format!("gone {node}"),
-        Input::Settle(group) => format!("settle {group}"),
+        Input::Storage(_) => "storage".into(),
+        Input::CheckpointNow(group) => format!("{group} checkpoint now"),
+        Input::Checkpointed { group, number, written } => format!("{group} checkpoint {number} {written:?}"),
+        Input::ChildrenSaved { group, forks } => format!("{group} children of {forks} splits are saved"),
+        Input::Snapshot(group, loaded) => {
+            format!("{group} snapshot {:?}", loaded.as_ref().map(|loaded| (loaded.instance, loaded.machine.digest())))
+        }
+        Input::Holds { group, asked, .. } => format!("{group} asked {asked} who holds it"),
     }
 }
 
@@ -129,23 +136,83 @@ pub fn show(effect: &Effect) -> String {
         Effect::Reply { group, origin, .. } => format!("{group} reply {origin:?}"),
         Effect::Part(part) => format!("part of {}", part.ticket),
         Effect::Worker(to, message) => format!("to w{to} {message:?}"),
-        Effect::Controller(report) => match report {
-            Report::Role(group) => format!("{group} role"),
-            Report::Directory(state) => format!("directory {}", state.map.version),
-            Report::NeedSnapshot { group, from, instance, .. } => {
-                format!("{group} needs snapshot {instance} from {from}")
-            }
-            Report::Dismissed(group) => format!("{group} dismissed"),
-            Report::Joined(group) => format!("{group} joined"),
-            Report::Forked { group, led, .. } => format!("{group} forked, led {led}"),
-            Report::Released(version) => format!("released {version}"),
-        },
+        Effect::Trim(group, upto) => format!("{group} trim {upto}"),
+        Effect::Checkpoint { group, number, taken, due } => {
+            format!("{group} checkpoint {number} at {} {due:?}", taken.head.instance)
+        }
+        Effect::Watch => "watch".into(),
+        Effect::Controller(report) => show_report(report),
         Effect::Leader(group, leader) => format!("{group} is led from {leader:?}"),
         Effect::Note(group, note) => match note {
             Note::Moved => format!("{group} moved a border"),
             note => format!("{group} {note:?}"),
         },
         Effect::QueryEnded { result, .. } => format!("query {result:?}"),
+    }
+}
+
+/// What a worker tells its controller, in a trace.
+fn show_report(report: &Report) -> String {
+    match report {
+        Report::DirectoryLed(leader) => format!("directory led {leader:?}"),
+        Report::Directory(state) => format!("directory {}", state.map.version),
+        Report::NeedSnapshot { group, from, instance, .. } => format!("{group} needs snapshot {instance} from {from}"),
+        Report::Dismissed(group) => format!("{group} dismissed"),
+        Report::Held { asked, group, is_held } => format!("{group} asked {asked}, held {is_held}"),
+        Report::Dropped(group) => format!("{group} dropped"),
+        Report::Saved(group) => format!("{group} saved"),
+        Report::Forked { group, led, .. } => format!("{group} forked, led {led}"),
+        Report::Released(version) => format!("released {version}"),
+    }
+}
+
+/// An input of a controller, in a trace and for its hash.
+pub fn show_told(input: &Told) -> String {
+    match input {
+        Told::Tick => "tick".into(),
+        Told::Identity(node) => format!("is {node}"),
+        Told::Map(map) => format!("map {}", map.version),
+        Told::Settings(settings) => format!("settings {}", settings.replicas),
+        Told::Recovered(found) => format!("recovered {} {:?} {:?}", found.group, found.removed, found.created),
+        Told::Founded(entry) => format!("founded {}", entry.partition),
+        Told::Report(report) => show_report(report),
+        Told::Born(group, me) => format!("{group} {me} is born"),
+        Told::Offered { fetch, kept, version } => format!("fetch {fetch} offered {kept:?} {version}"),
+        Told::Fetched(fetch, loaded) => {
+            format!("fetch {fetch} got {:?}", loaded.as_ref().map(|loaded| (loaded.instance, loaded.machine.digest())))
+        }
+        Told::Deleted(group) => format!("{group} deleted"),
+        Told::View(view) => format!("view {view:?}"),
+        Told::Decided { command, is_taken } => format!("decided {command:?} {is_taken}"),
+        Told::Assigned(node, trouble) => format!("assigned {node} {trouble:?}"),
+        Told::Verb { request, .. } => format!("verb {request:?}"),
+    }
+}
+
+/// What a controller wants, in a trace and for its hash.
+pub fn show_wanted(effect: &Wanted) -> String {
+    match effect {
+        Wanted::Worker(worker, input) => format!("w{worker}: {}", show_input(input)),
+        Wanted::Start(start) => format!("start {} {} at {}", start.group, start.me, start.snapshot),
+        Wanted::StateLost(group, lost) => format!("{group} state lost {lost:?}"),
+        Wanted::Remove(group, me) => format!("remove {group} {me}"),
+        Wanted::Map(map) => format!("use map {}", map.version),
+        Wanted::Adopt(state) => format!("adopt {}", state.map.version),
+        Wanted::AskForMap => "ask for the map".into(),
+        Wanted::Fetch { fetch, group, from, least } => format!("fetch {fetch}: {group} at {least} from {from}"),
+        Wanted::Admit(fetch, may) => format!("admit {fetch} {may}"),
+        Wanted::Survey => "survey".into(),
+        Wanted::Leaders(leaders) => format!("leaders {leaders:?}"),
+        Wanted::Tell(nodes, state) => format!("tell {nodes:?} of map {}", state.map.version),
+        Wanted::Decide(command) => format!("decide {command:?}"),
+        Wanted::Configure { leader, partition, configuration, .. } => {
+            format!("configure {partition} at {leader} {configuration:?}")
+        }
+        Wanted::HandOver { leader, partition, to } => format!("hand over {partition} from {leader} to {to}"),
+        Wanted::Assign(node, _) => format!("assign {node}"),
+        Wanted::Answer(_, reply) => format!("answer {reply:?}"),
+        Wanted::Begin(_, command, _) => format!("begin {command:?}"),
+        Wanted::Enlist { address, .. } => format!("enlist {address}"),
     }
 }
 

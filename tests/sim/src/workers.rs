@@ -4,17 +4,24 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::{ClientId, NodeId, PartitionId};
+use coppice_core::checkpoint_due;
 use coppice_core::replica::QueryPart;
-use coppice_core::worker::{Input, Message, Room};
+use coppice_core::replica_manager::Start;
+use coppice_core::worker::{Input, Message, Room, Storage};
 use coppice_ordering::ReplicaId;
 
 use super::control::own;
 use super::events::Event;
+use super::plan::{MS, Nanos};
 use super::processes::places;
+use super::said;
+use super::store::CLUSTER;
 use super::world::World;
 
+/// A worker is told of the log this often.
+const STORAGE_INTERVAL: Nanos = 20 * MS;
+
 /// What comes to a worker from its own node.
-#[derive(Debug)]
 pub enum Mail {
     /// Of another worker.
     Message(Message),
@@ -22,6 +29,22 @@ pub enum Mail {
     Look,
     /// A client has connected to another worker.
     Greeted(ClientId),
+    /// Of the controller.
+    Control(Input),
+    /// A replica is to be hosted.
+    Start(Box<Start>),
+}
+
+impl std::fmt::Debug for Mail {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mail::Message(message) => write!(out, "{message:?}"),
+            Mail::Look => out.write_str("look"),
+            Mail::Greeted(client) => write!(out, "greeted {client}"),
+            Mail::Control(input) => out.write_str(&said::show_input(input)),
+            Mail::Start(start) => write!(out, "start {} {}", start.group, start.me),
+        }
+    }
 }
 
 impl World {
@@ -39,7 +62,7 @@ impl World {
     /// What a worker has yet to hear of the world.
     pub fn facts(&self, node: usize, worker: usize) -> Vec<Input> {
         let (each, known) = (&self.nodes[node], &self.nodes[node].workers[worker]);
-        let mut facts = vec![Input::Identity(own(node)), Input::MaySpeak(!self.is_silent(node))];
+        let mut facts = vec![Input::Identity(own(node), CLUSTER), Input::MaySpeak(!self.is_silent(node))];
         for other in (0..self.nodes.len()).filter(|&other| other != node) {
             let answers = self.nodes[other].up && !self.net.is_silent(node, other, self.now);
             if answers != known.is_answering(own(other)) {
@@ -69,7 +92,7 @@ impl World {
     pub fn mail(&mut self, node: usize, worker: usize, mail: Mail) {
         let is_for_clients = match &mail {
             Mail::Message(message) => message.is_for_clients(),
-            Mail::Look => false,
+            Mail::Look | Mail::Control(_) | Mail::Start(_) => false,
             Mail::Greeted(_) => true,
         };
         let after = self.net.between_threads();
@@ -100,9 +123,45 @@ impl World {
                 self.reached.note("worker: tells another one of its node");
                 self.input(node, worker, Input::Worker(message));
             }
+            Mail::Start(start) => self.host_replica(node, *start),
+            Mail::Control(input) => self.on_control(node, worker, input),
             Mail::Look => self.input(node, worker, Input::TurnEnd),
             Mail::Greeted(client) => self.input(node, worker, Input::Greeted(client)),
         }
+    }
+
+    /// What the controller tells a worker.
+    fn on_control(&mut self, node: usize, worker: usize, input: Input) {
+        match &input {
+            Input::Drop(group) => _ = self.nodes[node].watched.remove(group),
+            Input::Snapshot(group, Some(loaded)) => self.before_install(node, *group, loaded),
+            Input::Snapshot(_, None) => self.reached.note("snapshot: does not come in time"),
+            _ => {}
+        }
+        self.input(node, worker, input);
+    }
+
+    /// Tells a worker of the log and the disk, now and then.
+    pub fn tell_storage(&mut self, node: usize, worker: usize) {
+        let now = self.now;
+        let each = &mut self.nodes[node];
+        let due = each.storage_at.entry(worker).or_insert(now);
+        if *due > now {
+            return;
+        }
+        *due = now + STORAGE_INTERVAL;
+        if each.workers[worker].groups().values().any(|group| group.forks().0 != group.forks().1) {
+            self.reached.note("checkpoint: waits for that of a child");
+        }
+        // Batches are counted here, not bytes.
+        let log_bytes_setting = self.plan.snapshot_instances;
+        let sizes = checkpoint_due::Storage {
+            log_bytes_setting,
+            full: self.nodes[node].store.is_full(),
+            room: u64::MAX,
+            ..checkpoint_due::Storage::default()
+        };
+        self.input(node, worker, Input::Storage(Storage { sizes, pins: Vec::new() }));
     }
 
     /// A part for a client: it may be connected, to any worker.

@@ -256,26 +256,23 @@ impl World {
             Event::Checkpoint { node, group, checkpoint, writing, .. } => {
                 self.on_checkpoint(node, group, checkpoint, writing);
             }
-            Event::SnapshotAsked { from, node, life, group, instance, wish } => {
-                self.on_snapshot_asked(from, (node, life), (group, instance), wish);
+            Event::SnapshotAsked { from, node, life, fetch, group, least } => {
+                self.on_snapshot_asked(from, (node, life, fetch), group, least);
             }
-            Event::SnapshotArrived { node, group, saved, wish, .. } => {
-                self.on_snapshot_arrived(node, group, saved, wish);
+            Event::SnapshotArrived { node, fetch, group, saved, .. } => {
+                self.on_snapshot_arrived(node, fetch, group, saved);
             }
-            Event::SnapshotPatience { node, group, wish, since, .. } => {
-                self.on_snapshot_patience(node, group, wish, since);
-            }
+            Event::SnapshotPatience { node, fetch, group, .. } => self.on_snapshot_patience(node, fetch, group),
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
             Event::Settings { node, .. } => self.on_settings(node),
             Event::Greets { node, to, .. } => self.on_greets(node, to),
             Event::Vetted { node, .. } => self.on_vetted(node),
             Event::PutBack { node } => self.on_put_back(node),
-            Event::Look { node, .. } => self.look_around(node),
-            Event::FailureDetector { node, .. } => self.detect_failures(node),
+            Event::ControlTick { node, at, .. } => self.on_control_tick(node, at),
+            Event::Told { node, input, .. } => self.tell(node, input.0),
+            Event::Undecided { node, stream, .. } => self.on_undecided(node, stream),
             Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
             Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),
-            Event::Drive { node, at, .. } => self.on_drive(node, at),
-            Event::View { node, view, .. } => self.on_view(node, &view),
             Event::ToNode { line, bytes } => {
                 let (node, late) = self.lines.get(&line).map_or((0, 0), |line| (line.node, line.late_until));
                 let at = self.nodes[node].paused_until.max(late);
@@ -363,7 +360,8 @@ impl World {
             }
             Kind::Pause { who, length } => {
                 let node = self.node_of(who);
-                self.nodes[node].paused_until = self.now + length;
+                let each = &mut self.nodes[node];
+                each.paused_until = each.paused_until.max(self.now + length);
             }
             Kind::Cut { side, alone, one_way, length } => {
                 let side = alone.map_or(side, |alone| 1 << self.node_of(alone));

@@ -140,4 +140,8 @@ pub const CAUGHT: &[Planted] = &[
     planted("room_of_one", 400),
     planted("released_untold", 400),
     planted("map_before_changes", 400),
+    planted("released_unheard", 400),
+    planted("look_never_ends", 400),
+    planted("one_source_is_asked", 400),
+    planted("installs_for_ever", 400),
 ];

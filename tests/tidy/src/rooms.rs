@@ -35,6 +35,7 @@ const ORDERS: &[Order] = &[Order {
         "reshape",
         "replica_manager",
         "worker",
+        "controller",
     ],
 }];
 

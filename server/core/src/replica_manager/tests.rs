@@ -156,11 +156,11 @@ fn a_replica_without_its_state_waits_for_one_that_reaches_its_votes() {
     let start = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth, Some(loaded(12)), replay);
     assert!(matches!(start, Ok(None)));
     assert_eq!(replica_manager.unasked(), [CHILD]);
-    let first = replica_manager.ask_for_state(OWN, &map(1, vec![]), CHILD, |_| true);
-    assert_eq!((first, replica_manager.unasked()), (Some((NodeId(2), Instance(20))), vec![]));
+    let first = replica_manager.ask_for_state(OWN, &map(1, vec![]), CHILD);
+    assert_eq!((first, replica_manager.unasked()), (Some((vec![NodeId(2), NodeId(3)], Instance(20))), vec![]));
     assert!(replica_manager.healed(CHILD, Some(loaded(19))).is_none());
-    let second = replica_manager.ask_for_state(OWN, &map(1, vec![]), CHILD, |_| true);
-    assert_eq!(second, Some((NodeId(3), Instance(20))));
+    let second = replica_manager.ask_for_state(OWN, &map(1, vec![]), CHILD);
+    assert_eq!(second, Some((vec![NodeId(3), NodeId(2)], Instance(20))));
     let start = replica_manager.healed(CHILD, Some(loaded(20))).expect("it reaches far enough");
     assert!(!start.is_new && start.snapshot == Instance(20) && replica_manager.healing().is_empty());
 }
@@ -224,7 +224,7 @@ fn a_child_that_is_nowhere_else_waits_for_its_parent() {
     let birth = Birth::of_fork(PARENT, &fork(&[1]));
     let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth, None, GroupReplay::default());
     assert!(matches!(waits, Ok(None)), "{waits:?}");
-    assert!(replica_manager.ask_for_state(OWN, &map(2, vec![]), CHILD, |_| true).is_none(), "nobody else has it");
+    assert!(replica_manager.ask_for_state(OWN, &map(2, vec![]), CHILD).is_none(), "nobody else has it");
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1])).is_some());
 }
 

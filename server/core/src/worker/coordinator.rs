@@ -147,19 +147,19 @@ impl Worker {
     /// leader cannot be reached, the voters in turn, those that can be reached before the others.
     fn choose_responder(&mut self, entry: &Entry, request: &QueryRequest, silent: &[NodeId]) -> (ReplicaId, NodeId) {
         let up = |node: NodeId| {
-            let reached = self.answering.contains(&node) && !silent.contains(&node);
-            Some(node) == self.node || reached || mutant!(silent_responder)
+            let reached = self.known.answering.contains(&node) && !silent.contains(&node);
+            Some(node) == self.known.node || reached || mutant!(silent_responder)
         };
         let wanted = |node: &NodeId| (request.from_leaders || !request.spread) && up(*node);
-        let leader = self.leaders.get(&entry.partition).copied();
+        let leader = self.known.leaders.get(&entry.partition).copied();
         let voters = || entry.replicas.iter().filter(|info| info.role == Role::Voter);
         if let Some(info) = voters().find(|info| Some(info.node) == leader.filter(wanted)) {
             return (ids::replica(info.replica), info.node);
         }
         let chosen = self.coordinator.chosen;
         // Whose leader is not known here, the replica of this node most likely does not hear it: others may.
-        let others = voters().any(|info| Some(info.node) != self.node && up(info.node));
-        let hears = |node: NodeId| up(node) && !(leader.is_none() && others && Some(node) == self.node);
+        let others = voters().any(|info| Some(info.node) != self.known.node && up(info.node));
+        let hears = |node: NodeId| up(node) && !(leader.is_none() && others && Some(node) == self.known.node);
         let reachable = || voters().filter(|info| hears(info.node));
         let info = match (reachable().count(), voters().count()) {
             (0, voting) => voters().nth(chosen % voting.max(1)),

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use coppice_client::map::PartitionMap;
 use coppice_client::wire::{MapVersion, NodeId};
 use coppice_ordering::{Instance, ReplicaId, Ticket, Time};
 
 use super::lag::Lag;
 use super::settling::Settling;
 use crate::checkpoint_due::Needs;
+use crate::ids;
 use crate::replica::Replica;
 use crate::snapshot::SavedBorders;
-use crate::status::GroupReport;
+use crate::status::{GroupReport, LocalReplica};
 use crate::wire::peer::Envelope;
 
 /// One hosted replica.
@@ -40,14 +42,29 @@ pub struct Checkpoints {
     pub logged_bytes: u64,
     /// Bytes of the last one.
     pub bytes: u64,
-    /// One is being written.
-    pub writing: bool,
+    /// The one that is being written.
+    pub writing: Option<Writing>,
     /// Bytes logged between the two that are kept: with those since, what the replica needs of the log.
     pub older_bytes: u64,
     /// The instance of the last one, if one was written since the replica began here.
     pub at: Option<Instance>,
     /// That one stands alone.
     pub alone: bool,
+    /// Splits that were executed here since it began, and how many of them need nothing of its log any more.
+    pub(super) forks: (u32, u32),
+}
+
+/// A checkpoint that is being written.
+#[derive(Clone, Copy, Debug)]
+pub struct Writing {
+    /// Which one, of all that its worker began.
+    pub number: u64,
+    /// The state after this instance.
+    pub instance: Instance,
+    /// The map version of its borders.
+    pub borders: MapVersion,
+    /// Bytes logged between the one before it and this one.
+    pub logged: u64,
 }
 
 /// What `status` shows of one replica.
@@ -122,6 +139,14 @@ impl Group {
         self.me == envelope.to && comes_from(&self.nodes, envelope.from, node)
     }
 
+    /// Learns from a map where the group's replicas are.
+    pub(super) fn learn_places(&mut self, map: &PartitionMap) {
+        let Some(entry) = map.group(self.replica.group()) else { return };
+        for info in entry.replicas.iter().filter(|_| !mutant!(places_unlearned)) {
+            self.nodes.insert(crate::ids::replica(info.replica), info.node);
+        }
+    }
+
     /// The node of the leader, if one is known.
     pub fn leader_node(&self) -> Option<NodeId> {
         self.replica.leader().and_then(|leader| self.nodes.get(&leader).copied())
@@ -192,6 +217,34 @@ impl Group {
         match self.replica.executor().machine().shard() {
             Some(shard) => (shard.tree().len(), shard.tree().bytes()),
             None => (0, 0),
+        }
+    }
+}
+
+impl GroupStatus {
+    /// The same as nodes tell each other; rates, which take two looks, are 0.
+    pub fn told(&self) -> LocalReplica {
+        LocalReplica {
+            replica: ids::wire_replica(self.me),
+            saved: self.saved,
+            leads: self.leads,
+            leader: self.leader,
+            ballot: (self.ballot.round.0, ids::wire_replica(self.ballot.replica)),
+            decided_upto: self.decided.0,
+            trimmed_upto: self.trimmed.0,
+            keys: self.keys,
+            bytes: self.bytes,
+            held: self.held as u64,
+            commands_per_second: 0.0,
+            window: self.window.0 as u32,
+            batch_commands: 0.0,
+            sessions: self.sessions,
+            lags: self.lags.clone(),
+            digests: self.digests.iter().map(|(instance, digest)| (instance.0, *digest)).collect(),
+            group: self.report.clone(),
+            last_ticket: self.last_ticket.map(ids::ticket),
+            released: self.released.map(ids::ticket),
+            undo_bytes: self.undo_bytes,
         }
     }
 }

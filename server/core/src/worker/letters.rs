@@ -20,15 +20,15 @@ impl Worker {
     pub(super) fn post(&mut self, letter: Letter) {
         self.counters.letters += 1;
         let receiver = letter.receiver();
-        let known = self.leaders.get(&receiver).copied();
-        match letter::addressee(&letter, self.map.group(receiver), known) {
-            Some(node) if Some(node) == self.node => self.letters.push_back(letter),
-            Some(node) if self.answering.contains(&node) => self.post_to(node, letter),
+        let known = self.known.leaders.get(&receiver).copied();
+        match letter::addressee(&letter, self.known.map.group(receiver), known) {
+            Some(node) if Some(node) == self.known.node => self.letters.push_back(letter),
+            Some(node) if self.known.answering.contains(&node) => self.post_to(node, letter),
             _ => {
-                let map = Arc::clone(&self.map);
+                let map = Arc::clone(&self.known.map);
                 let replicas = map.group(receiver).map_or(&[][..], |entry| &entry.replicas);
                 for info in replicas {
-                    match Some(info.node) == self.node {
+                    match Some(info.node) == self.known.node {
                         true => self.letters.push_back(letter.clone()),
                         false => self.post_to(info.node, letter.clone()),
                     }
@@ -38,7 +38,7 @@ impl Worker {
     }
 
     fn post_to(&mut self, node: NodeId, letter: Letter) {
-        if self.may_speak {
+        if self.known.may_speak {
             self.effects.push(Effect::Post(node, letter));
         }
     }
@@ -46,7 +46,7 @@ impl Worker {
     /// Messages of another node.
     pub(super) fn on_letters(&mut self, sender: NodeId, letters: Vec<Letter>) {
         for letter in letters {
-            if !letter.may_come_from(sender, &self.map) {
+            if !letter.may_come_from(sender, &self.known.map) {
                 continue;
             }
             if let Some(next) = self.led_elsewhere(sender, &letter) {
@@ -64,8 +64,8 @@ impl Worker {
     /// Whoever leads the receiver of `letter`, if it goes on from here.
     fn led_elsewhere(&self, sender: NodeId, letter: &Letter) -> Option<NodeId> {
         let group = letter.receiver();
-        let leader = self.leaders.get(&group).copied();
-        letter::goes_on_to(letter, self.map.group(group)?, leader, (self.node?, sender))
+        let leader = self.known.leaders.get(&group).copied();
+        letter::goes_on_to(letter, self.known.map.group(group)?, leader, (self.known.node?, sender))
     }
 
     /// Delivers what waits; what that writes to this node is delivered too, as long as a turn may last.

@@ -8,8 +8,10 @@
 //! Inputs are stepped as they come; what is to share a batch, a heartbeat round or a frame leaves at
 //! [`Input::TurnEnd`]. A worker never calls itself: multicast messages between its own groups wait in a queue.
 
+mod checkpoints;
 mod coordinator;
 mod group;
+mod hosting;
 mod lag;
 mod letters;
 mod moved;
@@ -22,18 +24,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use checkpoints::{Storage, Written};
 pub use coordinator::CoordinatorHost;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{NodeId, PartitionId};
+use coppice_client::wire::{ClusterId, NodeId, PartitionId};
 use coppice_ordering::Time;
-pub use group::{Checkpoints, Group, GroupStatus};
+pub use group::{Checkpoints, Group, GroupStatus, Writing};
 pub use lag::Lag;
 use parts::Parked;
 pub use room::Room;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
 
+use crate::checkpoint_due::Due;
+use crate::failure_detector::FailureDetector;
 use crate::gather::{Act, Gathers};
-use crate::multicast::letter::leader_learned;
 use crate::multicast::{Letter, Word};
 use crate::replica;
 use crate::request::{Origin, Refusal, Reply, Request};
@@ -56,16 +60,12 @@ pub struct Counters {
 pub struct Worker {
     index: usize,
     workers: usize,
-    /// None: this process belongs to no cluster yet.
-    node: Option<NodeId>,
-    /// Its replicas may say something to others (`coppice_server::vetting`).
-    may_speak: bool,
+    known: Known,
     groups: BTreeMap<PartitionId, Group>,
-    map: Arc<PartitionMap>,
-    /// Who leads each group, as far as this node knows.
-    leaders: BTreeMap<PartitionId, NodeId>,
-    /// Nodes that answer on their connections.
-    answering: BTreeSet<NodeId>,
+    failure_detector: FailureDetector,
+    storage: Option<Storage>,
+    /// Checkpoints begun so far.
+    checkpoints: u64,
     room: room::Admission,
     coordinator: CoordinatorHost,
     gathers: Gathers,
@@ -76,6 +76,33 @@ pub struct Worker {
     counters: Counters,
     now: Time,
     effects: Vec<Effect>,
+}
+
+/// What it knows of the world.
+struct Known {
+    /// None: this process belongs to no cluster yet.
+    node: Option<NodeId>,
+    cluster: ClusterId,
+    /// Its replicas may say something to others (`coppice_server::vetting`).
+    may_speak: bool,
+    map: Arc<PartitionMap>,
+    /// Who leads each group, as far as this node knows.
+    leaders: BTreeMap<PartitionId, NodeId>,
+    /// Nodes that answer on their connections.
+    answering: BTreeSet<NodeId>,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        Known {
+            node: None,
+            cluster: ClusterId::default(),
+            may_speak: true,
+            map: Arc::default(),
+            leaders: BTreeMap::new(),
+            answering: BTreeSet::new(),
+        }
+    }
 }
 
 /// What is remembered within a turn, and from one to the next.
@@ -98,12 +125,11 @@ impl Worker {
         Worker {
             index,
             workers,
-            node: None,
-            may_speak: true,
+            known: Known::default(),
             groups: BTreeMap::new(),
-            map: Arc::default(),
-            leaders: BTreeMap::new(),
-            answering: BTreeSet::new(),
+            failure_detector: FailureDetector::default(),
+            storage: None,
+            checkpoints: 0,
             room: room::Admission::default(),
             coordinator: CoordinatorHost::default(),
             gathers: Gathers::new(index),
@@ -153,12 +179,12 @@ impl Worker {
 
     /// Who leads each group, as far as this node knows.
     pub fn leaders(&self) -> &BTreeMap<PartitionId, NodeId> {
-        &self.leaders
+        &self.known.leaders
     }
 
     /// Whether a node answers, as the driver said last.
     pub fn is_answering(&self, node: NodeId) -> bool {
-        self.answering.contains(&node)
+        self.known.answering.contains(&node)
     }
 
     /// What there is room for, as the driver said last.
@@ -186,14 +212,15 @@ impl Worker {
         let Refusal::NotLeader { hint } = refusal else { return None };
         let hosted = self.groups.get(&group);
         let named = hosted.and_then(|hosted| hosted.nodes.get(&(*hint)?).copied());
-        named.or_else(|| self.leaders.get(&group).copied())
+        named.or_else(|| self.known.leaders.get(&group).copied())
     }
 
     /// When [`Input::Tick`] is next wanted.
     pub fn deadline(&self) -> Option<Time> {
         let groups = self.groups.values().filter_map(|group| group.replica.deadline());
         let settling = self.groups.values().filter_map(Group::settles_at);
-        groups.chain(settling).chain(self.coordinator.deadline()).chain(self.gathers.deadline()).min()
+        let watch = self.settings().and_then(|settings| self.failure_detector.deadline(settings));
+        groups.chain(settling).chain(watch).chain(self.coordinator.deadline()).chain(self.gathers.deadline()).min()
     }
 
     /// The only way in.
@@ -224,21 +251,28 @@ impl Worker {
             Input::Host(group, effects) => self.host(*group, effects),
             Input::Drop(group) => self.drop_group(group),
             Input::Replica(group, input) => self.step_group(group, *input),
-            Input::HandOn(partition) => self.hand_on(partition),
             Input::Map(map) => self.on_map(map),
             Input::Settings(settings) => {
                 self.coordinator.apply_settings(&settings);
                 self.parked.set_wait(settings.part_wait);
             }
             Input::Leader(group, leader) => self.on_leader(group, leader),
-            Input::Answers(node, true) => _ = self.answering.insert(node),
-            Input::Answers(node, false) => _ = self.answering.remove(&node),
+            Input::Answers(node, true) => _ = self.known.answering.insert(node),
+            Input::Answers(node, false) => _ = self.known.answering.remove(&node),
             Input::Room(room) => self.room.set(room),
-            Input::Identity(node) => self.node = Some(node),
-            Input::MaySpeak(may) => self.may_speak = may,
-            Input::Lost { node, since } => self.tell(node, |peer| replica::Input::Lost { peer, since }),
+            Input::Identity(node, cluster) => (self.known.node, self.known.cluster) = (Some(node), cluster),
+            Input::MaySpeak(may) => self.known.may_speak = may,
+            Input::Heard { fresh, heard } => self.on_heard(fresh, heard),
             Input::Gone(node) => self.tell(node, |peer| replica::Input::Gone { peer }),
-            Input::Settle(group) => self.begin_settling(group),
+            Input::Storage(storage) => self.on_storage(storage),
+            Input::CheckpointNow(group) => self.checkpoint(group, Due::Second),
+            Input::Checkpointed { group, number, written } => self.on_checkpointed(group, number, written),
+            Input::ChildrenSaved { group, forks } => self.on_children_saved(group, forks),
+            Input::Snapshot(group, loaded) => self.on_snapshot(group, loaded),
+            Input::Holds { asked, group, low } => {
+                let is_held = self.groups.iter().any(|(&id, hosted)| id != group && hosted.replica.holds(&low));
+                self.effects.push(Effect::Controller(Report::Held { asked, group, is_held }));
+            }
         }
         std::mem::swap(&mut self.effects, effects);
     }
@@ -264,11 +298,13 @@ impl Worker {
     /// Carries out `effects` of the group `id`, in order; leaves the vector empty.
     fn carry_out(&mut self, id: PartitionId, effects: &mut Vec<replica::Effect>) {
         use replica::Effect as Wanted;
+        let moved = effects.iter().any(|effect| matches!(effect, Wanted::Moved { .. }));
         for effect in effects.drain(..) {
             match effect {
                 Wanted::Persist { lsn, record } => self.effects.push(Effect::Persist { group: id, lsn, record }),
                 Wanted::Send { to, message } => {
-                    let Some(group) = self.groups.get(&id).filter(|_| self.may_speak || mutant!(mute_speaks)) else {
+                    let Some(group) = self.groups.get(&id).filter(|_| self.known.may_speak || mutant!(mute_speaks))
+                    else {
                         continue;
                     };
                     let Some(&node) = group.nodes.get(&to) else { continue };
@@ -318,6 +354,10 @@ impl Worker {
                 Wanted::HandoverFailed { to } => self.effects.push(Effect::Note(id, Note::TransferFailed(to))),
             }
         }
+        if moved {
+            // What was taken in is in memory only until a checkpoint holds it; now all splits of this step are counted.
+            self.checkpoint_if_due(id);
+        }
     }
 
     fn on_tick(&mut self) {
@@ -335,6 +375,10 @@ impl Worker {
         self.gathers.expire(now, &mut acts);
         self.act_on_gathers(acts);
         self.settle(now);
+        let settings = self.groups.values().next().map(|group| group.replica.paxos().settings());
+        if settings.is_some_and(|settings| self.failure_detector.is_due(settings, now)) {
+            self.effects.push(Effect::Watch);
+        }
     }
 
     fn on_turn_end(&mut self) {
@@ -411,8 +455,8 @@ impl Worker {
 
     /// No replica of `group` is here: one is about to start, or the client's map is older than ours.
     fn not_here(&self, group: PartitionId) -> Refusal {
-        match self.map.group(group) {
-            Some(entry) if self.node.is_some_and(|own| entry.replica_on(own).is_some()) => {
+        match self.known.map.group(group) {
+            Some(entry) if self.known.node.is_some_and(|own| entry.replica_on(own).is_some()) => {
                 Refusal::NotLeader { hint: None }
             }
             _ => Refusal::WrongPartition,
@@ -492,96 +536,6 @@ impl Worker {
                 Act::Ask { partition, origin, request } => self.on_request(partition, origin, request),
                 Act::Answer { partition, origin, reply } => self.reply(partition, origin, reply),
             }
-        }
-    }
-
-    fn host(&mut self, group: Group, mut effects: Vec<replica::Effect>) {
-        let id = group.replica.group();
-        self.groups.insert(id, group);
-        self.turn.stepped.push(id);
-        self.carry_out(id, &mut effects);
-        // What the checkpoint holds was decided before: no effect tells of it.
-        self.tell_directory(id);
-        self.hand_on(id);
-    }
-
-    fn drop_group(&mut self, id: PartitionId) {
-        let Some(mut group) = self.groups.remove(&id) else { return };
-        if id == PartitionId::DIRECTORY {
-            self.end_coordinating();
-        }
-        let mut effects = Vec::new();
-        group.replica.retire(&mut effects);
-        for effect in effects {
-            if let replica::Effect::Reply { origin, reply } = effect {
-                self.reply(id, origin, reply);
-            }
-        }
-    }
-
-    fn on_map(&mut self, map: Arc<PartitionMap>) {
-        for (id, group) in &mut self.groups {
-            let Some(entry) = map.group(*id) else { continue };
-            for info in entry.replicas.iter().filter(|_| !mutant!(places_unlearned)) {
-                group.nodes.insert(crate::ids::replica(info.replica), info.node);
-            }
-        }
-        self.map = map;
-        let is_new = |group: &Group, id| leader_learned(group.leader_node(), self.leaders.get(id).copied()).is_some();
-        let learned = self.groups.iter().filter(|(id, group)| is_new(group, *id)).map(|(&id, _)| id);
-        let learned: Vec<PartitionId> = learned.collect();
-        learned.into_iter().for_each(|id| self.on_role(id));
-    }
-
-    /// The replica here leads, or follows somebody else.
-    fn on_role(&mut self, id: PartitionId) {
-        let leader = self.groups.get(&id).and_then(|group| group.leader_node());
-        self.effects.push(Effect::Leader(id, leader));
-        self.on_leader(id, leader);
-        let coordinates = self.owner(PartitionId::DIRECTORY);
-        if coordinates != self.index {
-            self.effects.push(Effect::Worker(coordinates, Message::Led(id)));
-        }
-        self.effects.push(Effect::Controller(Report::Role(id)));
-    }
-
-    /// Who leads `group` is known, or not known any more.
-    fn on_leader(&mut self, group: PartitionId, leader: Option<NodeId>) {
-        match leader {
-            Some(leader) => _ = self.leaders.insert(group, leader),
-            None => _ = self.leaders.remove(&group),
-        }
-        self.resend(group);
-    }
-
-    fn tell_directory(&mut self, id: PartitionId) {
-        let Some(group) = self.groups.get(&id) else { return };
-        if let Some(state) = group.replica.decided_directory() {
-            self.effects.push(Effect::Controller(Report::Directory(state)));
-        }
-    }
-
-    fn on_need_snapshot(
-        &mut self,
-        id: PartitionId,
-        from: coppice_ordering::ReplicaId,
-        instance: coppice_ordering::Instance,
-    ) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(&from) = group.nodes.get(&from) else { return };
-        if !std::mem::replace(&mut group.installing, true) {
-            let held = group.replica.decided_range().unwrap_or_default();
-            self.effects.push(Effect::Controller(Report::NeedSnapshot { group: id, held, from, instance }));
-        }
-    }
-
-    /// Tells each group of its replica on `node`.
-    fn tell(&mut self, node: NodeId, input: impl Fn(coppice_ordering::ReplicaId) -> replica::Input) {
-        let all =
-            self.groups.iter().flat_map(|(&id, group)| group.nodes.iter().map(move |(&peer, &at)| (id, peer, at)));
-        let there: Vec<_> = all.filter(|(_, _, at)| *at == node).map(|(id, peer, _)| (id, peer)).collect();
-        for (id, peer) in there {
-            self.step_group(id, input(peer));
         }
     }
 }

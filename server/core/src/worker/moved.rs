@@ -16,12 +16,10 @@ impl Worker {
         }
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.borders.joined(Machine::joins(&mark));
-        let led = group.replica.is_leading();
-        if !Machine::joins(&mark).is_empty() {
-            self.effects.push(Effect::Controller(Report::Joined(id)));
-        }
+        let (me, led) = (group.me, group.replica.is_leading());
         if !Machine::forks(&mark).is_empty() {
-            self.effects.push(Effect::Controller(Report::Forked { group: id, led, mark }));
+            group.checkpoints.forks.0 += 1;
+            self.effects.push(Effect::Controller(Report::Forked { group: id, me, led, mark }));
         }
     }
 

@@ -93,7 +93,7 @@ impl Worker {
 
     /// Whether a node has room, as far as is known here.
     fn has_room(&self, node: NodeId) -> bool {
-        match self.node == Some(node) {
+        match self.known.node == Some(node) {
             true => self.room.room.is_here(),
             false => !self.room.room.full_nodes.contains(&node),
         }

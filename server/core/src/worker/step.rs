@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClientId, GatherRequest, MapVersion, NodeId, PartitionId, QueryRequest};
-use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, Time, multicast};
+use coppice_client::wire::{ClientId, ClusterId, GatherRequest, MapVersion, NodeId, PartitionId, QueryRequest};
+use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, multicast};
 
 use super::Group;
+use super::checkpoints::{Storage, Written};
 use super::room::Room;
+use crate::checkpoint_due::Due;
+use crate::failure_detector::Heard;
 use crate::machine::Mark;
 use crate::machine::directory::DirectoryState;
 use crate::machine::shard::Inheritance;
@@ -16,6 +20,7 @@ use crate::multicast::Letter;
 use crate::replica::{self, QueryPart};
 use crate::request::{Origin, Reply, Request};
 use crate::settings::ClusterSettings;
+use crate::snapshot::{Loaded, Taken};
 use crate::wire::peer::Envelope;
 
 /// What happens to a worker.
@@ -86,8 +91,6 @@ pub enum Input {
     Drop(PartitionId),
     /// Something for one replica.
     Replica(PartitionId, Box<replica::Input>),
-    /// If the partition is sealed, and that is decided, its neighbour gets its state.
-    HandOn(PartitionId),
     /// This is the newest map.
     Map(Arc<PartitionMap>),
     /// These are the cluster's settings.
@@ -98,21 +101,50 @@ pub enum Input {
     Answers(NodeId, bool),
     /// What there is room for, here and elsewhere.
     Room(Room),
-    /// This process is that node of the cluster.
-    Identity(NodeId),
+    /// This process is that node of that cluster.
+    Identity(NodeId, ClusterId),
     /// The other nodes have let this process in: its replicas may speak.
     MaySpeak(bool),
-    /// A node was heard last so long ago that it counts as lost.
-    Lost {
-        /// Which.
-        node: NodeId,
-        /// When.
-        since: Time,
+    /// Other nodes, as [`Effect::Watch`] asks.
+    Heard {
+        /// Nodes to which there is a connection that is new.
+        fresh: Vec<NodeId>,
+        /// When something came of each node last.
+        heard: Vec<(NodeId, Heard)>,
     },
     /// The process of a node has ended.
     Gone(NodeId),
-    /// A checkpoint of a group has ended: its tree may let go of what it shared with it.
-    Settle(PartitionId),
+    /// Of the node's log and disk, a few times a second: groups for which it is time write a checkpoint.
+    Storage(Storage),
+    /// This group writes a checkpoint, unless it is at it.
+    CheckpointNow(PartitionId),
+    /// A checkpoint is written, or is not.
+    Checkpointed {
+        /// Of which group.
+        group: PartitionId,
+        /// Which one.
+        number: u64,
+        /// What came of it.
+        written: Written,
+    },
+    /// The children of so many splits of this group are on the disk, or need nothing of it.
+    ChildrenSaved {
+        /// Which group.
+        group: PartitionId,
+        /// How many of [`Report::Forked`] that answers.
+        forks: u32,
+    },
+    /// The snapshot that a replica needs is on the disk, or none came.
+    Snapshot(PartitionId, Option<Box<Loaded>>),
+    /// Does a replica here, of another group than this, hold the key `low`? [`Report::Held`].
+    Holds {
+        /// The question's number.
+        asked: u64,
+        /// The group.
+        group: PartitionId,
+        /// The key.
+        low: Bytes,
+    },
 }
 
 /// What the workers of a node tell each other, through bounded queues.
@@ -199,6 +231,21 @@ pub enum Effect {
         /// What.
         record: Record,
     },
+    /// Into the log: what a group holds up to here is in its checkpoints.
+    Trim(PartitionId, Instance),
+    /// The group's state becomes a checkpoint: [`Input::Checkpointed`], always.
+    Checkpoint {
+        /// Which group.
+        group: PartitionId,
+        /// Counts the checkpoints of this worker.
+        number: u64,
+        /// Its state.
+        taken: Box<Taken>,
+        /// Of which kind.
+        due: Due,
+    },
+    /// The other nodes hear that this one lives, and what was heard of them comes as [`Input::Heard`].
+    Watch,
     /// To a replica on another node.
     Send(NodeId, Envelope),
     /// To another node.
@@ -244,8 +291,8 @@ pub enum QueryResult {
 
 /// What a controller hears of its workers.
 pub enum Report {
-    /// Somebody else leads a group that has a replica here, or nobody does.
-    Role(PartitionId),
+    /// The directory has a replica here, and is led there, or by nobody.
+    DirectoryLed(Option<NodeId>),
     /// What the directory has decided, at its replica here.
     Directory(Arc<DirectoryState>),
     /// A replica can go on with a snapshot only.
@@ -261,12 +308,25 @@ pub enum Report {
     },
     /// A replica is no part of its group any more, and nobody needs it.
     Dismissed(PartitionId),
-    /// A partition took its neighbour in: that is in memory only until a checkpoint holds it.
-    Joined(PartitionId),
-    /// A partition was split, and that is decided.
+    /// The answer to [`Input::Holds`].
+    Held {
+        /// The question's number.
+        asked: u64,
+        /// Its group.
+        group: PartitionId,
+        /// Whether one does.
+        is_held: bool,
+    },
+    /// No replica of the group says anything here any more, as [`Input::Drop`] asked.
+    Dropped(PartitionId),
+    /// A checkpoint of a group is durable here.
+    Saved(PartitionId),
+    /// A partition was split, and that is decided. The group writes no checkpoint until [`Input::ChildrenSaved`].
     Forked {
         /// The parent.
         group: PartitionId,
+        /// Its replica here.
+        me: ReplicaId,
         /// Whether its replica here leads.
         led: bool,
         /// The children.

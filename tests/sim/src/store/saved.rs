@@ -1,7 +1,6 @@
 //! A checkpoint as it lies on a node's disk, or travels, by the code that writes and reads checkpoints.
 
 use coppice_btree::Capacity;
-use coppice_client::wire::MapVersion;
 use coppice_core::snapshot::{self, Loaded, Taken};
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::stream::{Decoder, Encoder};
@@ -12,8 +11,6 @@ use coppice_server::checkpoint::{Chunk, Manifest};
 pub struct Saved {
     /// Where it was taken.
     pub instance: Instance,
-    /// The map version of its borders.
-    pub borders: MapVersion,
     chunks: Vec<Chunk>,
     manifest: Vec<u8>,
 }
@@ -21,11 +18,11 @@ pub struct Saved {
 impl Saved {
     /// Encodes a state, by the code that writes checkpoints.
     pub fn of(taken: Taken) -> Saved {
-        let (instance, borders) = (taken.head.instance, taken.head.map_version);
+        let instance = taken.head.instance;
         let snapshot = taken.tree.snapshot();
         let mut encoder = Encoder::new(taken.head, &taken.blobs, snapshot.iter());
         let chunks = encoder.by_ref().collect();
-        Saved { instance, borders, chunks, manifest: encoder.finish().encode() }
+        Saved { instance, chunks, manifest: encoder.finish().encode() }
     }
 
     /// Reads it back into a tree with nodes of this width, by the code that reads checkpoints: in words what is wrong

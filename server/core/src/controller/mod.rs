@@ -1,0 +1,172 @@
+//! What decides for a node as a whole: which replicas live here, where they have their state from, and, where the
+//! directory is led, what comes next in the cluster's topology.
+//!
+//! Pure: [`Controller::step`] takes the time and an input and returns effects; its driver is `coppice-server`'s control
+//! task, or a simulated world. Workers report to it, and it tells them what to host; both are messages, which take
+//! their time.
+
+mod fetches;
+mod replicas;
+mod step;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::Time;
+pub use step::{Effect, FetchId, Input, Recovered, VerbId};
+
+use crate::machine::Machine;
+use crate::replica_manager::ReplicaManager;
+use crate::settings::ClusterSettings;
+use crate::worker::{self, Report};
+
+/// How often it looks whether something is missing here.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The same while nothing was missing.
+const LOOK_CALM: Duration = Duration::from_secs(1);
+
+/// While a node waits for its first map it asks this often, so that a cluster is ready soon after `init`.
+const LOOK_FIRST: Duration = Duration::from_millis(20);
+
+/// See the module.
+pub struct Controller {
+    workers: usize,
+    /// None: this process belongs to no cluster yet.
+    node: Option<NodeId>,
+    map: Arc<PartitionMap>,
+    settings: Arc<ClusterSettings>,
+    /// Who leads the directory, as its replica here knows.
+    directory_leader: Option<NodeId>,
+    replica_manager: ReplicaManager,
+    /// Replicas that go, until their checkpoints are deleted: no new one of their groups begins meanwhile.
+    leaving: step::ByGroup<replicas::Leaving>,
+    /// Splits that the replicas here have executed, and those of them whose children need nothing of their log.
+    forks: step::ByGroup<(u32, u32)>,
+    fetches: fetches::Fetches,
+    topology: topology::Topology,
+    looks_at: Time,
+    now: Time,
+    effects: Vec<Effect>,
+}
+
+impl Controller {
+    /// Of a node with so many workers.
+    pub fn new(workers: usize) -> Controller {
+        Controller {
+            workers,
+            node: None,
+            map: Arc::default(),
+            settings: Arc::default(),
+            directory_leader: None,
+            replica_manager: ReplicaManager::default(),
+            leaving: Default::default(),
+            forks: Default::default(),
+            fetches: fetches::Fetches::default(),
+            topology: topology::Topology::default(),
+            looks_at: Time::ZERO,
+            now: Time::ZERO,
+            effects: Vec::new(),
+        }
+    }
+
+    /// The newest map that it was told.
+    pub fn map(&self) -> &Arc<PartitionMap> {
+        &self.map
+    }
+
+    /// The replicas of this node.
+    pub fn replicas(&self) -> &ReplicaManager {
+        &self.replica_manager
+    }
+
+    /// When [`Input::Tick`] is next wanted.
+    pub fn deadline(&self) -> Time {
+        self.looks_at.min(self.topology.deadline())
+    }
+
+    /// The only way in.
+    pub fn step(&mut self, now: Time, input: Input, effects: &mut Vec<Effect>) {
+        self.now = now;
+        std::mem::swap(&mut self.effects, effects);
+        match input {
+            Input::Tick => self.on_tick(),
+            Input::Identity(node) => self.node = Some(node),
+            Input::Map(map) => self.adopt(map),
+            Input::Settings(settings) => self.settings = settings,
+            Input::Recovered(recovered) => self.restart(*recovered),
+            Input::Founded(entry) => self.want(&entry),
+            Input::Report(report) => self.on_report(report),
+            Input::Born(group, me) => self.replica_manager.birth_is_durable(group, me),
+            Input::Offered { fetch, kept, version } => self.on_offered(fetch, &kept, version),
+            Input::Fetched(fetch, loaded) => self.on_fetched(fetch, loaded),
+            Input::Deleted(group) => {
+                self.leaving.remove(&group);
+                self.start_missing();
+            }
+            Input::View(view) => self.on_view(&view),
+            Input::Decided { command, is_taken } => self.on_decided(&command, is_taken),
+            Input::Assigned(node, trouble) => self.on_assigned(node, trouble),
+            Input::Verb { verb, request, view } => self.on_verb(verb, &request, &view),
+        }
+        self.forget_removed();
+        self.release_parents();
+        std::mem::swap(&mut self.effects, effects);
+    }
+
+    fn on_tick(&mut self) {
+        if self.looks_at <= self.now {
+            self.look();
+        }
+        if self.topology.deadline() <= self.now {
+            self.drive();
+        }
+    }
+
+    fn on_report(&mut self, report: Report) {
+        match report {
+            Report::DirectoryLed(leader) => {
+                self.directory_leader = leader;
+                self.drive();
+            }
+            Report::Directory(state) => self.on_directory(state),
+            Report::NeedSnapshot { group, held, from, instance } => self.fetch_newer(group, held, from, instance),
+            Report::Held { asked, group, is_held } => self.on_held(asked, group, is_held),
+            Report::Forked { group, me, led, mark } => self.on_forked((group, me), led, Machine::forks(&mark)),
+            Report::Dropped(group) => self.on_dropped(group),
+            Report::Saved(group) => self.replica_manager.saved(group),
+            Report::Dismissed(group) => self.remove(group),
+            Report::Released(version) => self.on_released(version),
+        }
+    }
+
+    /// Whether something is missing here: replicas that are to run, what children need, the map.
+    fn look(&mut self) {
+        self.ask_for_states();
+        self.save_children();
+        self.start_missing();
+        // A replica of the directory that knows no leader may not know either where those are that took others' places:
+        // it could not even answer their candidate (protocol.md 1.5).
+        let follows = self.directory_leader.is_some();
+        let is_told = follows && self.replica_manager.running().contains_key(&PartitionId::DIRECTORY);
+        if self.node.is_some() && !is_told && !mutant!(directory_asks_nobody) {
+            self.effects.push(Effect::AskForMap);
+        }
+        let wait = match self.map.version.0 {
+            0 => LOOK_FIRST,
+            _ if is_told && self.is_complete() => LOOK_CALM,
+            _ => LOOK,
+        };
+        self.looks_at = self.now + wait;
+    }
+
+    /// For the worker of a group.
+    fn tell_owner(&mut self, group: PartitionId, input: worker::Input) {
+        self.effects.push(Effect::Worker(group.0 as usize % self.workers, input));
+    }
+}

@@ -1,0 +1,174 @@
+//! Replicas of this node: they go on after a start, begin because the map or a split says so, and go.
+
+use std::sync::Arc;
+
+use coppice_client::map::{Entry, PartitionMap};
+use coppice_client::wire::PartitionId;
+use coppice_ordering::ReplicaId;
+
+use super::{Controller, Effect, Recovered};
+use crate::machine::shard::Fork;
+use crate::replica_manager::{Start, Wanted};
+use crate::worker;
+
+/// A replica that goes.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    replica: ReplicaId,
+    /// The parent whose log it needs, if it was to be split off again after a crash.
+    parent: Option<PartitionId>,
+    /// Its worker has dropped it: it says nothing any more.
+    is_dropped: bool,
+    /// The log says that it is gone.
+    is_removed: bool,
+}
+
+impl Controller {
+    /// A group that the log knows, at a start.
+    pub(super) fn restart(&mut self, recovered: Recovered) {
+        let Recovered { group, removed, created, loaded, replay } = recovered;
+        if let Some(removed) = removed {
+            self.replica_manager.note_removed(group, removed);
+        }
+        let Some((me, birth)) = created else { return };
+        let own = self.node.unwrap_or_default();
+        match self.replica_manager.restart(own, (group, me), birth, loaded, replay) {
+            Ok(Some(start)) => self.start(start),
+            // It waits for its state.
+            Ok(None) => {}
+            Err(lost) => self.effects.push(Effect::StateLost(group, lost)),
+        }
+    }
+
+    pub(super) fn start(&mut self, start: Start) {
+        self.replica_manager.runs(&start);
+        self.forks.remove(&start.group);
+        self.effects.push(Effect::Start(Box::new(start)));
+    }
+
+    /// Uses `map` if it is newer: replicas that it names for this node, and no others.
+    pub(super) fn adopt(&mut self, map: Arc<PartitionMap>) {
+        let is_older = map.version <= self.map.version && !mutant!(older_map_counts);
+        if map.check().is_err() || map.version == self.map.version || is_older {
+            return;
+        }
+        self.map = Arc::clone(&map);
+        self.effects.push(Effect::Map(Arc::clone(&map)));
+        for worker in 0..self.workers {
+            self.effects.push(Effect::Worker(worker, worker::Input::Map(Arc::clone(&map))));
+        }
+        self.start_missing();
+    }
+
+    /// Removes replicas that the map does not name, and begins those that it names and that do not run.
+    pub(super) fn start_missing(&mut self) {
+        let Some(own) = self.node else { return };
+        let map = Arc::clone(&self.map);
+        for group in self.replica_manager.unnamed(own, &map) {
+            self.remove(group);
+        }
+        if self.replica_manager.lacks_any(own, &map) {
+            map.groups().for_each(|entry| self.want(entry));
+        }
+    }
+
+    /// Starts the replica that `entry` names for this node, unless it runs, or was removed here before.
+    pub(super) fn want(&mut self, entry: &Entry) {
+        let Some(own) = self.node else { return };
+        match self.replica_manager.wanted(own, entry) {
+            Wanted::Nothing => {}
+            Wanted::Begin(start) => self.start(*start),
+            Wanted::Join(me) => self.join(entry, me),
+        }
+    }
+
+    /// The replica here was removed from its group, and nobody needs it any more.
+    pub(super) fn remove(&mut self, group: PartitionId) {
+        let Some(own) = self.node else { return };
+        let parent = self.replica_manager.needs(group);
+        if self.is_parent_of_leaving(group) {
+            return;
+        }
+        let Some(replica) = self.replica_manager.remove(own, &self.map, group) else { return };
+        self.leaving.insert(group, Leaving { replica, parent, is_dropped: false, is_removed: false });
+        self.forks.remove(&group);
+        if group == PartitionId::DIRECTORY {
+            self.directory_leader = None;
+            self.topology.forget();
+        }
+        // It says nothing any more before the log and the disk forget what it says.
+        self.tell_owner(group, worker::Input::Drop(group));
+        if mutant!(forgotten_while_it_speaks) {
+            self.on_dropped(group);
+        }
+    }
+
+    /// The worker has dropped a replica.
+    pub(super) fn on_dropped(&mut self, group: PartitionId) {
+        if let Some(leaving) = self.leaving.get_mut(&group) {
+            leaving.is_dropped = true;
+        }
+    }
+
+    /// The log says of replicas that were dropped that they are gone; not while a child, which a split that was on its
+    /// way has begun since, needs their log.
+    pub(super) fn forget_removed(&mut self) {
+        let replica_manager = &self.replica_manager;
+        let may_go = |(group, leaving): &(&PartitionId, &mut Leaving)| {
+            let is_needed = replica_manager.is_needed(**group) && !mutant!(removed_under_its_child);
+            leaving.is_dropped && !leaving.is_removed && !is_needed
+        };
+        for (&group, leaving) in self.leaving.iter_mut().filter(may_go) {
+            leaving.is_removed = true;
+            self.effects.push(Effect::Remove(group, leaving.replica));
+        }
+    }
+
+    /// Whether a child that needs the group's log goes, and the log does not say so yet: after a crash it would be
+    /// there again.
+    fn is_parent_of_leaving(&self, group: PartitionId) -> bool {
+        let waits = |leaving: &Leaving| leaving.parent == Some(group) && !leaving.is_removed;
+        self.leaving.values().any(waits) && !mutant!(released_before_removal)
+    }
+
+    /// Whether everything that is to be here is here, or goes.
+    pub(super) fn is_complete(&self) -> bool {
+        let lacks = |own| self.replica_manager.lacks_any(own, &self.map);
+        let waits = !self.replica_manager.healing().is_empty() || !self.replica_manager.unsaved().is_empty();
+        !waits && !self.node.is_some_and(lacks)
+    }
+
+    /// A split is decided and executed in `parent`, which is `led` here or not: each replica of the parent starts the
+    /// child's beside it, from the fork, and no data moves (protocol.md 8).
+    pub(super) fn on_forked(&mut self, (parent, me): (PartitionId, ReplicaId), led: bool, forks: &[Fork]) {
+        let Some(own) = self.node else { return };
+        if self.replica_manager.running().get(&parent) == Some(&me) {
+            self.forks.entry(parent).or_default().0 += 1;
+        }
+        for fork in forks {
+            if let Some(start) = self.replica_manager.fork(own, parent, led, fork) {
+                self.start(start);
+                failpoint!("control.forked");
+                self.save_children();
+            }
+        }
+    }
+
+    /// Tells the workers of parents whose children are all on the disk.
+    pub(super) fn release_parents(&mut self) {
+        let is_free = |group: PartitionId| !self.replica_manager.is_needed(group) && !self.is_parent_of_leaving(group);
+        let waiting = self.forks.iter().filter(|&(&group, (forks, told))| forks != told && is_free(group));
+        let free: Vec<(PartitionId, u32)> = waiting.map(|(&group, &(forks, _))| (group, forks)).collect();
+        for (group, forks) in free {
+            self.forks.insert(group, (forks, forks));
+            self.tell_owner(group, worker::Input::ChildrenSaved { group, forks });
+        }
+    }
+
+    /// Has the children that have no checkpoint yet write one.
+    pub(super) fn save_children(&mut self) {
+        for child in self.replica_manager.unsaved() {
+            self.tell_owner(child, worker::Input::CheckpointNow(child));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a controller is told, and what it asks its driver to do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use coppice_btree::KeyRange;
+use coppice_client::map::{Entry, PartitionMap};
+use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
+use coppice_ordering::{Configuration, Instance, ReplicaId};
+
+use crate::machine::directory::{DirectoryCommand, DirectoryState};
+use crate::replay::GroupReplay;
+use crate::replica_manager::{Birth, Start, StateLost};
+use crate::reshape::View;
+use crate::settings::ClusterSettings;
+use crate::snapshot::Loaded;
+use crate::worker::{self, Report};
+
+/// Names one fetch of a snapshot, as long as the process lives.
+pub type FetchId = u64;
+
+/// Names one request of an operator, as its driver counts them.
+pub type VerbId = u64;
+
+/// What happens to a controller.
+pub enum Input {
+    /// Time passed: a deadline has come.
+    Tick,
+    /// This process is that node of the cluster.
+    Identity(NodeId),
+    /// A map, as another node or the directory here has it.
+    Map(Arc<PartitionMap>),
+    /// These are the cluster's settings.
+    Settings(Arc<ClusterSettings>),
+    /// At a start, for each group that the log of this node knows.
+    Recovered(Box<Recovered>),
+    /// The group was just made, and its first replicas are these: a map will say so.
+    Founded(Box<Entry>),
+    /// A worker of this node says.
+    Report(Report),
+    /// The birth of a replica here is durable.
+    Born(PartitionId, ReplicaId),
+    /// The head of a snapshot has come: [`Effect::Admit`] says whether the rest is wanted.
+    Offered {
+        /// Of which fetch.
+        fetch: FetchId,
+        /// The keys that it holds.
+        kept: KeyRange,
+        /// The map version of these borders.
+        version: MapVersion,
+    },
+    /// A fetch has ended: the snapshot is durable here, or none came.
+    Fetched(FetchId, Option<Box<Loaded>>),
+    /// The checkpoints of a replica that was removed are gone, or stay until the next start.
+    Deleted(PartitionId),
+    /// What the nodes that answer say of themselves.
+    View(Box<View>),
+    /// The directory was asked for this.
+    Decided {
+        /// For what.
+        command: Box<DirectoryCommand>,
+        /// It is decided, and was not refused.
+        is_taken: bool,
+    },
+    /// A process was told its number; none: all went well.
+    Assigned(NodeId, Option<String>),
+    /// An operator's request, with what the nodes say of themselves at this moment.
+    Verb {
+        /// Which.
+        verb: VerbId,
+        /// What is asked for.
+        request: Box<ReshapeRequest>,
+        /// What the nodes say.
+        view: Box<View>,
+    },
+}
+
+/// What the log of this node, and its checkpoints, hold of one group.
+pub struct Recovered {
+    /// Which.
+    pub group: PartitionId,
+    /// A replica that was removed here.
+    pub removed: Option<ReplicaId>,
+    /// The replica that was started, and what it began with.
+    pub created: Option<(ReplicaId, Birth)>,
+    /// Its newest good checkpoint.
+    pub loaded: Option<Loaded>,
+    /// Its records.
+    pub replay: GroupReplay,
+}
+
+/// What a controller wants done, in order.
+pub enum Effect {
+    /// To a worker of this node: such inputs arrive, in their order.
+    Worker(usize, worker::Input),
+    /// A replica begins, or goes on: its birth goes into the log, if it is new, then its worker hosts it. Once the
+    /// birth is durable, [`Input::Born`].
+    Start(Box<Start>),
+    /// A start finds no way to a replica's state: the process must end.
+    StateLost(PartitionId, StateLost),
+    /// A replica goes: that is written to the log; once durable its checkpoints are deleted; then [`Input::Deleted`],
+    /// always.
+    Remove(PartitionId, ReplicaId),
+    /// This is the newest map: it is kept for the next start.
+    Map(Arc<PartitionMap>),
+    /// The directory here holds this: its settings and users are used, and its map comes back as [`Input::Map`].
+    Adopt(Arc<DirectoryState>),
+    /// Some other node is asked for its map.
+    AskForMap,
+    /// A snapshot of another node is to become durable here: [`Input::Offered`], then [`Input::Fetched`], always.
+    Fetch {
+        /// Which fetch this is.
+        fetch: FetchId,
+        /// Of which group.
+        group: PartitionId,
+        /// From whom.
+        from: NodeId,
+        /// At least as new as this.
+        least: Instance,
+    },
+    /// Whether the snapshot that was offered is wanted.
+    Admit(FetchId, bool),
+    /// All nodes are asked how they are: [`Input::View`], always.
+    Survey,
+    /// These groups are led there, as this node learned from others.
+    Leaders(Vec<(PartitionId, NodeId)>),
+    /// These nodes have an older map than the directory.
+    Tell(Vec<NodeId>, Arc<DirectoryState>),
+    /// The directory here is to decide: [`Input::Decided`], always.
+    Decide(Box<DirectoryCommand>),
+    /// The leader of a group is to propose a configuration, if the one that it is to follow is still in force.
+    Configure {
+        /// Who leads it.
+        leader: NodeId,
+        /// Which group.
+        partition: PartitionId,
+        /// The instance that decided the configuration which this one is to follow.
+        expected: u64,
+        /// Who replicates from then on.
+        configuration: Configuration,
+    },
+    /// The leader of a group is to hand over, within the setting's time.
+    HandOver {
+        /// Who leads it.
+        leader: NodeId,
+        /// Which group.
+        partition: PartitionId,
+        /// To whom.
+        to: NodeId,
+    },
+    /// The process at the node's address is to be told which node it is, and the directory that it is:
+    /// [`Input::Assigned`], always.
+    Assign(NodeId, Arc<DirectoryState>),
+    /// An operator is answered.
+    Answer(VerbId, Box<AdminReply>),
+    /// The directory is to decide what an operator asked for; then this is the answer.
+    Begin(VerbId, Box<DirectoryCommand>, Box<Reshaped>),
+    /// The process at this address is to get a number, or only to be looked for; then this is the answer.
+    Enlist {
+        /// For whom.
+        verb: VerbId,
+        /// Where it listens to nodes.
+        address: String,
+        /// The node whose place it takes.
+        replaces: Option<NodeId>,
+        /// It gets a number.
+        registers: bool,
+        /// What the directory holds.
+        state: Arc<DirectoryState>,
+        /// The answer.
+        plan: Box<Reshaped>,
+    },
+}
+
+/// The nodes of a group's replicas that vote, but for this one.
+pub(super) fn voters_elsewhere(entry: &Entry, own: NodeId) -> Vec<NodeId> {
+    let voters = entry.replicas.iter().filter(|info| info.role == coppice_client::map::Role::Voter);
+    voters.map(|info| info.node).filter(|&node| node != own).collect()
+}
+
+/// What is remembered by group.
+pub(super) type ByGroup<T> = BTreeMap<PartitionId, T>;

@@ -1,0 +1,266 @@
+//! Each test is a rule of [`super`], told by what goes in and what comes out.
+
+use bytes::Bytes;
+use coppice_btree::KeyRange;
+use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, ReplicaInfo, Role};
+use coppice_client::wire::{MapVersion, ReplicaId as WireReplica};
+use coppice_ordering::{Ballot, Configuration, Instance, ReplicaId};
+
+use super::*;
+use crate::machine::Machine;
+use crate::machine::directory::DirectoryState;
+use crate::machine::shard::{Fork, Shard};
+use crate::reshape::View;
+use crate::snapshot::Loaded;
+use crate::status::{LocalReplica, LocalStatus};
+
+const OWN: NodeId = NodeId(1);
+const PARENT: PartitionId = PartitionId(1);
+const CHILD: PartitionId = PartitionId(2);
+
+fn range(low: &[u8], high: Option<&[u8]>) -> KeyRange {
+    KeyRange { low: low.into(), high: high.map(Into::into) }
+}
+
+fn entry(partition: PartitionId, version: u64, (low, high): (&[u8], Option<&[u8]>), nodes: &[u32]) -> Entry {
+    let role = Role::Voter;
+    let info = |(replica, &node): (u32, &u32)| ReplicaInfo { replica: WireReplica(replica), node: NodeId(node), role };
+    Entry {
+        partition,
+        version: MapVersion(version),
+        low: Bytes::copy_from_slice(low),
+        high: high.map(Bytes::copy_from_slice),
+        replicas: (1..).zip(nodes).map(info).collect(),
+    }
+}
+
+/// The parent holds everything, and from version 2 on what is below `m`, where it is named at all.
+fn map(version: u64, parent: &[u32], child: &[u32]) -> Input {
+    let high: Option<&[u8]> = if version > 1 { Some(b"m") } else { None };
+    let mut partitions = vec![entry(PARENT, 1, (b"", high), parent)];
+    if version > 1 {
+        partitions.push(entry(CHILD, 2, (b"m", None), child));
+    }
+    let mut map = PartitionMap { version: MapVersion(version), partitions, ..PartitionMap::default() };
+    let (name, addresses, state) = (String::new(), Addresses::default(), NodeState::Member);
+    let node = |id| NodeInfo { id: NodeId(id), name: name.clone(), addresses: addresses.clone(), state };
+    map.nodes = [1, 2, 3, 4].map(node).into();
+    assert_eq!(map.check(), Ok(()));
+    Input::Map(Arc::new(map))
+}
+
+fn loaded(instance: u64) -> Box<Loaded> {
+    Box::new(Loaded {
+        machine: Machine::Shard(Box::new(Shard::new(CHILD, range(b"m", None), MapVersion(2)))),
+        instance: Instance(instance),
+        configuration: Configuration::of_voters([ReplicaId(1)]),
+        configured_at: Instance(7),
+        promised: Ballot::ZERO,
+    })
+}
+
+fn fork() -> Fork {
+    Fork {
+        instance: Instance(7),
+        version: MapVersion(2),
+        replicas: entry(CHILD, 2, (b"m", None), &[1, 2, 3]).replicas,
+        shard: Shard::new(CHILD, range(b"m", None), MapVersion(2)),
+    }
+}
+
+/// A controller with two workers, and what it asked for since it was looked at last, in words.
+struct Node(Controller, Time);
+
+impl Node {
+    fn new() -> Node {
+        let mut node = Node(Controller::new(2), Time(1));
+        node.tell(Input::Identity(OWN));
+        node
+    }
+
+    fn tell(&mut self, input: Input) -> Vec<String> {
+        let mut effects = Vec::new();
+        self.0.step(self.1, input, &mut effects);
+        effects.iter().filter_map(said).collect()
+    }
+
+    /// The parent's replica here, of this number, has executed the split.
+    fn forks(&mut self, me: u32) -> Vec<String> {
+        self.0.on_forked((PARENT, ReplicaId(me)), false, &[fork()]);
+        self.0.release_parents();
+        std::mem::take(&mut self.0.effects).iter().filter_map(said).collect()
+    }
+
+    fn look(&mut self) -> Vec<String> {
+        self.1 = self.1 + Duration::from_secs(1);
+        self.tell(Input::Tick)
+    }
+}
+
+fn said(effect: &Effect) -> Option<String> {
+    Some(match effect {
+        Effect::Worker(worker, worker::Input::Holds { group, .. }) => format!("w{worker} holds {group}?"),
+        Effect::Worker(worker, worker::Input::Drop(group)) => format!("w{worker} drops {group}"),
+        Effect::Worker(worker, worker::Input::CheckpointNow(group)) => format!("w{worker} saves {group}"),
+        Effect::Worker(worker, worker::Input::ChildrenSaved { group, forks }) => {
+            format!("w{worker} releases {group} at {forks}")
+        }
+        Effect::Worker(worker, worker::Input::Snapshot(group, loaded)) => {
+            format!("w{worker} {} {group}", if loaded.is_some() { "installs" } else { "asks on for" })
+        }
+        Effect::Start(start) => format!("start {} {}", start.group, start.me),
+        Effect::Remove(group, replica) => format!("remove {group} {replica}"),
+        Effect::Fetch { fetch, group, from, .. } => format!("fetch {fetch}: {group} from {from}"),
+        Effect::Admit(fetch, may) => format!("fetch {fetch}: {}", if *may { "wanted" } else { "unwanted" }),
+        Effect::Survey => "survey".into(),
+        Effect::AskForMap => "ask for the map".into(),
+        Effect::Leaders(leaders) => {
+            let said = leaders.iter().map(|(group, leader)| format!("{group} is led from {leader}"));
+            said.collect::<Vec<_>>().join(", ")
+        }
+        _ => return None,
+    })
+}
+
+fn held(asked: u64, is_held: bool) -> Input {
+    Input::Report(Report::Held { asked, group: CHILD, is_held })
+}
+
+#[test]
+fn a_replica_joins_once_every_worker_has_said_that_none_of_its_own_holds_the_keys() {
+    let mut node = Node::new();
+    assert_eq!(node.tell(map(2, &[2, 3], &[2, 1, 3])), ["w0 holds p2?", "w1 holds p2?"]);
+    assert!(node.tell(held(1, false)).is_empty(), "the other worker may hold them");
+    assert_eq!(node.tell(held(1, true)), Vec::<String>::new(), "a split is to come here");
+    assert_eq!(node.look(), ["w0 holds p2?", "w1 holds p2?", "ask for the map"]);
+    assert!(node.tell(held(1, false)).is_empty() && node.tell(held(2, false)).is_empty(), "an answer from before");
+    assert_eq!(node.tell(held(2, false)), ["fetch 3: p2 from n2"]);
+}
+
+#[test]
+fn one_source_after_the_other_is_asked_and_then_all_again() {
+    let mut node = Node::new();
+    node.tell(map(2, &[2, 3], &[2, 1, 3]));
+    _ = (node.tell(held(1, false)), node.tell(held(1, false)));
+    assert_eq!(node.tell(Input::Fetched(2, None)), ["fetch 3: p2 from n2"]);
+    assert!(node.tell(Input::Fetched(2, Some(loaded(9)))).is_empty(), "it comes too late");
+    assert!(node.tell(Input::Fetched(3, None)).is_empty());
+    assert_eq!(node.look(), ["w0 holds p2?", "w1 holds p2?", "ask for the map"]);
+    _ = (node.tell(held(4, false)), node.tell(held(4, false)));
+    let offered = Input::Offered { fetch: 5, kept: range(b"m", None), version: MapVersion(2) };
+    assert_eq!(node.tell(offered), ["fetch 5: wanted"]);
+    assert_eq!(node.tell(Input::Fetched(5, Some(loaded(9)))), ["start p2 r2"]);
+}
+
+#[test]
+fn no_replica_joins_while_checkpoints_of_the_one_before_it_are_deleted() {
+    let mut node = Node::new();
+    assert_eq!(node.tell(map(1, &[1, 2, 3], &[])), ["start p1 r1"]);
+    assert_eq!(node.tell(map(2, &[2, 3], &[2, 3])), ["w1 drops p1"]);
+    // It says nothing any more: only now may the log say that it is gone.
+    assert_eq!(node.tell(Input::Report(Report::Dropped(PARENT))), ["remove p1 r1"]);
+    // Back again, as a replica that has never been here.
+    let mut again = entry(PARENT, 3, (b"", Some(b"m")), &[2, 3]);
+    again.replicas.push(ReplicaInfo { replica: WireReplica(7), node: OWN, role: Role::Voter });
+    let Input::Map(before) = map(3, &[2, 3], &[2, 3]) else { unreachable!() };
+    let mut newest = (*before).clone();
+    newest.partitions[0] = again;
+    assert!(node.tell(Input::Map(Arc::new(newest))).is_empty());
+    assert_eq!(node.tell(Input::Deleted(PARENT)), ["w0 holds p1?", "w1 holds p1?"]);
+}
+
+#[test]
+fn a_parent_writes_a_checkpoint_when_its_children_are_on_the_disk_and_born() {
+    let mut node = Node::new();
+    node.tell(map(1, &[1, 2, 3], &[]));
+    assert_eq!(node.forks(1), ["start p2 r1", "w0 saves p2"]);
+    assert!(node.tell(Input::Report(Report::Saved(CHILD))).is_empty(), "its birth may be lost");
+    assert_eq!(node.tell(Input::Born(CHILD, ReplicaId(1))), ["w1 releases p1 at 1"]);
+    // Executed again after a restart of the process: the child is known.
+    assert_eq!(node.forks(1), ["w1 releases p1 at 2"]);
+    assert!(node.forks(9).is_empty(), "of a replica that does not run here");
+}
+
+#[test]
+fn a_parent_that_goes_is_forgotten_when_the_child_of_a_split_that_was_on_its_way_is_on_the_disk() {
+    let mut node = Node::new();
+    node.tell(map(1, &[1, 2, 3], &[]));
+    assert!(node.tell(map(2, &[2, 3], &[1, 2, 3])).contains(&"w1 drops p1".to_owned()));
+    assert_eq!(node.forks(1), ["start p2 r1", "w0 saves p2"]);
+    assert!(node.tell(Input::Report(Report::Dropped(PARENT))).is_empty(), "the child is in its log only");
+    assert!(node.tell(Input::Born(CHILD, ReplicaId(1))).is_empty());
+    assert_eq!(node.tell(Input::Report(Report::Saved(CHILD))), ["remove p1 r1"]);
+    assert!(node.tell(Input::Report(Report::Dropped(PARENT))).is_empty(), "once");
+}
+
+#[test]
+fn a_parent_is_released_when_the_log_says_that_its_child_is_gone() {
+    let mut node = Node::new();
+    node.tell(map(1, &[1, 2, 3], &[]));
+    node.forks(1);
+    assert_eq!(node.tell(map(3, &[1, 2, 3], &[2, 3])), ["w0 drops p2"]);
+    assert_eq!(node.tell(Input::Report(Report::Dropped(CHILD))), ["remove p2 r1", "w1 releases p1 at 1"]);
+}
+
+#[test]
+fn whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_it_tells_who_leads_elsewhere() {
+    let mut node = Node::new();
+    assert_eq!(node.look(), ["ask for the map"]);
+    let Input::Map(map) = map(1, &[2, 3], &[]) else { unreachable!() };
+    let state = Arc::new(DirectoryState { map: (*map).clone(), ..DirectoryState::default() });
+    node.tell(Input::Report(Report::DirectoryLed(Some(OWN))));
+    assert_eq!(node.tell(Input::Report(Report::Directory(state))), ["survey"]);
+    let leads = LocalReplica { leads: true, ..LocalReplica::default() };
+    let status = LocalStatus { replicas: [(PARENT, leads)].into(), map_version: 1, ..LocalStatus::default() };
+    let view = View::new([(NodeId(3), status)].into());
+    assert_eq!(node.tell(Input::View(Box::new(view))), ["p1 is led from n3"]);
+}
+
+#[test]
+fn a_snapshot_that_skips_a_split_waits_for_the_child() {
+    let mut node = Node::new();
+    node.tell(map(1, &[1, 2, 3], &[]));
+    let (held, instance) = (range(b"", None), Instance(20));
+    let need = Report::NeedSnapshot { group: PARENT, held, from: NodeId(2), instance };
+    assert_eq!(node.tell(Input::Report(need)), ["fetch 1: p1 from n2"]);
+    node.tell(map(2, &[1, 2, 3], &[1, 2, 3]));
+    let offered = || Input::Offered { fetch: 1, kept: range(b"", Some(b"m")), version: MapVersion(2) };
+    let said = node.tell(offered());
+    assert_eq!(said.first().map(String::as_str), Some("fetch 1: unwanted"));
+    assert_eq!(node.tell(Input::Fetched(1, None)), ["w1 asks on for p1"]);
+}
+
+#[test]
+fn an_older_map_changes_nothing() {
+    let mut node = Node::new();
+    node.tell(map(2, &[2, 3], &[2, 3]));
+    assert!(node.tell(map(1, &[1, 2, 3], &[])).is_empty() && node.0.map().version == MapVersion(2));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_are_caught() {
+    let tests = [
+        ("one_worker_knows_all", "a_replica_joins_once_every_worker_has_said_that_none_of_its_own_holds_the_keys"),
+        ("joins_amid_deletion", "no_replica_joins_while_checkpoints_of_the_one_before_it_are_deleted"),
+        ("forgotten_while_it_speaks", "no_replica_joins_while_checkpoints_of_the_one_before_it_are_deleted"),
+        ("joins_before_fork", "a_replica_joins_once_every_worker_has_said_that_none_of_its_own_holds_the_keys"),
+        (
+            "removed_under_its_child",
+            "a_parent_that_goes_is_forgotten_when_the_child_of_a_split_that_was_on_its_way_is_on_the_disk",
+        ),
+        ("released_before_removal", "a_parent_is_released_when_the_log_says_that_its_child_is_gone"),
+        (
+            "directory_asks_nobody",
+            "whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_it_tells_who_leads_elsewhere",
+        ),
+        (
+            "leaders_elsewhere_unlearned",
+            "whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_it_tells_who_leads_elsewhere",
+        ),
+        ("older_map_counts", "an_older_map_changes_nothing"),
+    ];
+    for (mutant, test) in tests {
+        planted::assert_caught(mutant, &format!("controller::tests::{test}"));
+    }
+}

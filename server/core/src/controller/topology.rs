@@ -1,0 +1,207 @@
+//! Growing and shrinking, as the leader of the directory sees to it: it looks at all nodes, asks [`crate::reshape`]
+//! what is next, and has it done (protocol.md 1.5, 8). Whoever leads the directory next goes on from its log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, ChangeId, MapVersion, NodeId, PartitionId, ReshapeRequest};
+use coppice_ordering::Time;
+
+use super::step::ByGroup;
+use super::{Controller, Effect, VerbId};
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Reshape};
+use crate::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
+
+/// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
+const LOOK_BUSY: Duration = Duration::from_millis(50);
+
+/// Between two looks at a cluster that is as it should be.
+const LOOK_CALM: Duration = Duration::from_secs(2);
+
+/// Between two handovers that only make leaderships more even.
+const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// After that time, and the handover's own, a handover may be asked for again.
+const HANDOVER_MEMORY: Duration = Duration::from_secs(20);
+
+/// What is remembered between looks; nothing that safety rests on.
+#[derive(Debug, Default)]
+pub(super) struct Topology {
+    /// The directory's decided state, if it runs here.
+    directory: Option<Arc<DirectoryState>>,
+    looks_at: Time,
+    /// The nodes are being asked.
+    is_looking: bool,
+    /// When each group's leader was last asked to hand over.
+    handovers: ByGroup<Time>,
+    balanced: Time,
+    /// Changes of borders whose ticket is released: the directory does not know yet.
+    released: BTreeSet<MapVersion>,
+    /// Steps that the directory has yet to decide.
+    deciding: Deciding,
+    /// Nodes that could not be told their number, and why.
+    troubles: BTreeMap<NodeId, String>,
+}
+
+impl Topology {
+    pub(super) fn deadline(&self) -> Time {
+        self.looks_at
+    }
+
+    /// The directory lives here no more.
+    pub(super) fn forget(&mut self) {
+        self.directory = None;
+    }
+}
+
+impl Controller {
+    /// Whether this node leads the directory.
+    pub fn drives(&self) -> bool {
+        self.node.is_some() && self.directory_leader == self.node
+    }
+
+    /// What the directory here holds, if this node leads it.
+    pub fn driven(&self) -> Option<&Arc<DirectoryState>> {
+        self.topology.directory.as_ref().filter(|_| self.drives())
+    }
+
+    /// Looks at all nodes, if this one leads the directory.
+    pub(super) fn drive(&mut self) {
+        self.topology.looks_at = self.now + LOOK_CALM;
+        if self.driven().is_none_or(|state| state.map.version.0 == 0) {
+            return;
+        }
+        if !std::mem::replace(&mut self.topology.is_looking, true) {
+            self.effects.push(Effect::Survey);
+        }
+    }
+
+    pub(super) fn on_directory(&mut self, state: Arc<DirectoryState>) {
+        self.effects.push(Effect::Adopt(Arc::clone(&state)));
+        self.topology.directory = Some(state);
+        self.drive();
+    }
+
+    /// The ticket of a change of borders is released.
+    pub(super) fn on_released(&mut self, version: MapVersion) {
+        if !mutant!(released_unheard) {
+            self.topology.released.insert(version);
+        }
+        self.drive();
+    }
+
+    /// Does what is next.
+    pub(super) fn on_view(&mut self, view: &View) {
+        self.topology.is_looking = !self.drives() && mutant!(look_never_ends);
+        let Some(state) = self.driven().cloned() else { return };
+        let (now, longest) = (self.now, self.settings.handover_timeout);
+        self.topology.handovers.retain(|_, asked| now.since(*asked) < HANDOVER_MEMORY + longest);
+        self.topology.released.retain(|version| state.border(*version).is_some());
+        let mut steps = steps(&state, view, self.settings.replicas as usize, &self.tried(&state));
+        let released = |&version: &MapVersion| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }));
+        steps.extend(self.topology.released.iter().map(released));
+        let is_calm = steps.is_empty() && state.changes.is_empty();
+        if !is_calm {
+            self.topology.looks_at = now + LOOK_BUSY;
+        } else if now.since(self.topology.balanced) >= BALANCE_INTERVAL {
+            self.topology.balanced = now;
+            steps.extend(balance(&state, view));
+        }
+        self.learn(&state.map, view);
+        self.tell_map(&state, view);
+        steps.into_iter().for_each(|step| self.take_step(step, &state));
+    }
+
+    /// Who leads groups that have no replica here.
+    fn learn(&mut self, map: &PartitionMap, view: &View) {
+        let here = |group| self.replica_manager.running().contains_key(&group);
+        let leaders: Vec<(PartitionId, NodeId)> = view.leaders_elsewhere(map, here).collect();
+        if !leaders.is_empty() && !mutant!(leaders_elsewhere_unlearned) {
+            self.effects.push(Effect::Leaders(leaders));
+        }
+    }
+
+    /// Nodes that do not host the directory hear of a new map at once; they ask for it from time to time too.
+    fn tell_map(&mut self, state: &Arc<DirectoryState>, view: &View) {
+        let map = &state.map;
+        let is_behind = |node: NodeId| view.node(node).is_some_and(|local| local.map_version < map.version.0);
+        let behind = map.nodes.iter().filter(|row| is_behind(row.id) && !row.addresses.peer.is_empty());
+        let behind: Vec<NodeId> = behind.map(|row| row.id).collect();
+        if !behind.is_empty() {
+            self.effects.push(Effect::Tell(behind, Arc::clone(state)));
+        }
+    }
+
+    /// Moves whose leader was asked to hand over, and did not in time.
+    fn tried(&self, state: &DirectoryState) -> BTreeSet<ChangeId> {
+        let late = |asked: &Time| self.now.since(*asked) >= self.settings.handover_timeout;
+        let slow = |change: &Change| change.groups().any(|group| self.topology.handovers.get(&group).is_some_and(late));
+        state.changes.iter().filter(|(_, change)| slow(change)).map(|(&id, _)| id).collect()
+    }
+
+    fn take_step(&mut self, step: Step, state: &Arc<DirectoryState>) {
+        match step {
+            Step::Decide(command) => {
+                if self.topology.deciding.begin(&command) {
+                    self.effects.push(Effect::Decide(Box::new(command)));
+                }
+            }
+            Step::Configure { leader, partition, expected, configuration } => {
+                self.effects.push(Effect::Configure { leader, partition, expected, configuration });
+            }
+            Step::Transfer { leader, partition, to } => {
+                if self.topology.handovers.contains_key(&partition) {
+                    return;
+                }
+                self.topology.handovers.insert(partition, self.now);
+                self.effects.push(Effect::HandOver { leader, partition, to });
+            }
+            Step::Assign { node } => self.effects.push(Effect::Assign(node, Arc::clone(state))),
+        }
+    }
+
+    pub(super) fn on_decided(&mut self, command: &DirectoryCommand, is_taken: bool) {
+        self.topology.deciding.end(command);
+        if is_taken {
+            self.drive();
+        }
+    }
+
+    pub(super) fn on_assigned(&mut self, node: NodeId, trouble: Option<String>) {
+        match trouble {
+            Some(text) => _ = self.topology.troubles.insert(node, text),
+            None => _ = self.topology.troubles.remove(&node),
+        }
+        self.drive();
+    }
+
+    /// An operator's change of the topology: begun, or how far it is.
+    pub(super) fn on_verb(&mut self, verb: VerbId, request: &ReshapeRequest, view: &View) {
+        let Some(state) = self.driven().cloned() else {
+            let text = "the directory has just got another leader: ask again".to_owned();
+            let reply = AdminReply::Failed(AdminError::TimedOut(text));
+            return self.effects.push(Effect::Answer(verb, Box::new(reply)));
+        };
+        let effect = match verdict(&state, view, self.settings.replicas as usize, request) {
+            Err(error) => Effect::Answer(verb, Box::new(AdminReply::Failed(error))),
+            Ok(Verdict::Progress(mut progress)) => {
+                let trouble = progress.node.and_then(|node| self.topology.troubles.get(&node));
+                progress.steps.extend(trouble.cloned());
+                self.drive();
+                Effect::Answer(verb, Box::new(AdminReply::Reshaped(progress)))
+            }
+            Ok(Verdict::Begin { plan, .. }) if request.dry_run => {
+                Effect::Answer(verb, Box::new(AdminReply::Reshaped(plan)))
+            }
+            Ok(Verdict::Begin { command, plan }) => Effect::Begin(verb, command, Box::new(plan)),
+            Ok(Verdict::Enlist { address, replaces, plan }) => {
+                let registers = !request.dry_run;
+                Effect::Enlist { verb, address, replaces, registers, state, plan: Box::new(plan) }
+            }
+        };
+        self.effects.push(effect);
+    }
+}

@@ -1,0 +1,123 @@
+//! Replicas as a worker hosts them: from when on, until when, who leads them, and which other nodes live.
+
+use std::sync::Arc;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_ordering::{Instance, ReplicaId, Settings, Time};
+
+use super::{Effect, Group, Message, Report, Worker};
+use crate::failure_detector::Heard;
+use crate::multicast::letter::leader_learned;
+use crate::replica;
+
+impl Worker {
+    /// The settings that all groups share; none: no group is here, and there is nothing to watch.
+    pub(super) fn settings(&self) -> Option<&Settings> {
+        self.groups.values().next().map(|group| group.replica.paxos().settings())
+    }
+
+    /// Tells groups of lost nodes, once for all of them: some rest (protocol.md 1.3).
+    pub(super) fn on_heard(&mut self, fresh: Vec<NodeId>, heard: Vec<(NodeId, Heard)>) {
+        let (now, Some(settings)) = (self.now, self.settings().cloned()) else { return };
+        // Behind a new connection the others doubt this node until they hear it.
+        let mut lost: Vec<(NodeId, Time)> = fresh.into_iter().map(|node| (node, now)).collect();
+        for (node, heard) in heard {
+            lost.extend(self.failure_detector.look(node, heard, &settings, now).map(|since| (node, since)));
+        }
+        for (node, since) in lost.into_iter().filter(|_| !mutant!(lost_nodes_untold)) {
+            self.tell(node, |peer| replica::Input::Lost { peer, since });
+        }
+    }
+
+    pub(super) fn host(&mut self, mut group: Group, mut effects: Vec<replica::Effect>) {
+        let id = group.replica.group();
+        group.learn_places(&self.known.map);
+        self.groups.insert(id, group);
+        self.turn.stepped.push(id);
+        self.carry_out(id, &mut effects);
+        // What the checkpoint holds was decided before: no effect tells of it.
+        self.tell_directory(id);
+        self.hand_on(id);
+    }
+
+    pub(super) fn drop_group(&mut self, id: PartitionId) {
+        if let Some(group) = self.groups.remove(&id) {
+            self.retire(id, group);
+        }
+        self.effects.push(Effect::Controller(Report::Dropped(id)));
+    }
+
+    pub(super) fn retire(&mut self, id: PartitionId, mut group: Group) {
+        if id == PartitionId::DIRECTORY {
+            self.end_coordinating();
+            self.effects.push(Effect::Controller(Report::DirectoryLed(None)));
+        }
+        let mut effects = Vec::new();
+        group.replica.retire(&mut effects);
+        for effect in effects {
+            if let replica::Effect::Reply { origin, reply } = effect {
+                self.reply(id, origin, reply);
+            }
+        }
+    }
+
+    pub(super) fn on_map(&mut self, map: Arc<PartitionMap>) {
+        self.groups.values_mut().for_each(|group| group.learn_places(&map));
+        self.known.map = map;
+        let is_new =
+            |group: &Group, id| leader_learned(group.leader_node(), self.known.leaders.get(id).copied()).is_some();
+        let learned = self.groups.iter().filter(|(id, group)| is_new(group, *id)).map(|(&id, _)| id);
+        let learned: Vec<PartitionId> = learned.collect();
+        learned.into_iter().for_each(|id| self.on_role(id));
+    }
+
+    /// The replica here leads, or follows somebody else.
+    pub(super) fn on_role(&mut self, id: PartitionId) {
+        let leader = self.groups.get(&id).and_then(|group| group.leader_node());
+        self.effects.push(Effect::Leader(id, leader));
+        self.on_leader(id, leader);
+        let coordinates = self.owner(PartitionId::DIRECTORY);
+        if coordinates != self.index {
+            self.effects.push(Effect::Worker(coordinates, Message::Led(id)));
+        }
+        if id == PartitionId::DIRECTORY {
+            self.effects.push(Effect::Controller(Report::DirectoryLed(leader)));
+        }
+    }
+
+    /// Who leads `group` is known, or not known any more.
+    pub(super) fn on_leader(&mut self, group: PartitionId, leader: Option<NodeId>) {
+        match leader {
+            Some(leader) => _ = self.known.leaders.insert(group, leader),
+            None => _ = self.known.leaders.remove(&group),
+        }
+        self.resend(group);
+    }
+
+    pub(super) fn tell_directory(&mut self, id: PartitionId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        if let Some(state) = group.replica.decided_directory() {
+            self.effects.push(Effect::Controller(Report::Directory(state)));
+        }
+    }
+
+    pub(super) fn on_need_snapshot(&mut self, id: PartitionId, from: ReplicaId, instance: Instance) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(&from) = group.nodes.get(&from) else { return };
+        if !std::mem::replace(&mut group.installing, true) {
+            let held = group.replica.decided_range().unwrap_or_default();
+            self.effects.push(Effect::Controller(Report::NeedSnapshot { group: id, held, from, instance }));
+        }
+    }
+
+    /// Tells each group of its replica on `node`.
+    pub(super) fn tell(&mut self, node: NodeId, input: impl Fn(ReplicaId) -> replica::Input) {
+        let all =
+            self.groups.iter().flat_map(|(&id, group)| group.nodes.iter().map(move |(&peer, &at)| (id, peer, at)));
+        let there: Vec<_> = all.filter(|(_, _, at)| *at == node).map(|(id, peer, _)| (id, peer)).collect();
+        for (id, peer) in there {
+            self.step_group(id, input(peer));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Carries out what the controller wants: from the log, from other threads, from other nodes.
+
+use std::sync::Arc;
+
+use coppice_client::wire::AdminReply;
+use coppice_core::controller::{Effect, Input};
+use coppice_core::machine::directory::DirectoryReply;
+use coppice_core::worker;
+
+use super::admin::decide_here;
+use super::growth::{ASK_TIMEOUT, begun, configure, enlist};
+use super::{Control, ToControl};
+use crate::net::rpc::{Question, ask};
+use crate::node::StorageError;
+
+impl Control {
+    pub(super) fn perform(&mut self, effect: Effect) {
+        let shared = Arc::clone(&self.shared);
+        match effect {
+            Effect::Worker(worker, worker::Input::Drop(group)) => {
+                self.on_shard_index(worker, move |shard| shard.drop_group(group));
+            }
+            Effect::Worker(worker, input) => self.on_shard_index(worker, move |shard| shard.input(input)),
+            Effect::Start(start) => self.start(*start),
+            Effect::StateLost(group, lost) => {
+                self.state_lost = Some(StorageError::StateLost { group, trimmed: lost.0 });
+            }
+            Effect::Remove(group, replica) => self.remove(group, replica),
+            Effect::Map(map) => self.use_map(map),
+            Effect::Adopt(state) => self.adopt(state.map.clone(), state.settings.clone(), state.users.clone()),
+            Effect::AskForMap => self.ask_for_the_map(),
+            Effect::Fetch { fetch, group, from, least } => self.fetch(fetch, group, from, least),
+            Effect::Admit(fetch, may) => {
+                if let Some(waiting) = self.offers.remove(&fetch) {
+                    _ = waiting.send(may);
+                }
+            }
+            Effect::Survey => self.survey_nodes(),
+            Effect::Leaders(leaders) => {
+                let mut news = false;
+                leaders.into_iter().for_each(|(group, leader)| news |= shared.set_leader(group, Some(leader)));
+                if news {
+                    // The workers look at who leads where when their turns begin.
+                    self.on_all_shards(|| |shard: &mut crate::shard::Shard| shard.look());
+                }
+            }
+            Effect::Tell(nodes, state) => {
+                for (to, address) in nodes.into_iter().filter_map(|node| Some((node, address_in(&state.map, node)?))) {
+                    let (map, settings, users) = (state.map.clone(), state.settings.clone(), state.users.clone());
+                    let shared = Arc::clone(&shared);
+                    tokio::task::spawn_local(async move {
+                        // Lost, it comes with the next look.
+                        let question = Question::Adopt { map, settings, users };
+                        _ = ask(&shared, Some(to), &address, &question, ASK_TIMEOUT).await;
+                    });
+                }
+            }
+            Effect::Decide(command) => {
+                tokio::task::spawn_local(async move {
+                    let decided = decide_here(&shared, (*command).clone()).await;
+                    let is_taken = matches!(&decided, Ok(reply) if !matches!(reply, DirectoryReply::Refused(_)));
+                    match decided {
+                        Ok(DirectoryReply::Refused(reason)) => {
+                            tracing::info!(?command, %reason, "the directory does not take a step");
+                        }
+                        Ok(_) => {}
+                        Err(error) => tracing::debug!(?command, %error, "a step is not decided yet"),
+                    }
+                    shared.tell_control(ToControl::Input(Input::Decided { command, is_taken }));
+                });
+            }
+            Effect::Configure { leader, partition, expected, configuration } => {
+                tracing::info!(%partition, %configuration, "a new configuration is to be proposed");
+                if shared.identity().is_some_and(|own| own.node == leader) {
+                    return configure(&shared, partition, expected, configuration);
+                }
+                let address = shared.peer_address(leader).unwrap_or_default();
+                tokio::task::spawn_local(async move {
+                    let question = Question::Configure { partition, expected, configuration };
+                    if let Err(error) = ask(&shared, Some(leader), &address, &question, ASK_TIMEOUT).await {
+                        tracing::debug!(%partition, %error, "a configuration was not proposed; it will be");
+                    }
+                });
+            }
+            Effect::HandOver { leader, partition, to } => self.ask_to_hand_over(leader, partition, to),
+            Effect::Assign(node, state) => self.assign_number(node, &state),
+            Effect::Answer(verb, reply) => self.answer_verb(verb, *reply),
+            Effect::Begin(verb, command, plan) => {
+                let Some(reply) = self.verbs.remove(&verb) else { return };
+                tokio::task::spawn_local(async move { _ = reply.send(begun(&shared, *command, *plan).await) });
+            }
+            Effect::Enlist { verb, address, replaces, registers, state, plan } => {
+                let Some(reply) = self.verbs.remove(&verb) else { return };
+                tokio::task::spawn_local(async move {
+                    _ = reply.send(enlist(&shared, &state, address, (replaces, registers), *plan).await);
+                });
+            }
+        }
+    }
+
+    pub(super) fn answer_verb(&mut self, verb: u64, reply: AdminReply) {
+        if let Some(waiting) = self.verbs.remove(&verb) {
+            _ = waiting.send(reply);
+        }
+    }
+}
+
+/// Where a map says that a node listens to the others.
+pub(super) fn address_in(
+    map: &coppice_client::map::PartitionMap,
+    node: coppice_client::wire::NodeId,
+) -> Option<String> {
+    map.node(node).map(|row| row.addresses.peer.clone())
+}

@@ -1,0 +1,202 @@
+//! Operators: they ask for changes of the topology while clients work, and begin processes that become nodes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use coppice_client::map::{NodeState, PartitionMap};
+use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
+use coppice_core::controller;
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
+use coppice_core::reshape::View;
+use coppice_core::status::LocalStatus;
+
+use super::clients::key;
+use super::control::own;
+use super::events::Event;
+use super::faults::Kind;
+use super::node::Node;
+use super::plan::{MS, Nanos};
+use super::world::{World, addresses};
+
+/// What an operator could not begin, because somebody was away, is tried again after this.
+const OPERATOR_PATIENCE: Nanos = 400 * MS;
+/// Partitions at most: operators split no further.
+const PARTITIONS_MAX: usize = 10;
+
+/// What nodes say of themselves, and how processes become nodes.
+impl World {
+    /// What a node hears from all that it reaches, itself included. Who was removed has no address any more.
+    pub fn view(&self, node: usize, map: &PartitionMap) -> View {
+        let answers = |other: usize, each: &Node| {
+            let row = map.node(NodeId(other as u32 + 1));
+            let asked = row.is_some_and(|row| !row.addresses.peer.is_empty());
+            let heard = || self.net.hears(node, other) && self.net.hears(other, node);
+            let reached = other == node || (asked && heard());
+            each.up && each.paused_until <= self.now && reached
+        };
+        let nodes = self.nodes.iter().enumerate().filter(|(other, each)| answers(*other, each));
+        View::new(nodes.map(|(other, each)| (NodeId(other as u32 + 1), status(other, each))).collect())
+    }
+
+    /// A process becomes this node, if it has yet to.
+    pub fn begin_as(&mut self, node: usize, map: Arc<PartitionMap>) {
+        if std::mem::take(&mut self.nodes[node].is_lost) {
+            // The empty process is told that it is the node whose disk is lost.
+            let clock = self.nodes[node].clock;
+            let life = self.nodes[node].life;
+            self.nodes[node] = Node { life, ..Node::new(&self.plan, node, clock, None) };
+        }
+        let each = &mut self.nodes[node];
+        if std::mem::take(&mut each.is_new) {
+            each.kept_maps.push_back(map);
+            self.start(node);
+        }
+    }
+
+    /// The process at this address gets a number, as an operator asked for.
+    pub fn enlist(&mut self, node: usize, address: &str, replaces: Option<NodeId>, state: &DirectoryState) {
+        // Numbers are given in order; here a node's number is its place, so those before it come first.
+        let new = state.map.nodes.len();
+        let addresses = addresses(new);
+        if addresses.peer == address {
+            let register = Reshape::Register { name: format!("n{new}"), addresses, replaces };
+            self.decide(node, DirectoryCommand::Reshape(register));
+        }
+    }
+
+    /// What an operator hears.
+    pub fn note_answer(&mut self, reply: &AdminReply) {
+        self.reached.note(match reply {
+            AdminReply::Failed(_) => "operator: is refused",
+            _ => "operator: asks for what is under way, or done",
+        });
+    }
+}
+
+/// Operators.
+impl World {
+    /// Number `number` of the plan: an operator asks for a change, perhaps twice.
+    pub fn begin_change(&mut self, number: usize, kind: &Kind) {
+        let again = match *kind {
+            Kind::Split { again, .. } | Kind::Merge { again, .. } | Kind::Move { again, .. } => again,
+            _ => None,
+        };
+        let Some(shape) = self.shape(kind) else { return };
+        let change = ChangeId((self.plan.seed << 16) + number as u64 + 1);
+        let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false, within: None });
+        if let Some(again) = again {
+            self.schedule(self.now + again, Event::Operate { request: request.clone() });
+        }
+        self.operate(&request);
+    }
+
+    /// What is asked for, by the newest map.
+    fn shape(&mut self, kind: &Kind) -> Option<Shape> {
+        let partitions = &self.map.partitions;
+        match *kind {
+            Kind::Join => self.added(),
+            Kind::Drain { node } => Some(Shape::DrainNode { node: self.may_go(node)? }),
+            Kind::Remove { node } => Some(Shape::RemoveNode { node: self.may_go(node)? }),
+            Kind::Undrain { node } => Some(Shape::UndrainNode { node: own(node) }),
+            Kind::Resize { key, up, pick } => self.resized(key, up, pick),
+            Kind::Split { key: at, .. } if partitions.len() < PARTITIONS_MAX => {
+                Some(Shape::Split { partition: None, at: Some(key(at)) })
+            }
+            Kind::Merge { key: at, up, .. } => {
+                let at = self.map.position(&key(at))?;
+                let to = if up { at + 1 } else { at.checked_sub(1)? };
+                let (gone, heir) = (&partitions[at], partitions.get(to)?);
+                let nodes = |entry: &coppice_client::map::Entry| {
+                    entry.replicas.iter().map(|info| info.node).collect::<BTreeSet<NodeId>>()
+                };
+                Some(match nodes(gone) == nodes(heir) {
+                    true => Shape::Merge { partition: gone.partition, into: Some(heir.partition) },
+                    false => Shape::Move {
+                        partition: gone.partition,
+                        from: Vec::new(),
+                        to: nodes(heir).into_iter().collect(),
+                    },
+                })
+            }
+            Kind::Move { key: of, gone, to, .. } => {
+                let entry = match of {
+                    Some(of) => self.map.route(&key(of))?,
+                    None => self.map.directory.as_ref()?,
+                };
+                let from = entry.replicas.get(gone as usize % entry.replicas.len().max(1))?.node;
+                let member = |row: &&coppice_client::map::NodeInfo| {
+                    row.state == NodeState::Member && entry.replica_on(row.id).is_none()
+                };
+                let others: Vec<NodeId> = self.map.nodes.iter().filter(member).map(|row| row.id).collect();
+                let to = *others.get(to as usize % others.len().max(1)).filter(|_| to < u32::MAX).or(others.last())?;
+                Some(Shape::Move { partition: entry.partition, from: vec![from], to: vec![to] })
+            }
+            _ => None,
+        }
+    }
+
+    /// An operator's verb reaches the leader of the directory, which judges and begins it.
+    pub fn operate(&mut self, request: &ReshapeRequest) {
+        if self.healed && !matches!(request.shape, Shape::ReplaceNode { .. } | Shape::AddNode { .. }) {
+            return;
+        }
+        let leads = |node: &Node| {
+            node.group(PartitionId::DIRECTORY).is_some_and(|host| host.replica.is_leading())
+                && node.paused_until <= self.now
+        };
+        let leader = self.nodes.iter().position(leads);
+        let state = leader.and_then(|leader| self.nodes[leader].controller.driven().cloned());
+        if let (Some(leader), Some(state)) = (leader, state) {
+            let view = Box::new(self.view(leader, &state.map));
+            self.tell(leader, controller::Input::Verb { verb: 0, request: Box::new(request.clone()), view });
+        }
+        // Whoever adds or replaces a node does not give up.
+        let replaced = |old: NodeId| state_of(&self.map, old).is_none_or(|state| state == NodeState::Removed);
+        let goes_on = match &request.shape {
+            Shape::ReplaceNode { old, .. } => !replaced(*old),
+            Shape::AddNode { address } => !self.is_enlisted(address),
+            _ => false,
+        };
+        if goes_on {
+            self.schedule(self.now + OPERATOR_PATIENCE, Event::Operate { request: Box::new(request.clone()) });
+        }
+    }
+
+    /// A node loses its disk, and its process for good; another process is started in its place.
+    pub fn wipe(&mut self, node: usize) {
+        if self.nodes.iter().any(|node| node.is_lost) {
+            return;
+        }
+        if self.nodes[node].up {
+            self.crash(node, 0);
+        }
+        self.nodes[node].is_lost = true;
+        self.oracle.disk_lost(node);
+        let rates = &self.plan.clock_rates;
+        let new = self.spawn(rates[node % rates.len()]);
+        let change = ChangeId(self.plan.seed << 16);
+        let shape = Shape::ReplaceNode { old: NodeId(node as u32 + 1), address: addresses(new).peer };
+        let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false, within: None });
+        self.schedule(self.now + OPERATOR_PATIENCE, Event::Operate { request });
+    }
+}
+
+fn state_of(map: &PartitionMap, node: NodeId) -> Option<NodeState> {
+    map.node(node).map(|row| row.state)
+}
+
+/// What a node says of itself.
+fn status(node: usize, each: &Node) -> LocalStatus {
+    LocalStatus {
+        node: NodeStatus {
+            id: NodeId(node as u32 + 1),
+            up: true,
+            disk_full: each.store.is_full(),
+            ..NodeStatus::default()
+        },
+        map_version: each.controller.map().version.0,
+        replicas: each.groups().map(|(group, host)| (group, host.status().told())).collect(),
+        warnings: Vec::new(),
+        full: each.store.is_full().then(|| "its disk is full".to_owned()),
+    }
+}
