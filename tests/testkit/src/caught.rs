@@ -125,7 +125,7 @@ pub const CAUGHT: &[Planted] = &[
     planted("range_no_snapshot", 400),
     planted("undo_forward", 400),
     planted("checksum_no_position", 400),
-    planted("wrong_file_unused", 200),
+    planted("wrong_file_unused", 400),
     planted("overwritten_is_heard", 400),
     planted("frame_checksum_unchecked", 400),
     planted("frame_length_unchecked", 400),
