@@ -100,7 +100,7 @@ pub fn show_input(input: &Input) -> String {
         Input::Storage(_) => "storage".into(),
         Input::CheckpointNow(group) => format!("{group} checkpoint now"),
         Input::Checkpointed { group, number, written } => format!("{group} checkpoint {number} {written:?}"),
-        Input::ChildrenSaved { group, forks } => format!("{group} children of {forks} splits are saved"),
+        Input::ChildrenSaved { group, splits } => format!("{group} children of {splits} splits are saved"),
         Input::Snapshot(group, loaded) => {
             format!("{group} snapshot {:?}", loaded.as_ref().map(|loaded| (loaded.instance, loaded.machine.digest())))
         }

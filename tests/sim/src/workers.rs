@@ -150,7 +150,7 @@ impl World {
             return;
         }
         *due = now + STORAGE_INTERVAL;
-        if each.workers[worker].groups().values().any(|group| group.forks().0 != group.forks().1) {
+        if each.workers[worker].groups().values().any(|group| group.checkpoints.splits.await_children()) {
             self.reached.note("checkpoint: waits for that of a child");
         }
         // Batches are counted here, not bytes.

@@ -23,7 +23,7 @@ pub use step::{Effect, FetchId, Input, Recovered, VerbId};
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;
 use crate::settings::ClusterSettings;
-use crate::worker::{self, Report};
+use crate::worker::{self, Report, Splits};
 
 /// How often it looks whether something is missing here.
 const LOOK: Duration = Duration::from_millis(500);
@@ -46,8 +46,8 @@ pub struct Controller {
     replica_manager: ReplicaManager,
     /// Replicas that go, until their checkpoints are deleted: no new one of their groups begins meanwhile.
     leaving: step::ByGroup<replicas::Leaving>,
-    /// Splits that the replicas here have executed, and those of them whose children need nothing of their log.
-    forks: step::ByGroup<(u32, u32)>,
+    /// Splits of the replicas here, as far as their workers have told, and as they were told in turn.
+    splits: step::ByGroup<Splits>,
     fetches: fetches::Fetches,
     topology: topology::Topology,
     looks_at: Time,
@@ -66,7 +66,7 @@ impl Controller {
             directory_leader: None,
             replica_manager: ReplicaManager::default(),
             leaving: Default::default(),
-            forks: Default::default(),
+            splits: Default::default(),
             fetches: fetches::Fetches::default(),
             topology: topology::Topology::default(),
             looks_at: Time::ZERO,

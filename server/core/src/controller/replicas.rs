@@ -9,7 +9,7 @@ use coppice_ordering::ReplicaId;
 use super::{Controller, Effect, Recovered};
 use crate::machine::shard::Fork;
 use crate::replica_manager::{Start, Wanted};
-use crate::worker;
+use crate::worker::{self, Splits};
 
 /// A replica that goes.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Controller {
 
     pub(super) fn start(&mut self, start: Start) {
         self.replica_manager.runs(&start);
-        self.forks.remove(&start.group);
+        self.splits.remove(&start.group);
         self.effects.push(Effect::Start(Box::new(start)));
     }
 
@@ -91,7 +91,7 @@ impl Controller {
         }
         let Some(replica) = self.replica_manager.remove(own, &self.map, group) else { return };
         self.leaving.insert(group, Leaving { replica, parent, is_dropped: false, is_removed: false });
-        self.forks.remove(&group);
+        self.splits.remove(&group);
         if group == PartitionId::DIRECTORY {
             self.directory_leader = None;
             self.topology.forget();
@@ -143,7 +143,7 @@ impl Controller {
     pub(super) fn on_forked(&mut self, (parent, me): (PartitionId, ReplicaId), led: bool, forks: &[Fork]) {
         let Some(own) = self.node else { return };
         if self.replica_manager.running().get(&parent) == Some(&me) {
-            self.forks.entry(parent).or_default().0 += 1;
+            self.splits.entry(parent).or_default().executed += 1;
         }
         for fork in forks {
             if let Some(start) = self.replica_manager.fork(own, parent, led, fork) {
@@ -157,11 +157,11 @@ impl Controller {
     /// Tells the workers of parents whose children are all on the disk.
     pub(super) fn release_parents(&mut self) {
         let is_free = |group: PartitionId| !self.replica_manager.is_needed(group) && !self.is_parent_of_leaving(group);
-        let waiting = self.forks.iter().filter(|&(&group, (forks, told))| forks != told && is_free(group));
-        let free: Vec<(PartitionId, u32)> = waiting.map(|(&group, &(forks, _))| (group, forks)).collect();
-        for (group, forks) in free {
-            self.forks.insert(group, (forks, forks));
-            self.tell_owner(group, worker::Input::ChildrenSaved { group, forks });
+        let waiting = self.splits.iter().filter(|(group, splits)| splits.await_children() && is_free(**group));
+        let free: Vec<(PartitionId, u32)> = waiting.map(|(&group, splits)| (group, splits.executed)).collect();
+        for (group, splits) in free {
+            self.splits.insert(group, Splits { executed: splits, saved: splits });
+            self.tell_owner(group, worker::Input::ChildrenSaved { group, splits });
         }
     }
 

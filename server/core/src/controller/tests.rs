@@ -102,8 +102,8 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::Worker(worker, worker::Input::Holds { group, .. }) => format!("w{worker} holds {group}?"),
         Effect::Worker(worker, worker::Input::Drop(group)) => format!("w{worker} drops {group}"),
         Effect::Worker(worker, worker::Input::CheckpointNow(group)) => format!("w{worker} saves {group}"),
-        Effect::Worker(worker, worker::Input::ChildrenSaved { group, forks }) => {
-            format!("w{worker} releases {group} at {forks}")
+        Effect::Worker(worker, worker::Input::ChildrenSaved { group, splits }) => {
+            format!("w{worker} releases {group} at {splits}")
         }
         Effect::Worker(worker, worker::Input::Snapshot(group, loaded)) => {
             format!("w{worker} {} {group}", if loaded.is_some() { "installs" } else { "asks on for" })

@@ -4,7 +4,7 @@
 use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 
-use super::{Effect, Group, Report, Worker, Writing};
+use super::{Effect, Report, Worker, Writing};
 use crate::checkpoint_due::{self, Due, due};
 use crate::replica::Input;
 use crate::snapshot::{self, Loaded};
@@ -54,8 +54,7 @@ impl Worker {
     /// to the split, the log must bring the group there again: no checkpoint above it (hazards.md MV10).
     pub(super) fn checkpoint(&mut self, id: PartitionId, due: Due) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let (forks, saved) = group.checkpoints.forks;
-        let awaits_children = forks != saved && !mutant!(parent_saved_before_child);
+        let awaits_children = group.checkpoints.splits.await_children() && !mutant!(parent_saved_before_child);
         if group.checkpoints.writing.is_some() || awaits_children {
             return;
         }
@@ -104,9 +103,9 @@ impl Worker {
     }
 
     /// The children of so many splits need nothing of the group's log any more.
-    pub(super) fn on_children_saved(&mut self, id: PartitionId, forks: u32) {
+    pub(super) fn on_children_saved(&mut self, id: PartitionId, splits: u32) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        group.checkpoints.forks.1 = forks;
+        group.checkpoints.splits.saved = splits;
         self.checkpoint_if_due(id);
     }
 
@@ -132,13 +131,6 @@ impl Worker {
     }
 }
 
-impl Group {
-    /// Splits that were executed here, and those of them whose children need nothing of its log any more.
-    pub fn forks(&self) -> (u32, u32) {
-        self.checkpoints.forks
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use coppice_client::map::Entry;
@@ -150,7 +142,7 @@ mod tests {
     use crate::machine::Machine;
     use crate::machine::shard::Shard;
     use crate::replica::Replica;
-    use crate::worker::Input as Told;
+    use crate::worker::{Group, Input as Told};
 
     const GROUP: PartitionId = PartitionId(1);
 
@@ -222,10 +214,10 @@ mod tests {
     #[test]
     fn no_checkpoint_is_above_a_split_whose_child_is_in_memory_only() {
         let mut node = Node::new();
-        node.group().checkpoints.forks.0 = 2;
+        node.group().checkpoints.splits.executed = 2;
         assert!(node.logs(200).is_empty() && node.tell(Told::CheckpointNow(GROUP)).is_empty());
-        assert!(node.tell(Told::ChildrenSaved { group: GROUP, forks: 1 }).is_empty(), "there is another one");
-        assert_eq!(node.tell(Told::ChildrenSaved { group: GROUP, forks: 2 }), [1]);
+        assert!(node.tell(Told::ChildrenSaved { group: GROUP, splits: 1 }).is_empty(), "there is another one");
+        assert_eq!(node.tell(Told::ChildrenSaved { group: GROUP, splits: 2 }), [1]);
     }
 
     #[test]

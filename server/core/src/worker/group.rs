@@ -50,8 +50,24 @@ pub struct Checkpoints {
     pub at: Option<Instance>,
     /// That one stands alone.
     pub alone: bool,
-    /// Splits that were executed here since it began, and how many of them need nothing of its log any more.
-    pub(super) forks: (u32, u32),
+    /// Its splits.
+    pub splits: Splits,
+}
+
+/// Splits that a replica here has executed since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Splits {
+    /// How many.
+    pub executed: u32,
+    /// How many of them need its log no more: their children are on the disk, or live elsewhere.
+    pub saved: u32,
+}
+
+impl Splits {
+    /// Whether a child needs the log up to its split.
+    pub fn await_children(self) -> bool {
+        self.executed != self.saved
+    }
 }
 
 /// A checkpoint that is being written.

@@ -29,7 +29,7 @@ pub use coordinator::CoordinatorHost;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClusterId, NodeId, PartitionId};
 use coppice_ordering::Time;
-pub use group::{Checkpoints, Group, GroupStatus, Writing};
+pub use group::{Checkpoints, Group, GroupStatus, Splits, Writing};
 pub use lag::Lag;
 use parts::Parked;
 pub use room::Room;
@@ -267,7 +267,7 @@ impl Worker {
             Input::Storage(storage) => self.on_storage(storage),
             Input::CheckpointNow(group) => self.checkpoint(group, Due::Second),
             Input::Checkpointed { group, number, written } => self.on_checkpointed(group, number, written),
-            Input::ChildrenSaved { group, forks } => self.on_children_saved(group, forks),
+            Input::ChildrenSaved { group, splits } => self.on_children_saved(group, splits),
             Input::Snapshot(group, loaded) => self.on_snapshot(group, loaded),
             Input::Holds { asked, group, low } => {
                 let is_held = self.groups.iter().any(|(&id, hosted)| id != group && hosted.replica.holds(&low));

@@ -18,7 +18,7 @@ impl Worker {
         group.borders.joined(Machine::joins(&mark));
         let (me, led) = (group.me, group.replica.is_leading());
         if !Machine::forks(&mark).is_empty() {
-            group.checkpoints.forks.0 += 1;
+            group.checkpoints.splits.executed += 1;
             self.effects.push(Effect::Controller(Report::Forked { group: id, me, led, mark }));
         }
     }

@@ -132,7 +132,7 @@ pub enum Input {
         /// Which group.
         group: PartitionId,
         /// How many of [`Report::Forked`] that answers.
-        forks: u32,
+        splits: u32,
     },
     /// The snapshot that a replica needs is on the disk, or none came.
     Snapshot(PartitionId, Option<Box<Loaded>>),
