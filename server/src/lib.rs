@@ -24,4 +24,5 @@ pub mod random;
 pub mod shard;
 pub mod shared;
 pub mod spin;
+pub mod task;
 pub mod vetting;

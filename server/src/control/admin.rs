@@ -109,7 +109,7 @@ impl Control {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let done = forming::submit(&shared, DirectoryCommand::Set { key, value }).await;
             _ = reply.send(match done {
                 Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Invalid(reason.to_string())),
@@ -141,7 +141,7 @@ impl Control {
             }
             Question::Median(partition) => {
                 let shared = Arc::clone(&self.shared);
-                tokio::task::spawn_local(async move {
+                crate::task::spawn(async move {
                     _ = reply.send(Answer::Median(super::growth::median(&shared, partition).await));
                 });
             }
@@ -153,7 +153,7 @@ impl Control {
                 let (sender, receiver) = oneshot::channel();
                 // The node that passes it on has asked whether its client may.
                 self.answer_admin(None, request, sender);
-                tokio::task::spawn_local(async move {
+                crate::task::spawn(async move {
                     if let Ok(answer) = receiver.await {
                         _ = reply.send(Answer::Admin(answer));
                     }
@@ -168,7 +168,7 @@ impl Control {
                     return;
                 }
                 let shared = Arc::clone(&self.shared);
-                tokio::task::spawn_local(async move {
+                crate::task::spawn(async move {
                     _ = reply.send(match decide_here(&shared, command).await {
                         Ok(done) => Answer::Directory(done),
                         Err(text) => Answer::Refused(text),
@@ -202,7 +202,7 @@ impl Control {
         let seeds = self.shared.config.seeds.iter().map(ToString::to_string).filter(|seed| seed != own);
         let drawn = [one_of(others.collect()), one_of(seeds.map(|seed| (None, seed)).collect())];
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let mut answer = None;
             for (to, address) in drawn.into_iter().flatten() {
                 answer = ask(&shared, to, &address, &Question::Map, MAP_TIMEOUT).await.ok();
@@ -240,7 +240,7 @@ impl Control {
             return;
         }
         let command = DirectoryCommand::Announce { node: identity.node, addresses: self.addresses.clone() };
-        let announcing = tokio::task::spawn_local(async move {
+        let announcing = crate::task::spawn(async move {
             let mut last = String::new();
             while !is_known(&shared) {
                 if let Err(error) = tell_directory(&shared, identity.node, &command).await

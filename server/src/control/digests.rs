@@ -124,7 +124,7 @@ impl Control {
         self.verdicts.begins();
         let shared = Arc::clone(&self.shared);
         let first = self.gather(false);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let mut digests = Digests::default();
             digests.note(&first.await);
             let mut verdict = digests.compare(&shared.map());
@@ -136,7 +136,7 @@ impl Control {
                 let (sender, receiver) = oneshot::channel();
                 shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
                     let gathered = control.gather(false);
-                    tokio::task::spawn_local(async move { _ = sender.send(gathered.await) });
+                    crate::task::spawn(async move { _ = sender.send(gathered.await) });
                 })));
                 let Ok(known) = receiver.await else { break };
                 digests.note(&known);

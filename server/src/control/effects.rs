@@ -48,7 +48,7 @@ impl Control {
                 for (to, address) in nodes.into_iter().filter_map(|node| Some((node, address_in(&state.map, node)?))) {
                     let (map, settings, users) = (state.map.clone(), state.settings.clone(), state.users.clone());
                     let shared = Arc::clone(&shared);
-                    tokio::task::spawn_local(async move {
+                    crate::task::spawn(async move {
                         // Lost, it comes with the next look.
                         let question = Question::Adopt { map, settings, users };
                         _ = ask(&shared, Some(to), &address, &question, ASK_TIMEOUT).await;
@@ -56,7 +56,7 @@ impl Control {
                 }
             }
             Effect::Decide(command) => {
-                tokio::task::spawn_local(async move {
+                crate::task::spawn(async move {
                     let decided = decide_here(&shared, (*command).clone()).await;
                     let is_taken = matches!(&decided, Ok(reply) if !matches!(reply, DirectoryReply::Refused(_)));
                     match decided {
@@ -75,7 +75,7 @@ impl Control {
                     return configure(&shared, partition, expected, configuration);
                 }
                 let address = shared.peer_address(leader).unwrap_or_default();
-                tokio::task::spawn_local(async move {
+                crate::task::spawn(async move {
                     let question = Question::Configure { partition, expected, configuration };
                     if let Err(error) = ask(&shared, Some(leader), &address, &question, ASK_TIMEOUT).await {
                         tracing::debug!(%partition, %error, "a configuration was not proposed; it will be");
@@ -87,11 +87,11 @@ impl Control {
             Effect::Answer(verb, reply) => self.answer_verb(verb, *reply),
             Effect::Begin(verb, command, plan) => {
                 let Some(reply) = self.verbs.remove(&verb) else { return };
-                tokio::task::spawn_local(async move { _ = reply.send(begun(&shared, *command, *plan).await) });
+                crate::task::spawn(async move { _ = reply.send(begun(&shared, *command, *plan).await) });
             }
             Effect::Enlist { verb, address, replaces, registers, state, plan } => {
                 let Some(reply) = self.verbs.remove(&verb) else { return };
-                tokio::task::spawn_local(async move {
+                crate::task::spawn(async move {
                     _ = reply.send(enlist(&shared, &state, address, (replaces, registers), *plan).await);
                 });
             }

@@ -33,7 +33,7 @@ impl Control {
         let first = seeds.first().cloned().unwrap_or_else(|| own.clone());
         if first != own {
             let shared = Arc::clone(&self.shared);
-            tokio::task::spawn_local(async move {
+            crate::task::spawn(async move {
                 let question = Question::Admin(coppice_client::wire::AdminRequest::Init(request));
                 let answer = match ask_anybody(&shared, &first, &question, INIT_TIMEOUT).await {
                     Ok(Answer::Admin(answer)) => answer,
@@ -58,7 +58,7 @@ impl Control {
         let drawn = *self.drawn.get_or_insert_with(draw_cluster);
         self.formed_for = Some(request.nonce);
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let found = tokio::time::timeout(INIT_TIMEOUT, look_for_cluster(&shared, &seeds)).await;
             match found {
                 Ok(None) => {}
@@ -183,7 +183,7 @@ async fn look_for_cluster(shared: &Arc<Shared>, seeds: &[String]) -> Option<Foun
     let (sender, mut answers) = tokio::sync::mpsc::unbounded_channel();
     for seed in seeds.iter().skip(1).cloned() {
         let (shared, sender) = (Arc::clone(shared), sender.clone());
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             // Until nobody wants to know any more.
             while !sender.is_closed() {
                 match ask_anybody(&shared, &seed, &Question::Identify, ASSIGN_TIMEOUT).await {

@@ -129,7 +129,7 @@ impl Control {
         nodes.retain(|node| Some(*node) != own);
         self.shared.vetting.expects(nodes.into_iter());
         let (shared, timeout) = (Arc::clone(&self.shared), self.settings.election_timeout);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             tokio::time::sleep(timeout).await;
             let missing = shared.vetting.ends();
             if !missing.is_empty() {
@@ -498,7 +498,7 @@ impl Shard {
         let link = Link::new(node, address);
         let shard = self.this();
         let gone = move |node| shard.borrow_mut().tell_gone(node);
-        tokio::task::spawn_local(std::rc::Rc::clone(&link).run(opening, gone));
+        crate::task::spawn(std::rc::Rc::clone(&link).run(opening, gone));
         self.links.insert(node, link);
     }
 }

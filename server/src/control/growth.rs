@@ -34,7 +34,7 @@ impl Control {
         let Some(state) = self.controller.driven() else { return self.tell(Input::View(Box::default())) };
         let look = self.look(state);
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let view = look.await;
             shared.tell_control(ToControl::Input(Input::View(Box::new(view))));
         });
@@ -54,7 +54,7 @@ impl Control {
                     let shared = Arc::clone(&shared);
                     let asked =
                         async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
-                    tokio::task::spawn_local(asked)
+                    crate::task::spawn(asked)
                 })
                 .collect();
             let mut nodes: BTreeMap<NodeId, LocalStatus> = BTreeMap::from([(own, local.await)]);
@@ -77,12 +77,12 @@ impl Control {
         if self.shared.identity().is_some_and(|own| own.node == leader) {
             let (sender, receiver) = oneshot::channel();
             self.answer_transfer(partition, to, longest, sender);
-            tokio::task::spawn_local(async move { _ = receiver.await });
+            crate::task::spawn(async move { _ = receiver.await });
             return;
         }
         let (shared, deadline_ms) = (Arc::clone(&self.shared), longest.as_millis() as u32);
         let address = shared.peer_address(leader).unwrap_or_default();
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let question = Question::Transfer { partition, to, deadline_ms };
             _ = ask(&shared, Some(leader), &address, &question, longest + ASK_TIMEOUT).await;
         });
@@ -94,7 +94,7 @@ impl Control {
         let address = address_in(&state.map, node).unwrap_or_default();
         let (shared, map, settings) = (Arc::clone(&self.shared), state.map.clone(), state.settings.clone());
         let users = state.users.clone();
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let assignment = Assignment { cluster: identity.cluster, node, directory: Vec::new() };
             let told = ask_anybody(&shared, &address, &Question::Assign(assignment), FORWARD_TIMEOUT).await;
             let trouble = match told {
@@ -121,7 +121,7 @@ impl Control {
         let Some(state) = self.controller.driven().cloned() else { return self.forward(request, reply) };
         let look = self.look(&state);
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let view = look.await;
             let request = with_median(&shared, &state, &view, request).await;
             let judge = move |control: &mut Control| {
@@ -139,7 +139,7 @@ impl Control {
         let own = self.shared.identity().map(|identity| identity.node);
         let address = leader.filter(|&leader| Some(leader) != own).and_then(|leader| self.shared.peer_address(leader));
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let Some(address) = address else {
                 let text = "no leader of the directory is known: a majority of its nodes must be up".to_owned();
                 _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
@@ -254,7 +254,7 @@ pub(super) async fn enlist(
 pub(super) fn configure(shared: &Arc<Shared>, partition: PartitionId, expected: u64, configuration: Configuration) {
     let owner = partition.0 as usize % shared.shards();
     let shared = Arc::clone(shared);
-    tokio::task::spawn_local(async move {
+    crate::task::spawn(async move {
         _ = ask_shard(&shared, owner, ASK_TIMEOUT, move |shard| {
             shard.input_of(partition, replica::Input::Change { expected: Instance(expected), configuration });
             failpoint!("control.configures");

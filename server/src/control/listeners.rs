@@ -44,8 +44,8 @@ impl Listeners {
     pub(super) fn serve(self, shared: &Arc<Shared>) -> std::io::Result<()> {
         self.native.set_nonblocking(true)?;
         self.peer.set_nonblocking(true)?;
-        tokio::task::spawn_local(clients(Arc::clone(shared), TcpListener::from_std(self.native)?));
-        tokio::task::spawn_local(nodes(Arc::clone(shared), TcpListener::from_std(self.peer)?));
+        crate::task::spawn(clients(Arc::clone(shared), TcpListener::from_std(self.native)?));
+        crate::task::spawn(nodes(Arc::clone(shared), TcpListener::from_std(self.peer)?));
         Ok(())
     }
 }
@@ -78,7 +78,7 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
         {
             oldest.abort();
         }
-        let handshake = tokio::task::spawn_local(async move {
+        let handshake = crate::task::spawn(async move {
             let timeout = place.0.config.handshake_timeout;
             if let Ok(Some(channel)) = tokio::time::timeout(timeout, secure(&place.0, stream)).await {
                 place.give(channel, shard);
@@ -170,14 +170,14 @@ pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
         let shard = next % shared.shards();
         next += 1;
         let (shared, places, crowd) = (Arc::clone(&shared), Rc::clone(&places), Rc::clone(&ungreeted));
-        let greeting = tokio::task::spawn_local(async move {
+        let greeting = crate::task::spawn(async move {
             let timeout = shared.config.handshake_timeout;
             if let Ok(Some(proven)) = tokio::time::timeout(timeout, greet(&shared, stream)).await {
                 // A stranger can greet too, as one that belongs to no cluster.
                 if proven.purpose != Purpose::Forming {
                     crowd.borrow_mut().greeted(from.ip());
                 }
-                tokio::task::spawn_local(serve(shared, proven, shard, places));
+                crate::task::spawn(serve(shared, proven, shard, places));
             }
         });
         let surplus = ungreeted.borrow_mut().add(from.ip(), greeting.abort_handle(), AbortHandle::is_finished);

@@ -58,7 +58,7 @@ impl Control {
             self.later(pause, Control::probe);
         }
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             match heard.await {
                 Ok(true) => shared.tell_control(ToControl::Call(Box::new(|control: &mut Control| {
                     control.answer_if_allowed(by, request, reply);
@@ -86,7 +86,7 @@ impl Control {
     fn probe(&mut self) {
         self.majority.begins();
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let heard = hears_majority(&shared).await;
             shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
                 if let Some(pause) = control.majority.answered(Instant::now(), &heard) {

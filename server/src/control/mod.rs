@@ -391,7 +391,7 @@ impl Control {
     /// Runs `call` here after this pause.
     fn later(&self, pause: Duration, call: impl FnOnce(&mut Control) + Send + 'static) {
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             tokio::time::sleep(pause).await;
             shared.tell_control(ToControl::Call(Box::new(call)));
         });
@@ -424,7 +424,7 @@ pub(crate) fn push_call(shared: &Arc<Shared>, shard: usize, call: Call) {
         std::thread::yield_now();
     }
     let shared = Arc::clone(shared);
-    tokio::task::spawn_local(async move {
+    crate::task::spawn(async move {
         let mut input = input;
         while let Err(back) = shared.sender(shard).push(Lane::Consensus, input) {
             input = back;

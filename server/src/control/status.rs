@@ -130,7 +130,7 @@ impl Control {
 
     pub(super) fn answer_local_status(&mut self, reply: oneshot::Sender<Answer>) {
         let local = self.local_status();
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             _ = reply.send(Answer::Status(Box::new(local.await)));
         });
     }
@@ -138,7 +138,7 @@ impl Control {
     pub(super) fn answer_status(&mut self, get: StatusGet, reply: oneshot::Sender<Arc<Status>>) {
         if get.local {
             let status = self.status(true);
-            tokio::task::spawn_local(async move { _ = reply.send(Arc::new(status.await)) });
+            crate::task::spawn(async move { _ = reply.send(Arc::new(status.await)) });
         } else if let Some(pause) = self.statuses.ask(Instant::now(), reply) {
             self.later(pause, Control::begin_status);
         }
@@ -147,7 +147,7 @@ impl Control {
     fn begin_status(&mut self) {
         self.statuses.begins();
         let (shared, status) = (Arc::clone(&self.shared), self.status(false));
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let status = Arc::new(status.await);
             shared.tell_control(super::ToControl::Call(Box::new(move |control: &mut Control| {
                 if let Some(pause) = control.statuses.answered(Instant::now(), &status) {
@@ -179,7 +179,7 @@ impl Control {
                     let (id, address, shared) = (node.id, node.addresses.peer.clone(), Arc::clone(&shared));
                     let question =
                         async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
-                    asked.push(tokio::task::spawn_local(question));
+                    asked.push(crate::task::spawn(question));
                 }
             }
             let mut known = BTreeMap::from([(own, status.await)]);
@@ -211,7 +211,7 @@ impl Control {
         }
         let shared = Arc::clone(&self.shared);
         let gathered = self.gather(false);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let known = gathered.await;
             let map = shared.map();
             shared.metrics.set_tolerated_failures(u32::try_from(tolerated_failures(&map, &known)).ok());

@@ -56,7 +56,7 @@ impl Control {
             return;
         }
         let (shared, until) = (Arc::clone(&self.shared), Instant::now() + deadline);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             _ = reply.send(route(&shared, Transfer { partition, to, until }).await);
         });
     }
@@ -74,7 +74,7 @@ impl Control {
             return;
         }
         let (shared, until) = (Arc::clone(&self.shared), Instant::now() + deadline.min(TRANSFER_DEADLINE_MAX));
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let handed = hand_over_here(&shared, Transfer { partition, to, until }).await;
             _ = reply.send(handed.map_or(Answer::NotLeader, Answer::Admin));
         });

@@ -19,7 +19,7 @@ impl Control {
     pub(super) fn answer_tuning(&mut self, local: bool, reply: oneshot::Sender<AdminReply>) {
         if local {
             let report = self.tuning(true);
-            tokio::task::spawn_local(async move { _ = reply.send(report.await) });
+            crate::task::spawn(async move { _ = reply.send(report.await) });
         } else if let Some(pause) = self.tunings.ask(Instant::now(), reply) {
             self.later(pause, Control::begin_tuning);
         }
@@ -28,7 +28,7 @@ impl Control {
     fn begin_tuning(&mut self) {
         self.tunings.begins();
         let (shared, report) = (Arc::clone(&self.shared), self.tuning(false));
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let report = report.await;
             shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
                 if let Some(pause) = control.tunings.answered(Instant::now(), &report) {
@@ -49,7 +49,7 @@ impl Control {
                 for node in map.nodes.iter().filter(|node| node.id != own && node.state != NodeState::Removed) {
                     let (id, address) = (node.id, node.addresses.peer.clone());
                     let shared = std::sync::Arc::clone(&shared);
-                    asked.push(tokio::task::spawn_local(async move {
+                    asked.push(crate::task::spawn(async move {
                         let question = Question::Admin(AdminRequest::Tuning { local: true });
                         // A demo's cut is of every message between the two, this one too.
                         let answer = match shared.is_cut_off(id) {

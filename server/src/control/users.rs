@@ -23,7 +23,7 @@ impl Control {
     /// Changes the users, as `by` asks.
     pub(super) fn change_users(&self, by: Option<String>, change: UserChange, reply: oneshot::Sender<AdminReply>) {
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let decided =
                 forming::submit(&shared, DirectoryCommand::ChangeUsers { by, change: Box::new(change) }).await;
             _ = reply.send(match decided {
@@ -60,7 +60,7 @@ async fn tell_all(shared: &Arc<Shared>, version: MapVersion) -> Vec<NodeId> {
     let told = nodes.iter().filter(|node| node.state != NodeState::Removed).map(|node| {
         let (id, address) = (node.id, node.addresses.peer.clone());
         let (shared, newest) = (Arc::clone(shared), newest.clone());
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let follows = match newest {
                 None => false,
                 Some((map, settings, users)) if id == own => {

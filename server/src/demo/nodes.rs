@@ -273,7 +273,7 @@ impl Nodes {
             said,
             deaths: self.deaths.clone(),
         };
-        tokio::task::spawn_local(watcher.run(child, lines));
+        crate::task::spawn(watcher.run(child, lines));
         Ok(Slot { ports, pid, process, life, asked, paused: false, started })
     }
 

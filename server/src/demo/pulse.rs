@@ -63,7 +63,7 @@ impl Pulse {
             border: RefCell::default(),
             began: Instant::now(),
         });
-        let across = tokio::task::spawn_local(ask_across(client.clone(), shared.clone()));
+        let across = crate::task::spawn(ask_across(client.clone(), shared.clone()));
         let mut pulse = Self { client: client.clone(), shared, beats: BTreeMap::new(), across };
         pulse.follow(partitions);
         pulse
@@ -76,9 +76,8 @@ impl Pulse {
             let (client, shared) = (&self.client, &self.shared);
             self.beats.entry(*id).or_insert_with(|| Beats {
                 low: low.clone(),
-                tasks: [Kind::Write, Kind::Read].map(|kind| {
-                    tokio::task::spawn_local(beat(client.clone(), shared.clone(), *id, kind, pulse_key(low)))
-                }),
+                tasks: [Kind::Write, Kind::Read]
+                    .map(|kind| crate::task::spawn(beat(client.clone(), shared.clone(), *id, kind, pulse_key(low)))),
             });
         }
         *self.shared.border.borrow_mut() =

@@ -76,7 +76,7 @@ impl Shard {
         let (shard, connection) = (self.this(), Rc::clone(connection));
         connection.control.update(|count| count + 1);
         connection.verb_begins();
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             let answer = answer.await;
             connection.control.update(|count| count - 1);
             drop(place);

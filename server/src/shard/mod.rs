@@ -292,7 +292,7 @@ impl Shard {
         let id = Origin::connection(self.index, self.next_connection);
         let connection = Connection::new(id, stream, Arc::clone(&self.shared));
         self.connections.insert(id, Rc::clone(&connection));
-        tokio::task::spawn_local(crate::net::public::serve(self.this(), connection));
+        crate::task::spawn(crate::net::public::serve(self.this(), connection));
     }
 
     /// The port is full: connections that have nothing in flight give way, if there are any.
@@ -313,7 +313,7 @@ impl Shard {
         self.shared.heard(node, self.now(), true);
         self.shared.set_node_full(node, false);
         let serving = crate::net::peer_in::serve(self.this(), (node, life), stream, received);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             tokio::select! {
                 () = serving => {}
                 () = place.taken() => {}

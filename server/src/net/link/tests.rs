@@ -119,7 +119,7 @@ fn linked_until<F: Future<Output = ()>>(gone: impl Fn(NodeId) + 'static, test: i
         let listener = Rc::new(TcpListener::bind("127.0.0.1:0").await.expect("a port"));
         let address = listener.local_addr().expect("bound").to_string().parse().expect("an address");
         let link = Link::new(NodeId(2), address);
-        tokio::task::spawn_local(Rc::clone(&link).run(opening(), gone));
+        crate::task::spawn(Rc::clone(&link).run(opening(), gone));
         let far = Far::greet(&listener).await;
         drop(listener);
         stands(&link).await;

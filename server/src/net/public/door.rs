@@ -311,7 +311,7 @@ fn turn_away(shard: &RefCell<Shard>, connection: &Rc<Connection>, stream: u32, s
     }
     let (shard, connection) = (shard.borrow().this(), Rc::clone(connection));
     let text = stranger.to_string();
-    tokio::task::spawn_local(async move {
+    crate::task::spawn(async move {
         tokio::time::sleep(STRANGER_WAITS).await;
         shared.stranger_goes();
         refuse_and_close(&shard, &connection, stream, Refused::Unauthenticated { text });
