@@ -1,7 +1,7 @@
 //! The asynchronous client: a handle that any number of tasks share.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coppice_btree::{OpResult, Value};
 
@@ -9,11 +9,12 @@ use crate::command::{Answer, Command, Operation, Output, ReadMode};
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::error::{Error, Reason, Result};
+use crate::handle::Handle;
 use crate::map::PartitionMap;
 use crate::range::{Range, RangeStream};
 use crate::resume::ResumeToken;
 use crate::session::Request;
-use crate::shared::{Callback, Outcome, Shared};
+use crate::shared::{Callback, Outcome};
 use crate::wire::ClientId;
 
 /// A connection to a cluster. Cloning it is cheap; all clones share their connections, and what they ask for at the
@@ -40,26 +41,15 @@ use crate::wire::ClientId;
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    handle: Arc<Handle>,
-    timeout: Duration,
-}
-
-/// Closes the client when the last clone is dropped.
-struct Handle {
-    shared: Arc<Shared>,
-    config: Config,
-    id: ClientId,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.close();
-    }
+    handle: Handle,
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("id", &self.handle.id).field("timeout", &self.timeout).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("id", &self.handle.id())
+            .field("timeout", &self.handle.timeout())
+            .finish_non_exhaustive()
     }
 }
 
@@ -107,35 +97,21 @@ impl Client {
     /// A client and the task that it needs; for callers with a runtime of their own.
     pub(crate) fn parts<E: Into<String>>(endpoints: impl IntoIterator<Item = E>, config: Config) -> (Client, Driver) {
         let id = ClientId(random());
-        let shared = Arc::new(Shared::new(config.calls_max, config.bytes_max));
+        let handle = Handle::new(id, &config);
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        let driver = Driver::new(Arc::clone(&shared), config.clone(), id, random(), endpoints);
-        let timeout = config.timeout;
-        (Client { handle: Arc::new(Handle { shared, config, id }), timeout }, driver)
+        let driver = Driver::new(Arc::clone(handle.shared()), config, id, random(), endpoints);
+        (Client { handle }, driver)
     }
 
     /// The same client with another timeout for its calls.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Client {
-        Client { timeout, ..self.clone() }
+        Client { handle: self.handle.with_timeout(timeout) }
     }
 
     /// Which client this is, as sessions and histories name it.
     pub fn id(&self) -> ClientId {
-        self.handle.id
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.shared
-    }
-
-    pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout
-    }
-
-    /// How reads are served.
-    pub(crate) fn reads(&self) -> ReadMode {
-        self.handle.config.reads
+        self.handle.id()
     }
 
     /// The partition map that this client routes by; waits for one if there is none yet.
@@ -143,15 +119,16 @@ impl Client {
     /// # Errors
     /// If no node gives one within the timeout.
     pub async fn map(&self) -> Result<Arc<PartitionMap>> {
-        if let Some(map) = self.shared().map() {
-            return Ok(map);
-        }
-        self.shared().call(self.deadline(), Request::Map).await?;
-        self.shared().map().ok_or_else(|| Error::failed(Reason::Closed))
+        self.handle.map().await
+    }
+
+    /// One request, with this client's timeout.
+    async fn call(&self, request: Request) -> Outcome {
+        self.handle.shared().call(self.handle.deadline(), request).await
     }
 
     async fn one(&self, operation: Operation) -> Result<Answer<OpResult>> {
-        one(self.shared().call(self.deadline(), Request::Command(Command::One(operation))).await)
+        one(self.call(Request::Command(Command::One(operation))).await)
     }
 
     /// Writes, whether or not the key was there; the previous value.
@@ -200,7 +177,7 @@ impl Client {
     /// # Errors
     /// [`Error::Failed`] if there is no answer within the timeout.
     pub async fn get(&self, key: impl Into<Value>) -> Result<Answer<Option<Value>>> {
-        self.get_as(key, self.reads()).await
+        self.get_as(key, self.handle.reads()).await
     }
 
     /// Reads in a given way.
@@ -209,7 +186,7 @@ impl Client {
     /// As [`Client::get`].
     pub async fn get_as(&self, key: impl Into<Value>, mode: ReadMode) -> Result<Answer<Option<Value>>> {
         let request = Request::Get { key: key.into(), mode };
-        previous(one(self.shared().call(self.deadline(), request).await))
+        previous(one(self.call(request).await))
     }
 
     /// Executes several operations of one partition as one command: together or not at all. `None` in the answer: they
@@ -219,7 +196,7 @@ impl Client {
     /// See [`Error`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
     pub async fn many(&self, operations: impl Into<Box<[Operation]>>) -> Result<Answer<Option<Vec<OpResult>>>> {
         let request = Request::Command(Command::Many(operations.into()));
-        let answer = self.shared().call(self.deadline(), request).await?;
+        let answer = self.call(request).await?;
         let output = match answer.output {
             Output::Many(results) => Some(results),
             Output::Omitted => None,
@@ -235,7 +212,7 @@ impl Client {
     /// See [`Error`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
     pub async fn load(&self, pairs: impl Into<Box<[(Value, Value)]>>) -> Result<Answer<Load>> {
         let request = Request::Command(Command::Load(pairs.into()));
-        let answer = self.shared().call(self.deadline(), request).await?;
+        let answer = self.call(request).await?;
         let output = match answer.output {
             Output::Loaded(pairs) => Load::Done { pairs },
             Output::NotLoaded(pair) => Load::Present { pair },
@@ -247,13 +224,13 @@ impl Client {
     /// Executes operations, each for itself and in any order, as fast as packing allows; one outcome each, in the order
     /// given. Gets are served as reads.
     pub async fn execute(&self, operations: Vec<Operation>) -> Vec<Result<Answer<OpResult>>> {
-        let mode = self.reads();
+        let mode = self.handle.reads();
         let request = |operation| match operation {
             Operation::Get { key } => Request::Get { key, mode },
             operation => Request::Command(Command::One(operation)),
         };
         let requests = operations.into_iter().map(request).collect();
-        self.shared().batch(self.deadline(), requests).await.into_iter().map(one).collect()
+        self.handle.shared().batch(self.handle.deadline(), requests).await.into_iter().map(one).collect()
     }
 
     /// Hands a command over without waiting; `callback` hears how it ends, with `tag`. It runs on the client's task and
@@ -263,10 +240,10 @@ impl Client {
     /// [`Reason::QueueFull`] if too many calls wait, [`Reason::Closed`]. Then the callback is not called.
     pub fn submit(&self, command: impl Into<Command>, callback: &Callback, tag: u64) -> Result<()> {
         let request = match command.into() {
-            Command::One(Operation::Get { key }) => Request::Get { key, mode: self.reads() },
+            Command::One(Operation::Get { key }) => Request::Get { key, mode: self.handle.reads() },
             command => Request::Command(command),
         };
-        self.shared().submit(self.deadline(), request, callback, tag)
+        self.handle.shared().submit(self.handle.deadline(), request, callback, tag)
     }
 
     /// Any command, with any output.
@@ -274,7 +251,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn command(&self, command: impl Into<Command>) -> Result<Answer<Output>> {
-        self.shared().call(self.deadline(), Request::Command(command.into())).await
+        self.call(Request::Command(command.into())).await
     }
 
     /// Repeats a command whose outcome is not known, under the same number: it is executed at most once, however often
@@ -284,7 +261,7 @@ impl Client {
     /// See [`Error`]; [`Reason::OtherCommand`] if the token was made for another command. A sure error says only that
     /// this repetition had no effect.
     pub async fn resume(&self, token: ResumeToken, command: impl Into<Command>) -> Result<Answer<Output>> {
-        self.shared().call(self.deadline(), Request::Resume(command.into(), token)).await
+        self.call(Request::Resume(command.into(), token)).await
     }
 
     /// Reads a range as a stream of pairs, in bounded memory: the state of one moment, however many partitions it
@@ -293,7 +270,7 @@ impl Client {
     /// # Errors
     /// See [`Error`]. Most come from [`RangeStream::next`].
     pub async fn range(&self, range: impl Into<Range>) -> Result<RangeStream> {
-        RangeStream::begin(self.clone(), range.into()).await
+        RangeStream::begin(self.handle.clone(), range.into()).await
     }
 }
 

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId, serde_bytes};
+use crate::ids::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId};
+use crate::serde_bytes;
 
 /// The partition map: replicated by the directory, cached by everybody else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 use bytes::Bytes;
 use coppice_btree::Value;
 
-use crate::client::Client;
 use crate::command::{RangeCall, ReadMode};
 use crate::error::{Error, Reason, Result};
+use crate::handle::Handle;
 use crate::session::Request;
 use crate::shared::Chunk;
 use crate::wire::{Part, PartCursor, PartEnd, Position, Ticket};
@@ -181,7 +181,7 @@ impl From<RangeFull> for Range {
 
 /// A range that is being read. Dropping it ends the reading.
 pub struct RangeStream {
-    client: Client,
+    handle: Handle,
     /// What is left to read, beyond what `slot` is reading.
     rest: Option<Range>,
     /// What `slot` is reading.
@@ -210,9 +210,9 @@ impl std::fmt::Debug for RangeStream {
 }
 
 impl RangeStream {
-    pub(crate) async fn begin(client: Client, range: Range) -> Result<RangeStream> {
+    pub(crate) async fn begin(handle: Handle, range: Range) -> Result<RangeStream> {
         let mut stream = RangeStream {
-            client,
+            handle,
             rest: None,
             current: range.clone(),
             slot: None,
@@ -235,8 +235,8 @@ impl RangeStream {
     /// Begins to read the next piece of what is left.
     async fn ask(&mut self) -> Result<()> {
         let Some(rest) = self.rest.take() else { return Ok(()) };
-        let mode = rest.mode.unwrap_or(self.client.reads());
-        let map = self.client.map().await?;
+        let mode = rest.mode.unwrap_or(self.handle.reads());
+        let map = self.handle.map().await?;
         let covers = map.cover(&rest.low, rest.high.as_deref());
         let cut_up = covers.len() > 1 && mode == ReadMode::Stale;
         let (mut piece, mut left) = (rest.clone(), None);
@@ -261,7 +261,7 @@ impl RangeStream {
         };
         self.rest = left;
         self.current = piece;
-        self.slot = Some(self.client.shared().range(self.client.deadline(), Request::Range(call)).await?);
+        self.slot = Some(self.handle.shared().range(self.handle.deadline(), Request::Range(call)).await?);
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl RangeStream {
             if let Some(chunk) = self.chunk.take()
                 && let Some(slot) = self.slot
             {
-                self.client.shared().credit(slot, chunk.body_bytes() as u32);
+                self.handle.shared().credit(slot, chunk.body_bytes() as u32);
             }
             let Some(slot) = self.slot else {
                 if self.rest.is_none() {
@@ -318,7 +318,7 @@ impl RangeStream {
                 self.ask().await?;
                 continue;
             };
-            let shared = self.client.shared().clone();
+            let shared = self.handle.shared().clone();
             match poll_fn(|cx| shared.next_part(slot, cx)).await {
                 Ok(part) => {
                     self.take(part)?;
@@ -365,7 +365,7 @@ impl RangeStream {
         self.limited = true;
         (self.rest, self.chunk) = (None, None);
         if let Some(slot) = self.slot.take() {
-            self.client.shared().drop_range(slot);
+            self.handle.shared().drop_range(slot);
         }
     }
 
@@ -380,7 +380,7 @@ impl RangeStream {
                 Ok(())
             }
             Err(Error::Failed(mut failure)) => {
-                let stale = self.current.mode.unwrap_or(self.client.reads()) == ReadMode::Stale;
+                let stale = self.current.mode.unwrap_or(self.handle.reads()) == ReadMode::Stale;
                 if failure.reason == Reason::SpansPartitions && stale {
                     // A split came in between: cut anew.
                     let (low, high) = (&self.current.low, &self.current.high);
@@ -440,7 +440,7 @@ impl RangeStream {
 impl Drop for RangeStream {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.client.shared().drop_range(slot);
+            self.handle.shared().drop_range(slot);
         }
     }
 }

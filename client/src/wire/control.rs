@@ -12,8 +12,9 @@ use super::reshape::{ReshapeRequest, Reshaped};
 use super::tuning::TuningReport;
 use super::users::{UserChange, UserChanged, UserRow};
 use super::varint::WireError;
-use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Refusal, serde_bytes};
+use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Refusal};
 use crate::map::PartitionMap;
+use crate::serde_bytes;
 use crate::token::Token;
 
 /// Appends a control message as a whole frame; a refusal in place of one that does not fit a frame.

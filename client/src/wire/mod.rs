@@ -29,7 +29,6 @@ pub mod control;
 pub mod entry;
 pub mod frame;
 pub mod gather;
-pub mod ids;
 pub mod pack;
 mod pack_writer;
 pub mod part;
@@ -38,20 +37,21 @@ pub mod refusal;
 pub mod reply;
 pub mod request;
 pub mod reshape;
-pub mod serde_bytes;
 pub mod status;
 pub mod tuning;
 pub mod users;
 pub mod validate;
 mod varint;
 
+pub use crate::ids::{
+    ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket, Version,
+};
 pub use control::{
     AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
     NodeIdentity, StatusGet, TRANSFER_DEADLINE_MAX,
 };
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
 pub use gather::GatherRequest;
-pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket, Version};
 pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
 pub use part::{Part, PartCursor, PartEnd, PartWriter};
 pub use query::{Completed, Cut, CutPart, QueryRequest, encode_part_cancel, encode_part_credit};

@@ -9,7 +9,8 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{MapVersion, NodeId, PartitionId, serde_bytes};
+use super::{MapVersion, NodeId, PartitionId};
+use crate::serde_bytes;
 
 /// Names a change for ever: drawn by whoever asks for it, so that asking again is not asking twice. Prints as 16 hex
 /// digits.

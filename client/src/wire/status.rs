@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId, Ticket, serde_bytes};
+use super::{ClusterId, MapVersion, NodeId, PartitionId, ReplicaId, Ticket};
+use crate::serde_bytes;
 
 /// The cluster as one node sees it, others asked unless `local` was wanted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

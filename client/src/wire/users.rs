@@ -54,7 +54,7 @@ pub struct Grant {
     /// Which role.
     pub role: Role,
     /// Which keys; empty: all.
-    #[serde(with = "super::serde_bytes")]
+    #[serde(with = "crate::serde_bytes")]
     pub prefix: Bytes,
 }
 

@@ -128,7 +128,7 @@ pub struct Answers {
     /// Index in its batch of each executed command.
     pub indexes: Numbers,
     /// The encoded results, one after the other. Repeated commands are rare, so they are found by walking.
-    #[serde(with = "coppice_client::wire::serde_bytes")]
+    #[serde(with = "coppice_client::serde_bytes")]
     pub results: Bytes,
 }
 

@@ -205,7 +205,7 @@ pub enum Reshape {
         /// Which partition.
         partition: PartitionId,
         /// First key of the new one.
-        #[serde(with = "coppice_client::wire::serde_bytes")]
+        #[serde(with = "coppice_client::serde_bytes")]
         at: Bytes,
     },
     /// A partition shall be taken in by its neighbour.

@@ -63,7 +63,7 @@ pub enum Border {
         /// The new one.
         child: PartitionId,
         /// Its first key.
-        #[serde(with = "coppice_client::wire::serde_bytes")]
+        #[serde(with = "coppice_client::serde_bytes")]
         at: Bytes,
         /// Its replicas, each beside one of the parent's.
         replicas: Vec<ReplicaInfo>,
