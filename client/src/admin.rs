@@ -17,7 +17,7 @@ use crate::channel::Channel;
 use crate::client::random;
 use crate::config::Config;
 use crate::connection::describe;
-use crate::error::{NodeTrouble, Place};
+use crate::error::{NodeError, Place};
 use crate::wire::control::{decode_control, encode_control};
 use crate::wire::{
     AdminError, AdminReply, AdminRequest, ClientId, ConfigRow, Frame, FrameDecoder, Hello, HelloOk, InitRequest, Kind,
@@ -48,7 +48,7 @@ pub struct Answered {
     /// The node; none: it belongs to no cluster, or nobody answered.
     pub by: Option<NodeId>,
     /// Nodes that answered before it, and hear no majority of the directory.
-    pub passed_over: Vec<NodeTrouble>,
+    pub passed_over: Vec<NodeError>,
 }
 
 /// Why there is no answer to an operator's question.
@@ -56,13 +56,13 @@ pub struct Answered {
 pub enum Error {
     /// No node answered; what became of each.
     #[error("no node answered{}", in_brackets(.0))]
-    Unreachable(Vec<NodeTrouble>),
+    Unreachable(Vec<NodeError>),
     /// A node was asked for a change and did not answer: it may have been carried out. What became of each node.
     #[error("sent, and no node answered{}", in_brackets(.0))]
-    Unanswered(Vec<NodeTrouble>),
+    Unanswered(Vec<NodeError>),
     /// Every node that answered is cut off from the directory's majority: nothing was done. What each said.
     #[error("no node that answers hears a majority of the directory{}", in_brackets(.0))]
-    NoMajority(Vec<NodeTrouble>),
+    NoMajority(Vec<NodeError>),
     /// A node answered, and refused.
     #[error("refused: {0:?}")]
     Refused(Refusal),
@@ -74,8 +74,8 @@ pub enum Error {
     Incompatible(String),
 }
 
-fn in_brackets(troubles: &[NodeTrouble]) -> Place {
-    Place { nodes: troubles.to_vec(), ..Place::default() }
+fn in_brackets(errors: &[NodeError]) -> Place {
+    Place { nodes: errors.to_vec(), ..Place::default() }
 }
 
 /// What a question to one node came to.
@@ -167,7 +167,7 @@ impl Admin {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, by: Option<NodeId>, passed_over: &[NodeTrouble]) {
+    fn note(&self, by: Option<NodeId>, passed_over: &[NodeError]) {
         let answered = Answered { by, passed_over: passed_over.to_vec() };
         *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = answered;
     }
@@ -207,20 +207,20 @@ impl Admin {
     /// # Errors
     /// If no node answers within the timeout.
     pub async fn hello(&self) -> Result<HelloOk, Error> {
-        let mut troubles = Vec::new();
+        let mut errors = Vec::new();
         let deadline = Instant::now() + self.config.timeout;
         for (at, address) in self.endpoints.iter().enumerate() {
             let until = Until::share(deadline, self.endpoints.len() - at, &self.config, Duration::ZERO);
             match connect(address, &self.config, until.greeted).await {
                 Ok((_, hello)) => return Ok(hello),
                 Err(Attempt::Refused(refusal)) => return Err(Error::Refused(refusal)),
-                Err(Attempt::Silent(trouble) | Attempt::Unanswered(trouble)) => {
-                    troubles.push(trouble_of(address, trouble));
+                Err(Attempt::Silent(error) | Attempt::Unanswered(error)) => {
+                    errors.push(error_of(address, error));
                 }
                 Err(Attempt::Answered(..) | Attempt::Blank) => {}
             }
         }
-        Err(Error::Unreachable(troubles))
+        Err(Error::Unreachable(errors))
     }
 
     /// Forms the cluster: asks the first endpoint; others are asked only if it was not reached.
@@ -355,10 +355,10 @@ impl Admin {
                     },
                     // Another node may know better, or lead.
                     Attempt::Refused(refusal) => round.refused = Some(refusal),
-                    Attempt::Silent(trouble) => round.troubles.push(trouble_of(&address, trouble)),
-                    Attempt::Unanswered(trouble) => {
+                    Attempt::Silent(error) => round.errors.push(error_of(&address, error)),
+                    Attempt::Unanswered(error) => {
                         unanswered |= changes(&request);
-                        round.troubles.push(trouble_of(&address, trouble));
+                        round.errors.push(error_of(&address, error));
                     }
                     Attempt::Blank => round.blank.push(address),
                 }
@@ -367,7 +367,7 @@ impl Admin {
             if round.may_change() && !over {
                 tokio::time::sleep(ROUND_PAUSE).await;
             } else if unanswered {
-                return Err(Error::Unanswered(round.troubles));
+                return Err(Error::Unanswered(round.errors));
             } else if round.blank.is_empty() || round.refused.is_some() || !round.alone.is_empty() || over {
                 return Err(round.failed());
             } else {
@@ -431,8 +431,8 @@ impl Admin {
                     spawn(&mut asked, address, whom, ROUND_PAUSE);
                 }
                 Ok(Some(Ok((_, Attempt::Refused(refusal))))) => round.refused = Some(refusal),
-                Ok(Some(Ok((address, Attempt::Silent(trouble) | Attempt::Unanswered(trouble))))) => {
-                    round.troubles.push(trouble_of(&address, trouble));
+                Ok(Some(Ok((address, Attempt::Silent(error) | Attempt::Unanswered(error))))) => {
+                    round.errors.push(error_of(&address, error));
                 }
                 Ok(Some(Ok((address, Attempt::Blank)))) => round.blank.push(address),
                 Err(_) if next == addresses.len() && best.is_some() => break,
@@ -451,8 +451,8 @@ impl Admin {
     }
 }
 
-fn trouble_of(address: &str, trouble: String) -> NodeTrouble {
-    NodeTrouble { node: None, address: address.into(), trouble }
+fn error_of(address: &str, error: String) -> NodeError {
+    NodeError { node: None, address: address.into(), error }
 }
 
 /// One question to one node, on a connection of its own.
@@ -469,14 +469,14 @@ async fn ask<Q: Serialize, A: DeserializeOwned>(
         Ok((_, hello)) if whom == Whom::Members && hello.cluster.is_none() => return Attempt::Blank,
         Ok(greeted) => greeted,
         Err(Attempt::Refused(refusal)) => return Attempt::Refused(refusal),
-        Err(Attempt::Silent(trouble) | Attempt::Unanswered(trouble)) => return Attempt::Silent(trouble),
+        Err(Attempt::Silent(error) | Attempt::Unanswered(error)) => return Attempt::Silent(error),
         Err(Attempt::Answered(..) | Attempt::Blank) => return silent("did not greet"),
     };
     let mut out = BytesMut::new();
     encode_control(&mut out, kind, 1, question);
     match timeout_at(until.answered, line.exchange(out)).await {
         Err(_) => Attempt::Unanswered(TIMED_OUT.into()),
-        Ok(Err(trouble)) => Attempt::Unanswered(trouble),
+        Ok(Err(error)) => Attempt::Unanswered(error),
         Ok(Ok(frame)) => match Kind::from_u8(frame.kind) {
             Some(kind) if kind == answer => match decode_control(&frame.body, what) {
                 Ok(answer) => Attempt::Answered(answer, hello.node.map(|identity| identity.node)),
@@ -491,8 +491,8 @@ async fn ask<Q: Serialize, A: DeserializeOwned>(
     }
 }
 
-fn silent<T>(trouble: &str) -> Attempt<T> {
-    Attempt::Silent(trouble.into())
+fn silent<T>(error: &str) -> Attempt<T> {
+    Attempt::Silent(error.into())
 }
 
 /// A connection with one question at a time.
@@ -538,7 +538,7 @@ async fn connect(address: &str, config: &Config, until: Instant) -> Result<(Line
     };
     match timeout_at(until, greeting).await {
         Err(_) => Err(silent(TIMED_OUT)),
-        Ok(Err(trouble)) => Err(Attempt::Silent(trouble)),
+        Ok(Err(error)) => Err(Attempt::Silent(error)),
         Ok(Ok((line, frame))) => match Kind::from_u8(frame.kind) {
             Some(Kind::HelloOk) => match decode_control(&frame.body, "hello") {
                 Ok(hello) => Ok((line, hello)),

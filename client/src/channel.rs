@@ -140,7 +140,7 @@ impl Channel {
         (config, generation): (Arc<rustls::ClientConfig>, u64),
         name: ServerName<'static>,
     ) -> io::Result<Channel> {
-        let session = rustls::ClientConnection::new(config, name).map_err(|error| trouble(&error))?;
+        let session = rustls::ClientConnection::new(config, name).map_err(|error| io_error(&error))?;
         Ok(handshake(stream, session.into(), generation).await?)
     }
 
@@ -169,7 +169,7 @@ impl Channel {
         let config = config.ok_or_else(|| HandshakeError::Failed(io::Error::other("this end has no certificate")));
         let (config, generation) = config?;
         let session = rustls::ServerConnection::new(config);
-        let session = session.map_err(|error| HandshakeError::Failed(trouble(&error)))?;
+        let session = session.map_err(|error| HandshakeError::Failed(io_error(&error)))?;
         handshake(stream, session.into(), generation).await
     }
 
@@ -422,7 +422,7 @@ fn nothing_more(stream: &TcpStream) {
     drop(stream.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into())));
 }
 
-fn trouble(error: &rustls::Error) -> io::Error {
+fn io_error(error: &rustls::Error) -> io::Error {
     io::Error::other(explain(error))
 }
 
@@ -487,7 +487,7 @@ impl Session {
     fn decrypt(&mut self, mut bytes: &[u8], into: &mut BytesMut) -> io::Result<()> {
         while !bytes.is_empty() && !self.ended {
             self.tls.read_tls(&mut bytes)?;
-            let state = self.tls.process_new_packets().map_err(|error| trouble(&error))?;
+            let state = self.tls.process_new_packets().map_err(|error| io_error(&error))?;
             self.ended |= state.peer_has_closed();
             let mut left = state.plaintext_bytes_to_read();
             into.reserve(left);

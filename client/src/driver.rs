@@ -121,9 +121,9 @@ impl Driver {
                 let input = match event {
                     Event::Connected => Input::Connected(connection),
                     Event::Frame(frame) => Input::Frame { connection, frame },
-                    Event::Lost(trouble) => {
+                    Event::Lost(reason) => {
                         lost = true;
-                        Input::Disconnected { connection, trouble }
+                        Input::Disconnected { connection, reason }
                     }
                 };
                 session.step(now, input, effects);
@@ -165,7 +165,7 @@ impl Driver {
         connections.retain(|&connection, open| {
             let flushed = open.flush(cx);
             if let Err(error) = &flushed {
-                let input = Input::Disconnected { connection, trouble: describe(error) };
+                let input = Input::Disconnected { connection, reason: describe(error) };
                 session.step(now, input, effects);
             }
             flushed.is_ok()

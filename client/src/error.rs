@@ -178,16 +178,16 @@ pub struct Place {
     /// Its first key beyond.
     pub high: Option<Bytes>,
     /// The nodes that could have served it and what became of them.
-    pub nodes: Vec<NodeTrouble>,
+    pub nodes: Vec<NodeError>,
 }
 
 /// Behind what happened, in brackets: the partition, and the nodes in trouble. Nothing if none of it is known.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let partition = self.partition.iter().map(ToString::to_string);
-        let nodes = self.nodes.iter().filter(|node| !node.trouble.is_empty()).map(|node| match node.node {
-            Some(id) => format!("{id} {}: {}", node.address, node.trouble),
-            None => format!("{}: {}", node.address, node.trouble),
+        let nodes = self.nodes.iter().filter(|node| !node.error.is_empty()).map(|node| match node.node {
+            Some(id) => format!("{id} {}: {}", node.address, node.error),
+            None => format!("{}: {}", node.address, node.error),
         });
         let parts: Vec<String> = partition.chain(nodes).collect();
         if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join("; ")) }
@@ -196,13 +196,13 @@ impl fmt::Display for Place {
 
 /// A node and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeTrouble {
+pub struct NodeError {
     /// Which node, if it was known.
     pub node: Option<NodeId>,
     /// Where it was tried.
     pub address: String,
     /// In words; empty: reached.
-    pub trouble: String,
+    pub error: String,
 }
 
 #[cfg(test)]
@@ -211,8 +211,7 @@ mod tests {
 
     #[test]
     fn a_failure_says_what_where_and_what_became_of_each_node() {
-        let node =
-            |node, address: &str, trouble: &str| NodeTrouble { node, address: address.into(), trouble: trouble.into() };
+        let node = |node, address: &str, error: &str| NodeError { node, address: address.into(), error: error.into() };
         let nodes = vec![
             node(Some(NodeId(1)), "127.0.0.1:7400", "refused the connection"),
             node(Some(NodeId(2)), "127.0.0.1:7410", ""),

@@ -99,7 +99,7 @@ struct State {
     /// The files as they were when they were last read, whether that went well or not.
     stamps: Stamps,
     /// Why the newest files are not in use.
-    trouble: Option<String>,
+    last_error: Option<String>,
 }
 
 /// What the files make of a connection, at one time.
@@ -151,7 +151,7 @@ impl Tls {
     pub fn load(files: Files) -> Result<Tls, TlsError> {
         let stamps = stamps(&files);
         let configs = read(&files, 0)?;
-        Ok(Tls(Arc::new(Inner { files, state: Mutex::new(State { configs, stamps, trouble: None }) })))
+        Ok(Tls(Arc::new(Inner { files, state: Mutex::new(State { configs, stamps, last_error: None }) })))
     }
 
     /// The files that it was made of.
@@ -172,12 +172,12 @@ impl Tls {
         let read = read.and_then(|configs| configs.named(&self.0.files, node).map(|()| configs));
         match read {
             Ok(configs) => {
-                (state.configs, state.trouble) = (configs, None);
+                (state.configs, state.last_error) = (configs, None);
                 Refreshed::Changed
             }
             Err(error) => {
                 let text = error.to_string();
-                state.trouble = Some(text.clone());
+                state.last_error = Some(text.clone());
                 Refreshed::Unusable(text)
             }
         }
@@ -192,8 +192,8 @@ impl Tls {
     }
 
     /// Why the newest files are not in use, if they are not.
-    pub fn trouble(&self) -> Option<String> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
+    pub fn last_error(&self) -> Option<String> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).last_error.clone()
     }
 
     /// How often the certificates have changed: a connection of an earlier generation shows what is outdated.

@@ -396,9 +396,9 @@ async fn nobody_there_is_said_within_the_timeout_with_what_became_of_each() {
         assert_eq!(error.reason(), Some(&Reason::Unreachable));
         let nodes = &error.place().nodes;
         assert_eq!(nodes[0].address, closed);
-        assert!(!nodes[1].trouble.is_empty());
+        assert!(!nodes[1].error.is_empty());
         // A busy machine may not even have been refused by then.
-        if nodes[0].trouble == "refused the connection" {
+        if nodes[0].error == "refused the connection" {
             break config;
         }
     };
@@ -409,16 +409,16 @@ async fn nobody_there_is_said_within_the_timeout_with_what_became_of_each() {
 #[tokio::test]
 async fn another_cluster_is_refused_with_both_ids() {
     let server = Server::start(&[]).await;
-    let mut troubles = Vec::new();
+    let mut errors = Vec::new();
     for timeout in DEADLINES {
         let config = Config { cluster: Some(ClusterId(7)), timeout, ..Config::default() };
         let error = ends(Client::connect_with([server.address.clone()], config)).await.unwrap_err();
-        let trouble = error.place().nodes[0].trouble.clone();
-        if trouble.contains(&ClusterId(7).to_string()) && trouble.contains(&model::CLUSTER.to_string()) {
+        let error = error.place().nodes[0].error.clone();
+        if error.contains(&ClusterId(7).to_string()) && error.contains(&model::CLUSTER.to_string()) {
             return;
         }
         // A busy machine may not even have been greeted by then.
-        troubles.push(trouble);
+        errors.push(error);
     }
     panic!("{troubles:?}");
 }

@@ -70,7 +70,7 @@ fn who_has_not_got_the_partition_is_not_followed() {
 fn who_is_lost_is_not_followed() {
     let mut bench = start(&[1, 2], NodeId(1));
     let (connection, _) = bench.dialled.remove(0);
-    bench.step(Input::Disconnected { connection, trouble: "connection refused".into() });
+    bench.step(Input::Disconnected { connection, reason: "connection refused".into() });
     let refuse = |bench: &mut script::Bench| {
         let asked = bench.asks(Kind::Read);
         let refusal = Refusal::NotLeader { partition: PARTITION, hint: Some(NodeId(1)) };

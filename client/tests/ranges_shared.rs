@@ -97,7 +97,7 @@ fn ranges_one_by_one_go_to_all_replicas_alike() {
 fn a_replica_that_is_lost_gets_none() {
     let mut asker = Asker::new();
     let lost = asker.ask().0;
-    asker.bench.step(Input::Disconnected { connection: lost, trouble: "gone".into() });
+    asker.bench.step(Input::Disconnected { connection: lost, reason: "gone".into() });
     assert!((0..8).all(|_| asker.ask().0 != lost));
 }
 

@@ -56,7 +56,7 @@ fn all() -> RangeCall {
 
 /// Frames that asked a node to gather, a node to read, a node to validate, the coordinator.
 fn asked(run: &Run) -> [u64; 4] {
-    [Kind::Gather, Kind::Range, Kind::Validate, Kind::RangeQuery].map(|kind| run.world.count(kind))
+    [Kind::Collect, Kind::Range, Kind::Validate, Kind::RangeQuery].map(|kind| run.world.count(kind))
 }
 
 /// The range ended well and was one moment; its pairs.
@@ -239,7 +239,7 @@ fn a_silent_node_is_found_out_once() {
 fn a_silence_that_counts_for_one_partition_only_is_caught() {
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);
-    command.args(["a_silent_node_is_found_out_once", "--exact"]).env("COPPICE_MUTANT", "silence_of_one_lane");
+    command.args(["a_silent_node_is_found_out_once", "--exact"]).env("COPPICE_MUTANT", "silence_of_one_queue");
     assert!(!command.output().expect("it runs").status.success(), "the planted bug survived");
 }
 

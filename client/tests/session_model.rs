@@ -329,7 +329,7 @@ fn nobody_there_means_a_sure_failure_by_the_deadline() {
     let error = run.outcome(1).as_ref().unwrap_err();
     assert_eq!(error.reason(), Some(&Reason::Unreachable));
     assert_eq!(error.place().nodes.len(), 3);
-    assert!(error.place().nodes.iter().all(|node| !node.trouble.is_empty()), "{:?}", error.place());
+    assert!(error.place().nodes.iter().all(|node| !node.error.is_empty()), "{:?}", error.place());
 }
 
 /// How often something happened in each of so many seconds.

@@ -74,7 +74,7 @@ fn both_are_given_up_after_silence_max() {
 #[test]
 fn a_spare_connection_that_is_refused_leaves_the_silent_one_alone() {
     let (mut bench, silent, spare) = silent();
-    bench.step(Input::Disconnected { connection: spare, trouble: "refused the connection".into() });
+    bench.step(Input::Disconnected { connection: spare, reason: "refused the connection".into() });
     assert!(bench.closed.is_empty());
     assert_eq!(bench.asks(Kind::Read).0, silent, "there is no other replica");
 }

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use coppice_btree::Op;
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::reply::result_bytes;
-use coppice_client::wire::validate::Validated;
+use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -57,13 +57,13 @@ fn fuzz_replies(body: &[u8]) {
         assert_eq!(part.pairs().count(), part.len());
     }
     let _ = Refusal::decode(body);
-    let _ = Completed::decode(body);
-    if let Ok(cut) = Cut::decode(&Bytes::copy_from_slice(body)) {
+    let _ = QueryCompleted::decode(body);
+    if let Ok(cut) = QueryPlan::decode(&Bytes::copy_from_slice(body)) {
         // What was accepted adjoins, ascends, and is written as it was read.
         assert!(cut.parts.windows(2).all(|pair| pair[0].high.as_ref() == Some(&pair[1].low)));
         let mut out = BytesMut::new();
         cut.encode(&mut out, 1).expect("it came in a frame");
-        assert_eq!(Cut::decode(&out.split_off(16).freeze()), Ok(cut));
+        assert_eq!(QueryPlan::decode(&out.split_off(16).freeze()), Ok(cut));
     }
     let _ = decode_control::<HelloOk>(body, "hello");
     let _ = decode_control::<MapReply>(body, "map").map(|reply| reply.map.map(|map| map.check()));
@@ -139,16 +139,17 @@ fn samples() -> Vec<Bytes> {
     query.encode(&mut out, 1);
     samples.push(out.split().freeze());
     let version = Version { replica: ReplicaId(1), incarnation: 3, began: 1 << 40, changes: 70_000 };
-    let asked = [Validated { version, low: &low, high: high.as_deref() }, Validated { version, low: b"", high: None }];
+    let asked =
+        [RangeVersion { version, low: &low, high: high.as_deref() }, RangeVersion { version, low: b"", high: None }];
     ValidateRequest::encode(&mut out, 1, (PartitionId(1), true), asked.into_iter());
     samples.push(out.split().freeze());
     let parts = vec![(PartitionId(1), low[..].into()), (PartitionId(2), b"c"[..].into())];
     let bound = high.as_ref().map(|high| high[..].into());
     let (reverse, keys_only, count_only) = (true, true, false);
-    GatherRequest { parts, high: bound, reverse, keys_only, count_only, pairs_max: 9, bytes_max: 1 << 40, credit: 7 }
+    CollectRequest { parts, high: bound, reverse, keys_only, count_only, pairs_max: 9, bytes_max: 1 << 40, credit: 7 }
         .encode(&mut out, 1);
     samples.push(out.split().freeze());
-    let part = |partition, low: &Bytes, high| CutPart {
+    let part = |partition, low: &Bytes, high| SubRange {
         partition: PartitionId(partition),
         low: low.clone(),
         high,
@@ -157,7 +158,7 @@ fn samples() -> Vec<Bytes> {
     let middle = Bytes::from_static(b"grape");
     let parts = vec![part(1, &low, Some(middle.clone())), part(2, &middle, high)];
     let ticket = Ticket { round: 3, replica: ReplicaId(1), n: 57 };
-    Cut { ticket, version: MapVersion(8), parts }.encode(&mut out, 1).unwrap();
+    QueryPlan { ticket, version: MapVersion(8), parts }.encode(&mut out, 1).unwrap();
     samples.push(out.split().freeze());
     samples
 }

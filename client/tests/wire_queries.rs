@@ -2,7 +2,7 @@
 //! refused.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use coppice_client::wire::validate::Validated;
+use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -47,21 +47,21 @@ fn query(low: &[u8], high: Option<&[u8]>) -> QueryRequest {
 }
 
 /// A cut between `bounds`, of which the last may be missing; partition `i` is on node `i + 10`.
-fn cut(bounds: &[Vec<u8>], open: bool) -> Cut {
+fn cut(bounds: &[Vec<u8>], open: bool) -> QueryPlan {
     let count = bounds.len() - usize::from(!open);
     let parts = (0..count)
-        .map(|at| CutPart {
+        .map(|at| SubRange {
             partition: PartitionId(at as u32 + 1),
             low: Bytes::copy_from_slice(&bounds[at]),
             high: bounds.get(at + 1).map(|high| Bytes::copy_from_slice(high)),
             node: NodeId(at as u32 + 10),
         })
         .collect();
-    Cut { ticket: ticket(), version: MapVersion(8), parts }
+    QueryPlan { ticket: ticket(), version: MapVersion(8), parts }
 }
 
-fn gather(parts: u32) -> GatherRequest {
-    GatherRequest {
+fn gather(parts: u32) -> CollectRequest {
+    CollectRequest {
         parts: (1..=parts).map(|n| (PartitionId(n), n.to_be_bytes()[..].into())).collect(),
         high: Some(b"zucchini"[..].into()),
         reverse: true,
@@ -77,9 +77,9 @@ fn any_bound() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..40)
 }
 
-fn validated() -> Validated<'static> {
+fn validated() -> RangeVersion<'static> {
     let version = Version { replica: ReplicaId(2), incarnation: 300, began: 1 << 40, changes: 70_000 };
-    Validated { version, low: b"apple", high: Some(b"melon") }
+    RangeVersion { version, low: b"apple", high: Some(b"melon") }
 }
 
 proptest! {
@@ -108,10 +108,10 @@ proptest! {
         let part = |(n, low): (u32, Vec<u8>)| (PartitionId(partition.wrapping_add(n)), low[..].into());
         let parts = (0..).zip(lows).map(part).collect();
         let high = high.map(|high| high[..].into());
-        let gather = GatherRequest { parts, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit };
+        let gather = CollectRequest { parts, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit };
         let frame = framed(|out| gather.encode(out, 6));
-        prop_assert_eq!((frame.kind, frame.stream), (Kind::Gather as u8, 6));
-        prop_assert_eq!(Request::decode(&frame), Ok(Request::Gather(gather)));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::Collect as u8, 6));
+        prop_assert_eq!(Request::decode(&frame), Ok(Request::Collect(gather)));
     }
 
     #[test]
@@ -122,12 +122,12 @@ proptest! {
         let mut cut = cut(&bounds.into_iter().collect::<Vec<_>>(), open);
         cut.ticket = Ticket { round, replica: ReplicaId(2), n };
         let frame = framed(|out| cut.encode(out, 6).unwrap());
-        prop_assert_eq!((frame.kind, frame.stream), (Kind::Cut as u8, 6));
-        prop_assert_eq!(Cut::decode(&frame.body), Ok(cut));
-        let frame = framed(|out| Completed { ticket: Ticket { round, replica: ReplicaId(9), n } }.encode(out, 8));
-        prop_assert_eq!((frame.kind, frame.stream), (Kind::Completed as u8, 8));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::QueryPlan as u8, 6));
+        prop_assert_eq!(QueryPlan::decode(&frame.body), Ok(cut));
+        let frame = framed(|out| QueryCompleted { ticket: Ticket { round, replica: ReplicaId(9), n } }.encode(out, 8));
+        prop_assert_eq!((frame.kind, frame.stream), (Kind::QueryCompleted as u8, 8));
         let ticket = Ticket { round, replica: ReplicaId(9), n };
-        prop_assert_eq!(Completed::decode(&frame.body), Ok(Completed { ticket }));
+        prop_assert_eq!(QueryCompleted::decode(&frame.body), Ok(QueryCompleted { ticket }));
     }
 
     #[test]
@@ -136,9 +136,9 @@ proptest! {
         partition: u32, replica: u32, anywhere: bool, unchanged in vec(any::<bool>(), 1..20),
     ) {
         let replica = ReplicaId(replica);
-        let asked: Vec<Validated<'_>> = ranges.iter().map(|(low, high, [incarnation, began, changes])| {
+        let asked: Vec<RangeVersion<'_>> = ranges.iter().map(|(low, high, [incarnation, began, changes])| {
             let version = Version { replica, incarnation: *incarnation, began: *began, changes: *changes };
-            Validated { version, low, high: high.as_deref() }
+            RangeVersion { version, low, high: high.as_deref() }
         }).collect();
         let (partition, ranges) = ((PartitionId(partition), anywhere), asked.iter().copied());
         let frame = framed(|out| ValidateRequest::encode(out, 6, partition, ranges));
@@ -192,11 +192,11 @@ proptest! {
             prop_assert_eq!(Request::decode(&frame), Err(WireError::Trailing(1)));
         }
         let whole = framed(|out| cut(&bounds, true).encode(out, 1).unwrap()).body;
-        prop_assert_eq!(Cut::decode(&whole.slice(..at.index(whole.len()))), Err(WireError::Truncated));
-        prop_assert_eq!(Cut::decode(&[&whole[..], &[more]].concat().into()), Err(WireError::Trailing(1)));
-        let whole = framed(|out| Completed { ticket: ticket() }.encode(out, 1)).body;
-        prop_assert_eq!(Completed::decode(&whole[..at.index(whole.len())]), Err(WireError::Truncated));
-        prop_assert_eq!(Completed::decode(&[&whole[..], &[more]].concat()), Err(WireError::Trailing(1)));
+        prop_assert_eq!(QueryPlan::decode(&whole.slice(..at.index(whole.len()))), Err(WireError::Truncated));
+        prop_assert_eq!(QueryPlan::decode(&[&whole[..], &[more]].concat().into()), Err(WireError::Trailing(1)));
+        let whole = framed(|out| QueryCompleted { ticket: ticket() }.encode(out, 1)).body;
+        prop_assert_eq!(QueryCompleted::decode(&whole[..at.index(whole.len())]), Err(WireError::Truncated));
+        prop_assert_eq!(QueryCompleted::decode(&[&whole[..], &[more]].concat()), Err(WireError::Trailing(1)));
     }
 }
 
@@ -219,24 +219,27 @@ fn a_query_with_bounds_that_enclose_nothing_or_flags_of_the_future_is_refused() 
 #[test]
 fn a_cut_whose_parts_do_not_ascend_or_that_names_a_partition_twice_is_refused() {
     let mut wrong = cut(&[b"a".to_vec(), b"m".to_vec(), b"c".to_vec()], false);
-    let body = |cut: &Cut| framed(|out| cut.encode(out, 1).unwrap()).body;
-    assert_eq!(Cut::decode(&body(&wrong)), Err(WireError::Order("bounds")));
+    let body = |cut: &QueryPlan| framed(|out| cut.encode(out, 1).unwrap()).body;
+    assert_eq!(QueryPlan::decode(&body(&wrong)), Err(WireError::Order("bounds")));
     wrong = cut(&[b"a".to_vec(), b"c".to_vec(), b"m".to_vec()], true);
     wrong.parts[2].partition = PartitionId(1);
-    assert!(matches!(Cut::decode(&body(&wrong)), Err(WireError::Limit { what: "parts of one partition", .. })));
+    assert!(matches!(QueryPlan::decode(&body(&wrong)), Err(WireError::Limit { what: "parts of one partition", .. })));
     // Among many, too: the first again as the last, and two of the last.
     for (first, again) in [(0, 39), (38, 39), (17, 20)] {
         wrong = cut(&(0..40).map(|at| vec![at]).collect::<Vec<_>>(), true);
-        assert_eq!(Cut::decode(&body(&wrong)), Ok(wrong.clone()));
+        assert_eq!(QueryPlan::decode(&body(&wrong)), Ok(wrong.clone()));
         wrong.parts[again].partition = wrong.parts[first].partition;
-        assert!(matches!(Cut::decode(&body(&wrong)), Err(WireError::Limit { what: "parts of one partition", .. })));
+        assert!(matches!(
+            QueryPlan::decode(&body(&wrong)),
+            Err(WireError::Limit { what: "parts of one partition", .. })
+        ));
     }
     let mut none = BytesMut::new();
     none.put_slice(&[0, 3, 1, 57, 8, 0, 0]);
-    assert_eq!(Cut::decode(&none.freeze()), Err(WireError::Empty("parts")));
+    assert_eq!(QueryPlan::decode(&none.freeze()), Err(WireError::Empty("parts")));
     let mut flagged = body(&cut(&[b"a".to_vec()], true)).to_vec();
     flagged[0] = 4;
-    assert!(matches!(Cut::decode(&flagged.into()), Err(WireError::Unknown { what: "cut flag", value: 4 })));
+    assert!(matches!(QueryPlan::decode(&flagged.into()), Err(WireError::Unknown { what: "plan flag", value: 4 })));
 }
 
 #[test]
@@ -245,7 +248,7 @@ fn a_cut_that_announces_more_parts_than_it_has_gets_no_memory_for_them() {
     body.put_slice(&[0, 3, 1, 57, 8]);
     put_varint(&mut body, u64::from(u32::MAX));
     body.put_slice(&[0]);
-    assert_eq!(Cut::decode(&body.freeze()), Err(WireError::Truncated));
+    assert_eq!(QueryPlan::decode(&body.freeze()), Err(WireError::Truncated));
 }
 
 #[test]
@@ -259,14 +262,14 @@ fn a_cut_that_fits_no_frame_is_an_error_and_writes_nothing() {
 
 #[test]
 fn what_the_coordinator_says_is_no_request() {
-    for kind in [Kind::Cut, Kind::Completed] {
+    for kind in [Kind::QueryPlan, Kind::QueryCompleted] {
         assert!(matches!(request(kind, &[]), Err(WireError::Unknown { what: "request kind", .. })));
     }
 }
 
 #[test]
 fn a_validation_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() {
-    let validate = |ranges: &[Validated<'_>]| {
+    let validate = |ranges: &[RangeVersion<'_>]| {
         let frame = framed(|out| ValidateRequest::encode(out, 1, (PartitionId(1), true), ranges.iter().copied()));
         Request::decode(&frame)
     };
@@ -276,7 +279,7 @@ fn a_validation_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() 
     let refused = validate(&[validated(); VALIDATE_RANGES_MAX + 1]);
     assert_eq!(refused, Err(WireError::Limit { what: "ranges", value, max }));
     let long = vec![0; KEY_BYTES_MAX + 2];
-    let refused = validate(&[Validated { high: Some(&long), ..validated() }]);
+    let refused = validate(&[RangeVersion { high: Some(&long), ..validated() }]);
     assert!(matches!(refused, Err(WireError::Limit { what: "bound length", .. })), "{refused:?}");
     let mut body =
         framed(|out| ValidateRequest::encode(out, 1, (PartitionId(1), true), [validated()].into_iter())).body.to_vec();
@@ -288,17 +291,17 @@ fn a_validation_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() 
 #[test]
 fn a_gather_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() {
     let whole = framed(|out| gather(2).encode(out, 1)).body;
-    assert!(request(Kind::Gather, &whole).is_ok());
+    assert!(request(Kind::Collect, &whole).is_ok());
     let sent = |parts| Request::decode(&framed(|out| gather(parts).encode(out, 1)));
     assert_eq!(sent(0), Err(WireError::Empty("parts")));
-    assert!(sent(GATHER_PARTS_MAX as u32).is_ok());
-    let (value, max) = (GATHER_PARTS_MAX as u64 + 1, GATHER_PARTS_MAX as u64);
+    assert!(sent(COLLECT_PARTS_MAX as u32).is_ok());
+    let (value, max) = (COLLECT_PARTS_MAX as u64 + 1, COLLECT_PARTS_MAX as u64);
     assert_eq!(sent(value as u32), Err(WireError::Limit { what: "parts", value, max }));
     let mut flags = whole.to_vec();
     flags[0] |= 16;
-    let refused = request(Kind::Gather, &flags);
-    assert!(matches!(refused, Err(WireError::Unknown { what: "gather flag", .. })), "{refused:?}");
-    let long = GatherRequest { high: Some(vec![0; KEY_BYTES_MAX + 2][..].into()), ..gather(2) };
+    let refused = request(Kind::Collect, &flags);
+    assert!(matches!(refused, Err(WireError::Unknown { what: "collect flag", .. })), "{refused:?}");
+    let long = CollectRequest { high: Some(vec![0; KEY_BYTES_MAX + 2][..].into()), ..gather(2) };
     let refused = Request::decode(&framed(|out| long.encode(out, 1)));
     assert!(matches!(refused, Err(WireError::Limit { what: "bound length", .. })), "{refused:?}");
 }

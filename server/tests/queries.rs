@@ -13,7 +13,8 @@ use common::raw::Raw;
 use common::{Scratch, patience, wait_for};
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::{
-    ClientId, Completed, Cut, Kind, NodeId, Part, PartEnd, PartitionId, QueryRequest, Refusal, Status, StatusGet,
+    ClientId, Kind, NodeId, Part, PartEnd, PartitionId, QueryCompleted, QueryPlan, QueryRequest, Refusal, Status,
+    StatusGet,
 };
 use coppice_server::local::{Cluster, LocalOptions};
 
@@ -32,7 +33,7 @@ struct Asker {
 /// What became of one attempt.
 #[derive(Debug)]
 enum Ended {
-    Result(Vec<(Bytes, Bytes)>, Cut),
+    Result(Vec<(Bytes, Bytes)>, QueryPlan),
     Aborted,
     /// In time, at least: nothing of it is used.
     Silent,
@@ -62,7 +63,7 @@ impl Asker {
         let stream = 1_000_000 + self.query;
         request.encode(&mut out, stream);
         self.nodes.get_mut(&coordinator).unwrap().send(&out);
-        let (mut cut, mut completed): (Option<Cut>, Option<Completed>) = (None, None);
+        let (mut cut, mut completed): (Option<QueryPlan>, Option<QueryCompleted>) = (None, None);
         let mut parts: BTreeMap<PartitionId, (Vec<(Bytes, Bytes)>, bool)> = BTreeMap::new();
         let deadline = Instant::now() + ATTEMPT;
         while Instant::now() < deadline {
@@ -70,9 +71,9 @@ impl Asker {
                 let Some(frame) = raw.frame_within(Duration::from_millis(2)) else { continue };
                 match Kind::from_u8(frame.kind).unwrap() {
                     // Of an attempt that was given up.
-                    Kind::Cut | Kind::Completed | Kind::Refused if frame.stream != stream => {}
-                    Kind::Cut => cut = Some(Cut::decode(&frame.body).unwrap()),
-                    Kind::Completed => completed = Some(Completed::decode(&frame.body).unwrap()),
+                    Kind::QueryPlan | Kind::QueryCompleted | Kind::Refused if frame.stream != stream => {}
+                    Kind::QueryPlan => cut = Some(QueryPlan::decode(&frame.body).unwrap()),
+                    Kind::QueryCompleted => completed = Some(QueryCompleted::decode(&frame.body).unwrap()),
                     Kind::Refused => match Refusal::decode(&frame.body).unwrap() {
                         Refusal::NotLeader { hint, .. } => return Ended::NotLeader(hint),
                         Refusal::Aborted { .. } | Refusal::Busy { .. } => return Ended::Aborted,
@@ -111,7 +112,7 @@ impl Asker {
     }
 
     /// Asks until there is a result; returns how often it was asked for.
-    fn query(&mut self, request: &QueryRequest) -> (Vec<(Bytes, Bytes)>, Cut, usize) {
+    fn query(&mut self, request: &QueryRequest) -> (Vec<(Bytes, Bytes)>, QueryPlan, usize) {
         let mut coordinator = *self.nodes.keys().next().unwrap();
         let mut attempts = 0;
         wait_for("a query has a result", patience(), || {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Error, TIMED_OUT};
-use crate::error::NodeTrouble;
+use crate::error::NodeError;
 use crate::wire::{AdminError, AdminReply, MapReply, NodeId, Refusal, Status};
 
 /// Whether an answer is that of a node which hears no majority of the directory: what it says, and where it was told
@@ -36,13 +36,13 @@ impl Standing for AdminReply {
 #[derive(Default)]
 pub(super) struct Round {
     /// Nodes that gave no answer.
-    pub troubles: Vec<NodeTrouble>,
+    pub errors: Vec<NodeError>,
     /// The last refusal.
     pub refused: Option<Refusal>,
     /// Nodes without a cluster.
     pub blank: Vec<String>,
     /// Those that hear no majority of the directory.
-    pub alone: Vec<NodeTrouble>,
+    pub alone: Vec<NodeError>,
     /// Addresses that were given by those.
     told: BTreeSet<String>,
 }
@@ -53,9 +53,9 @@ impl Round {
         &mut self,
         addresses: &mut Vec<String>,
         (node, address): (Option<NodeId>, &str),
-        (trouble, others): (String, Vec<String>),
+        (error, others): (String, Vec<String>),
     ) {
-        self.alone.push(NodeTrouble { node, address: address.into(), trouble });
+        self.alone.push(NodeError { node, address: address.into(), error });
         // Only those that the first one knows: what it is told by a node is bounded by one map.
         if self.told.is_empty() {
             self.told.extend(others);
@@ -66,15 +66,15 @@ impl Round {
     /// Whether another round may end otherwise.
     pub fn may_change(&self) -> bool {
         let busy = matches!(self.refused, Some(Refusal::Busy { .. }));
-        busy || self.troubles.iter().any(|node| node.trouble == TIMED_OUT)
+        busy || self.errors.iter().any(|node| node.error == TIMED_OUT)
     }
 
     pub fn failed(mut self) -> Error {
         match self.refused {
             Some(refusal) => Error::Refused(refusal),
-            None if self.alone.is_empty() => Error::Unreachable(self.troubles),
+            None if self.alone.is_empty() => Error::Unreachable(self.errors),
             None => {
-                self.alone.append(&mut self.troubles);
+                self.alone.append(&mut self.errors);
                 Error::NoMajority(self.alone)
             }
         }

@@ -300,7 +300,7 @@ async fn files_that_change_count_for_new_connections_and_bad_ones_do_not() {
     put(&key, &std::fs::read(authority.directory.join("other.key")).unwrap());
     let Refreshed::Unusable(text) = one.refresh(None) else { panic!("the key of another certificate") };
     assert!(text.contains("n1.pem") && text.contains("key of another certificate"), "{text}");
-    assert_eq!((one.refresh(None), one.trouble()), (Refreshed::Same, Some(text)));
+    assert_eq!((one.refresh(None), one.last_error()), (Refreshed::Same, Some(text)));
     put(&key, &good);
     assert_eq!(one.refresh(Some(NodeId(1))), Refreshed::Changed);
     authority.sign("n1", &["node.n7"], |_| {});

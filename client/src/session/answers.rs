@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::calls::{Call, CallKey, Request};
-use super::lane::Trouble;
-use super::peers::{Asked, ConnectionId, Flight, PeerState, Sent, pause};
-use super::rows::RowKey;
+use super::peers::{ConnectionId, PeerState, PendingRequest, RequestKind, RequestOrigin, pause};
+use super::queue::LastError;
+use super::sessions::SessionKey;
 use super::{Effect, Session};
 use crate::command::{Answer, Output};
 use crate::error::{Cause, Reason};
@@ -21,7 +21,10 @@ use crate::wire::{
 };
 
 /// The answer is not one to the question.
-pub(super) struct Nonsense(pub &'static str);
+pub(super) struct ProtocolError(pub &'static str);
+
+/// What came of a frame.
+pub(super) type FrameResult = Result<(), ProtocolError>;
 
 impl Session {
     pub(super) fn on_frame(&mut self, now: Time, connection: ConnectionId, frame: Frame, effects: &mut Vec<Effect>) {
@@ -45,62 +48,56 @@ impl Session {
         let done = match Kind::from_u8(frame.kind) {
             Some(Kind::Replies) => self.on_replies(now, at, &frame, effects),
             Some(Kind::Part) => self.on_part(now, at, &frame, effects),
-            Some(Kind::Cut) => self.on_cut(now, at, &frame, effects),
-            Some(Kind::Completed) => self.on_completed(now, at, &frame, effects),
+            Some(Kind::QueryPlan) => self.on_plan(now, at, &frame, effects),
+            Some(Kind::QueryCompleted) => self.on_completed(now, at, &frame, effects),
             Some(Kind::Refused) => self.on_refused(now, at, &frame, effects),
             Some(Kind::Map) => self.on_map_frame(now, at, &frame, effects),
             Some(Kind::Pong) => Ok(()),
-            _ => Err(Nonsense("a frame that nobody asked for")),
+            _ => Err(ProtocolError("a frame that nobody asked for")),
         };
-        if let Err(Nonsense(what)) = done {
+        if let Err(ProtocolError(what)) = done {
             self.hang_up(now, at, format!("sent {what}"), effects);
         }
     }
 
-    fn on_map_frame(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
-        let reply = decode_control::<MapReply>(&frame.body, "map").map_err(|_| Nonsense("a map that is none"))?;
+    fn on_map_frame(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
+        let reply = decode_control::<MapReply>(&frame.body, "map").map_err(|_| ProtocolError("a map that is none"))?;
         self.peers[at].take(frame.stream);
         let known = self.cluster;
         if reply.map.as_ref().is_some_and(|map| map.version.0 > 0 && known.is_some_and(|known| map.cluster != known))
             && !mutant!(client_takes_foreign_map)
         {
-            return Err(Nonsense("a map of another cluster"));
+            return Err(ProtocolError("a map of another cluster"));
         }
         self.on_map(now, reply, effects);
         Ok(())
     }
 
-    fn on_replies(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
+    fn on_replies(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
         for section in Replies::new(&frame.body) {
-            let section = section.map_err(|_| Nonsense("an answer that is none"))?;
+            let section = section.map_err(|_| ProtocolError("an answer that is none"))?;
             self.on_section(now, at, &section, effects)?;
         }
         Ok(())
     }
 
-    fn on_section(
-        &mut self,
-        now: Time,
-        at: usize,
-        section: &Section<'_>,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Nonsense> {
+    fn on_section(&mut self, now: Time, at: usize, section: &Section<'_>, effects: &mut Vec<Effect>) -> FrameResult {
         // A late answer to what was given up.
-        let Some(sent) = self.peers[at].flight(section.stream) else { return Ok(()) };
-        let (lane, asked, abandoned) = (sent.lane, sent.asked(), sent.abandoned);
-        if self.lanes.get(lane).is_none_or(|lane| section.position.partition != lane.partition) {
-            return Err(Nonsense("an answer of another partition"));
+        let Some(pending) = self.peers[at].pending(section.stream) else { return Ok(()) };
+        let (queue, asked, abandoned) = (pending.queue, pending.asked(), pending.abandoned);
+        if self.queues.get(queue).is_none_or(|queue| section.position.partition != queue.partition) {
+            return Err(ProtocolError("an answer of another partition"));
         }
-        let (calls, left, row) = match &mut sent.flight {
-            Flight::Pack { calls, left, row } if !section.read => (calls, left, Some(*row)),
-            Flight::Read { calls, left } if section.read => (calls, left, None),
-            Flight::Open if !section.read => return self.on_opened(at, section),
-            Flight::Validate { .. } if section.read => return self.on_validated(now, at, section, effects),
-            _ => return Err(Nonsense("an answer to another question")),
+        let (calls, left, session) = match &mut pending.kind {
+            RequestKind::Pack { calls, left, session } if !section.read => (calls, left, Some(*session)),
+            RequestKind::Read { calls, left } if section.read => (calls, left, None),
+            RequestKind::Open if !section.read => return self.on_opened(at, section),
+            RequestKind::Validate { .. } if section.read => return self.on_validated(now, at, section, effects),
+            _ => return Err(ProtocolError("an answer to another question")),
         };
         let (first, count) = (section.first as usize, usize::from(section.count));
         if first != calls.len() - *left as usize || count > *left as usize {
-            return Err(Nonsense("answers out of order"));
+            return Err(ProtocolError("answers out of order"));
         }
         let calls = std::mem::take(calls);
         let mut done = Ok(());
@@ -114,8 +111,9 @@ impl Session {
             }
         }
         let over = {
-            let Some(sent) = self.peers[at].flight(section.stream) else { return Ok(()) };
-            let (Flight::Pack { calls: empty, left, .. } | Flight::Read { calls: empty, left }) = &mut sent.flight
+            let Some(pending) = self.peers[at].pending(section.stream) else { return Ok(()) };
+            let (RequestKind::Pack { calls: empty, left, .. } | RequestKind::Read { calls: empty, left }) =
+                &mut pending.kind
             else {
                 return Ok(());
             };
@@ -128,57 +126,57 @@ impl Session {
         done?;
         if over {
             self.peers[at].take(section.stream);
-            match row {
+            match session {
                 _ if abandoned => {}
-                Some(_) => self.lanes[lane].packs_out -= 1,
-                None => self.lanes[lane].reads_out -= 1,
+                Some(_) => self.queues[queue].packs_out -= 1,
+                None => self.queues[queue].reads_out -= 1,
             }
-            self.list(lane);
+            self.list(queue);
         }
-        if row.is_some() {
-            self.lanes[lane].barren = 0;
+        if session.is_some() {
+            self.queues[queue].barren = 0;
         }
-        self.confirm(at, lane, row.is_some());
+        self.confirm(at, queue, session.is_some());
         Ok(())
     }
 
     /// A replica answered as only a leader does: it is the leader.
-    pub(super) fn confirm(&mut self, at: usize, lane: usize, wrote: bool) {
+    pub(super) fn confirm(&mut self, at: usize, queue: usize, wrote: bool) {
         let node = self.peers[at].node;
-        if self.lanes[lane].leader == node && node.is_some() {
-            self.lanes[lane].answered();
-        } else if wrote && self.lanes[lane].leader.is_none() {
-            self.lanes[lane].follow(node);
-            self.lanes[lane].answered();
+        if self.queues[queue].leader == node && node.is_some() {
+            self.queues[queue].answered();
+        } else if wrote && self.queues[queue].leader.is_none() {
+            self.queues[queue].follow(node);
+            self.queues[queue].answered();
         }
     }
 
-    fn on_opened(&mut self, at: usize, section: &Section<'_>) -> Result<(), Nonsense> {
+    fn on_opened(&mut self, at: usize, section: &Section<'_>) -> FrameResult {
         let Some((position, ResultRef::Opened)) = section.results().next() else {
-            return Err(Nonsense("an answer to another question"));
+            return Err(ProtocolError("an answer to another question"));
         };
-        let Some(sent) = self.peers[at].take(section.stream) else { return Ok(()) };
-        let row = self.rows.insert(SessionId::at(position));
-        let lane = &mut self.lanes[sent.lane];
-        lane.row = Some(row);
-        lane.opening = false;
-        self.confirm(at, sent.lane, true);
-        if self.lanes[sent.lane].barren > 0 {
-            self.lanes[sent.lane].trouble = Trouble::Busy;
+        let Some(pending) = self.peers[at].take(section.stream) else { return Ok(()) };
+        let session = self.sessions.insert(SessionId::at(position));
+        let queue = &mut self.queues[pending.queue];
+        queue.session = Some(session);
+        queue.opening = false;
+        self.confirm(at, pending.queue, true);
+        if self.queues[pending.queue].barren > 0 {
+            self.queues[pending.queue].last_error = LastError::Busy;
         }
-        self.list(sent.lane);
+        self.list(pending.queue);
         Ok(())
     }
 
     fn on_result(
         &mut self,
         now: Time,
-        asked: Asked,
+        asked: RequestOrigin,
         key: CallKey,
         position: Position,
         result: &ResultRef<'_>,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Nonsense> {
+    ) -> FrameResult {
         // Over already: the deadline passed, or an earlier sending was answered.
         let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
         if let ResultRef::Refused(refusal) = *result {
@@ -194,7 +192,7 @@ impl Session {
             }
             (None, _) => None,
         };
-        let output = output.ok_or(Nonsense("an answer to another question"))?;
+        let output = output.ok_or(ProtocolError("an answer to another question"))?;
         self.complete(key, Answer { output, position }, effects);
         Ok(())
     }
@@ -203,7 +201,7 @@ impl Session {
     fn on_command_refused(
         &mut self,
         now: Time,
-        asked: Asked,
+        asked: RequestOrigin,
         key: CallKey,
         refusal: CommandRefusal,
         effects: &mut Vec<Effect>,
@@ -216,7 +214,7 @@ impl Session {
                 self.reroute_elsewhere(now, asked, key, effects);
             }
             CommandRefusal::Full => {
-                self.lanes[asked.lane].trouble = Trouble::Full;
+                self.queues[asked.queue].last_error = LastError::Full;
                 self.rest(now, asked, Duration::ZERO);
                 self.reroute(now, key, effects);
             }
@@ -232,148 +230,148 @@ impl Session {
     }
 
     /// Queues a call again; if the map still sends it where it was refused, a newer map must come first.
-    fn reroute_elsewhere(&mut self, now: Time, asked: Asked, key: CallKey, effects: &mut Vec<Effect>) {
-        let lane = self.calls.get(key).and_then(|call| self.lane_of(call.request.routing_key()));
-        if lane == Some(asked.lane) {
+    fn reroute_elsewhere(&mut self, now: Time, asked: RequestOrigin, key: CallKey, effects: &mut Vec<Effect>) {
+        let queue = self.calls.get(key).and_then(|call| self.queue_of(call.request.routing_key()));
+        if queue == Some(asked.queue) {
             self.want_map();
             self.rest(now, asked, Duration::ZERO);
         }
         self.reroute(now, key, effects);
     }
 
-    fn on_refused(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
-        let refusal = Refusal::decode(&frame.body).map_err(|_| Nonsense("a refusal that is none"))?;
+    fn on_refused(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
+        let refusal = Refusal::decode(&frame.body).map_err(|_| ProtocolError("a refusal that is none"))?;
         if frame.stream == 0 {
             self.hang_up(now, at, format!("ended the connection: {}", refusal.words()), effects);
             return Ok(());
         }
-        let Some(sent) = self.peers[at].take(frame.stream) else { return Ok(()) };
-        if sent.abandoned {
+        let Some(pending) = self.peers[at].take(frame.stream) else { return Ok(()) };
+        if pending.abandoned {
             return Ok(());
         }
-        if let Flight::Map = sent.flight {
+        if let RequestKind::Map = pending.kind {
             if refusal == Refusal::NotInitialized {
-                self.map_search.trouble = Trouble::NotInitialized;
+                self.map_search.last_error = LastError::NotInitialized;
             }
             return Ok(());
         }
-        if let Flight::Query { number, .. } = sent.flight {
+        if let RequestKind::Query { number, .. } = pending.kind {
             self.drop_attempt(number, effects);
         }
-        self.forget_reader(at, &sent);
-        let collects = sent.flight.collects();
-        self.refused(now, at, sent, refusal, effects);
+        self.forget_affinity(at, &pending);
+        let collects = pending.kind.collects();
+        self.refused(now, at, pending, refusal, effects);
         collects.into_iter().for_each(|key| self.spoil(now, key, effects));
         Ok(())
     }
 
-    fn refused(&mut self, now: Time, at: usize, sent: Sent, refusal: Refusal, effects: &mut Vec<Effect>) {
-        let (lane, asked) = (sent.lane, sent.asked());
+    fn refused(&mut self, now: Time, at: usize, pending: PendingRequest, refusal: Refusal, effects: &mut Vec<Effect>) {
+        let (queue, asked) = (pending.queue, pending.asked());
         match refusal {
             Refusal::NotLeader { hint, .. } => {
-                self.on_not_leader(now, at, &sent, hint);
-                self.send_again(now, sent, effects);
+                self.on_not_leader(now, at, &pending, hint);
+                self.send_again(now, pending, effects);
             }
             Refusal::Deposed { hint, .. } => {
-                self.on_not_leader(now, at, &sent, hint);
-                self.unanswered(now, sent, effects);
+                self.on_not_leader(now, at, &pending, hint);
+                self.unanswered(now, pending, effects);
             }
             Refusal::ShuttingDown => {
                 self.peers[at].suspect_until = now + Duration::from_secs(1);
-                self.on_not_leader(now, at, &sent, None);
-                self.send_again(now, sent, effects);
+                self.on_not_leader(now, at, &pending, None);
+                self.send_again(now, pending, effects);
             }
             Refusal::WrongPartition { entries, .. } => {
                 // It was met before there was a map, and still knows none.
                 let blank = self.peers[at].is_blank && entries.is_empty();
                 self.want_map();
-                if !self.patch(now, entries, effects) && sent.maps == self.maps {
+                if !self.patch(now, entries, effects) && pending.maps == self.maps {
                     // This node knows no more than we do, or what it told does not fit our map. Nor does it lead.
                     let node = self.peers[at].node;
-                    let doubted = &mut self.lanes[lane];
-                    if doubted.epoch == sent.epoch && !sent.anywhere {
+                    let doubted = &mut self.queues[queue];
+                    if doubted.epoch == pending.epoch && !pending.anywhere {
                         let place = doubted.replicas.iter().position(|&replica| Some(replica) == node);
                         doubted.rotation = place.unwrap_or(doubted.rotation) + 1;
                         doubted.follow(None);
                     }
                     self.rest(now, asked, Duration::ZERO);
                 }
-                self.send_again(now, sent, effects);
+                self.send_again(now, pending, effects);
                 if blank {
                     self.hang_up(now, at, "belongs to no cluster any more".into(), effects);
                 }
             }
             Refusal::Busy { retry_after } => {
-                self.lanes[lane].trouble = Trouble::Busy;
+                self.queues[queue].last_error = LastError::Busy;
                 self.rest(now, asked, retry_after);
-                self.send_again(now, sent, effects);
+                self.send_again(now, pending, effects);
             }
             Refusal::Full => {
-                self.lanes[lane].trouble = Trouble::Full;
+                self.queues[queue].last_error = LastError::Full;
                 self.rest(now, asked, Duration::ZERO);
-                self.send_again(now, sent, effects);
+                self.send_again(now, pending, effects);
             }
             Refusal::NotInitialized => {
-                self.lanes[lane].trouble = Trouble::NotInitialized;
+                self.queues[queue].last_error = LastError::NotInitialized;
                 self.rest(now, asked, Duration::ZERO);
-                self.send_again(now, sent, effects);
+                self.send_again(now, pending, effects);
             }
-            Refusal::SessionExpired => self.on_session_expired(now, sent, effects),
-            Refusal::SnapshotExpired => self.give_up(now, sent, Reason::Interrupted { last: None }, effects),
-            Refusal::TooLarge { .. } => self.give_up(now, sent, Reason::TooLarge, effects),
-            Refusal::Denied { .. } if sent.has_several() => self.send_apart(now, sent, effects),
+            Refusal::SessionExpired => self.on_session_expired(now, pending, effects),
+            Refusal::SnapshotExpired => self.give_up(now, pending, Reason::Interrupted { last: None }, effects),
+            Refusal::TooLarge { .. } => self.give_up(now, pending, Reason::TooLarge, effects),
+            Refusal::Denied { .. } if pending.has_several() => self.send_apart(now, pending, effects),
             Refusal::Denied { text } | Refusal::Unauthenticated { text } => {
-                self.give_up(now, sent, Reason::Denied(text), effects);
+                self.give_up(now, pending, Reason::Denied(text), effects);
             }
-            Refusal::Aborted { unplaced, .. } if matches!(sent.flight, Flight::Query { .. }) => {
-                if let Flight::Query { call, .. } = sent.flight
+            Refusal::Aborted { unplaced, .. } if matches!(pending.kind, RequestKind::Query { .. }) => {
+                if let RequestKind::Query { call, .. } = pending.kind
                     && let Some(call) = self.calls.get_mut(call)
                 {
                     call.unplaced = unplaced;
                 }
-                self.unanswered(now, sent, effects)
+                self.unanswered(now, pending, effects)
             }
-            Refusal::Aborted { .. } if sent.flight.is_gather() => {
+            Refusal::Aborted { .. } if pending.kind.is_server_collect() => {
                 self.collects.missed();
-                self.send_again(now, sent, effects);
+                self.send_again(now, pending, effects);
             }
             Refusal::BadRequest { text } | Refusal::Unavailable { text } | Refusal::Aborted { text, .. } => {
-                self.give_up(now, sent, Reason::Incompatible(text), effects);
+                self.give_up(now, pending, Reason::Incompatible(text), effects);
             }
         }
     }
 
     /// The node does not lead. Follow the hint at once; without one ask the next replica, with a pause after each
     /// round.
-    fn on_not_leader(&mut self, now: Time, at: usize, sent: &Sent, hint: Option<NodeId>) {
+    fn on_not_leader(&mut self, now: Time, at: usize, pending: &PendingRequest, hint: Option<NodeId>) {
         let node = self.peers[at].node;
         let draw = self.draws.next();
         let lost = hint.is_some_and(|hint| self.is_lost(hint));
-        let lane = &mut self.lanes[sent.lane];
-        if sent.anywhere {
+        let queue = &mut self.queues[pending.queue];
+        if pending.anywhere {
             // It could not get a position from the leader; that says nothing about who leads.
             let rest = pause(self.config.backoff, self.config.search_pause_max, 0, draw);
-            lane.not_before = lane.not_before.max(now + rest);
+            queue.not_before = queue.not_before.max(now + rest);
             return;
         }
-        if lane.epoch != sent.epoch {
+        if queue.epoch != pending.epoch {
             // Said of a leader that is not followed any more.
             return;
         }
-        lane.trouble = Trouble::NoLeader;
-        lane.misses = lane.misses.saturating_add(1);
+        queue.last_error = LastError::NoLeader;
+        queue.misses = queue.misses.saturating_add(1);
         // A leader that our map does not name, or nobody who knows one in a whole round: the replicas have moved.
-        let mut moved = hint.is_some_and(|hint| !lane.replicas.contains(&hint));
-        let hint = hint.filter(|&hint| Some(hint) != node && !lost && lane.replicas.contains(&hint));
-        lane.follow(hint);
+        let mut moved = hint.is_some_and(|hint| !queue.replicas.contains(&hint));
+        let hint = hint.filter(|&hint| Some(hint) != node && !lost && queue.replicas.contains(&hint));
+        queue.follow(hint);
         if hint.is_none() {
-            lane.rotation += 1;
+            queue.rotation += 1;
         }
         // Hints may go round in a circle too.
-        let round = lane.replicas.len().max(1) as u32 * if hint.is_some() { 2 } else { 1 };
-        if lane.misses >= round {
-            let rest = pause(self.config.backoff, self.config.search_pause_max, lane.misses / round, draw);
-            lane.not_before = lane.not_before.max(now + rest);
+        let round = queue.replicas.len().max(1) as u32 * if hint.is_some() { 2 } else { 1 };
+        if queue.misses >= round {
+            let rest = pause(self.config.backoff, self.config.search_pause_max, queue.misses / round, draw);
+            queue.not_before = queue.not_before.max(now + rest);
             moved = true;
         }
         if moved {
@@ -382,8 +380,8 @@ impl Session {
     }
 
     /// A sending was refused for sure: its calls are queued again as they were.
-    fn send_again(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
-        for key in self.landed(&sent) {
+    fn send_again(&mut self, now: Time, pending: PendingRequest, effects: &mut Vec<Effect>) {
+        for key in self.landed(&pending) {
             let Some(call) = self.calls.get_mut(key) else { continue };
             call.in_flight = false;
             if call.streaming {
@@ -392,72 +390,72 @@ impl Session {
                 self.reroute(now, key, effects);
             }
         }
-        self.list(sent.lane);
+        self.list(pending.queue);
     }
 
     /// One of the calls of a sending is denied, and so were the others: each is sent alone.
-    fn send_apart(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
-        for &key in sent.calls() {
+    fn send_apart(&mut self, now: Time, pending: PendingRequest, effects: &mut Vec<Effect>) {
+        for &key in pending.calls() {
             if let Some(call) = self.calls.get_mut(key) {
                 call.alone = true;
             }
         }
-        self.send_again(now, sent, effects);
+        self.send_again(now, pending, effects);
     }
 
     /// A sending was refused for sure, and would be again.
-    fn give_up(&mut self, now: Time, sent: Sent, reason: Reason, effects: &mut Vec<Effect>) {
-        if let Flight::Open = sent.flight {
+    fn give_up(&mut self, now: Time, pending: PendingRequest, reason: Reason, effects: &mut Vec<Effect>) {
+        if let RequestKind::Open = pending.kind {
             // No session, so nothing of what waits can be done.
-            for key in self.lanes[sent.lane].fresh.drain(..).collect::<Vec<_>>() {
+            for key in self.queues[pending.queue].fresh.drain(..).collect::<Vec<_>>() {
                 self.end(now, key, reason.clone(), Cause::Refused, effects);
             }
         }
-        for key in self.landed(&sent) {
+        for key in self.landed(&pending) {
             if let Some(call) = self.calls.get_mut(key) {
                 call.in_flight = false;
             }
             self.end(now, key, reason.clone(), Cause::Refused, effects);
         }
-        self.list(sent.lane);
+        self.list(pending.queue);
     }
 
     /// Books a sending as over and returns its calls.
-    fn landed(&mut self, sent: &Sent) -> Vec<CallKey> {
-        let lane = &mut self.lanes[sent.lane];
-        match &sent.flight {
-            Flight::Pack { .. } => {
-                lane.packs_out -= 1;
-                sent.calls().to_vec()
+    fn landed(&mut self, pending: &PendingRequest) -> Vec<CallKey> {
+        let queue = &mut self.queues[pending.queue];
+        match &pending.kind {
+            RequestKind::Pack { .. } => {
+                queue.packs_out -= 1;
+                pending.calls().to_vec()
             }
-            Flight::Read { .. } => {
-                lane.reads_out -= 1;
-                sent.calls().to_vec()
+            RequestKind::Read { .. } => {
+                queue.reads_out -= 1;
+                pending.calls().to_vec()
             }
-            Flight::Range(range) => vec![range.call],
-            Flight::Query { call, .. } => vec![*call],
-            Flight::Open => {
-                lane.opening = false;
+            RequestKind::Range(range) => vec![range.call],
+            RequestKind::Query { call, .. } => vec![*call],
+            RequestKind::Open => {
+                queue.opening = false;
                 Vec::new()
             }
             // Spoiled, not asked again in this way.
-            Flight::Collect { .. } | Flight::Validate { .. } | Flight::Map => Vec::new(),
+            RequestKind::Collect { .. } | RequestKind::Validate { .. } | RequestKind::Map => Vec::new(),
         }
     }
 
     /// The session is gone. What may have been executed under it stays unknown; what certainly was not goes into a new
     /// session under a new number (hazards.md SE5: never in silence).
-    fn on_session_expired(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
-        if let Flight::Pack { row, .. } = sent.flight {
-            if self.lanes[sent.lane].row == Some(row) {
-                self.on_session_lost(now, sent.lane);
+    fn on_session_expired(&mut self, now: Time, pending: PendingRequest, effects: &mut Vec<Effect>) {
+        if let RequestKind::Pack { session, .. } = pending.kind {
+            if self.queues[pending.queue].session == Some(session) {
+                self.on_session_lost(now, pending.queue);
             }
-            self.rows.expire(row);
-            for lane in self.lanes.iter_mut().filter(|lane| lane.row == Some(row)) {
-                lane.row = None;
+            self.sessions.expire(session);
+            for queue in self.queues.iter_mut().filter(|queue| queue.session == Some(session)) {
+                queue.session = None;
             }
         }
-        for key in self.landed(&sent) {
+        for key in self.landed(&pending) {
             let Some(call) = self.calls.get_mut(key) else { continue };
             call.in_flight = false;
             if call.maybe && !mutant!(client_session_reopened) {
@@ -467,53 +465,55 @@ impl Session {
             self.renumber(key);
             self.reroute(now, key, effects);
         }
-        self.list(sent.lane);
+        self.list(pending.queue);
     }
 
     /// Whoever opens a session where there are as many as may be ends another one. That happens to anybody once; if it
     /// goes on before anything was answered, more clients want sessions than there are, and would end each other's for
     /// ever. Each waits for a while of its own, so that they get on one after the other.
-    fn on_session_lost(&mut self, now: Time, lane: usize) {
+    fn on_session_lost(&mut self, now: Time, queue: usize) {
         let draw = self.draws.next();
-        let lane = &mut self.lanes[lane];
-        if lane.barren > 0 && !mutant!(client_reopens_at_once) {
-            let rest = pause(self.config.backoff, self.config.backoff_max, lane.barren - 1, draw);
-            lane.not_before = lane.not_before.max(now + rest);
+        let queue = &mut self.queues[queue];
+        if queue.barren > 0 && !mutant!(client_reopens_at_once) {
+            let rest = pause(self.config.backoff, self.config.backoff_max, queue.barren - 1, draw);
+            queue.not_before = queue.not_before.max(now + rest);
         }
-        lane.barren = lane.barren.saturating_add(1);
-        lane.trouble = Trouble::Busy;
+        queue.barren = queue.barren.saturating_add(1);
+        queue.last_error = LastError::Busy;
     }
 
     fn renumber(&mut self, key: CallKey) {
         let Some(call) = self.calls.get_mut(key) else { return };
-        let old: Option<(RowKey, u64)> = call.row.take().zip(call.number.take());
-        if let Some((row, number)) = old {
-            self.rows.done(row, number);
+        let old: Option<(SessionKey, u64)> = call.session.take().zip(call.number.take());
+        if let Some((session, number)) = old {
+            self.sessions.done(session, number);
         }
     }
 
-    fn on_part(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
-        let part = Part::decode(&frame.body).map_err(|_| Nonsense("a part that is none"))?;
+    fn on_part(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
+        let part = Part::decode(&frame.body).map_err(|_| ProtocolError("a part that is none"))?;
         if part.ticket.is_some() {
             return self.on_query_part(now, at, (frame.stream, &part, frame), effects);
         }
-        let Some(sent) = self.peers[at].flight(frame.stream) else { return Ok(()) };
-        let lane = sent.lane;
-        if let Flight::Collect { call, place } = sent.flight {
+        let Some(pending) = self.peers[at].pending(frame.stream) else { return Ok(()) };
+        let queue = pending.queue;
+        if let RequestKind::Collect { call, place } = pending.kind {
             return self.on_collected(now, at, (call, place as usize), (&part, frame), effects);
         }
-        let Flight::Range(range) = &mut sent.flight else { return Err(Nonsense("an answer to another question")) };
-        let (key, gathers, begins) = (range.call, range.gathers, range.next == 0);
+        let RequestKind::Range(range) = &mut pending.kind else {
+            return Err(ProtocolError("an answer to another question"));
+        };
+        let (key, server_collects, begins) = (range.call, range.server_collects, range.next == 0);
         let counts = matches!(self.calls.get(key), Some(Call { request: Request::Range(call), .. }) if call.count_only);
         if !range.take(&part, part.is_empty() && (counts || part.end.is_some()), frame.body.len()) {
-            return Err(Nonsense("a part out of sequence"));
+            return Err(ProtocolError("a part out of sequence"));
         }
         let (credit, pairs) = (range.credit, range.pairs);
-        if gathers && begins {
+        if server_collects && begins {
             self.collects.held();
         }
         // From here on the call's deadline watches over the range, not the request's.
-        sent.until = Time::NEVER;
+        pending.until = Time::NEVER;
         let timeout = self.config.timeout;
         let (position, end) = (part.position, part.end);
         let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
@@ -522,8 +522,8 @@ impl Session {
         call.deadline = deadline;
         effects.push(Effect::Part { token: call.token, part: frame.body.clone(), as_of: None });
         self.calls.note_deadline(deadline);
-        if !gathers {
-            self.confirm(at, lane, false);
+        if !server_collects {
+            self.confirm(at, queue, false);
         }
         if let Some(PartEnd::Complete | PartEnd::Limited) = end {
             self.peers[at].take(frame.stream);
@@ -537,8 +537,8 @@ impl Session {
             return self.on_query_credit(now, number, bytes, effects);
         }
         let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
-        let Some(sent) = self.peers[at as usize].flight(stream) else { return };
-        let Flight::Range(range) = &mut sent.flight else { return };
+        let Some(pending) = self.peers[at as usize].pending(stream) else { return };
+        let RequestKind::Range(range) = &mut pending.kind else { return };
         if range.call != key {
             return;
         }
@@ -557,8 +557,8 @@ impl Session {
         self.cancel_range(key, effects);
         let Some(call) = self.calls.get(key) else { return };
         // A command that was sent goes on: whether anybody waits or not, its number must be answered.
-        let sent = call.in_flight || call.maybe || call.number.is_some();
-        if call.request.command().is_none() || !sent {
+        let was_sent = call.in_flight || call.maybe || call.number.is_some();
+        if call.request.command().is_none() || !was_sent {
             self.forget(key);
         }
     }
@@ -571,8 +571,9 @@ impl Session {
         self.drop_collect(key, effects);
         let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
         let at = at as usize;
-        let is_it = |sent: &mut Sent| matches!(&sent.flight, Flight::Range(range) if range.call == key);
-        if self.peers[at].flight(stream).is_some_and(is_it) {
+        let is_it =
+            |pending: &mut PendingRequest| matches!(&pending.kind, RequestKind::Range(range) if range.call == key);
+        if self.peers[at].pending(stream).is_some_and(is_it) {
             self.peers[at].take(stream);
             let mut out = BytesMut::new();
             encode_frame(&mut out, Kind::Cancel, stream, &[]);

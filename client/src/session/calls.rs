@@ -3,7 +3,7 @@
 use coppice_btree::Value;
 
 use super::collects::Collect;
-use super::rows::RowKey;
+use super::sessions::SessionKey;
 use crate::command::{Command, RangeCall, ReadMode};
 use crate::time::Time;
 use crate::wire::PartitionId;
@@ -73,7 +73,7 @@ pub(super) struct Call {
     /// Its number, once it was packed: kept for all its repetitions (protocol.md 6).
     pub number: Option<u64>,
     /// The session that the number belongs to.
-    pub row: Option<RowKey>,
+    pub session: Option<SessionKey>,
     /// Whether every key and value is 8 bytes long.
     pub eight: bool,
     /// It shares no frame with others: one of those that it shared one with was denied.
@@ -141,7 +141,7 @@ impl Calls {
             deadline,
             request,
             number: None,
-            row: None,
+            session: None,
             eight,
             alone: false,
             in_flight: false,

@@ -26,15 +26,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use coppice_btree::Value;
 
-use super::answers::Nonsense;
+use super::answers::{FrameResult, ProtocolError};
 use super::calls::{CallKey, Calls, Request};
-use super::peers::{Flight, PeerState, Sent};
+use super::peers::{PeerState, PendingRequest, RequestKind};
 use super::query::first_credit;
 use super::{Effect, Session};
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::time::Time;
 use crate::wire::frame::encode_frame;
-use crate::wire::validate::Validated;
+use crate::wire::validate::RangeVersion;
 use crate::wire::{
     FEATURE_VALIDATE, Frame, Kind, Part, PartEnd, Position, RangeRequest, ResultRef, Section, VALIDATE_RANGES_MAX,
     ValidateRequest, Version,
@@ -67,7 +67,7 @@ pub(super) struct Collect {
 
 #[derive(Clone, Debug)]
 struct Collected {
-    lane: usize,
+    queue: usize,
     low: Value,
     high: Option<Value>,
     /// Peer and stream that it was asked on.
@@ -124,7 +124,7 @@ impl Collects {
 
 /// How the beginning of a range without a ticket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum CollectStart {
     Yes,
     /// A connection has as many ranges under way as it takes, or is being opened.
     Later,
@@ -133,18 +133,18 @@ pub(super) enum Begun {
 
 impl Session {
     /// Begins what waits, or leaves it to the coordinator.
-    pub(super) fn pump_collects(&mut self, now: Time, effects: &mut Vec<Effect>) {
+    pub(super) fn begin_collects(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while let Some(&key) = self.collects.waiting.front() {
             let Some(Request::Range(range)) = self.calls.get(key).map(|call| &call.request) else {
                 self.collects.waiting.pop_front();
                 continue;
             };
             let range = range.clone();
-            let mut begun = self.begin_gather(now, key, &range, effects);
-            if let Begun::No = begun {
-                begun = self.begin_collect(now, key, range, effects);
+            let mut start = self.begin_server_collect(now, key, &range, effects);
+            if let CollectStart::No = start {
+                start = self.begin_collect(now, key, range, effects);
             }
-            if let Begun::Later = begun {
+            if let CollectStart::Later = start {
                 let since = *self.collects.waits.get_or_insert(now);
                 if now - since < LATER_MAX {
                     return;
@@ -156,7 +156,7 @@ impl Session {
             if let Some(call) = self.calls.get_mut(key) {
                 call.collected = true;
             }
-            if !matches!(begun, Begun::Yes) {
+            if !matches!(start, CollectStart::Yes) {
                 self.reroute(now, key, effects);
             }
         }
@@ -164,26 +164,26 @@ impl Session {
     }
 
     /// Reads a range in each of its partitions, if all of them can be asked now.
-    fn begin_collect(&mut self, now: Time, key: CallKey, range: RangeCall, effects: &mut Vec<Effect>) -> Begun {
+    fn begin_collect(&mut self, now: Time, key: CallKey, range: RangeCall, effects: &mut Vec<Effect>) -> CollectStart {
         let parts = match self.parts_of(now, &range, effects) {
             Ok(parts) => parts,
-            Err(begun) => return begun,
+            Err(start) => return start,
         };
         let crowd = self.config.range_window.max(1);
         if parts.iter().any(|part| self.peers[part.asked.0].ranges() >= crowd) {
-            return Begun::Later;
+            return CollectStart::Later;
         }
         if !self.collects.may_try() {
-            return Begun::No;
+            return CollectStart::No;
         }
         let cap = cap(&range, self.config.range_credit, parts.len());
         let mut collect = Collect { waits_for: parts.len(), counted: parts.len(), parts };
         for place in 0..collect.parts.len() {
             let part = &mut collect.parts[place];
-            let (lane, peer) = (part.lane, part.asked.0);
+            let (queue, peer) = (part.queue, part.asked.0);
             let Some(stream) = self.peers[peer].next_stream() else {
                 self.call_off_parts(&collect, effects);
-                return Begun::No;
+                return CollectStart::No;
             };
             part.asked.1 = stream;
             let request = RangeRequest {
@@ -198,50 +198,62 @@ impl Session {
                 bytes_max: cap,
                 // For one chunk, whatever its size.
                 credit: 1,
-                ..RangeRequest::whole(self.lanes[lane].partition)
+                ..RangeRequest::whole(self.queues[queue].partition)
             };
             request.encode(self.peers[peer].asks(), stream);
-            self.sent(now, lane, peer, Flight::Collect { call: key, place: place as u32 }, 0, request.anywhere);
+            self.note_pending(
+                now,
+                queue,
+                peer,
+                RequestKind::Collect { call: key, place: place as u32 },
+                0,
+                request.anywhere,
+            );
         }
         if let Some(call) = self.calls.get_mut(key) {
             call.in_flight = true;
             call.collect = Some(collect);
         }
-        Begun::Yes
+        CollectStart::Yes
     }
 
     /// The parts of a range by the present map, in its order, each with the peer to ask. None if they are too many or
     /// too few, or somebody cannot be asked now; later if that is being changed.
-    fn parts_of(&mut self, now: Time, range: &RangeCall, effects: &mut Vec<Effect>) -> Result<Vec<Collected>, Begun> {
-        let map = self.map.clone().ok_or(Begun::No)?;
+    fn parts_of(
+        &mut self,
+        now: Time,
+        range: &RangeCall,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Vec<Collected>, CollectStart> {
+        let map = self.map.clone().ok_or(CollectStart::No)?;
         let entries = map.cover(&range.low, range.high.as_deref());
         if !(2..=PARTS_MAX).contains(&entries.len()) {
-            return Err(Begun::No);
+            return Err(CollectStart::No);
         }
-        let first = map.position(&range.low).ok_or(Begun::No)?;
+        let first = map.position(&range.low).ok_or(CollectStart::No)?;
         let mut parts = Vec::with_capacity(entries.len());
         for (place, entry) in entries.iter().enumerate() {
-            let lane = self.routes[first + place];
+            let queue = self.routes[first + place];
             // Or somebody who says who leads: that one is found for the next query.
-            let Some(peer) = self.range_target(now, lane, range.mode, effects) else {
-                let replicas = &self.lanes[lane].replicas;
+            let Some(peer) = self.range_target(now, queue, range.mode, effects) else {
+                let replicas = &self.queues[queue].replicas;
                 let mut theirs =
                     self.peers.iter().filter(|peer| peer.node.is_some_and(|node| replicas.contains(&node)));
                 let opening = theirs.any(|peer| matches!(peer.state, PeerState::Opening { .. }));
-                return Err(if opening { Begun::Later } else { Begun::No });
+                return Err(if opening { CollectStart::Later } else { CollectStart::No });
             };
             self.connect(now, peer, effects);
-            let (rests, peer_is) = (self.lanes[lane].not_before > now, &self.peers[peer]);
+            let (rests, peer_is) = (self.queues[queue].not_before > now, &self.peers[peer]);
             let able = peer_is.is_ready() && peer_is.features & FEATURE_VALIDATE != 0;
             if rests || !able || peer_is.suspect_until > now {
-                return Err(Begun::No);
+                return Err(CollectStart::No);
             }
             let low = if entry.low[..] > range.low[..] { entry.low[..].into() } else { range.low.clone() };
             let high = match &entry.high {
                 Some(own) if range.high.as_ref().is_none_or(|high| own[..] < high[..]) => Some(own[..].into()),
                 _ => range.high.clone(),
             };
-            parts.push(Collected { lane, low, high, asked: (peer, 0), read: None });
+            parts.push(Collected { queue, low, high, asked: (peer, 0), read: None });
         }
         if range.reverse {
             parts.reverse();
@@ -257,11 +269,11 @@ impl Session {
         (key, place): (CallKey, usize),
         (part, frame): (&Part<'_>, &Frame),
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Nonsense> {
-        let Some(sent) = self.peers[at].take(frame.stream) else { return Ok(()) };
-        if self.lanes.get(sent.lane).is_none_or(|lane| part.position.partition != lane.partition) {
+    ) -> FrameResult {
+        let Some(pending) = self.peers[at].take(frame.stream) else { return Ok(()) };
+        if self.queues.get(pending.queue).is_none_or(|queue| part.position.partition != queue.partition) {
             self.spoil(now, key, effects);
-            return Err(Nonsense("an answer of another partition"));
+            return Err(ProtocolError("an answer of another partition"));
         }
         if part.end.is_none() {
             self.cancel(at, frame.stream, effects);
@@ -282,7 +294,7 @@ impl Session {
         let counted = part.is_empty() && part.end.is_some();
         if part.number != 0 || !(counted || part.pairs_so_far == part.len() as u64) {
             self.spoil(now, key, effects);
-            return Err(Nonsense("a part out of sequence"));
+            return Err(ProtocolError("a part out of sequence"));
         }
         let Some(version) = part.version.filter(|_| whole) else {
             // More than fits, or nobody counts its changes.
@@ -296,7 +308,7 @@ impl Session {
         }
         collect.waits_for -= 1;
         let all = collect.waits_for == 0;
-        self.confirm(at, sent.lane, false);
+        self.confirm(at, pending.queue, false);
         if all {
             self.validate(now, key, effects);
         }
@@ -319,21 +331,21 @@ impl Session {
             return self.collect_held(now, key, effects);
         }
         collect.waits_for = collect.counted;
-        let wanted: Vec<usize> = collect.parts[..collect.counted].iter().map(|part| part.lane).collect();
-        for (place, lane) in wanted.into_iter().enumerate() {
-            self.lanes[lane].validations.push((key, place as u32));
-            self.list(lane);
+        let wanted: Vec<usize> = collect.parts[..collect.counted].iter().map(|part| part.queue).collect();
+        for (place, queue) in wanted.into_iter().enumerate() {
+            self.queues[queue].validations.push((key, place as u32));
+            self.list(queue);
         }
     }
 
     /// Sends the validations that wait for a partition, to the replicas that were read, many in a frame.
-    pub(super) fn send_validations(&mut self, now: Time, lane: usize, effects: &mut Vec<Effect>) {
-        while let Some(&(key, place)) = self.lanes[lane].validations.first() {
-            let (mut entries, mut others) = (std::mem::take(&mut self.lanes[lane].validations), Vec::new());
+    pub(super) fn send_validations(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) {
+        while let Some(&(key, place)) = self.queues[queue].validations.first() {
+            let (mut entries, mut others) = (std::mem::take(&mut self.queues[queue].validations), Vec::new());
             let Some((peer, anywhere)) = self.who_read(key, place) else {
                 // Over already.
                 entries.remove(0);
-                self.lanes[lane].validations = entries;
+                self.queues[queue].validations = entries;
                 continue;
             };
             let ready = self.peers[peer].is_ready();
@@ -355,17 +367,17 @@ impl Session {
                 mine
             });
             let mut out = BytesMut::with_capacity(32 + ranges.len() * 40);
-            let partition = self.lanes[lane].partition;
+            let partition = self.queues[queue].partition;
             ValidateRequest::encode(&mut out, stream, (partition, anywhere), ranges.into_iter());
-            self.lanes[lane].validations = others;
-            self.sent(now, lane, peer, Flight::Validate { entries }, 0, anywhere);
+            self.queues[queue].validations = others;
+            self.note_pending(now, queue, peer, RequestKind::Validate { entries }, 0, anywhere);
             self.send(peer, out.freeze(), effects);
         }
     }
 
     /// Nobody can be asked on this connection any more whether what it gave has changed.
     pub(super) fn validations_lost(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
-        let waiting = self.lanes.iter().flat_map(|lane| &lane.validations);
+        let waiting = self.queues.iter().flat_map(|queue| &queue.validations);
         let lost = waiting.filter(|(key, place)| self.who_read(*key, *place).is_some_and(|(peer, _)| peer == at));
         for key in lost.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.spoil(now, key, effects);
@@ -387,15 +399,17 @@ impl Session {
         at: usize,
         section: &Section<'_>,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Nonsense> {
-        let Some(Sent { flight: Flight::Validate { entries }, lane, .. }) = self.peers[at].take(section.stream) else {
+    ) -> FrameResult {
+        let Some(PendingRequest { kind: RequestKind::Validate { entries }, queue, .. }) =
+            self.peers[at].take(section.stream)
+        else {
             return Ok(());
         };
         if section.first != 0 || usize::from(section.count) != entries.len() {
             entries.into_iter().for_each(|(key, _)| self.spoil(now, key, effects));
-            return Err(Nonsense("answers out of order"));
+            return Err(ProtocolError("answers out of order"));
         }
-        self.confirm(at, lane, false);
+        self.confirm(at, queue, false);
         for ((key, place), (position, result)) in entries.into_iter().zip(section.results()) {
             let Some(collect) = self.calls.get_mut(key).and_then(|call| call.collect.as_mut()) else { continue };
             match result {
@@ -454,8 +468,8 @@ impl Session {
     fn call_off_parts(&mut self, collect: &Collect, effects: &mut Vec<Effect>) {
         for part in collect.parts.iter().filter(|part| part.read.is_none()) {
             let (at, stream) = part.asked;
-            let waits = |sent: &mut Sent| matches!(sent.flight, Flight::Collect { .. });
-            if stream > 0 && self.peers[at].flight(stream).is_some_and(waits) {
+            let waits = |pending: &mut PendingRequest| matches!(pending.kind, RequestKind::Collect { .. });
+            if stream > 0 && self.peers[at].pending(stream).is_some_and(waits) {
                 self.peers[at].take(stream);
                 self.cancel(at, stream, effects);
             }
@@ -480,8 +494,8 @@ fn cap(range: &RangeCall, credit_max: u32, parts: usize) -> u64 {
 }
 
 /// What is asked about a part of a call that is still collected, and of which peer.
-fn asked(calls: &Calls, key: CallKey, place: u32) -> Option<(Validated<'_>, usize)> {
+fn asked(calls: &Calls, key: CallKey, place: u32) -> Option<(RangeVersion<'_>, usize)> {
     let part = calls.get(key)?.collect.as_ref()?.parts.get(place as usize)?;
     let version = part.read.as_ref()?.version;
-    Some((Validated { version, low: &part.low, high: part.high.as_deref() }, part.asked.0))
+    Some((RangeVersion { version, low: &part.low, high: part.high.as_deref() }, part.asked.0))
 }

@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::lane::Trouble;
-use super::peers::{ConnectionId, Flight, Peer, PeerState, Sent, pause};
+use super::peers::{ConnectionId, Peer, PeerState, PendingRequest, RequestKind, pause};
+use super::queue::LastError;
 use super::{Effect, Session};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
@@ -130,24 +130,24 @@ impl Session {
         &mut self,
         now: Time,
         connection: ConnectionId,
-        trouble: String,
+        reason: String,
         effects: &mut Vec<Effect>,
     ) {
         if let Some(at) = self.live(connection) {
-            self.lose(now, at, trouble, effects);
+            self.lose(now, at, reason, effects);
         } else if let Some(at) = self.spare(connection) {
             self.peers[at].spare = None;
         }
     }
 
     /// Gives a connection up from this side.
-    pub(super) fn hang_up(&mut self, now: Time, at: usize, trouble: String, effects: &mut Vec<Effect>) {
+    pub(super) fn hang_up(&mut self, now: Time, at: usize, reason: String, effects: &mut Vec<Effect>) {
         effects.push(Effect::Close { connection: self.connection(at) });
-        self.lose(now, at, trouble, effects);
+        self.lose(now, at, reason, effects);
     }
 
     /// The connection is gone.
-    fn lose(&mut self, now: Time, at: usize, trouble: String, effects: &mut Vec<Effect>) {
+    fn lose(&mut self, now: Time, at: usize, reason: String, effects: &mut Vec<Effect>) {
         self.drop_spare(at, effects);
         let draw = self.draws.next();
         let peer = &mut self.peers[at];
@@ -156,10 +156,10 @@ impl Session {
         peer.failures = if was_ready { 0 } else { peer.failures.saturating_add(1) };
         let rest = pause(self.config.backoff, self.config.backoff_max, peer.failures, draw);
         peer.state = PeerState::Down { until: now + rest };
-        peer.trouble = trouble;
+        peer.last_error = reason;
         self.requests_lost(now, at, effects);
         if !was_ready && self.map.is_none() {
-            self.map_search.trouble = Trouble::Unreachable;
+            self.map_search.last_error = LastError::Unreachable;
             self.map_search.again(now);
         }
         self.list_all();
@@ -167,28 +167,28 @@ impl Session {
 
     /// Whatever waited on the connection that was may or may not have been executed.
     fn requests_lost(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
-        for sent in self.peers[at].take_all() {
-            self.unanswered(now, sent, effects);
+        for pending in self.peers[at].take_all() {
+            self.unanswered(now, pending, effects);
         }
         self.parts_lost(now, at, effects);
         self.validations_lost(now, at, effects);
         self.follow_no_more(at);
     }
 
-    /// No lane takes the node at `at` for its leader any more: whatever goes there next may wait in vain.
+    /// No queue takes the node at `at` for its leader any more: whatever goes there next may wait in vain.
     fn follow_no_more(&mut self, at: usize) {
         let node = self.peers[at].node;
-        for lane in self.lanes.iter_mut().filter(|lane| node.is_some() && lane.leader == node) {
-            lane.follow(None);
+        for queue in self.queues.iter_mut().filter(|queue| node.is_some() && queue.leader == node) {
+            queue.follow(None);
         }
     }
 
     /// A sending ended without an answer: by a lost connection, by silence, by a leader's fall.
-    pub(super) fn unanswered(&mut self, now: Time, sent: Sent, effects: &mut Vec<Effect>) {
-        let lane = sent.lane;
-        match sent.flight {
-            Flight::Pack { calls, .. } => {
-                self.lanes[sent.lane].packs_out -= 1;
+    pub(super) fn unanswered(&mut self, now: Time, pending: PendingRequest, effects: &mut Vec<Effect>) {
+        let queue = pending.queue;
+        match pending.kind {
+            RequestKind::Pack { calls, .. } => {
+                self.queues[pending.queue].packs_out -= 1;
                 for key in calls {
                     if let Some(call) = self.calls.get_mut(key) {
                         call.in_flight = false;
@@ -198,13 +198,13 @@ impl Session {
                     }
                 }
             }
-            Flight::Read { calls, .. } => {
-                self.lanes[sent.lane].reads_out -= 1;
+            RequestKind::Read { calls, .. } => {
+                self.queues[pending.queue].reads_out -= 1;
                 for key in calls {
                     self.again(now, key, effects);
                 }
             }
-            Flight::Range(range) => {
+            RequestKind::Range(range) => {
                 let streaming = self.calls.get(range.call).is_some_and(|call| call.streaming);
                 if streaming {
                     self.end(now, range.call, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
@@ -212,17 +212,17 @@ impl Session {
                     self.again(now, range.call, effects);
                 }
             }
-            Flight::Collect { .. } | Flight::Validate { .. } => {
-                sent.flight.collects().into_iter().for_each(|key| self.spoil(now, key, effects));
+            RequestKind::Collect { .. } | RequestKind::Validate { .. } => {
+                pending.kind.collects().into_iter().for_each(|key| self.spoil(now, key, effects));
             }
-            Flight::Query { call, number } => {
+            RequestKind::Query { call, number } => {
                 self.drop_attempt(number, effects);
                 self.query_again(now, call, effects);
             }
-            Flight::Open => self.lanes[lane].opening = false,
-            Flight::Map => return self.map_search.again(now),
+            RequestKind::Open => self.queues[queue].opening = false,
+            RequestKind::Map => return self.map_search.again(now),
         }
-        self.list(lane);
+        self.list(queue);
     }
 
     /// A read or a range that gave nothing out yet is asked again.
@@ -244,8 +244,8 @@ impl Session {
             Some(Kind::Refused) => {
                 let refusal = Refusal::decode(&frame.body);
                 let is_stranger = matches!(refusal, Ok(Refusal::Unauthenticated { .. }));
-                let trouble = refusal.map_or_else(|error| error.to_string(), Refusal::words);
-                self.hang_up(now, at, trouble, effects);
+                let reason = refusal.map_or_else(|error| error.to_string(), Refusal::words);
+                self.hang_up(now, at, reason, effects);
                 if is_stranger {
                     self.peers[at].turned_away = true;
                     self.end_if_unknown(now, at, effects);
@@ -267,7 +267,7 @@ impl Session {
         if self.peers.iter().any(may_be_known) {
             return;
         }
-        let reason = Reason::Denied(self.peers[at].trouble.clone());
+        let reason = Reason::Denied(self.peers[at].last_error.clone());
         for key in self.calls.keys() {
             self.end(now, key, reason.clone(), Cause::NoAnswer, effects);
         }
@@ -307,13 +307,13 @@ impl Session {
         let peer = &mut self.peers[at];
         peer.state = PeerState::Ready;
         peer.failures = 0;
-        peer.trouble.clear();
+        peer.last_error.clear();
         peer.turned_away = false;
         peer.is_blank = hello.cluster.is_none();
         peer.features = hello.features;
         self.cluster = self.cluster.or(hello.cluster);
         if hello.cluster.is_none() {
-            self.map_search.trouble = Trouble::NotInitialized;
+            self.map_search.last_error = LastError::NotInitialized;
         }
         let version = self.map.as_ref().map_or(0, |map| map.version.0);
         if version == 0 || hello.map_version.0 > version {
@@ -349,51 +349,51 @@ impl Session {
         let connection = self.connection(at);
         let peer = &mut self.peers[at];
         let heard = peer.heard;
-        let Some(sent) = peer.flight(stream) else { return };
-        let alive = heard > sent.at && now - heard <= sent.patience;
-        let wait = match (alive, sent.pinged) {
-            (false, false) => Some(sent.patience / 2),
-            (true, _) if now - sent.at < sent.patience * SLOW => Some(sent.patience),
+        let Some(pending) = peer.pending(stream) else { return };
+        let alive = heard > pending.at && now - heard <= pending.patience;
+        let wait = match (alive, pending.pinged) {
+            (false, false) => Some(pending.patience / 2),
+            (true, _) if now - pending.at < pending.patience * SLOW => Some(pending.patience),
             _ => None,
         };
         if let Some(wait) = wait {
-            sent.until = now + wait;
-            sent.pinged = true;
+            pending.until = now + wait;
+            pending.pinged = true;
             peer.note_until(now + wait);
             let mut out = BytesMut::new();
             encode_frame(&mut out, Kind::Ping, 0, &[]);
             effects.push(Effect::Send { connection, bytes: out.freeze() });
             return;
         }
-        sent.until = Time::NEVER;
-        sent.abandoned = true;
-        let (sent, epoch) = (sent.clone(), sent.epoch);
-        self.forget_reader(at, &sent);
+        pending.until = Time::NEVER;
+        pending.abandoned = true;
+        let (pending, epoch) = (pending.clone(), pending.epoch);
+        self.forget_affinity(at, &pending);
         let peer = &mut self.peers[at];
         if !alive {
             peer.suspect_until = heard + self.config.silence_max;
-            peer.trouble = "timed out".into();
+            peer.last_error = "timed out".into();
             self.try_spare(at, effects);
         }
-        if !matches!(sent.flight, Flight::Pack { .. } | Flight::Read { .. }) {
+        if !matches!(pending.kind, RequestKind::Pack { .. } | RequestKind::Read { .. }) {
             // Nothing that a late answer could still bring.
             self.peers[at].take(stream);
         }
-        if let Some(lane) = self.lanes.get_mut(sent.lane)
-            && !sent.anywhere
-            && !matches!(sent.flight, Flight::Map)
-            && lane.epoch == epoch
+        if let Some(queue) = self.queues.get_mut(pending.queue)
+            && !pending.anywhere
+            && !matches!(pending.kind, RequestKind::Map)
+            && queue.epoch == epoch
         {
-            lane.rotation += 1;
-            lane.follow(None);
+            queue.rotation += 1;
+            queue.follow(None);
         }
-        if !alive && !mutant!(silence_of_one_lane) {
-            // What comes next of this call, or of another one, is for another lane, and would find out as slowly.
+        if !alive && !mutant!(silence_of_one_queue) {
+            // What comes next of this call, or of another one, is for another queue, and would find out as slowly.
             self.follow_no_more(at);
         }
-        if let Flight::Query { call, .. } = sent.flight {
+        if let RequestKind::Query { call, .. } = pending.kind {
             self.note_silence(call);
         }
-        self.unanswered(now, sent, effects);
+        self.unanswered(now, pending, effects);
     }
 }

@@ -7,12 +7,12 @@
 //! | room | what |
 //! |---|---|
 //! | `calls` | what callers wait for |
-//! | `rows` | the sessions of this client and the numbers in use |
-//! | `lane`, `pump` | what waits for one partition; packing and sending it |
+//! | `sessions` | the sessions of this client and the numbers in use |
+//! | `queue`, `dispatch` | what waits for one partition; packing and sending it |
 //! | `peers`, `connect` | nodes, connections, streams, silence |
 //! | `answers` | replies and refusals |
-//! | `collects` | a range across partitions, read in each and validated |
-//! | `query`, `queries` | one attempt at a range across partitions; asking, gathering, asking again |
+//! | `server_collects`, `collects` | a range across partitions, read and validated by one node, or in each by this client |
+//! | `query`, `queries` | one attempt at a range across partitions; asking, collecting the parts, asking again |
 //! | `routing` | the map: first contact, changes, re-routing |
 //!
 //! A command's life: *fresh* (no number, never sent), *packed* (numbered, in flight), perhaps *retry* (to be repeated
@@ -22,25 +22,25 @@ mod answers;
 mod calls;
 mod collects;
 mod connect;
-mod gathers;
-mod lane;
+mod dispatch;
 mod outcome;
 mod peers;
-mod pump;
 mod queries;
 mod query;
+mod queue;
 mod routing;
-mod rows;
+mod server_collects;
+mod sessions;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use calls::{Call, Calls};
 pub use calls::{CallKey, Request};
-use lane::Lane;
 pub use peers::ConnectionId;
 use peers::{Draws, Peer};
-use rows::Rows;
+use queue::PartitionQueue;
+use sessions::Sessions;
 
 use crate::command::{Answer, Command, Output};
 use crate::config::Config;
@@ -64,7 +64,7 @@ pub enum Input {
         /// Which one.
         connection: ConnectionId,
         /// Why, in words.
-        trouble: String,
+        reason: String,
     },
     /// A frame arrived.
     Frame {
@@ -143,24 +143,24 @@ pub struct Session {
     client: ClientId,
     draws: Draws,
     calls: Calls,
-    rows: Rows,
+    sessions: Sessions,
     map: Option<Arc<PartitionMap>>,
     /// Maps taken so far.
     maps: u64,
     cluster: Option<ClusterId>,
-    /// Lane of each entry of the map.
+    /// Queue of each entry of the map.
     routes: Vec<usize>,
-    lanes: Vec<Lane>,
-    /// Lanes to look at in the next pump.
+    queues: Vec<PartitionQueue>,
+    /// Queues to look at in the next dispatch.
     listed: Vec<usize>,
-    /// Lanes with a range that waits for others on its connection to end.
+    /// Queues with a range that waits for others on its connection to end.
     crowded: Vec<usize>,
     /// Calls that wait for a map.
     unrouted: Vec<CallKey>,
     peers: Vec<Peer>,
     collects: collects::Collects,
-    /// Which end of a range across partitions says who is asked for it (`gatherer`).
-    gathers_at_last: bool,
+    /// Which end of a range across partitions says who is asked for it (`choose_collector`).
+    collects_at_last: bool,
     queries: queries::Queries,
     map_search: routing::MapSearch,
     /// Distinguishes the sessions that this client opens.
@@ -176,18 +176,18 @@ impl Session {
             client,
             draws: Draws(seed),
             calls: Calls::default(),
-            rows: Rows::default(),
+            sessions: Sessions::default(),
             map: None,
             maps: 0,
             cluster,
             routes: Vec::new(),
-            lanes: Vec::new(),
+            queues: Vec::new(),
             listed: Vec::new(),
             crowded: Vec::new(),
             unrouted: Vec::new(),
             peers: endpoints.into_iter().map(|address| Peer::new(address, None)).collect(),
             collects: collects::Collects::default(),
-            gathers_at_last: Draws(seed).next() % 2 == 1,
+            collects_at_last: Draws(seed).next() % 2 == 1,
             queries: queries::Queries::default(),
             map_search: routing::MapSearch::default(),
             nonce: 0,
@@ -239,9 +239,9 @@ impl Session {
         };
         let key = self.calls.insert(token, deadline, request, eight);
         if let (Some(resume), Some(call)) = (resume, self.calls.get_mut(key)) {
-            let row = self.rows.insert(resume.session);
-            self.rows.resume_number(row, resume.number);
-            call.row = Some(row);
+            let session = self.sessions.insert(resume.session);
+            self.sessions.resume_number(session, resume.number);
+            call.session = Some(session);
             call.number = Some(resume.number);
             call.maybe = true;
         }
@@ -261,23 +261,23 @@ impl Session {
             Input::Tick => self.tick(now, effects),
             Input::TurnEnd => {}
             Input::Connected(connection) => return self.on_connected(now, connection, effects),
-            Input::Disconnected { connection, trouble } => {
-                return self.on_disconnected(now, connection, trouble, effects);
+            Input::Disconnected { connection, reason } => {
+                return self.on_disconnected(now, connection, reason, effects);
             }
             Input::Frame { connection, frame } => return self.on_frame(now, connection, frame, effects),
             Input::Credit { call, bytes } => return self.on_credit(now, call, bytes, effects),
             Input::Cancel(call) => return self.on_cancel(call, effects),
         }
-        self.pump(now, effects);
+        self.dispatch(now, effects);
     }
 
     /// When `step(.., Input::Tick, ..)` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
-        let lanes = self.lanes.iter().filter(|lane| lane.has_work() && lane.not_before > Time::default());
-        let lanes = lanes.map(|lane| lane.not_before);
+        let queues = self.queues.iter().filter(|queue| queue.has_work() && queue.not_before > Time::default());
+        let queues = queues.map(|queue| queue.not_before);
         let peers = self.peers.iter().map(Peer::deadline);
         let search = self.map_search.deadline(self.map.is_none() && self.calls.len() > 0);
-        let first = lanes.chain(peers).chain(self.calls.deadline()).chain(search).chain(self.queries.deadline());
+        let first = queues.chain(peers).chain(self.calls.deadline()).chain(search).chain(self.queries.deadline());
         let first = first.chain(self.collects.deadline()).min();
         first.filter(|&first| first != Time::NEVER)
     }
@@ -296,25 +296,25 @@ impl Session {
             for key in overdue {
                 self.end_overdue(now, key, effects);
             }
-            let Session { lanes, calls, unrouted, collects, .. } = self;
+            let Session { queues, calls, unrouted, collects, .. } = self;
             collects.forget_done(calls);
-            lanes.iter_mut().for_each(|lane| lane.forget_done(calls));
+            queues.iter_mut().for_each(|queue| queue.forget_done(calls));
             unrouted.retain(|key| calls.is_waiting(*key));
         }
-        self.rows.forget_kept(now);
+        self.sessions.forget_kept(now);
     }
 
-    /// Marks a lane to be looked at by the next pump.
-    fn list(&mut self, lane: usize) {
-        if !std::mem::replace(&mut self.lanes[lane].listed, true) {
-            self.listed.push(lane);
+    /// Marks a queue to be looked at by the next dispatch.
+    fn list(&mut self, queue: usize) {
+        if !std::mem::replace(&mut self.queues[queue].listed, true) {
+            self.listed.push(queue);
         }
     }
 
     fn list_all(&mut self) {
-        for lane in 0..self.lanes.len() {
-            if self.lanes[lane].has_work() {
-                self.list(lane);
+        for queue in 0..self.queues.len() {
+            if self.queues[queue].has_work() {
+                self.list(queue);
             }
         }
     }
@@ -322,8 +322,8 @@ impl Session {
     /// Takes a call out that was never given to the caller.
     fn forget(&mut self, key: CallKey) -> Option<Call> {
         let call = self.calls.remove(key)?;
-        if let (Some(row), Some(number)) = (call.row, call.number) {
-            self.rows.done(row, number);
+        if let (Some(session), Some(number)) = (call.session, call.number) {
+            self.sessions.done(session, number);
         }
         Some(call)
     }

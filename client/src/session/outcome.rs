@@ -2,11 +2,11 @@
 //! sending of it can have been executed; else its outcome is unknown.
 
 use super::calls::{Call, CallKey, Request};
-use super::lane::Trouble;
 use super::peers::PeerState;
+use super::queue::LastError;
 use super::{Effect, Session};
 use crate::command::{Answer, Output};
-use crate::error::{Cause, Error, Failure, NodeTrouble, Place, Reason, Unknown};
+use crate::error::{Cause, Error, Failure, NodeError, Place, Reason, Unknown};
 use crate::resume::ResumeToken;
 use crate::time::Time;
 
@@ -24,8 +24,8 @@ impl Session {
         let place = self.place(&call);
         let may_have_run = call.request.command().is_some() && (call.maybe || call.in_flight);
         if !may_have_run || mutant!(client_unsure_is_sure) {
-            if let (Some(row), Some(number)) = (call.row, call.number) {
-                self.rows.done(row, number);
+            if let (Some(session), Some(number)) = (call.session, call.number) {
+                self.sessions.done(session, number);
             }
             let failure = Box::new(Failure { reason, place });
             effects.push(Effect::Complete {
@@ -36,13 +36,13 @@ impl Session {
             return;
         }
         let mut resume = None;
-        if let (Some(row), Some(number), Some(command)) = (call.row, call.number, call.request.command()) {
-            let session = self.rows.id(row);
+        if let (Some(session), Some(number), Some(command)) = (call.session, call.number, call.request.command()) {
+            let id = self.sessions.id(session);
             if cause == Cause::NoAnswer {
-                resume = Some(ResumeToken { session, number, checksum: command.checksum() });
-                self.rows.keep(row, number, now + self.config.resume_keep);
+                resume = Some(ResumeToken { session: id, number, checksum: command.checksum() });
+                self.sessions.keep(session, number, now + self.config.resume_keep);
             } else {
-                self.rows.done(row, number);
+                self.sessions.done(session, number);
             }
         }
         let unknown = Box::new(Unknown { cause, resume, place });
@@ -56,17 +56,19 @@ impl Session {
             self.cancel_range(key, effects);
             return self.end(now, key, Reason::TimedOut, Cause::NoAnswer, effects);
         }
-        let lane = self.blamed(call);
-        let trouble = lane.map_or(self.map_search.trouble, |lane| self.lanes[lane].trouble);
-        let trouble = match trouble {
+        let queue = self.blamed(call);
+        let last_error = queue.map_or(self.map_search.last_error, |queue| self.queues[queue].last_error);
+        let last_error = match last_error {
             // Nothing was heard of a leader, and nobody can be asked: say that.
-            Trouble::None | Trouble::NoLeader if !call.in_flight && self.peers.iter().all(|peer| !peer.is_ready()) => {
-                Trouble::Unreachable
+            LastError::None | LastError::NoLeader
+                if !call.in_flight && self.peers.iter().all(|peer| !peer.is_ready()) =>
+            {
+                LastError::Unreachable
             }
-            trouble => trouble,
+            last_error => last_error,
         };
         self.cancel_range(key, effects);
-        self.end(now, key, trouble.reason(), Cause::NoAnswer, effects);
+        self.end(now, key, last_error.reason(), Cause::NoAnswer, effects);
     }
 
     /// The client closes.
@@ -74,7 +76,7 @@ impl Session {
         self.end(Time::default(), key, Reason::Closed, Cause::Closed, effects);
     }
 
-    /// The lane that a call stands in at its end. Of a range across partitions the coordinator's, unless a partition
+    /// The queue that a call stands in at its end. Of a range across partitions the coordinator's, unless a partition
     /// did not order it in time, or the coordinator is well and a partition is not.
     fn blamed(&self, call: &Call) -> Option<usize> {
         let home = self.home(&call.request);
@@ -83,43 +85,43 @@ impl Session {
             return home;
         }
         if let Some(partition) = call.unplaced {
-            return self.lanes.iter().position(|lane| lane.alive && lane.partition == partition).or(home);
+            return self.queues.iter().position(|queue| queue.alive && queue.partition == partition).or(home);
         }
-        let well = |lane: usize| self.lanes[lane].trouble == Trouble::None;
-        if home.is_some_and(|lane| !well(lane)) {
+        let well = |queue: usize| self.queues[queue].last_error == LastError::None;
+        if home.is_some_and(|queue| !well(queue)) {
             return home;
         }
         let map = self.map.as_ref()?;
         let (first, count) = (map.position(&range.low)?, map.cover(&range.low, range.high.as_deref()).len());
-        self.routes[first..first + count].iter().copied().find(|&lane| !well(lane)).or(home)
+        self.routes[first..first + count].iter().copied().find(|&queue| !well(queue)).or(home)
     }
 
     /// Where a call stood when it ended.
     fn place(&self, call: &Call) -> Place {
         let map = self.map.as_ref();
         let entry = map.and_then(|map| match self.blamed(call) {
-            Some(lane) => map.group(self.lanes[lane].partition),
+            Some(queue) => map.group(self.queues[queue].partition),
             None => map.route(call.request.routing_key()),
         });
         let Some(entry) = entry else {
-            return Place { nodes: self.peers.iter().map(trouble_of).collect(), ..Place::default() };
+            return Place { nodes: self.peers.iter().map(error_of).collect(), ..Place::default() };
         };
         let nodes = entry.replicas.iter().map(|replica| {
             let peer = self.peers.iter().find(|peer| peer.node == Some(replica.node));
             let address = self.address_of(replica.node).unwrap_or_default();
-            peer.map_or(NodeTrouble { node: Some(replica.node), address, trouble: "not tried".into() }, trouble_of)
+            peer.map_or(NodeError { node: Some(replica.node), address, error: "not tried".into() }, error_of)
         });
         let nodes = nodes.collect();
         Place { partition: Some(entry.partition), low: entry.low.clone(), high: entry.high.clone(), nodes }
     }
 }
 
-fn trouble_of(peer: &super::peers::Peer) -> NodeTrouble {
-    let trouble = match peer.state {
+fn error_of(peer: &super::peers::Peer) -> NodeError {
+    let error = match peer.state {
         PeerState::Idle => "not tried".into(),
-        PeerState::Opening { .. } if peer.trouble.is_empty() => "no answer to the connection attempt".into(),
+        PeerState::Opening { .. } if peer.last_error.is_empty() => "no answer to the connection attempt".into(),
         PeerState::Ready => String::new(),
-        PeerState::Opening { .. } | PeerState::Down { .. } => peer.trouble.clone(),
+        PeerState::Opening { .. } | PeerState::Down { .. } => peer.last_error.clone(),
     };
-    NodeTrouble { node: peer.node, address: peer.address.clone(), trouble }
+    NodeError { node: peer.node, address: peer.address.clone(), error }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use super::calls::CallKey;
-use super::rows::RowKey;
+use super::sessions::SessionKey;
 use crate::time::Time;
 use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position};
 
@@ -24,15 +24,15 @@ pub struct ConnectionId {
 
 /// What a stream waits for.
 #[derive(Clone, Debug)]
-pub(super) enum Flight {
+pub(super) enum RequestKind {
     /// Commands of one session; the last `left` are not answered yet.
-    Pack { calls: Vec<CallKey>, left: u32, row: RowKey },
+    Pack { calls: Vec<CallKey>, left: u32, session: SessionKey },
     /// A session's opening.
     Open,
     /// Gets; the last `left` are not answered yet.
     Read { calls: Vec<CallKey>, left: u32 },
     /// A range.
-    Range(RangeFlight),
+    Range(RangeProgress),
     /// A part of a range that is collected from several partitions.
     Collect { call: CallKey, place: u32 },
     /// Whether parts of collected ranges have changed.
@@ -43,29 +43,34 @@ pub(super) enum Flight {
     Map,
 }
 
-impl Flight {
+impl RequestKind {
     fn is_range(&self) -> bool {
-        matches!(self, Flight::Range(_) | Flight::Collect { .. })
+        matches!(self, RequestKind::Range(_) | RequestKind::Collect { .. })
     }
 
     /// The calls whose collects come to nothing without an answer.
     pub fn collects(&self) -> Vec<CallKey> {
         match self {
-            Flight::Collect { call, .. } => vec![*call],
-            Flight::Validate { entries } => entries.iter().map(|&(call, _)| call).collect(),
+            RequestKind::Collect { call, .. } => vec![*call],
+            RequestKind::Validate { entries } => entries.iter().map(|&(call, _)| call).collect(),
             _ => Vec::new(),
         }
     }
 
+    /// Whether it is the attempt of a query with this number.
+    pub fn is_query(&self, number: u32) -> bool {
+        matches!(self, RequestKind::Query { number: of, .. } if *of == number)
+    }
+
     /// Whether it is a range over several partitions that one node reads, and that gave nothing out yet.
-    pub fn is_gather(&self) -> bool {
-        matches!(self, Flight::Range(range) if range.gathers && range.position.is_none())
+    pub fn is_server_collect(&self) -> bool {
+        matches!(self, RequestKind::Range(range) if range.server_collects && range.position.is_none())
     }
 }
 
 /// A range that is arriving.
 #[derive(Clone, Debug)]
-pub(super) struct RangeFlight {
+pub(super) struct RangeProgress {
     pub call: CallKey,
     /// Number of the next chunk.
     pub next: u32,
@@ -77,32 +82,41 @@ pub(super) struct RangeFlight {
     upcoming: Option<PartitionId>,
     behind: VecDeque<PartitionId>,
     /// It is over several partitions.
-    pub gathers: bool,
+    pub server_collects: bool,
     /// Bytes that the server may still send.
     pub credit: i64,
 }
 
-impl RangeFlight {
+impl RangeProgress {
     /// A range inside a partition, with credit for so many bytes.
-    pub fn new(call: CallKey, partition: PartitionId, credit: u32) -> RangeFlight {
+    pub fn new(call: CallKey, partition: PartitionId, credit: u32) -> RangeProgress {
         let (upcoming, credit) = (Some(partition), credit.into());
-        RangeFlight {
+        RangeProgress {
             call,
             next: 0,
             pairs: 0,
             position: None,
             upcoming,
             behind: VecDeque::new(),
-            gathers: false,
+            server_collects: false,
             credit,
         }
     }
 
     /// A range over `partitions`, in its order.
-    pub fn over(call: CallKey, mut partitions: VecDeque<PartitionId>, credit: u32) -> RangeFlight {
+    pub fn over(call: CallKey, mut partitions: VecDeque<PartitionId>, credit: u32) -> RangeProgress {
         let upcoming = partitions.pop_front();
         let credit = credit.into();
-        RangeFlight { call, next: 0, pairs: 0, position: None, upcoming, behind: partitions, gathers: true, credit }
+        RangeProgress {
+            call,
+            next: 0,
+            pairs: 0,
+            position: None,
+            upcoming,
+            behind: partitions,
+            server_collects: true,
+            credit,
+        }
     }
 
     /// Takes the next chunk, with a body of so many bytes; `false`: it is not the next one.
@@ -130,10 +144,10 @@ impl RangeFlight {
 
 /// A request that was sent.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
-    pub flight: Flight,
-    pub lane: usize,
-    /// The lane's epoch when it was sent: a refusal of an older one says nothing about the present leader.
+pub(super) struct PendingRequest {
+    pub kind: RequestKind,
+    pub queue: usize,
+    /// The queue's epoch when it was sent: a refusal of an older one says nothing about the present leader.
     pub epoch: u32,
     /// How many maps had been taken when it was sent: that an older one was wrong says nothing against the present one.
     pub maps: u64,
@@ -150,15 +164,17 @@ pub(super) struct Sent {
     pub abandoned: bool,
 }
 
-impl Sent {
-    pub fn asked(&self) -> Asked {
-        Asked { lane: self.lane, at: self.at }
+impl PendingRequest {
+    pub fn asked(&self) -> RequestOrigin {
+        RequestOrigin { queue: self.queue, at: self.at }
     }
 
     /// The calls of commands or gets that still wait for its answer.
     pub fn calls(&self) -> &[CallKey] {
-        match &self.flight {
-            Flight::Pack { calls, left, .. } | Flight::Read { calls, left } => &calls[calls.len() - *left as usize..],
+        match &self.kind {
+            RequestKind::Pack { calls, left, .. } | RequestKind::Read { calls, left } => {
+                &calls[calls.len() - *left as usize..]
+            }
             _ => &[],
         }
     }
@@ -171,8 +187,8 @@ impl Sent {
 
 /// Whom something was asked, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub lane: usize,
+pub(super) struct RequestOrigin {
+    pub queue: usize,
     pub at: Time,
 }
 
@@ -210,13 +226,13 @@ pub(super) struct Peer {
     /// What it said that it can do beside what every node can.
     pub features: u64,
     /// What went wrong last, in words.
-    pub trouble: String,
+    pub last_error: String,
     /// Its last word was that it does not know whom this client acts for.
     pub turned_away: bool,
     /// Stream of the first element of `sent`. Streams count up and are never used twice in one connection, so that a
     /// late answer can only meet the request that it answers. 0 is the connection itself.
     first_stream: u32,
-    sent: VecDeque<Option<Sent>>,
+    pending: VecDeque<Option<PendingRequest>>,
     /// Requests for ranges that leave together at the end of the turn: many, and small.
     asks: BytesMut,
     /// How many of them are ranges.
@@ -239,10 +255,10 @@ impl Peer {
             heard: Time::default(),
             is_blank: false,
             features: 0,
-            trouble: String::new(),
+            last_error: String::new(),
             turned_away: false,
             first_stream: 1,
-            sent: VecDeque::new(),
+            pending: VecDeque::new(),
             asks: BytesMut::new(),
             ranges: 0,
             earliest: Time::NEVER,
@@ -270,17 +286,17 @@ impl Peer {
 
     /// The stream that the next request gets; none: this connection has used all of them.
     pub fn next_stream(&self) -> Option<u32> {
-        u32::try_from(self.sent.len()).ok().and_then(|waiting| self.first_stream.checked_add(waiting))
+        u32::try_from(self.pending.len()).ok().and_then(|waiting| self.first_stream.checked_add(waiting))
     }
 
     /// Notes that a request was sent on [`Peer::next_stream`].
-    pub fn push(&mut self, sent: Sent) {
-        self.note_until(sent.until);
-        if self.sent.is_empty() && self.spare.is_none() {
-            self.heard = self.heard.max(sent.at);
+    pub fn push(&mut self, pending: PendingRequest) {
+        self.note_until(pending.until);
+        if self.pending.is_empty() && self.spare.is_none() {
+            self.heard = self.heard.max(pending.at);
         }
-        self.ranges += usize::from(sent.flight.is_range());
-        self.sent.push_back(Some(sent));
+        self.ranges += usize::from(pending.kind.is_range());
+        self.pending.push_back(Some(pending));
     }
 
     /// Where a request for a range is written to.
@@ -301,35 +317,35 @@ impl Peer {
         self.ranges
     }
 
-    pub fn flight(&mut self, stream: u32) -> Option<&mut Sent> {
+    pub fn pending(&mut self, stream: u32) -> Option<&mut PendingRequest> {
         let at = stream.checked_sub(self.first_stream)? as usize;
-        self.sent.get_mut(at)?.as_mut()
+        self.pending.get_mut(at)?.as_mut()
     }
 
     /// The request on `stream` is answered, or no answer is wanted any more.
-    pub fn take(&mut self, stream: u32) -> Option<Sent> {
+    pub fn take(&mut self, stream: u32) -> Option<PendingRequest> {
         let at = stream.checked_sub(self.first_stream)? as usize;
-        let sent = self.sent.get_mut(at)?.take();
-        self.ranges -= usize::from(sent.as_ref().is_some_and(|sent| sent.flight.is_range()));
+        let pending = self.pending.get_mut(at)?.take();
+        self.ranges -= usize::from(pending.as_ref().is_some_and(|pending| pending.kind.is_range()));
         self.drop_done();
-        sent
+        pending
     }
 
     fn drop_done(&mut self) {
-        while let Some(None) = self.sent.front() {
-            self.sent.pop_front();
+        while let Some(None) = self.pending.front() {
+            self.pending.pop_front();
             self.first_stream += 1;
         }
     }
 
     /// Everything that waits, given up at the end of a connection; streams begin anew. What was queued again is left
     /// out.
-    pub fn take_all(&mut self) -> Vec<Sent> {
+    pub fn take_all(&mut self) -> Vec<PendingRequest> {
         self.first_stream = 1;
         self.asks.clear();
         self.ranges = 0;
         self.earliest = Time::NEVER;
-        self.sent.drain(..).flatten().filter(|sent| !sent.abandoned).collect()
+        self.pending.drain(..).flatten().filter(|pending| !pending.abandoned).collect()
     }
 
     /// A request's `until` was set.
@@ -344,10 +360,10 @@ impl Peer {
             return silent;
         }
         self.earliest = Time::NEVER;
-        for (sent, stream) in self.sent.iter().zip(self.first_stream..) {
-            match sent {
-                Some(sent) if sent.until <= now => silent.push(stream),
-                Some(sent) => self.earliest = self.earliest.min(sent.until),
+        for (pending, stream) in self.pending.iter().zip(self.first_stream..) {
+            match pending {
+                Some(pending) if pending.until <= now => silent.push(stream),
+                Some(pending) => self.earliest = self.earliest.min(pending.until),
                 None => {}
             }
         }

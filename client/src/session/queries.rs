@@ -1,4 +1,4 @@
-//! Queries across partitions: asking the coordinator, gathering the parts from the nodes that serve them, asking again
+//! Queries across partitions: asking the coordinator, collecting the parts from the nodes that serve them, asking again
 //! (protocol.md 4). An attempt that comes to nothing, for whatever reason, is repeated whole under a new number until
 //! the call's deadline: queries only read. Once something was given out it cannot be repeated any more.
 
@@ -6,17 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Bytes, BytesMut};
 
-use super::answers::Nonsense;
+use super::answers::{FrameResult, ProtocolError};
 use super::calls::CallKey;
-use super::peers::{Flight, Sent, pause};
-use super::query::{Query, Taken, first_credit};
+use super::peers::{PendingRequest, RequestKind, pause};
+use super::query::{Query, Verdict, first_credit};
 use super::{Effect, Session};
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::frame::encode_frame;
 use crate::wire::{
-    Completed, Cut, Frame, Kind, NodeId, Part, PartitionId, QueryRequest, encode_part_cancel, encode_part_credit,
+    Frame, Kind, NodeId, Part, PartitionId, QueryCompleted, QueryPlan, QueryRequest, encode_part_cancel,
+    encode_part_credit,
 };
 
 /// The attempts that are under way, and the calls that wait for their next one.
@@ -36,7 +37,7 @@ pub(super) struct Queries {
 #[derive(Debug)]
 struct Attempt {
     query: Query,
-    /// When it is given up, unless something comes. Before `Completed` it is the coordinator's silence that counts.
+    /// When it is given up, unless something comes. Before `QueryCompleted` the coordinator's silence counts.
     until: Time,
 }
 
@@ -81,7 +82,7 @@ impl Session {
     pub(super) fn send_query(
         &mut self,
         now: Time,
-        (lane, peer, stream): (usize, usize, u32),
+        (queue, peer, stream): (usize, usize, u32),
         (key, range): (CallKey, RangeCall),
         effects: &mut Vec<Effect>,
     ) {
@@ -116,32 +117,26 @@ impl Session {
         };
         let mut out = BytesMut::with_capacity(64);
         request.encode(&mut out, stream);
-        self.sent(now, lane, peer, Flight::Query { call: key, number }, attempts, false);
+        self.note_pending(now, queue, peer, RequestKind::Query { call: key, number }, attempts, false);
         self.send(peer, out.freeze(), effects);
     }
 
-    pub(super) fn on_cut(
-        &mut self,
-        now: Time,
-        at: usize,
-        frame: &Frame,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Nonsense> {
-        let cut = Cut::decode(&frame.body).map_err(|_| Nonsense("a cut that is none"))?;
+    pub(super) fn on_plan(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
+        let plan = QueryPlan::decode(&frame.body).map_err(|_| ProtocolError("a query plan that is none"))?;
         let Some(number) = self.asked_on(at, frame.stream)? else { return Ok(()) };
-        let lane = self.peers[at].flight(frame.stream).map(|sent| sent.lane);
-        if let Some(lane) = lane {
-            self.confirm(at, lane, true);
+        let queue = self.peers[at].pending(frame.stream).map(|pending| pending.queue);
+        if let Some(queue) = queue {
+            self.confirm(at, queue, true);
         }
-        if self.map.as_ref().is_none_or(|map| map.version < cut.version) {
+        if self.map.as_ref().is_none_or(|map| map.version < plan.version) {
             self.want_map();
         }
         let Some(attempt) = self.queries.under_way.get_mut(&number) else { return Ok(()) };
-        let taken = attempt.query.on_cut(cut);
-        if taken == Taken::Yes {
+        let verdict = attempt.query.on_plan(plan);
+        if verdict == Verdict::Yes {
             self.connect_parts(now, number, effects);
         }
-        self.took(now, number, taken, effects)
+        self.act_on(now, number, verdict, effects)
     }
 
     pub(super) fn on_completed(
@@ -150,25 +145,26 @@ impl Session {
         at: usize,
         frame: &Frame,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Nonsense> {
-        let Completed { ticket } = Completed::decode(&frame.body).map_err(|_| Nonsense("a completion that is none"))?;
+    ) -> FrameResult {
+        let QueryCompleted { ticket } =
+            QueryCompleted::decode(&frame.body).map_err(|_| ProtocolError("a completion that is none"))?;
         let Some(number) = self.asked_on(at, frame.stream)? else { return Ok(()) };
         self.peers[at].take(frame.stream);
         let Some(attempt) = self.queries.under_way.get_mut(&number) else { return Ok(()) };
-        let taken = attempt.query.on_completed(ticket);
-        if taken == Taken::Yes {
+        let verdict = attempt.query.on_completed(ticket);
+        if verdict == Verdict::Yes {
             let until = now + self.part_patience(number);
             self.queries.wait_until(number, until);
         }
-        self.took(now, number, taken, effects)
+        self.act_on(now, number, verdict, effects)
     }
 
     /// The attempt that was asked for on this stream; none: nothing waits there any more.
-    fn asked_on(&mut self, at: usize, stream: u32) -> Result<Option<u32>, Nonsense> {
-        match self.peers[at].flight(stream).map(|sent| &sent.flight) {
+    fn asked_on(&mut self, at: usize, stream: u32) -> Result<Option<u32>, ProtocolError> {
+        match self.peers[at].pending(stream).map(|pending| &pending.kind) {
             None => Ok(None),
-            Some(Flight::Query { number, .. }) => Ok(Some(*number)),
-            Some(_) => Err(Nonsense("an answer to another question")),
+            Some(RequestKind::Query { number, .. }) => Ok(Some(*number)),
+            Some(_) => Err(ProtocolError("an answer to another question")),
         }
     }
 
@@ -179,26 +175,26 @@ impl Session {
         at: usize,
         (number, part, frame): (u32, &Part<'_>, &Frame),
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Nonsense> {
+    ) -> FrameResult {
         let Some(attempt) = self.queries.under_way.get_mut(&number) else {
             if part.end.is_none() {
                 self.call_off(at, number, effects);
             }
             return Ok(());
         };
-        let taken = attempt.query.on_part(at, part, &frame.body);
-        self.took(now, number, taken, effects)
+        let verdict = attempt.query.on_part(at, part, &frame.body);
+        self.act_on(now, number, verdict, effects)
     }
 
     /// Acts on what a message did to an attempt.
-    fn took(&mut self, now: Time, number: u32, taken: Taken, effects: &mut Vec<Effect>) -> Result<(), Nonsense> {
-        match taken {
-            Taken::Yes => self.give_out(now, number, effects),
-            Taken::Stale => {}
-            Taken::Void => self.void(now, number, effects),
-            Taken::Nonsense(what) => {
+    fn act_on(&mut self, now: Time, number: u32, verdict: Verdict, effects: &mut Vec<Effect>) -> FrameResult {
+        match verdict {
+            Verdict::Yes => self.give_out(now, number, effects),
+            Verdict::Stale => {}
+            Verdict::Void => self.void(now, number, effects),
+            Verdict::ProtocolError(what) => {
                 self.void(now, number, effects);
-                return Err(Nonsense(what));
+                return Err(ProtocolError(what));
             }
         }
         Ok(())
@@ -262,7 +258,7 @@ impl Session {
         self.config.attempt_timeout * (1 << call.map_or(0, |call| call.attempts).min(3))
     }
 
-    /// Connects to the nodes of a cut. A node that cannot be reached now makes the attempt void: the coordinator draws
+    /// Connects to the nodes of a plan. A node that cannot be reached now makes the attempt void: the coordinator draws
     /// others for the next one.
     fn connect_parts(&mut self, now: Time, number: u32, effects: &mut Vec<Effect>) {
         let Some(attempt) = self.queries.under_way.get(&number) else { return };
@@ -290,7 +286,7 @@ impl Session {
     }
 
     /// What waited for its time, or for the address of a node.
-    pub(super) fn pump_queries(&mut self, now: Time, effects: &mut Vec<Effect>) {
+    pub(super) fn retry_queries(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while let Some(&(at, key)) = self.queries.resting.first()
             && at <= now
         {
@@ -357,7 +353,7 @@ impl Session {
         if mutant!(refusals_make_patient) {
             call.attempts = call.attempts.saturating_add(1);
         }
-        // An attempt costs the coordinator little, and its pause adds to every gap that a cut makes.
+        // An attempt costs the coordinator little, and its pause adds to every gap that a plan makes.
         let rest = pause(self.config.backoff, self.config.search_pause_max, u32::from(call.voided), draw);
         call.voided = call.voided.saturating_add(1);
         self.queries.resting.insert((now + rest, key));
@@ -376,8 +372,8 @@ impl Session {
         let query = self.queries.under_way.remove(&number)?.query;
         self.queries.unconnected.remove(&number);
         let (at, stream) = query.asked;
-        let is_it = |sent: &mut Sent| matches!(sent.flight, Flight::Query { number: of, .. } if of == number);
-        if self.peers[at].flight(stream).is_some_and(is_it) {
+        let is_it = |pending: &mut PendingRequest| pending.kind.is_query(number);
+        if self.peers[at].pending(stream).is_some_and(is_it) {
             self.peers[at].take(stream);
             let mut out = BytesMut::new();
             encode_frame(&mut out, Kind::Cancel, stream, &[]);
@@ -400,8 +396,8 @@ impl Session {
         }
     }
 
-    /// The lane of the directory, whose leader coordinates.
+    /// The queue of the directory, whose leader coordinates.
     pub(super) fn coordinator(&self) -> Option<usize> {
-        self.lanes.iter().position(|lane| lane.partition == PartitionId::DIRECTORY && lane.alive)
+        self.queues.iter().position(|queue| queue.partition == PartitionId::DIRECTORY && queue.alive)
     }
 }

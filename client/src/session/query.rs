@@ -1,10 +1,11 @@
 //! One attempt at a query across partitions, as its client sees it: what was announced, what has arrived, what may be
 //! given out (protocol.md 4, steps 2, 4 and 6). It knows neither connections nor time.
 //!
-//! Chunks come from several nodes, in any order between them, even before the `Cut` that announces them. None counts
-//! before the coordinator says `Completed` of the ticket that they carry: until then they wait here, bounded by the
-//! credit that their part was given. From then on they leave in key order, part after part; the part that is being read
-//! gets the credit that the reader has room for, the ones behind it keep what they were given at first.
+//! Chunks come from several nodes, in any order between them, even before the `QueryPlan` that announces them. None
+//! counts before the coordinator says `QueryCompleted` of the ticket that they carry: until then they wait here,
+//! bounded by the credit that their part was given. From then on they leave in key order, part after part; the part
+//! that is being read gets the credit that the reader has room for, the ones behind it keep what they were given at
+//! first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,9 +13,9 @@ use bytes::Bytes;
 use coppice_btree::Value;
 
 use super::calls::CallKey;
-use crate::wire::{Cut, NodeId, Part, PartEnd, PartitionId, Position, Ticket};
+use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position, QueryPlan, Ticket};
 
-/// Partitions of which chunks are kept before a `Cut` says whether they are wanted.
+/// Partitions of which chunks are kept before a `QueryPlan` says whether they are wanted.
 const EARLY_PARTS_MAX: usize = 65_536;
 
 /// Up to so many parts are looked through one by one.
@@ -25,7 +26,7 @@ const PART_CREDIT_MIN: u32 = 16 * 1024;
 
 /// What a message did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum Verdict {
     /// It belongs to this attempt.
     Yes,
     /// It says nothing new.
@@ -33,16 +34,16 @@ pub(super) enum Taken {
     /// It belongs to another ticket, or to another map: the attempt comes to nothing (protocol.md 4).
     Void,
     /// No sound node says it.
-    Nonsense(&'static str),
+    ProtocolError(&'static str),
 }
 
 /// What has come of one part.
 #[derive(Clone, Debug)]
-struct Arriving {
+struct PartStream {
     partition: PartitionId,
-    /// Its bounds and the node that serves it, once the cut is known. Copied: a query waits for its parts much longer
-    /// than its cut should keep the buffer that it came in.
-    cut: Option<(Value, Option<Value>, NodeId)>,
+    /// Its bounds and the node that serves it, once the plan is known. Copied: a query waits for its parts much longer
+    /// than its plan should keep the buffer that it came in.
+    plan: Option<(Value, Option<Value>, NodeId)>,
     /// The connection's peer that it comes from, once something came.
     peer: Option<usize>,
     /// Instance and index that it is read at.
@@ -59,7 +60,7 @@ struct Arriving {
 
 /// How an attempt ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ended {
+pub(super) struct QueryEnd {
     /// Pairs in the parts that were given out.
     pub pairs: u64,
     /// Of the last of them.
@@ -83,13 +84,13 @@ pub(super) struct Query {
     low: Bytes,
     high: Option<Bytes>,
     reverse: bool,
-    /// Of the cut, or of the chunk that came first.
+    /// Of the plan, or of the chunk that came first.
     ticket: Option<Ticket>,
-    /// Once the cut is known, the parts in the order in which they are read; before, those of which something came.
-    parts: Vec<Arriving>,
+    /// Once the plan is known, the parts in the order in which they are read; before, those of which something came.
+    parts: Vec<PartStream>,
     /// Where each is in `parts`, if they are many.
     places: BTreeMap<PartitionId, usize>,
-    is_cut: bool,
+    is_planned: bool,
     completed: bool,
     /// Place in `parts` of the one that is being read.
     turn: usize,
@@ -123,7 +124,7 @@ impl Query {
             ticket: None,
             parts: Vec::new(),
             places: BTreeMap::new(),
-            is_cut: false,
+            is_planned: false,
             completed: false,
             turn: 0,
             pairs: 0,
@@ -133,34 +134,34 @@ impl Query {
         }
     }
 
-    /// Whether the ticket is the attempt's. The first that is named decides; a chunk alone may be wrong, then the cut
+    /// Whether the ticket is the attempt's. The first that is named decides; a chunk alone may be wrong, then the plan
     /// or the completion names another one, and the attempt is void.
     fn is_of(&mut self, ticket: Ticket) -> bool {
         *self.ticket.get_or_insert(ticket) == ticket || mutant!(parts_by_query)
     }
 
     /// The coordinator's announcement.
-    pub fn on_cut(&mut self, cut: Cut) -> Taken {
-        if self.is_cut {
-            return Taken::Nonsense("two cuts of one query");
+    pub fn on_plan(&mut self, plan: QueryPlan) -> Verdict {
+        if self.is_planned {
+            return Verdict::ProtocolError("two plans of one query");
         }
-        let ends = cut.parts.first().zip(cut.parts.last());
+        let ends = plan.parts.first().zip(plan.parts.last());
         if ends.is_none_or(|(first, last)| first.low != self.low || last.high != self.high) {
-            return Taken::Nonsense("a cut with other bounds");
+            return Verdict::ProtocolError("a plan with other bounds");
         }
-        if !self.is_of(cut.ticket) {
-            return Taken::Void;
+        if !self.is_of(plan.ticket) {
+            return Verdict::Void;
         }
-        let early = std::mem::replace(&mut self.parts, Vec::with_capacity(cut.parts.len()));
-        for part in cut.parts {
-            let mut announced = Arriving::new(part.partition, self.credit_first);
-            announced.cut = Some((Value::from(&*part.low), part.high.map(|high| Value::from(&*high)), part.node));
+        let early = std::mem::replace(&mut self.parts, Vec::with_capacity(plan.parts.len()));
+        for part in plan.parts {
+            let mut announced = PartStream::new(part.partition, self.credit_first);
+            announced.plan = Some((Value::from(&*part.low), part.high.map(|high| Value::from(&*high)), part.node));
             self.parts.push(announced);
         }
         if self.reverse {
             self.parts.reverse();
         }
-        self.is_cut = true;
+        self.is_planned = true;
         self.places.clear();
         self.note_places();
         // What came early takes the place that was announced for it.
@@ -168,7 +169,7 @@ impl Query {
             Some(place) => self.parts[place].adopt(part),
             None => false,
         });
-        if early { Taken::Yes } else { Taken::Void }
+        if early { Verdict::Yes } else { Verdict::Void }
     }
 
     fn place_of(&self, partition: PartitionId) -> Option<usize> {
@@ -186,17 +187,17 @@ impl Query {
     }
 
     /// A chunk, with its body, from this peer.
-    pub fn on_part(&mut self, peer: usize, part: &Part<'_>, body: &Bytes) -> Taken {
-        let Some(ticket) = part.ticket else { return Taken::Nonsense("a part without a ticket") };
+    pub fn on_part(&mut self, peer: usize, part: &Part<'_>, body: &Bytes) -> Verdict {
+        let Some(ticket) = part.ticket else { return Verdict::ProtocolError("a part without a ticket") };
         if !self.is_of(ticket) {
-            return Taken::Void;
+            return Verdict::Void;
         }
         let partition = part.position.partition;
         let place = match self.place_of(partition) {
             Some(place) => place,
-            None if self.is_cut || self.parts.len() >= EARLY_PARTS_MAX => return Taken::Void,
+            None if self.is_planned || self.parts.len() >= EARLY_PARTS_MAX => return Verdict::Void,
             None => {
-                self.parts.push(Arriving::new(partition, self.credit_first));
+                self.parts.push(PartStream::new(partition, self.credit_first));
                 self.note_places();
                 self.parts.len() - 1
             }
@@ -205,13 +206,13 @@ impl Query {
     }
 
     /// The coordinator's last word: the parts of this ticket are the result.
-    pub fn on_completed(&mut self, ticket: Ticket) -> Taken {
-        // Without a cut nobody knows what is missing.
-        if !self.is_cut || !self.is_of(ticket) {
-            return Taken::Void;
+    pub fn on_completed(&mut self, ticket: Ticket) -> Verdict {
+        // Without a plan nobody knows what is missing.
+        if !self.is_planned || !self.is_of(ticket) {
+            return Verdict::Void;
         }
         self.completed = true;
-        Taken::Yes
+        Verdict::Yes
     }
 
     /// Whether the result may leave: it counts, and each of its parts has begun. A replica that was removed before it
@@ -222,11 +223,11 @@ impl Query {
     }
 
     /// Takes out what may be given to the reader now, in key order; the end, if that was all.
-    pub fn give(&mut self, chunks: &mut Vec<Bytes>) -> Option<Ended> {
+    pub fn give(&mut self, chunks: &mut Vec<Bytes>) -> Option<QueryEnd> {
         if !self.may_leave() {
             return None;
         }
-        while let Some(part) = self.parts.get_mut(self.turn).filter(|_| self.is_cut) {
+        while let Some(part) = self.parts.get_mut(self.turn).filter(|_| self.is_planned) {
             self.unread += part.held.iter().map(|chunk| chunk.len() as i64).sum::<i64>();
             chunks.extend(part.held.drain(..));
             let end = part.end?;
@@ -235,7 +236,7 @@ impl Query {
             // What is behind a part that a limit ended is not next to it: nothing of it may follow.
             let (partition, (instance, index)) = (part.partition, part.position.unwrap_or_default());
             if end == PartEnd::Limited || self.turn == self.parts.len() {
-                return Some(Ended { pairs: self.pairs, position: Position { partition, instance, index } });
+                return Some(QueryEnd { pairs: self.pairs, position: Position { partition, instance, index } });
             }
         }
         None
@@ -247,8 +248,8 @@ impl Query {
     }
 
     /// The part that is read now, if it has not come whole.
-    fn current(&mut self) -> Option<&mut Arriving> {
-        self.parts.get_mut(self.turn).filter(|part| self.is_cut && part.end.is_none())
+    fn current(&mut self) -> Option<&mut PartStream> {
+        self.parts.get_mut(self.turn).filter(|part| self.is_planned && part.end.is_none())
     }
 
     /// Credit for the part that is being read: what the reader has room for, once half of what the part had at first is
@@ -280,15 +281,15 @@ impl Query {
     /// The node and, once something came, the peer of each part that has not come whole.
     pub fn missing(&self) -> impl Iterator<Item = (Option<usize>, Option<NodeId>)> {
         let missing = self.parts.iter().filter(|part| part.end.is_none());
-        missing.map(|part| (part.peer, part.cut.as_ref().map(|(_, _, node)| *node)))
+        missing.map(|part| (part.peer, part.plan.as_ref().map(|(_, _, node)| *node)))
     }
 }
 
-impl Arriving {
-    fn new(partition: PartitionId, credit: u32) -> Arriving {
-        Arriving {
+impl PartStream {
+    fn new(partition: PartitionId, credit: u32) -> PartStream {
+        PartStream {
             partition,
-            cut: None,
+            plan: None,
             peer: None,
             position: None,
             next: 0,
@@ -299,10 +300,10 @@ impl Arriving {
         }
     }
 
-    /// Takes over what came before the cut; `false` if that is not what was announced.
-    fn adopt(&mut self, early: Arriving) -> bool {
-        let cut = self.cut.take();
-        *self = Arriving { cut, ..early };
+    /// Takes over what came before the plan; `false` if that is not what was announced.
+    fn adopt(&mut self, early: PartStream) -> bool {
+        let plan = self.plan.take();
+        *self = PartStream { plan, ..early };
         self.is_inside()
     }
 
@@ -312,27 +313,27 @@ impl Arriving {
     }
 
     fn holds(&self, part: &Part<'_>) -> bool {
-        let Some((low, high, _)) = &self.cut else { return true };
+        let Some((low, high, _)) = &self.plan else { return true };
         let inside = |key: &[u8]| key >= low.as_slice() && high.as_ref().is_none_or(|high| key < high.as_slice());
         part.ends().is_none_or(|(first, last)| inside(first) && inside(last))
     }
 
-    fn take(&mut self, peer: usize, part: &Part<'_>, body: &Bytes) -> Taken {
+    fn take(&mut self, peer: usize, part: &Part<'_>, body: &Bytes) -> Verdict {
         if self.end.is_some() || self.peer.is_some_and(|known| known != peer) || part.number < self.next {
-            return Taken::Stale;
+            return Verdict::Stale;
         }
         let read_at = (part.position.instance, part.position.index);
         let counted = part.is_empty() && part.end.is_some();
         let in_sequence = part.number == self.next || mutant!(chunk_unnumbered);
         let adds_up = counted || part.pairs_so_far == self.pairs + part.len() as u64 || mutant!(chunk_unnumbered);
         if !in_sequence || !adds_up || self.position.is_some_and(|position| position != read_at) {
-            return Taken::Nonsense("a part out of sequence");
+            return Verdict::ProtocolError("a part out of sequence");
         }
         if self.credit <= 0 {
-            return Taken::Nonsense("more of a part than it had credit for");
+            return Verdict::ProtocolError("more of a part than it had credit for");
         }
         if !self.holds(part) {
-            return Taken::Nonsense("a part with keys of another one");
+            return Verdict::ProtocolError("a part with keys of another one");
         }
         self.peer = Some(peer);
         self.position = Some(read_at);
@@ -344,6 +345,6 @@ impl Arriving {
             self.held.reserve_exact(1);
         }
         self.held.push_back(body.clone());
-        Taken::Yes
+        Verdict::Yes
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::calls::{CallKey, Request};
-use super::lane::{Lane, Trouble};
-use super::peers::{Flight, Sent};
+use super::peers::{PendingRequest, RequestKind};
+use super::queue::{LastError, PartitionQueue};
 use super::{Effect, Session};
 use crate::command::{Answer, Command, Output, ReadMode};
 use crate::error::{Cause, Error, Reason};
@@ -29,7 +29,7 @@ pub(super) struct MapSearch {
     /// Who is asked next.
     rotation: usize,
     not_before: Time,
-    pub trouble: Trouble,
+    pub last_error: LastError,
 }
 
 impl MapSearch {
@@ -44,12 +44,12 @@ impl MapSearch {
 }
 
 impl Session {
-    /// The lane of a key by the present map.
-    pub(super) fn lane_of(&self, key: &[u8]) -> Option<usize> {
-        self.find(key).map(|(_, lane)| lane)
+    /// The queue of a key by the present map.
+    pub(super) fn queue_of(&self, key: &[u8]) -> Option<usize> {
+        self.find(key).map(|(_, queue)| queue)
     }
 
-    /// The entry and the lane of a key by the present map.
+    /// The entry and the queue of a key by the present map.
     fn find(&self, key: &[u8]) -> Option<(&Entry, usize)> {
         let map = self.map.as_ref()?;
         let at = map.position(key)?;
@@ -78,23 +78,23 @@ impl Session {
             }
             (false, _) => return Err(Error::failed(Reason::SpansPartitions)),
         };
-        let lane = &mut self.lanes[at];
+        let queue = &mut self.queues[at];
         match &call.request {
-            Request::Command(_) | Request::Resume(..) => lane.queue_command(key, call.row.zip(call.number)),
-            Request::Get { .. } => lane.gets.push_back(key),
-            Request::Range(_) => lane.ranges.push_back(key),
+            Request::Command(_) | Request::Resume(..) => queue.queue_command(key, call.session.zip(call.number)),
+            Request::Get { .. } => queue.gets.push_back(key),
+            Request::Range(_) => queue.ranges.push_back(key),
             Request::Map => {}
         }
         self.list(at);
         Ok(())
     }
 
-    /// The lane that a request waits in, by the present map.
+    /// The queue that a request waits in, by the present map.
     pub(super) fn home(&self, request: &Request) -> Option<usize> {
-        let (entry, lane) = self.find(request.routing_key())?;
+        let (entry, queue) = self.find(request.routing_key())?;
         match request {
             Request::Range(range) if range.mode != ReadMode::Stale && !is_within(entry, request) => self.coordinator(),
-            _ => Some(lane),
+            _ => Some(queue),
         }
     }
 
@@ -122,7 +122,7 @@ impl Session {
         }
     }
 
-    /// A newer map is needed. It is asked for at the next pump, not more often than is good.
+    /// A newer map is needed. It is asked for at the next dispatch, not more often than is good.
     pub(super) fn want_map(&mut self) {
         self.map_search.wanted = true;
     }
@@ -155,9 +155,9 @@ impl Session {
         let mut out = BytesMut::new();
         encode_control(&mut out, Kind::MapGet, stream, &MapGet { known });
         let patience = self.config.attempt_timeout;
-        let sent = Sent {
-            flight: Flight::Map,
-            lane: usize::MAX,
+        let pending = PendingRequest {
+            kind: RequestKind::Map,
+            queue: usize::MAX,
             epoch: 0,
             maps: self.maps,
             anywhere: true,
@@ -167,7 +167,7 @@ impl Session {
             pinged: true,
             abandoned: false,
         };
-        self.peers[at].push(sent);
+        self.peers[at].push(pending);
         self.send(at, out.freeze(), effects);
     }
 
@@ -185,11 +185,11 @@ impl Session {
         for (partition, node) in reply.leaders {
             // What a node remembers of who led may be older than its map: whoever is no replica leads nothing, and
             // would send this client away for ever, with nothing newer to say.
-            let leads = |lane: &&mut Lane| lane.partition == partition && lane.replicas.contains(&node);
+            let leads = |queue: &&mut PartitionQueue| queue.partition == partition && queue.replicas.contains(&node);
             let lost = self.is_lost(node);
-            let lane = self.lanes.iter_mut().find(leads);
-            if let Some(lane) = lane.filter(|lane| lane.leader.is_none() && !lost) {
-                lane.follow(Some(node));
+            let queue = self.queues.iter_mut().find(leads);
+            if let Some(queue) = queue.filter(|queue| queue.leader.is_none() && !lost) {
+                queue.follow(Some(node));
             }
         }
         self.list_all();
@@ -199,7 +199,7 @@ impl Session {
     /// that yet. It is asked when it is connected again, and until then the others are asked on.
     pub(super) fn is_lost(&self, node: NodeId) -> bool {
         let known = self.peers.iter().find(|peer| peer.node == Some(node));
-        known.is_some_and(|peer| !peer.is_ready() && !peer.trouble.is_empty()) && !mutant!(client_follows_the_gone)
+        known.is_some_and(|peer| !peer.is_ready() && !peer.last_error.is_empty()) && !mutant!(client_follows_the_gone)
     }
 
     /// Takes newer entries into the map: what they overlap goes. Returns whether a whole map came out. It keeps its
@@ -226,54 +226,56 @@ impl Session {
 
     /// Routes by another map from now on; moves what waits.
     fn adopt(&mut self, now: Time, map: PartitionMap, effects: &mut Vec<Effect>) {
-        let routes: Vec<usize> = map.partitions.iter().map(|entry| self.lane_for(entry)).collect();
-        let directory = map.directory.as_ref().map(|entry| self.lane_for(entry));
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            lane.alive = routes.contains(&at) || Some(at) == directory;
+        let routes: Vec<usize> = map.partitions.iter().map(|entry| self.queue_for(entry)).collect();
+        let directory = map.directory.as_ref().map(|entry| self.queue_for(entry));
+        for (at, queue) in self.queues.iter_mut().enumerate() {
+            queue.alive = routes.contains(&at) || Some(at) == directory;
         }
-        let waiting: Vec<CallKey> =
-            std::mem::take(&mut self.unrouted).into_iter().chain(self.lanes.iter_mut().flat_map(Lane::drain)).collect();
+        let waiting: Vec<CallKey> = std::mem::take(&mut self.unrouted)
+            .into_iter()
+            .chain(self.queues.iter_mut().flat_map(PartitionQueue::drain))
+            .collect();
         self.routes = routes;
         self.map = Some(Arc::new(map));
         self.maps += 1;
-        self.map_search.trouble = Trouble::None;
+        self.map_search.last_error = LastError::None;
         for key in waiting {
             self.reroute(now, key, effects);
         }
-        let unasked = self.lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.validations));
+        let unasked = self.queues.iter_mut().flat_map(|queue| std::mem::take(&mut queue.validations));
         for (key, _) in unasked.collect::<Vec<_>>() {
             self.spoil(now, key, effects);
         }
         self.list_all();
     }
 
-    /// The lane of a new map's entry: the partition's own, or a new one that inherits the session of the partition
+    /// The queue of a new map's entry: the partition's own, or a new one that inherits the session of the partition
     /// which held these keys before. A split copies the sessions, so theirs is known there too (protocol.md 8), and
     /// commands that may have been executed before the split find their replies.
-    fn lane_for(&mut self, entry: &Entry) -> usize {
+    fn queue_for(&mut self, entry: &Entry) -> usize {
         let replicas = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
         let replicas = replicas.map(|replica| replica.node).collect();
-        let lane = match self.lanes.iter().position(|lane| lane.partition == entry.partition) {
-            Some(lane) => lane,
+        let queue = match self.queues.iter().position(|queue| queue.partition == entry.partition) {
+            Some(queue) => queue,
             None => {
-                let parent = self.lane_of(&entry.low).filter(|_| entry.partition != PartitionId::DIRECTORY);
+                let parent = self.queue_of(&entry.low).filter(|_| entry.partition != PartitionId::DIRECTORY);
                 let rotation = self.draws.next() as usize % 16;
-                let mut lane = Lane::new(entry.partition, rotation);
+                let mut queue = PartitionQueue::new(entry.partition, rotation);
                 if let Some(parent) = parent {
-                    lane.row = self.lanes[parent].row;
-                    lane.leader = self.lanes[parent].leader;
+                    queue.session = self.queues[parent].session;
+                    queue.leader = self.queues[parent].leader;
                 }
-                self.lanes.push(lane);
-                self.lanes.len() - 1
+                self.queues.push(queue);
+                self.queues.len() - 1
             }
         };
-        let lane_at = lane;
-        let lane = &mut self.lanes[lane_at];
-        lane.replicas = replicas;
-        if lane.leader.is_some_and(|leader| !lane.replicas.contains(&leader)) {
-            lane.follow(None);
+        let queue_at = queue;
+        let queue = &mut self.queues[queue_at];
+        queue.replicas = replicas;
+        if queue.leader.is_some_and(|leader| !queue.replicas.contains(&leader)) {
+            queue.follow(None);
         }
-        lane_at
+        queue_at
     }
 }
 

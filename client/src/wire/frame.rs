@@ -82,7 +82,7 @@ kinds! {
     /// Asks whether ranges of one partition have changed since they were read.
     Validate = 25,
     /// Asks a node for a range over several partitions that it has replicas of.
-    Gather = 26,
+    Collect = 26,
     // 64 to 127: between nodes.
     /// Answers `Hello`.
     HelloOk = 129,
@@ -99,9 +99,9 @@ kinds! {
     /// A chunk of a range.
     Part = 145,
     /// The ticket of a query and who serves its parts.
-    Cut = 146,
+    QueryPlan = 146,
     /// The parts of a query are its result.
-    Completed = 147,
+    QueryCompleted = 147,
     /// Why nothing was done. Stream 0: the connection is about to close.
     Refused = 160,
 }

@@ -15,20 +15,20 @@
 //! | `Read` | client, leader or other replica | [`ReadRequest`]: keys of one partition |
 //! | `Range` | client, leader or other replica | [`RangeRequest`]: bounds in one partition, limits, credit |
 //! | `Credit`, `Cancel` | client, server of a range | bytes more that may come; no more wanted |
-//! | `Gather` | client, node with a replica of each | [`GatherRequest`]: bounds over several partitions |
+//! | `Collect` | client, node with a replica of each | [`CollectRequest`]: bounds over several partitions |
 //! | `Validate` | client, server of a range | [`ValidateRequest`]: whether ranges have changed since |
 //! | `RangeQuery` | client, coordinator | [`QueryRequest`]: bounds over several partitions (see [`query`]) |
 //! | `PartCredit`, `PartCancel` | client, server of a query's parts | bytes more of one part; no more of any wanted |
 //! | `Replies` | back | [`Replies`]: answers to several packs and reads, each with its stream and position |
 //! | `Part` | back | [`Part`]: a chunk of a range, or of a query's part |
-//! | `Cut`, `Completed` | coordinator, client | [`Cut`]: who serves the parts; [`Completed`]: they are the result |
+//! | `QueryPlan`, `QueryCompleted` | coordinator, client | [`QueryPlan`]: who serves the parts; [`QueryCompleted`]: they are the result |
 //! | `Refused` | back | [`Refusal`]: why nothing was done |
 
 mod answer;
+pub mod collect;
 pub mod control;
 pub mod entry;
 pub mod frame;
-pub mod gather;
 pub mod pack;
 mod pack_writer;
 pub mod part;
@@ -46,15 +46,15 @@ mod varint;
 pub use crate::ids::{
     ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket, Version,
 };
+pub use collect::CollectRequest;
 pub use control::{
     AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
     NodeIdentity, StatusGet, TRANSFER_DEADLINE_MAX,
 };
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
-pub use gather::GatherRequest;
 pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};
 pub use part::{Part, PartCursor, PartEnd, PartWriter};
-pub use query::{Completed, Cut, CutPart, QueryRequest, encode_part_cancel, encode_part_credit};
+pub use query::{QueryCompleted, QueryPlan, QueryRequest, SubRange, encode_part_cancel, encode_part_credit};
 pub use refusal::{CommandRefusal, Refusal};
 pub use reply::{AnswerWriter, ManyResults, PackReply, REPLY_BYTES_MAX, Replies, RepliesWriter, ResultRef, Section};
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};
@@ -71,7 +71,7 @@ pub const PROTOCOL: std::ops::RangeInclusive<u16> = 3..=3;
 /// In [`HelloOk::features`]: the node names versions of ranges, and validates them.
 pub const FEATURE_VALIDATE: u64 = 1;
 /// In [`HelloOk::features`]: the node reads ranges over all partitions that it has a replica of.
-pub const FEATURE_GATHER: u64 = 2;
+pub const FEATURE_COLLECT: u64 = 2;
 
 /// Longest key (operations.md 3).
 pub const KEY_BYTES_MAX: usize = 4 * 1024;
@@ -94,8 +94,8 @@ pub const MANY_OPERATIONS_MAX: usize = PACK_WORK_MAX as usize / OPERATION_WORK a
 pub const READ_KEYS_MAX: usize = 16_384;
 /// Most ranges in one `Validate` frame.
 pub const VALIDATE_RANGES_MAX: usize = 1_024;
-/// Most partitions in one `Gather` frame: each pins a snapshot.
-pub const GATHER_PARTS_MAX: usize = 64;
+/// Most partitions in one `Collect` frame: each pins a snapshot.
+pub const COLLECT_PARTS_MAX: usize = 64;
 /// Size of a chunk of a range (operations.md 3); one pair above it travels alone.
 pub const PART_BYTES: usize = 256 * 1024;
 /// Longest postcard body that a client sends before it is known who it is.

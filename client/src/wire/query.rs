@@ -9,7 +9,7 @@
 //! ```text
 //! RangeQuery = u8 flags (1 reverse, 2 keys only, 4 count, 8 high, 16 leaders, 32 spread), varint query,
 //!              varint pairs_max, varint bytes_max, varint credit, low, [high]
-//! Cut        = u8 flags (1 high), ticket, varint version, varint parts, low,
+//! QueryPlan  = u8 flags (1 high), ticket, varint version, varint parts, low,
 //!              parts x (varint partition, varint node, high: left out in the last part without the flag)
 //! Completed  = ticket;  PartCredit = varint partition, u32 bytes;  PartCancel = nothing
 //! ticket     = varint round, varint replica, varint n;  low, high = varint length, bytes
@@ -30,7 +30,7 @@ const QUERY_HIGH: u8 = 8;
 const QUERY_LEADERS: u8 = 16;
 const QUERY_SPREAD: u8 = 32;
 const QUERY_FLAGS: u8 = QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH | QUERY_LEADERS | QUERY_SPREAD;
-const CUT_HIGH: u8 = 1;
+const PLAN_HIGH: u8 = 1;
 
 /// Up to so many parts are looked through one by one.
 const FEW_PARTS: usize = 16;
@@ -57,7 +57,7 @@ fn read_bound(reader: &mut Reader<'_>, body: &Bytes) -> Result<Bytes, WireError>
 }
 
 /// One attempt at a range over any number of partitions, for the coordinator: the leader of the directory. Answered by
-/// [`Cut`], then by `Completed`, or at any time by a [`Refusal`](super::Refusal).
+/// [`QueryPlan`], then by `QueryCompleted`, or at any time by a [`Refusal`](super::Refusal).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryRequest {
     /// Number of the attempt: among those of this client id no other has it. Chunks, credit and cancelling name it.
@@ -140,20 +140,20 @@ impl QueryRequest {
 }
 
 /// The coordinator to the client: the query has this ticket, these nodes serve its parts (protocol.md 4, step 2). It
-/// proves nothing: only `Completed` with the same ticket does.
+/// proves nothing: only `QueryCompleted` with the same ticket does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct QueryPlan {
     /// The ticket that every part carries.
     pub ticket: Ticket,
     /// The map by which it was cut.
     pub version: MapVersion,
     /// In key order, each adjoining the next, covering the query's bounds exactly; no partition twice.
-    pub parts: Vec<CutPart>,
+    pub parts: Vec<SubRange>,
 }
 
 /// One part of a query, as the coordinator cut it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CutPart {
+pub struct SubRange {
     /// Whose keys.
     pub partition: PartitionId,
     /// First key.
@@ -164,19 +164,19 @@ pub struct CutPart {
     pub node: NodeId,
 }
 
-impl Cut {
-    /// Appends a `Cut` frame. [`WireError::Limit`]: it names so many and such long bounds that it does not fit a frame;
-    /// nothing is appended.
+impl QueryPlan {
+    /// Appends a `QueryPlan` frame. [`WireError::Limit`]: it names so many and such long bounds that it does not fit a
+    /// frame; nothing is appended.
     ///
     /// # Panics
     /// If there is no part, or parts do not adjoin: the coordinator cut them itself.
     pub fn encode(&self, out: &mut BytesMut, stream: u32) -> Result<(), WireError> {
-        let (first, last) = self.parts.first().zip(self.parts.last()).expect("a cut has parts");
+        let (first, last) = self.parts.first().zip(self.parts.last()).expect("a plan has parts");
         let adjoin = self.parts.windows(2).all(|pair| pair[0].high.as_ref() == Some(&pair[1].low));
-        assert!(adjoin, "the parts of a cut adjoin");
-        let start = begin_frame(out, Kind::Cut, stream);
+        assert!(adjoin, "the parts of a plan adjoin");
+        let start = begin_frame(out, Kind::QueryPlan, stream);
         let body = out.len();
-        out.put_u8(if last.high.is_some() { CUT_HIGH } else { 0 });
+        out.put_u8(if last.high.is_some() { PLAN_HIGH } else { 0 });
         put_ticket(out, self.ticket);
         put_varint(out, self.version.0);
         put_varint(out, self.parts.len() as u64);
@@ -191,18 +191,18 @@ impl Cut {
         let bytes = out.len() - body;
         if bytes > BODY_BYTES_MAX {
             out.truncate(start);
-            return Err(WireError::Limit { what: "cut bytes", value: bytes as u64, max: BODY_BYTES_MAX as u64 });
+            return Err(WireError::Limit { what: "plan bytes", value: bytes as u64, max: BODY_BYTES_MAX as u64 });
         }
         end_frame(out, start);
         Ok(())
     }
 
-    /// Reads the body of a `Cut` frame. Parts adjoin, their bounds ascend, and no partition is named twice.
-    pub fn decode(body: &Bytes) -> Result<Cut, WireError> {
+    /// Reads the body of a `QueryPlan` frame. Parts adjoin, their bounds ascend, and no partition is named twice.
+    pub fn decode(body: &Bytes) -> Result<QueryPlan, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags & !CUT_HIGH != 0 {
-            return Err(WireError::Unknown { what: "cut flag", value: u64::from(flags) });
+        if flags & !PLAN_HIGH != 0 {
+            return Err(WireError::Unknown { what: "plan flag", value: u64::from(flags) });
         }
         let ticket = read_ticket(&mut reader)?;
         let version = MapVersion(reader.varint()?);
@@ -212,7 +212,7 @@ impl Cut {
         }
         let mut low = read_bound(&mut reader, body)?;
         // Grows with what is there, not with what is announced.
-        let mut parts: Vec<CutPart> = Vec::new();
+        let mut parts: Vec<SubRange> = Vec::new();
         let mut partitions = BTreeSet::new();
         for at in 0..count {
             let (partition, node) = (PartitionId(reader.varint_u32()?), NodeId(reader.varint_u32()?));
@@ -227,40 +227,40 @@ impl Cut {
             if again {
                 return Err(WireError::Limit { what: "parts of one partition", value: 2, max: 1 });
             }
-            let open = at + 1 == count && flags & CUT_HIGH == 0;
+            let open = at + 1 == count && flags & PLAN_HIGH == 0;
             let high = if open { None } else { Some(read_bound(&mut reader, body)?) };
             if high.as_ref().is_some_and(|high| *high <= low) {
                 return Err(WireError::Order("bounds"));
             }
             let next = high.clone().unwrap_or_default();
-            parts.push(CutPart { partition, low: std::mem::replace(&mut low, next), high, node });
+            parts.push(SubRange { partition, low: std::mem::replace(&mut low, next), high, node });
         }
         reader.finish()?;
-        Ok(Cut { ticket, version, parts })
+        Ok(QueryPlan { ticket, version, parts })
     }
 }
 
 /// The coordinator to the client, last: the parts of this ticket are the result (protocol.md 4, step 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completed {
+pub struct QueryCompleted {
     /// The ticket.
     pub ticket: Ticket,
 }
 
-impl Completed {
-    /// Appends a `Completed` frame.
+impl QueryCompleted {
+    /// Appends a `QueryCompleted` frame.
     pub fn encode(&self, out: &mut BytesMut, stream: u32) {
-        let start = begin_frame(out, Kind::Completed, stream);
+        let start = begin_frame(out, Kind::QueryCompleted, stream);
         put_ticket(out, self.ticket);
         end_frame(out, start);
     }
 
-    /// Reads the body of a `Completed` frame.
-    pub fn decode(body: &[u8]) -> Result<Completed, WireError> {
+    /// Reads the body of a `QueryCompleted` frame.
+    pub fn decode(body: &[u8]) -> Result<QueryCompleted, WireError> {
         let mut reader = Reader::new(body);
         let ticket = read_ticket(&mut reader)?;
         reader.finish()?;
-        Ok(Completed { ticket })
+        Ok(QueryCompleted { ticket })
     }
 }
 

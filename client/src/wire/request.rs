@@ -3,10 +3,10 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::Value;
 
+use super::collect::CollectRequest;
 use super::control::{AdminRequest, Hello, MapGet, StatusGet, decode_control};
 use super::entry::{self, Open};
 use super::frame::{Frame, Kind, begin_frame, end_frame};
-use super::gather::GatherRequest;
 use super::pack::Pack;
 use super::query::{QueryRequest, decode_part_credit};
 use super::validate::ValidateRequest;
@@ -37,7 +37,7 @@ pub enum Request {
     /// Asks whether ranges of a partition have changed since they were read.
     Validate(ValidateRequest),
     /// Reads a range over several partitions of this node.
-    Gather(GatherRequest),
+    Collect(CollectRequest),
     /// Lets so many more bytes of the stream's range come.
     Credit(u32),
     /// No more of the stream's range is wanted.
@@ -89,7 +89,7 @@ impl Request {
             }
             Kind::Cancel => Reader::new(body).finish().map(|()| Request::Cancel),
             Kind::Validate => ValidateRequest::decode(body).map(Request::Validate),
-            Kind::Gather => GatherRequest::decode(body).map(Request::Gather),
+            Kind::Collect => CollectRequest::decode(body).map(Request::Collect),
             Kind::RangeQuery => QueryRequest::decode(body).map(Request::Query),
             Kind::PartCredit => decode_part_credit(body).map(|(partition, bytes)| Request::PartCredit {
                 query: frame.stream,
@@ -104,8 +104,8 @@ impl Request {
             | Kind::Pong
             | Kind::Replies
             | Kind::Part
-            | Kind::Cut
-            | Kind::Completed
+            | Kind::QueryPlan
+            | Kind::QueryCompleted
             | Kind::Refused => Err(unknown),
         }
     }

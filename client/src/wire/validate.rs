@@ -22,7 +22,7 @@ const RANGE_BYTES: usize = 40;
 
 /// A range that was read, and the version that came with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validated<'a> {
+pub struct RangeVersion<'a> {
     /// Of the first part that was read.
     pub version: Version,
     /// First key.
@@ -48,7 +48,7 @@ impl ValidateRequest {
         out: &mut BytesMut,
         stream: u32,
         (partition, anywhere): (PartitionId, bool),
-        ranges: impl ExactSizeIterator<Item = Validated<'r>>,
+        ranges: impl ExactSizeIterator<Item = RangeVersion<'r>>,
     ) {
         let start = begin_frame(out, Kind::Validate, stream);
         out.put_u8(if anywhere { ANYWHERE } else { 0 });
@@ -62,7 +62,7 @@ impl ValidateRequest {
     pub fn of<'r>(
         partition: PartitionId,
         anywhere: bool,
-        asked: impl ExactSizeIterator<Item = Validated<'r>>,
+        asked: impl ExactSizeIterator<Item = RangeVersion<'r>>,
     ) -> ValidateRequest {
         let (mut ranges, count) = (BytesMut::with_capacity(asked.len() * RANGE_BYTES), asked.len() as u32);
         asked.for_each(|range| put_range(&mut ranges, range));
@@ -99,13 +99,13 @@ impl ValidateRequest {
     }
 
     /// The ranges in order.
-    pub fn ranges(&self) -> impl Iterator<Item = Validated<'_>> {
+    pub fn ranges(&self) -> impl Iterator<Item = RangeVersion<'_>> {
         let mut reader = Reader::new(&self.ranges);
         std::iter::from_fn(move || read_range(&mut reader).ok())
     }
 }
 
-fn put_range(out: &mut BytesMut, Validated { version, low, high }: Validated<'_>) {
+fn put_range(out: &mut BytesMut, RangeVersion { version, low, high }: RangeVersion<'_>) {
     out.put_u8(if high.is_some() { HIGH } else { 0 });
     put_version(out, version);
     for bound in std::iter::once(low).chain(high) {
@@ -114,13 +114,13 @@ fn put_range(out: &mut BytesMut, Validated { version, low, high }: Validated<'_>
     }
 }
 
-fn read_range<'a>(reader: &mut Reader<'a>) -> Result<Validated<'a>, WireError> {
+fn read_range<'a>(reader: &mut Reader<'a>) -> Result<RangeVersion<'a>, WireError> {
     let bounded = read_flag(reader, HIGH)?;
     let version = read_version(reader)?;
     // A bound may be one byte longer than a key: the first key behind the longest one.
     let low = reader.bytes("bound length", KEY_BYTES_MAX + 1)?;
     let high = if bounded { Some(reader.bytes("bound length", KEY_BYTES_MAX + 1)?) } else { None };
-    Ok(Validated { version, low, high })
+    Ok(RangeVersion { version, low, high })
 }
 
 /// A byte of flags, of which there is only this one.

@@ -361,7 +361,7 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out
             replies.answer(stream, &reply).unwrap();
             replies.finish();
         }
-        Request::Gather(_) => panic!("nobody was told that this is understood"),
+        Request::Collect(_) => panic!("nobody was told that this is understood"),
         Request::Credit(bytes) => credit(state, (stream, None), bytes, ranges, out),
         Request::Cancel => drop(ranges.remove(&(stream, None))),
         Request::Query(query) => begin_query(state, cluster, stream, &query, ranges, out),
@@ -418,10 +418,10 @@ fn begin_query(
         sending.head.ticket = Some(ticket);
         ranges.insert((query.query, Some(entry.partition)), sending);
         send_range(state, (query.query, Some(entry.partition)), ranges, out);
-        parts.push(CutPart { partition: entry.partition, low, high, node: NodeId(1) });
+        parts.push(SubRange { partition: entry.partition, low, high, node: NodeId(1) });
     }
-    Cut { ticket, version: MapVersion(1), parts }.encode(out, stream).unwrap();
-    Completed { ticket }.encode(out, stream);
+    QueryPlan { ticket, version: MapVersion(1), parts }.encode(out, stream).unwrap();
+    QueryCompleted { ticket }.encode(out, stream);
 }
 
 fn find(cluster: &mut Cluster, partition: PartitionId) -> &mut ModelPartition {

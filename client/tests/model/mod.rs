@@ -348,7 +348,7 @@ impl World {
                     Input::Connected(connection)
                 } else {
                     self.lines.get_mut(&connection).unwrap().client_open = false;
-                    Input::Disconnected { connection, trouble: "refused the connection".into() }
+                    Input::Disconnected { connection, reason: "refused the connection".into() }
                 };
                 session.step(self.now, input, effects);
             }
@@ -356,8 +356,8 @@ impl World {
                 let line = self.lines.get_mut(&connection).unwrap();
                 if std::mem::replace(&mut line.client_open, false) {
                     line.node_open = false;
-                    let trouble = "lost the connection".to_string();
-                    session.step(self.now, Input::Disconnected { connection, trouble }, effects);
+                    let reason = "lost the connection".to_string();
+                    session.step(self.now, Input::Disconnected { connection, reason }, effects);
                 }
             }
             Event::ToNode(connection, bytes) => self.node_receives(connection, bytes),

@@ -37,7 +37,7 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 pub struct Tried {
     pub request: QueryRequest,
     pub client: (ConnectionId, u32),
-    pub parts: Vec<CutPart>,
+    pub parts: Vec<SubRange>,
     /// What the ticket saw, by partition, and the instance of that.
     pub seen: BTreeMap<PartitionId, (u64, Pairs)>,
     pub round: u64,
@@ -114,10 +114,10 @@ impl World {
         let high = request.high.clone();
         let (map, draw) = (self.map(), self.rng.draw());
         let covers = map.cover(&request.low, high.as_deref());
-        let parts: Vec<CutPart> = covers
+        let parts: Vec<SubRange> = covers
             .iter()
             .zip(0u64..)
-            .map(|(entry, at)| CutPart {
+            .map(|(entry, at)| SubRange {
                 partition: entry.partition,
                 low: entry.low.clone().max(request.low.clone()),
                 high: match (&entry.high, &high) {
@@ -193,7 +193,7 @@ impl World {
             QueryEvent::Cut(n) => {
                 let ticket = self.ticket(n);
                 let tried = &self.queries.tickets[&n];
-                let cut = Cut { ticket, version: MapVersion(self.version), parts: tried.parts.clone() };
+                let cut = QueryPlan { ticket, version: MapVersion(self.version), parts: tried.parts.clone() };
                 let ((connection, stream), gone) = (tried.client, tried.voided);
                 if !gone {
                     self.queries.tickets.get_mut(&n).unwrap().announced = true;
@@ -343,7 +343,7 @@ impl World {
         tried.completed = true;
         let (connection, stream) = tried.client;
         let mut out = BytesMut::new();
-        Completed { ticket }.encode(&mut out, stream);
+        QueryCompleted { ticket }.encode(&mut out, stream);
         self.reply(connection, out);
     }
 
@@ -383,7 +383,7 @@ impl World {
     pub fn check_query(&self, token: u64, parts: &[Part<'_>], done: Option<u64>) {
         let Some(ticket) = parts.first().and_then(|part| part.ticket) else { return };
         let tried = &self.queries.tickets[&ticket.n];
-        let mut order: Vec<&CutPart> = tried.parts.iter().collect();
+        let mut order: Vec<&SubRange> = tried.parts.iter().collect();
         if tried.request.reverse {
             order.reverse();
         }

@@ -150,7 +150,7 @@ impl State {
             Request::Range(range) => self.range(stream, &range, out),
             Request::Credit(_) | Request::Cancel | Request::PartCredit { .. } | Request::PartCancel { .. } => {}
             // It says of no feature that it would need these.
-            Request::Gather(_) | Request::Validate(_) | Request::Query(_) => {
+            Request::Collect(_) | Request::Validate(_) | Request::Query(_) => {
                 Refusal::Unavailable { text: "not here".into() }.encode(out, stream);
             }
             Request::Ping | Request::Status(_) | Request::Admin(_) => {

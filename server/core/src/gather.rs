@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use coppice_btree::Cursor;
-use coppice_client::wire::validate::Validated;
-use coppice_client::wire::{GatherRequest, PartitionId, Position, VALIDATE_RANGES_MAX, ValidateRequest, Version};
+use coppice_client::wire::validate::RangeVersion;
+use coppice_client::wire::{CollectRequest, PartitionId, Position, VALIDATE_RANGES_MAX, ValidateRequest, Version};
 use coppice_ordering::Time;
 
 use crate::request::{Bounds, Origin, Refusal, Reply, Request};
@@ -69,7 +69,7 @@ struct Read {
 
 struct Gather {
     origin: Origin,
-    range: Box<GatherRequest>,
+    range: Box<CollectRequest>,
     /// In ascending order.
     parts: Vec<Option<Read>>,
     unread: usize,
@@ -121,7 +121,7 @@ impl Gathers {
     }
 
     /// Takes a range for whoever waits at `origin`, to be read at the end of the turn.
-    pub fn begin(&mut self, now: Time, origin: Origin, range: GatherRequest, acts: &mut Vec<Act>) {
+    pub fn begin(&mut self, now: Time, origin: Origin, range: CollectRequest, acts: &mut Vec<Act>) {
         let count = range.parts.len();
         if self.parts + count > PARTS_MAX {
             let partition = range.parts[0].0;
@@ -167,9 +167,9 @@ impl Gathers {
                     let gather = self.gather(id)?;
                     let version = gather.parts.get(place as usize)?.as_ref()?.version;
                     let (low, high) = gather.range.bounds(place as usize);
-                    Some(Validated { version, low, high: high.map(|high| &high[..]) })
+                    Some(RangeVersion { version, low, high: high.map(|high| &high[..]) })
                 };
-                let ranges: Vec<Validated<'_>> = places.iter().filter_map(part).collect();
+                let ranges: Vec<RangeVersion<'_>> = places.iter().filter_map(part).collect();
                 let request = Request::Validate(ValidateRequest::of(partition, true, ranges.into_iter()), None);
                 acts.push(self.ask(now, (partition, places), request));
             }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use coppice_btree::{Cursor, Value};
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{
-    self, Cut, GatherRequest, PartitionId, Position, RangeRequest, ReadRequest, SessionId, Ticket, ValidateRequest,
-    Version,
+    self, CollectRequest, PartitionId, Position, QueryPlan, RangeRequest, ReadRequest, SessionId, Ticket,
+    ValidateRequest, Version,
 };
 use coppice_ordering::multicast::Abort;
 use coppice_ordering::{Instance, ReplicaId};
@@ -223,7 +223,7 @@ pub enum Reply {
         /// Where each part was read, or found unchanged since, in the order of the range.
         parts: Vec<(Position, Box<Cursor>)>,
         /// What was asked.
-        range: Box<GatherRequest>,
+        range: Box<CollectRequest>,
     },
     /// Whether ranges have changed since they were read.
     Validated {
@@ -233,7 +233,7 @@ pub enum Reply {
         unchanged: Vec<bool>,
     },
     /// A query has a ticket: what to expect, and from whom. Not the last answer.
-    Cut(Box<Cut>),
+    Cut(Box<QueryPlan>),
     /// The parts of this ticket are the query's result.
     Completed {
         /// Its ticket.

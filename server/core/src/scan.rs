@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use coppice_btree::{Cursor, Direction, Run, WideRun, WordsBuffer};
 use coppice_client::wire::part::PartHead;
-use coppice_client::wire::{GatherRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
+use coppice_client::wire::{CollectRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
 use coppice_ordering::Instance;
 
 use crate::multicast::Share;
@@ -69,9 +69,9 @@ impl From<Box<RangeRequest>> for Terms {
     }
 }
 
-impl From<&GatherRequest> for Terms {
-    fn from(range: &GatherRequest) -> Terms {
-        let GatherRequest { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *range;
+impl From<&CollectRequest> for Terms {
+    fn from(range: &CollectRequest) -> Terms {
+        let CollectRequest { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *range;
         Terms { keys_only, count_only, pairs_max, bytes_max, credit }
     }
 }

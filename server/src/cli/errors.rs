@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coppice_client::admin;
-use coppice_client::error::{Cause, Error, NodeTrouble, Place, Reason, Unknown};
+use coppice_client::error::{Cause, Error, NodeError, Place, Reason, Unknown};
 use coppice_client::wire::{AdminError, Refusal};
 use coppice_core::settings::units::show_time;
 
@@ -110,22 +110,22 @@ impl Context {
 #[must_use]
 pub fn admin_failure(error: &admin::Error, context: &Context) -> Failure {
     match error {
-        admin::Error::Unreachable(troubles) => {
-            let place = Place { nodes: troubles.clone(), ..Place::default() };
+        admin::Error::Unreachable(errors) => {
+            let place = Place { nodes: errors.clone(), ..Place::default() };
             let failure = sure(&Reason::Unreachable, &place, context);
-            if troubles.iter().any(|node| node.trouble == "timed out") {
+            if errors.iter().any(|node| node.error == "timed out") {
                 return failure;
             }
             // Nobody was waited for.
             Failure { what: format!("{}: no node answered", context.verb), ..failure }
         }
-        admin::Error::Unanswered(troubles) => {
-            let place = Place { nodes: troubles.clone(), ..Place::default() };
+        admin::Error::Unanswered(errors) => {
+            let place = Place { nodes: errors.clone(), ..Place::default() };
             let what = format!("sent, and no answer {}", context.within());
             Failure { place: nodes_of(&place, context), ..unknown(&what, context) }
         }
-        admin::Error::NoMajority(troubles) => {
-            let place = Place { nodes: troubles.clone(), ..Place::default() };
+        admin::Error::NoMajority(errors) => {
+            let place = Place { nodes: errors.clone(), ..Place::default() };
             Failure {
                 exit: Exit::Unavailable,
                 code: "no_majority",
@@ -315,14 +315,14 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
     } else {
         format!("no node that serves {partition} answered {}", context.within())
     };
-    let objects = |node: &NodeTrouble| ["TLS", "certificate"].iter().any(|word| node.trouble.contains(word));
+    let objects = |node: &NodeError| ["TLS", "certificate"].iter().any(|word| node.error.contains(word));
     if nobody && place.nodes.iter().any(objects) {
         let cause =
             "a node is there, and one side does not accept the other: --tls-ca FILE, --tls-cert FILE, --tls-key FILE"
                 .to_owned();
         return (Exit::Unavailable, "unreachable", what, cause, help(context.verb));
     }
-    if nobody && place.nodes.iter().any(|node| node.trouble == "not tried") {
+    if nobody && place.nodes.iter().any(|node| node.error == "not tried") {
         let cause = "there was no time to try all of them".to_owned();
         return (Exit::Unavailable, "unreachable", what, cause, context.look());
     }
@@ -438,13 +438,13 @@ fn nodes_of(place: &Place, context: &Context) -> String {
     let nodes: Vec<String> = place
         .nodes
         .iter()
-        .map(|trouble| {
-            let who = match trouble.node {
-                Some(node) if trouble.trouble.is_empty() => format!("{node} {}", trouble.address),
+        .map(|node| {
+            let who = match node.node {
+                Some(node) if node.error.is_empty() => format!("{node} {}", node.address),
                 Some(node) => node.to_string(),
-                None => trouble.address.clone(),
+                None => node.address.clone(),
             };
-            one_line(&format!("{who} {}", trouble.trouble))
+            one_line(&format!("{who} {}", node.error))
         })
         .collect();
     if nodes.is_empty() { context.endpoints.join(", ") } else { nodes.join("; ") }
@@ -452,9 +452,9 @@ fn nodes_of(place: &Place, context: &Context) -> String {
 
 fn silent_replicas(place: &Place, partition: &str) -> String {
     // Those that were not tried may well answer.
-    let is_silent = |node: &&NodeTrouble| !node.trouble.is_empty() && node.trouble != "not tried";
+    let is_silent = |node: &&NodeError| !node.error.is_empty() && node.error != "not tried";
     let (all, silent) = (place.nodes.len(), place.nodes.iter().filter(is_silent).count());
-    if silent == 0 && all > 0 && place.nodes.iter().all(|node| !node.trouble.is_empty()) {
+    if silent == 0 && all > 0 && place.nodes.iter().all(|node| !node.error.is_empty()) {
         return format!("there was no time to reach a replica of {partition}");
     }
     if silent == 0 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Parser;
 use clap::error::ErrorKind;
-use coppice_client::error::{Cause, Error, Failure as ClientFailure, NodeTrouble, Place, Reason, Unknown};
+use coppice_client::error::{Cause, Error, Failure as ClientFailure, NodeError, Place, Reason, Unknown};
 use coppice_client::wire::{AdminError, NodeId, PartitionId, Refusal, SessionId};
 use coppice_client::{ResumeToken, admin};
 
@@ -31,10 +31,10 @@ fn context(line: &str) -> Context {
 }
 
 fn place() -> Place {
-    let node = |id: u32, trouble: &str| NodeTrouble {
+    let node = |id: u32, error: &str| NodeError {
         node: Some(NodeId(id)),
         address: format!("127.0.0.1:74{}0", id - 1),
-        trouble: trouble.to_owned(),
+        error: error.to_owned(),
     };
     Place {
         partition: Some(PartitionId(2)),
@@ -198,14 +198,14 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
         Refusal::Unavailable { text: text() },
         Refusal::Aborted { text: text(), unplaced: None },
     ];
-    let troubles = vec![NodeTrouble { node: None, address: "127.0.0.1:1".to_owned(), trouble: "timed out".to_owned() }];
-    let unanswered = admin::Error::Unanswered(troubles.clone());
+    let errors = vec![NodeError { node: None, address: "127.0.0.1:1".to_owned(), error: "timed out".to_owned() }];
+    let unanswered = admin::Error::Unanswered(errors.clone());
     assert_eq!(admin_failure(&unanswered, &context("init")).exit, Exit::Unknown);
-    let refused = vec![NodeTrouble { trouble: "refused the connection".to_owned(), ..troubles[0].clone() }];
-    for (troubles, what) in [(&troubles, "init: no node answered within 5s"), (&refused, "init: no node answered")] {
-        assert_eq!(admin_failure(&admin::Error::Unreachable(troubles.clone()), &context("init")).what, what);
+    let refused = vec![NodeError { error: "refused the connection".to_owned(), ..errors[0].clone() }];
+    for (errors, what) in [(&errors, "init: no node answered within 5s"), (&refused, "init: no node answered")] {
+        assert_eq!(admin_failure(&admin::Error::Unreachable(errors.clone()), &context("init")).what, what);
     }
-    let others = [admin::Error::Unreachable(troubles), unanswered, admin::Error::Incompatible(text())];
+    let others = [admin::Error::Unreachable(errors), unanswered, admin::Error::Incompatible(text())];
     for error in refusals.into_iter().map(admin::Error::Refused).chain(others) {
         for line in ["init", "status"] {
             assert_whole(&admin_failure(&error, &context(line)));
@@ -216,8 +216,7 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
 /// A client that had a millisecond said that no node runs here.
 #[test]
 fn nodes_that_were_not_tried_are_not_called_silent() {
-    let node =
-        |trouble: &str| NodeTrouble { node: None, address: "127.0.0.1:1".to_owned(), trouble: trouble.to_owned() };
+    let node = |error: &str| NodeError { node: None, address: "127.0.0.1:1".to_owned(), error: error.to_owned() };
     let place = Place { nodes: vec![node("refused the connection"), node("not tried")], ..Place::default() };
     let failure = failure(&sure(Reason::Unreachable, place), &context("get apple"));
     assert_whole(&failure);

@@ -22,7 +22,7 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, CommandsRequest, Completed, Frame, FrameDecoder, Kind, PackReply, PartitionId, Refusal as Refused,
+    ClientId, CommandsRequest, Frame, FrameDecoder, Kind, PackReply, PartitionId, QueryCompleted, Refusal as Refused,
     Request as Asked,
 };
 use coppice_core::access::{Credentials, Rights};
@@ -204,7 +204,7 @@ impl Connection {
         let Some(waiting) = state.waiting.get(&stream) else { return };
         let (op, since) = (waiting.op, waiting.since);
         if let Reply::Cut(cut) = &reply {
-            // A query over more partitions than a frame can name gets no `Cut`, and times out at its client.
+            // A query over more partitions than a frame can name gets no `QueryPlan`, and times out at its client.
             return state.outbox.append(|out| _ = cut.encode(out, stream));
         }
         let outcome = translate::outcome(&reply);
@@ -252,7 +252,7 @@ impl Connection {
                 }
             }
             Reply::Completed { ticket } => {
-                state.outbox.append(|out| Completed { ticket }.encode(out, stream));
+                state.outbox.append(|out| QueryCompleted { ticket }.encode(out, stream));
             }
             Reply::Aborted { text, unplaced } => state.refuse(stream, &Refused::Aborted { text, unplaced }),
             Reply::Cut(_) | Reply::Directory(_) | Reply::Readings { .. } => {}
@@ -535,7 +535,7 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
         }
         Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
         Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked, None)),
-        Asked::Gather(range) => {
+        Asked::Collect(range) => {
             if let Some((origin, _)) = admit(shard, connection, frame.stream, (Op::Range, None), bytes) {
                 shard.borrow_mut().input(Input::Gather { origin, range });
             }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use coppice_btree::Op as TreeOp;
 use coppice_client::wire::{
-    Command, CommandsRequest, FEATURE_GATHER, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits,
-    MapGet, MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, VALUE_BYTES_MAX,
+    Command, CommandsRequest, FEATURE_COLLECT, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX,
+    Limits, MapGet, MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, VALUE_BYTES_MAX,
 };
 use coppice_core::request::{Refusal, Reply};
 
@@ -131,7 +131,7 @@ pub fn greet(shared: &Shared, hello: &Hello) -> Result<HelloOk, Refused> {
     let limits = &shared.config.limits;
     Ok(HelloOk {
         protocol: hello.protocol_max.min(*PROTOCOL.end()),
-        features: FEATURE_VALIDATE | FEATURE_GATHER,
+        features: FEATURE_VALIDATE | FEATURE_COLLECT,
         cluster: identity.map(|identity| identity.cluster),
         node: identity.map(|own| NodeIdentity { node: own.node, incarnation: own.incarnation }),
         map_version: shared.map().version,

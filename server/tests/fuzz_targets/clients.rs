@@ -7,13 +7,13 @@ use coppice_btree::{KeyRange, Op, Value};
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::part::PartHead;
 use coppice_client::wire::reply::{PackReply, result_bytes};
-use coppice_client::wire::validate::Validated;
+use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ClientId, ClusterId, Command, CommandRefusal, Completed, Cut, CutPart, Frame,
-    FrameDecoder, GatherRequest, Hello, HelloOk, Kind, Limits, MapGet, MapReply, MapVersion, NodeId, NodeIdentity,
-    NodeStatus, OpenRequest, PackWriter, Part, PartCursor, PartEnd, PartWriter, PartitionId, PartitionStatus, Position,
+    AdminReply, AdminRequest, ClientId, ClusterId, CollectRequest, Command, CommandRefusal, Frame, FrameDecoder, Hello,
+    HelloOk, Kind, Limits, MapGet, MapReply, MapVersion, NodeId, NodeIdentity, NodeStatus, OpenRequest, PackWriter,
+    Part, PartCursor, PartEnd, PartWriter, PartitionId, PartitionStatus, Position, QueryCompleted, QueryPlan,
     QueryRequest, RangeRequest, ReadRequest, Refusal, ReplicaId, ReplicaStatus, Replies, RepliesWriter, Request,
-    SessionId, Status, StatusGet, Ticket, ValidateRequest, Version, encode_part_cancel, encode_part_credit,
+    SessionId, Status, StatusGet, SubRange, Ticket, ValidateRequest, Version, encode_part_cancel, encode_part_credit,
 };
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::{Directory, DirectoryState};
@@ -125,16 +125,16 @@ pub fn requests_of(partition: PartitionId, session: SessionId) -> Vec<Shape> {
     keep(&mut out, "v");
     let version = Version { replica: ReplicaId(1), incarnation: 1, began: 1, changes: 3 };
     let asked = [
-        Validated { version, low: b"a", high: Some(b"n") },
-        Validated { version, low: b"", high: None },
-        Validated { version: Version { began: 1 << 40, ..version }, low: b"c", high: None },
+        RangeVersion { version, low: b"a", high: Some(b"n") },
+        RangeVersion { version, low: b"", high: None },
+        RangeVersion { version: Version { began: 1 << 40, ..version }, low: b"c", high: None },
     ];
     ValidateRequest::encode(&mut out, 1, (partition, true), asked.into_iter());
     keep(&mut out, "b v c(?<0:vvvvl|1:vvvvll>)");
     let parts = vec![(PartitionId(1), Value::EMPTY), (PartitionId(2), Value::from(&b"\x80"[..]))];
     let (reverse, keys_only, count_only) = (false, true, false);
     let high = Some(Value::from(&b"\xf0"[..]));
-    GatherRequest { parts, high, reverse, keys_only, count_only, pairs_max: 9, bytes_max: 1 << 40, credit: 65_536 }
+    CollectRequest { parts, high, reverse, keys_only, count_only, pairs_max: 9, bytes_max: 1 << 40, credit: 65_536 }
         .encode(&mut out, 1);
     keep(&mut out, "b v v v c(vl) l");
     let query = QueryRequest {
@@ -213,7 +213,7 @@ pub fn run_requests(bytes: &[u8]) -> bool {
         }
         // These keep the bytes that came, whose varints may be longer than ours.
         Request::Validate(validate) => {
-            let ranges: Vec<Validated<'_>> = validate.ranges().collect();
+            let ranges: Vec<RangeVersion<'_>> = validate.ranges().collect();
             assert_eq!(ranges.len(), validate.len());
             let asked = (validate.partition, validate.anywhere);
             ValidateRequest::encode(&mut out, 1, asked, ranges.iter().copied());
@@ -231,7 +231,7 @@ pub fn run_requests(bytes: &[u8]) -> bool {
         }
         Request::Range(range) => range.encode(&mut out, 1),
         Request::Query(query) => query.encode(&mut out, 1),
-        Request::Gather(gather) => {
+        Request::Collect(gather) => {
             (0..gather.parts.len()).for_each(|part| _ = gather.bounds(part));
             gather.encode(&mut out, 1);
         }
@@ -444,16 +444,16 @@ pub fn answers() -> Vec<Shape> {
     assert!(part.push(b"apple", b""));
     part.finish(3, None);
     keep(&mut out, "b48vvvv vvv *(l)");
-    let part = |partition, low: &'static str, high: Option<&'static str>| CutPart {
+    let part = |partition, low: &'static str, high: Option<&'static str>| SubRange {
         partition: PartitionId(partition),
         low: Bytes::from_static(low.as_bytes()),
         high: high.map(|high| Bytes::from_static(high.as_bytes())),
         node: NodeId(partition + 1),
     };
     let parts = vec![part(1, "b", Some("grape")), part(2, "grape", Some("melon"))];
-    Cut { ticket, version: MapVersion(8), parts }.encode(&mut out, 1).expect("it fits");
+    QueryPlan { ticket, version: MapVersion(8), parts }.encode(&mut out, 1).expect("it fits");
     keep(&mut out, "b vvv v v l *(vvl)");
-    Completed { ticket }.encode(&mut out, 1);
+    QueryCompleted { ticket }.encode(&mut out, 1);
     keep(&mut out, "vvv");
     for (refusal, grammar) in refusals() {
         refusal.encode(&mut out, 1);
@@ -480,18 +480,18 @@ pub fn run_answers(bytes: &[u8]) -> bool {
         Some(Kind::StatusReply) => stable::<Status>(body).is_some(),
         Some(Kind::AdminReply) => stable::<AdminReply>(body).is_some(),
         Some(Kind::Admin) => stable::<AdminRequest>(body).is_some(),
-        Some(Kind::Cut) => match Cut::decode(&whole) {
+        Some(Kind::QueryPlan) => match QueryPlan::decode(&whole) {
             Ok(cut) => {
                 // What was accepted adjoins, ascends, and is written as it was read.
                 assert!(cut.parts.windows(2).all(|pair| pair[0].high.as_ref() == Some(&pair[1].low)));
                 let mut out = BytesMut::new();
                 cut.encode(&mut out, 1).expect("it came in a frame");
-                assert_eq!(Cut::decode(&decoded_frame(&out).body), Ok(cut));
+                assert_eq!(QueryPlan::decode(&decoded_frame(&out).body), Ok(cut));
                 true
             }
             Err(_) => false,
         },
-        Some(Kind::Completed) => Completed::decode(body).is_ok(),
+        Some(Kind::QueryCompleted) => QueryCompleted::decode(body).is_ok(),
         Some(Kind::Refused) => match Refusal::decode(body) {
             Ok(refusal) => {
                 let mut out = BytesMut::new();

@@ -465,8 +465,8 @@ impl World {
             line.client_open = false;
             self.lines.remove(&number);
         }
-        let trouble = "refused the connection".to_owned();
-        let input = if ok { Input::Connected(connection) } else { Input::Disconnected { connection, trouble } };
+        let reason = "refused the connection".to_owned();
+        let input = if ok { Input::Connected(connection) } else { Input::Disconnected { connection, reason } };
         self.client_step(client, input);
     }
 
@@ -482,8 +482,8 @@ impl World {
         if self.busy(client) > 0 {
             self.reached.note("client: a connection is lost under a call");
         }
-        let trouble = "lost the connection".to_owned();
-        self.client_step(client, Input::Disconnected { connection, trouble });
+        let reason = "lost the connection".to_owned();
+        self.client_step(client, Input::Disconnected { connection, reason });
     }
 
     /// Bytes of a node arrive at a client.

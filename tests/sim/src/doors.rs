@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, Command, CommandRefusal, Completed, FEATURE_GATHER, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind,
-    Limits, MapReply, NodeId, NodeIdentity, PROTOCOL, PackReply, PartitionId, QueryRequest, Refusal as Refused,
+    ClientId, Command, CommandRefusal, FEATURE_COLLECT, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind, Limits,
+    MapReply, NodeId, NodeIdentity, PROTOCOL, PackReply, PartitionId, QueryCompleted, QueryRequest, Refusal as Refused,
     RepliesWriter, Request as Asked, encode_frame,
 };
 use coppice_core::cost::Account;
@@ -159,7 +159,7 @@ impl World {
             Asked::Read(read) => (read.partition, Request::Read(read, Account::unbounded(), None)),
             Asked::Range(range) => (range.partition, Request::Range(Box::new(range))),
             Asked::Validate(asked) => (asked.partition, Request::Validate(asked, None)),
-            Asked::Gather(range) => {
+            Asked::Collect(range) => {
                 let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
                 self.lines.get_mut(&number).into_iter().for_each(|line| _ = line.gathers.insert(stream));
                 return self.input(node, origin.shard(), Input::Gather { origin, range });
@@ -218,7 +218,7 @@ impl World {
         let gathers = self.plan.gatherers >> (node % 32) & 1 == 1;
         let hello = HelloOk {
             protocol: *PROTOCOL.end(),
-            features: FEATURE_VALIDATE | if gathers { FEATURE_GATHER } else { 0 },
+            features: FEATURE_VALIDATE | if gathers { FEATURE_COLLECT } else { 0 },
             cluster: Some(CLUSTER),
             node: Some(NodeIdentity {
                 node: NodeId(node as u32 + 1),
@@ -309,7 +309,7 @@ impl World {
                 _ = cut.encode(&mut out, stream);
                 return self.answer(origin.connection, out);
             }
-            Reply::Completed { ticket } => Completed { ticket }.encode(&mut out, stream),
+            Reply::Completed { ticket } => QueryCompleted { ticket }.encode(&mut out, stream),
             Reply::Aborted { text, unplaced } => Refused::Aborted { text, unplaced }.encode(&mut out, stream),
             Reply::Refused(Refusal::NotLeader { .. }) => {
                 Refused::NotLeader { partition: group, hint }.encode(&mut out, stream);

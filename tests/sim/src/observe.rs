@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use coppice_client::map::Role;
-use coppice_client::wire::{CutPart, NodeId, PartitionId};
+use coppice_client::wire::{NodeId, PartitionId, SubRange};
 use coppice_core::request::{Origin, Refusal, Reply};
 use coppice_core::worker::{self, Effect, Note};
 use coppice_ordering::{Ballot, ReplicaId, multicast};
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    fn answered_or_nobody(&self, node: usize, origin: Origin, part: &CutPart) -> Found {
+    fn answered_or_nobody(&self, node: usize, origin: Origin, part: &SubRange) -> Found {
         let Some(entry) = self.map.group(part.partition) else { return Ok(()) };
         let Some(answering) = self.nodes[node].answering.get(&origin) else { return Ok(()) };
         let mut voters = entry.replicas.iter().filter(|info| info.role == Role::Voter);

@@ -315,7 +315,7 @@ pub const OTHERS: &[&str] = &[
     "silence_is_borne",
     "client_silence_is_borne",
     // A client finds out for each partition anew that the node which led them is silent.
-    "silence_of_one_lane",
+    "silence_of_one_queue",
     // A range across partitions that was refused a few times is then waited for as if nodes had been silent as often.
     "refusals_make_patient",
     "spare_forgets_client",

@@ -100,9 +100,9 @@ impl Driver {
                 let input = match event {
                     Event::Connected => Input::Connected(connection),
                     Event::Frame(frame) => Input::Frame { connection, frame },
-                    Event::Ended(trouble) => {
+                    Event::Ended(reason) => {
                         open = false;
-                        Input::Disconnected { connection, trouble }
+                        Input::Disconnected { connection, reason }
                     }
                 };
                 session.step(now, input, effects);

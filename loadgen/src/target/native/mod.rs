@@ -213,8 +213,8 @@ fn end_of(error: &Error) -> End {
 /// The error and the nodes that were tried.
 pub fn words(error: &Error) -> String {
     let mut text = error.to_string();
-    for node in error.place().nodes.iter().filter(|node| !node.trouble.is_empty()) {
-        text += &format!("; {} {}", node.address, node.trouble);
+    for node in error.place().nodes.iter().filter(|node| !node.error.is_empty()) {
+        text += &format!("; {} {}", node.address, node.error);
     }
     text
 }

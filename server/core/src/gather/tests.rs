@@ -48,9 +48,9 @@ fn waits(n: u32) -> Origin {
 }
 
 /// Everything in these partitions, each of which begins at its own letter.
-fn all(partitions: &[u32], reverse: bool) -> GatherRequest {
+fn all(partitions: &[u32], reverse: bool) -> CollectRequest {
     let low = |&p: &u32| (PartitionId(p), Value::from(&[b'a' + p as u8][..]));
-    GatherRequest {
+    CollectRequest {
         parts: partitions.iter().map(low).collect(),
         high: None,
         reverse,

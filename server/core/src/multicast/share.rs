@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::Value;
 use coppice_client::map::Entry;
 use coppice_client::wire::{
-    ClientId, CutPart, NodeId, PartitionId, QueryRequest, RangeRequest, Reader, WireError, put_varint,
+    ClientId, NodeId, PartitionId, QueryRequest, RangeRequest, Reader, SubRange, WireError, put_varint,
 };
 use coppice_ordering::ReplicaId;
 
@@ -55,13 +55,13 @@ impl Share {
         client: ClientId,
         request: &QueryRequest,
         (replica, node): (ReplicaId, NodeId),
-    ) -> (Share, CutPart) {
+    ) -> (Share, SubRange) {
         let low = request.low.clone().max(entry.low.clone());
         let high = match (&request.high, &entry.high) {
             (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
             (wanted, own) => wanted.clone().or_else(|| own.clone()),
         };
-        let part = CutPart { partition: entry.partition, low: low.clone(), high: high.clone(), node };
+        let part = SubRange { partition: entry.partition, low: low.clone(), high: high.clone(), node };
         let share = Share {
             client,
             query: request.query,

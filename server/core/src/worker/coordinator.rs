@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use coppice_client::map::{Entry, PartitionMap, Role};
-use coppice_client::wire::{self, ClientId, Cut, CutPart, NodeId, PartitionId, QueryRequest};
+use coppice_client::wire::{self, ClientId, NodeId, PartitionId, QueryPlan, QueryRequest, SubRange};
 use coppice_ordering::multicast::{
     Change, Coordinator, CoordinatorSettings, Effect as Wanted, Input, Query, Refusal as NotTaken,
 };
@@ -24,7 +24,7 @@ struct Pending {
     origin: Origin,
     since: Time,
     version: MapVersion,
-    parts: Vec<CutPart>,
+    parts: Vec<SubRange>,
 }
 
 /// The coordinator of a node, and whom it owes an answer.
@@ -218,7 +218,7 @@ impl Worker {
         let Some(pending) = self.coordinator.pending.get_mut(&query) else { return };
         let parts = std::mem::take(&mut pending.parts);
         let version = wire::MapVersion(pending.version.0);
-        let cut = Cut { ticket: ids::ticket(ticket), version, parts };
+        let cut = QueryPlan { ticket: ids::ticket(ticket), version, parts };
         let origin = pending.origin;
         self.reply(PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
     }

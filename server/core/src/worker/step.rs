@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClientId, ClusterId, GatherRequest, MapVersion, NodeId, PartitionId, QueryRequest};
+use coppice_client::wire::{ClientId, ClusterId, CollectRequest, MapVersion, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, multicast};
 
 use super::Group;
@@ -75,7 +75,7 @@ pub enum Input {
         /// Who waits.
         origin: Origin,
         /// For what.
-        range: GatherRequest,
+        range: CollectRequest,
     },
     /// The client of this part is not connected.
     Unclaimed(Box<QueryPart>),

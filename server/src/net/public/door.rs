@@ -73,7 +73,7 @@ pub(super) fn check(rights: &Rights, asked: &Asked) -> Result<(), Closed> {
         },
         Asked::Range(asked) => range(&asked.low, asked.high.as_deref()),
         Asked::Validate(asked) => asked.ranges().try_for_each(|asked| range(asked.low, asked.high)),
-        Asked::Gather(asked) => (0..asked.parts.len()).try_for_each(|part| {
+        Asked::Collect(asked) => (0..asked.parts.len()).try_for_each(|part| {
             let (low, high) = asked.bounds(part);
             range(low, high.map(|high| &**high))
         }),
@@ -254,7 +254,7 @@ fn kind_of(asked: &Asked) -> (&'static str, Option<Op>) {
         Asked::Commands(_) => ("commands", Some(Op::Pack)),
         Asked::OpenSession(_) => ("open session", Some(Op::Open)),
         Asked::Read(_) => ("read", Some(Op::Get)),
-        Asked::Range(_) | Asked::Gather(_) | Asked::Query(_) => ("range", Some(Op::Range)),
+        Asked::Range(_) | Asked::Collect(_) | Asked::Query(_) => ("range", Some(Op::Range)),
         Asked::Validate(_) => ("validate", Some(Op::Validate)),
         _ => ("verb", None),
     }

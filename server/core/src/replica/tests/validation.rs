@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use coppice_client::wire::validate::Validated;
+use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{FrameDecoder, Request as Asked, ValidateRequest, Version};
 use coppice_ordering::message::{Heartbeat, Phase2b};
 use coppice_ordering::{Beat, Lsn};
@@ -17,7 +17,7 @@ use crate::request::Refusal;
 
 fn validate(version: Version, low: &[u8], high: Option<&[u8]>) -> Request {
     let mut out = BytesMut::new();
-    ValidateRequest::encode(&mut out, 1, (GROUP, false), [Validated { version, low, high }].into_iter());
+    ValidateRequest::encode(&mut out, 1, (GROUP, false), [RangeVersion { version, low, high }].into_iter());
     let mut decoder = FrameDecoder::default();
     decoder.feed(&out);
     let frame = decoder.next_frame().expect("our own").expect("whole");

@@ -4,9 +4,9 @@ use bytes::BytesMut;
 use coppice_btree::{Op, Value};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::users::{Grant, UserChange};
-use coppice_client::wire::validate::Validated;
+use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{
-    ClientId, FrameDecoder, GatherRequest, InitRequest, MapGet, OpenRequest, PackWriter, QueryRequest, RangeRequest,
+    ClientId, CollectRequest, FrameDecoder, InitRequest, MapGet, OpenRequest, PackWriter, QueryRequest, RangeRequest,
     ReadRequest, SessionId, StatusGet, ValidateRequest, Version, encode_frame,
 };
 use coppice_core::access::Users;
@@ -56,7 +56,7 @@ fn gather(lows: &[&[u8]], high: Option<&[u8]>) -> Asked {
     let parts = (1..).map(PartitionId).zip(lows.iter().map(|&low| Value::from(low))).collect();
     let high = high.map(Value::from);
     let (reverse, keys_only, count_only) = (false, false, true);
-    let request = GatherRequest { parts, high, reverse, keys_only, count_only, pairs_max: 0, bytes_max: 0, credit: 0 };
+    let request = CollectRequest { parts, high, reverse, keys_only, count_only, pairs_max: 0, bytes_max: 0, credit: 0 };
     asked(|out| request.encode(out, 1))
 }
 
@@ -78,8 +78,8 @@ fn query(low: &[u8], high: Option<&[u8]>) -> Asked {
 }
 
 fn validate(low: &[u8], high: Option<&[u8]>) -> Asked {
-    let inside = Validated { version: Version::default(), low: b"a/1", high: Some(b"a/2") };
-    let other = Validated { version: Version::default(), low, high };
+    let inside = RangeVersion { version: Version::default(), low: b"a/1", high: Some(b"a/2") };
+    let other = RangeVersion { version: Version::default(), low, high };
     asked(|out| ValidateRequest::encode(out, 1, (PartitionId(1), false), [inside, other].into_iter()))
 }
 

@@ -1,16 +1,16 @@
-//! A lane: what waits for one partition, and what is known of who serves it.
+//! What waits for one partition, and what is known of who serves it.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::calls::{CallKey, Calls};
-use super::rows::RowKey;
+use super::sessions::SessionKey;
 use crate::error::Reason;
 use crate::time::Time;
 use crate::wire::{NodeId, PartitionId};
 
 /// What was in the way last, so that a call that fails at its deadline can say why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum LastError {
     /// Nothing, or only slowness.
     #[default]
     None,
@@ -21,28 +21,28 @@ pub(super) enum Trouble {
     NotInitialized,
 }
 
-impl Trouble {
+impl LastError {
     pub fn reason(self) -> Reason {
         match self {
-            Trouble::None => Reason::TimedOut,
-            Trouble::NoLeader => Reason::NoLeader,
-            Trouble::Unreachable => Reason::Unreachable,
-            Trouble::Busy => Reason::Busy,
-            Trouble::Full => Reason::Full,
-            Trouble::NotInitialized => Reason::NotInitialized,
+            LastError::None => Reason::TimedOut,
+            LastError::NoLeader => Reason::NoLeader,
+            LastError::Unreachable => Reason::Unreachable,
+            LastError::Busy => Reason::Busy,
+            LastError::Full => Reason::Full,
+            LastError::NotInitialized => Reason::NotInitialized,
         }
     }
 }
 
 /// A replica that gets ranges which any may answer, and how many more of them.
 #[derive(Clone, Debug)]
-pub(super) struct Reader {
+pub(super) struct ReplicaAffinity {
     pub node: NodeId,
     pub left: u32,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
+pub(super) struct PartitionQueue {
     pub partition: PartitionId,
     /// The map still has the partition.
     pub alive: bool,
@@ -59,20 +59,20 @@ pub(super) struct Lane {
     /// Searches in a row without an answer.
     pub misses: u32,
     /// The session for new commands.
-    pub row: Option<RowKey>,
+    pub session: Option<SessionKey>,
     pub opening: bool,
     /// Sessions in a row that were over before any pack was answered in them.
     pub barren: u32,
     /// Commands without a number.
     pub fresh: VecDeque<CallKey>,
     /// Commands to be repeated, by session and number.
-    pub retry: BTreeMap<(RowKey, u64), CallKey>,
+    pub retry: BTreeMap<(SessionKey, u64), CallKey>,
     pub gets: VecDeque<CallKey>,
     pub ranges: VecDeque<CallKey>,
     /// Parts of collected ranges of which it is to be asked whether they have changed.
     pub validations: Vec<(CallKey, u32)>,
     /// Where the last range went that any replica may answer.
-    pub reader: Option<Reader>,
+    pub affinity: Option<ReplicaAffinity>,
     pub packs_out: usize,
     pub reads_out: usize,
     /// Nothing is sent before; the default once it has passed.
@@ -81,14 +81,14 @@ pub(super) struct Lane {
     pub busy: u32,
     /// When the last of them came.
     pub rested_at: Time,
-    pub trouble: Trouble,
-    /// Stands in the session's list of lanes to look at.
+    pub last_error: LastError,
+    /// Stands in the session's list of queues to look at.
     pub listed: bool,
 }
 
-impl Lane {
-    pub fn new(partition: PartitionId, rotation: usize) -> Lane {
-        Lane {
+impl PartitionQueue {
+    pub fn new(partition: PartitionId, rotation: usize) -> PartitionQueue {
+        PartitionQueue {
             partition,
             alive: true,
             replicas: Vec::new(),
@@ -97,7 +97,7 @@ impl Lane {
             epoch: 0,
             rotation,
             misses: 0,
-            row: None,
+            session: None,
             opening: false,
             barren: 0,
             fresh: VecDeque::new(),
@@ -105,13 +105,13 @@ impl Lane {
             gets: VecDeque::new(),
             ranges: VecDeque::new(),
             validations: Vec::new(),
-            reader: None,
+            affinity: None,
             packs_out: 0,
             reads_out: 0,
             not_before: Time::default(),
             busy: 0,
             rested_at: Time::default(),
-            trouble: Trouble::None,
+            last_error: LastError::None,
             listed: false,
         }
     }
@@ -136,11 +136,11 @@ impl Lane {
         self.confirmed = true;
         self.misses = 0;
         self.busy = 0;
-        self.trouble = Trouble::None;
+        self.last_error = LastError::None;
     }
 
     /// Puts back a command that is to be sent (again).
-    pub fn queue_command(&mut self, key: CallKey, number: Option<(RowKey, u64)>) {
+    pub fn queue_command(&mut self, key: CallKey, number: Option<(SessionKey, u64)>) {
         match number {
             Some(number) => {
                 self.retry.insert(number, key);
@@ -155,7 +155,7 @@ impl Lane {
         retry.chain(self.fresh.drain(..)).chain(self.gets.drain(..)).chain(self.ranges.drain(..)).collect()
     }
 
-    /// Forgets calls that are over, so that a lane which cannot send does not grow.
+    /// Forgets calls that are over, so that a queue which cannot send does not grow.
     pub fn forget_done(&mut self, calls: &Calls) {
         self.retry.retain(|_, key| calls.is_waiting(*key));
         for queue in [&mut self.fresh, &mut self.gets, &mut self.ranges] {

@@ -1,8 +1,8 @@
 //! A range over several partitions that one node reads, because it has a replica of each: that node makes one moment of
-//! it (the server's `gather`).
+//! it (the server's `worker`).
 //!
 //! ```text
-//! Gather = u8 flags (1 reverse, 2 keys only, 4 count, 8 high), varint pairs_max, varint bytes_max, varint credit,
+//! Collect = u8 flags (1 reverse, 2 keys only, 4 count, 8 high), varint pairs_max, varint bytes_max, varint credit,
 //!          varint parts, parts x part, [high]
 //! part   = varint partition, low;  low, high = varint length, bytes
 //! ```
@@ -16,7 +16,7 @@ use coppice_btree::Value;
 
 use super::frame::{Kind, begin_frame, end_frame};
 use super::varint::{Reader, WireError, put_varint};
-use super::{GATHER_PARTS_MAX, KEY_BYTES_MAX, PartitionId};
+use super::{COLLECT_PARTS_MAX, KEY_BYTES_MAX, PartitionId};
 
 const REVERSE: u8 = 1;
 const KEYS_ONLY: u8 = 2;
@@ -25,7 +25,7 @@ const HIGH: u8 = 8;
 
 /// A range over several partitions, for a node that has a replica of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatherRequest {
+pub struct CollectRequest {
     /// Each partition of the range, and the first key wanted of it; ascending.
     pub parts: Vec<(PartitionId, Value)>,
     /// First key beyond; none: to the end of the last partition.
@@ -44,7 +44,7 @@ pub struct GatherRequest {
     pub credit: u32,
 }
 
-impl GatherRequest {
+impl CollectRequest {
     /// The bounds of a part.
     ///
     /// # Panics
@@ -54,10 +54,10 @@ impl GatherRequest {
         (&self.parts[part].1, high)
     }
 
-    /// Appends a `Gather` frame. There are two to [`GATHER_PARTS_MAX`] parts, and they fit a frame: the caller has
+    /// Appends a `Collect` frame. There are two to [`GATHER_PARTS_MAX`] parts, and they fit a frame: the caller has
     /// checked.
     pub fn encode(&self, out: &mut BytesMut, stream: u32) {
-        let start = begin_frame(out, Kind::Gather, stream);
+        let start = begin_frame(out, Kind::Collect, stream);
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         out.put_u8(
             flag(self.reverse, REVERSE)
@@ -79,16 +79,16 @@ impl GatherRequest {
         end_frame(out, start);
     }
 
-    pub(super) fn decode(body: &Bytes) -> Result<GatherRequest, WireError> {
+    pub(super) fn decode(body: &Bytes) -> Result<CollectRequest, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
         if flags & !(REVERSE | KEYS_ONLY | COUNT | HIGH) != 0 {
-            return Err(WireError::Unknown { what: "gather flag", value: u64::from(flags) });
+            return Err(WireError::Unknown { what: "collect flag", value: u64::from(flags) });
         }
         let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
         let count = reader.varint_u32()?;
-        if count as usize > GATHER_PARTS_MAX {
-            return Err(WireError::Limit { what: "parts", value: u64::from(count), max: GATHER_PARTS_MAX as u64 });
+        if count as usize > COLLECT_PARTS_MAX {
+            return Err(WireError::Limit { what: "parts", value: u64::from(count), max: COLLECT_PARTS_MAX as u64 });
         }
         if count == 0 {
             return Err(WireError::Empty("parts"));
@@ -99,7 +99,7 @@ impl GatherRequest {
         }
         let high = if flags & HIGH != 0 { Some(read_bound(&mut reader)?) } else { None };
         reader.finish()?;
-        Ok(GatherRequest {
+        Ok(CollectRequest {
             parts,
             high,
             reverse: flags & REVERSE != 0,

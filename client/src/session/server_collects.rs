@@ -6,45 +6,45 @@
 use std::collections::VecDeque;
 
 use super::calls::CallKey;
-use super::collects::Begun;
-use super::lane::Lane;
-use super::peers::{Flight, RangeFlight};
+use super::collects::CollectStart;
+use super::peers::{RangeProgress, RequestKind};
+use super::queue::PartitionQueue;
 use super::{Effect, Session};
 use crate::command::{RangeCall, ReadMode};
 use crate::time::Time;
-use crate::wire::{FEATURE_GATHER, GATHER_PARTS_MAX, GatherRequest};
+use crate::wire::{COLLECT_PARTS_MAX, CollectRequest, FEATURE_COLLECT};
 
 impl Session {
     /// Asks a node for all of a range, if there is one that has all of it.
-    pub(super) fn begin_gather(
+    pub(super) fn begin_server_collect(
         &mut self,
         now: Time,
         key: CallKey,
         range: &RangeCall,
         effects: &mut Vec<Effect>,
-    ) -> Begun {
-        let Some(map) = self.map.clone() else { return Begun::No };
-        let Some(first) = map.position(&range.low) else { return Begun::No };
+    ) -> CollectStart {
+        let Some(map) = self.map.clone() else { return CollectStart::No };
+        let Some(first) = map.position(&range.low) else { return CollectStart::No };
         let entries = map.cover(&range.low, range.high.as_deref());
-        if !(2..=GATHER_PARTS_MAX).contains(&entries.len()) {
-            return Begun::No;
+        if !(2..=COLLECT_PARTS_MAX).contains(&entries.len()) {
+            return CollectStart::No;
         }
-        let lanes = first..first + entries.len();
-        let peer = match self.gatherer(now, lanes, range.mode, effects) {
+        let queues = first..first + entries.len();
+        let peer = match self.choose_collector(now, queues, range.mode, effects) {
             Ok(peer) => peer,
-            Err(begun) => return begun,
+            Err(start) => return start,
         };
         if !self.collects.may_try() {
-            return Begun::No;
+            return CollectStart::No;
         }
-        let Some(stream) = self.peers[peer].next_stream() else { return Begun::No };
+        let Some(stream) = self.peers[peer].next_stream() else { return CollectStart::No };
         let low = |low: &[u8]| if low > &range.low[..] { low.into() } else { range.low.clone() };
         let last = entries.last().and_then(|entry| entry.high.as_deref());
         let high = match (last, &range.high) {
             (Some(end), high) if high.as_ref().is_none_or(|high| end < &high[..]) => Some(end.into()),
             (_, high) => high.clone(),
         };
-        let request = GatherRequest {
+        let request = CollectRequest {
             parts: entries.iter().map(|entry| (entry.partition, low(&entry.low))).collect(),
             high,
             reverse: range.reverse,
@@ -59,13 +59,13 @@ impl Session {
         if range.reverse {
             partitions.make_contiguous().reverse();
         }
-        let flight = RangeFlight::over(key, partitions, request.credit);
-        self.sent(now, self.routes[first], peer, Flight::Range(flight), 0, true);
+        let kind = RangeProgress::over(key, partitions, request.credit);
+        self.note_pending(now, self.routes[first], peer, RequestKind::Range(kind), 0, true);
         if let Some(call) = self.calls.get_mut(key) {
             call.in_flight = true;
             call.stream = Some((peer as u32, stream));
         }
-        Begun::Yes
+        CollectStart::Yes
     }
 
     /// A peer that has a replica of each of these partitions and can be asked now. For who reads from leaders, the one
@@ -73,31 +73,31 @@ impl Session {
     /// more of them in a message, and least waits for another node. Half of all sessions take the first partition, half
     /// the last, so that a range that everybody wants is read by two nodes; where the one has enough of this session's,
     /// another leader of a partition of the range takes the next, and else whoever has all of it.
-    fn gatherer(
+    fn choose_collector(
         &mut self,
         now: Time,
         routes: std::ops::Range<usize>,
         mode: ReadMode,
         effects: &mut Vec<Effect>,
-    ) -> Result<usize, Begun> {
+    ) -> Result<usize, CollectStart> {
         if self.routes.get(routes.clone()).is_none_or(<[usize]>::is_empty) {
-            return Err(Begun::No);
+            return Err(CollectStart::No);
         }
-        let rests = |&lane: &usize| self.lanes[lane].not_before > now;
+        let rests = |&queue: &usize| self.queues[queue].not_before > now;
         if self.routes[routes.clone()].iter().any(rests) {
-            return Err(Begun::No);
+            return Err(CollectStart::No);
         }
         let (crowd, first) = (self.config.range_window.max(1), self.routes[routes.start]);
-        let end = if self.gathers_at_last { self.routes[routes.end - 1] } else { first };
+        let end = if self.collects_at_last { self.routes[routes.end - 1] } else { first };
         let (mut drawn, mut crowded) = ([(0, None); 3], false);
-        for place in 0..self.lanes[first].replicas.len() {
-            let node = self.lanes[first].replicas[place];
-            let lanes = || self.routes[routes.clone()].iter().map(|&lane| &self.lanes[lane]);
-            if !lanes().all(|lane| lane.replicas.contains(&node)) {
+        for place in 0..self.queues[first].replicas.len() {
+            let node = self.queues[first].replicas[place];
+            let queues = || self.routes[routes.clone()].iter().map(|&queue| &self.queues[queue]);
+            if !queues().all(|queue| queue.replicas.contains(&node)) {
                 continue;
             }
-            let leads = |lane: &Lane| mode == ReadMode::AnyReplica || lane.leader == Some(node);
-            let kind = if leads(&self.lanes[end]) { 0 } else { 2 - usize::from(lanes().any(leads)) };
+            let leads = |queue: &PartitionQueue| mode == ReadMode::AnyReplica || queue.leader == Some(node);
+            let kind = if leads(&self.queues[end]) { 0 } else { 2 - usize::from(queues().any(leads)) };
             let known = self.peers.iter().position(|peer| peer.node == Some(node) && peer.is_open());
             let Some(at) = known.or_else(|| self.peer_of(node)) else { continue };
             if kind < 2 {
@@ -105,7 +105,7 @@ impl Session {
                 self.connect(now, at, effects);
             }
             let peer = &self.peers[at];
-            if !peer.is_ready() || peer.features & FEATURE_GATHER == 0 || peer.suspect_until > now {
+            if !peer.is_ready() || peer.features & FEATURE_COLLECT == 0 || peer.suspect_until > now {
                 continue;
             }
             if peer.ranges() >= crowd {
@@ -119,6 +119,10 @@ impl Session {
                 *drawn = Some(at);
             }
         }
-        drawn.into_iter().find_map(|(_, drawn)| drawn).ok_or(if crowded { Begun::Later } else { Begun::No })
+        drawn.into_iter().find_map(|(_, drawn)| drawn).ok_or(if crowded {
+            CollectStart::Later
+        } else {
+            CollectStart::No
+        })
     }
 }
