@@ -131,7 +131,7 @@ fn least_patience(request: &AdminRequest) -> Duration {
 fn changes(request: &AdminRequest) -> bool {
     match request {
         AdminRequest::ConfigGet
-        | AdminRequest::Verify
+        | AdminRequest::CheckReplicas
         | AdminRequest::Tuning { .. }
         | AdminRequest::Map
         | AdminRequest::Users => false,

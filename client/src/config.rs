@@ -42,7 +42,7 @@ pub struct Config {
     pub reads: ReadMode,
     /// Whether ranges across partitions are first read in each of them and validated, and ordered by a ticket only
     /// where that fails. Either way they are linearizable; without it all of them take a ticket.
-    pub collects: bool,
+    pub optimistic_scans: bool,
     /// Bytes of a range that may be under way or unread: its memory.
     pub range_credit: u32,
     /// How long an unknown command's number is kept unacknowledged, so that it can be resumed.
@@ -74,7 +74,7 @@ impl Default for Config {
             calls_max: 65_536,
             bytes_max: 64 * 1024 * 1024,
             reads: ReadMode::Leader,
-            collects: true,
+            optimistic_scans: true,
             range_credit: 1024 * 1024,
             resume_keep: Duration::from_secs(60),
             cluster: None,

@@ -1,7 +1,7 @@
 //! Ranges: bounds, and the stream that reads them part by part.
 //!
 //! A range is one moment: inside one partition by protocol.md 7, over several because nothing changed while they were
-//! read (the session's `collects`) or by a ticket (protocol.md 4). A stale one over several is read partition by
+//! read (`Config::optimistic_scans`) or by a ticket (protocol.md 4). A stale one over several is read partition by
 //! partition, each at its own position. What arrives is checked: inside the bounds, in order, in sequence.
 
 use std::future::poll_fn;

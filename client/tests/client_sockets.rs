@@ -128,14 +128,14 @@ async fn ranges_go_both_ways_with_limits_and_without_values() {
 
 #[tokio::test]
 async fn a_range_over_partitions_is_one_moment_with_a_position_of_each_and_a_ticket_if_one_was_needed() {
-    for collects in [true, false] {
-        a_range_over_partitions_is_one_moment(collects).await;
+    for optimistic_scans in [true, false] {
+        a_range_over_partitions_is_one_moment(optimistic_scans).await;
     }
 }
 
-async fn a_range_over_partitions_is_one_moment(collects: bool) {
+async fn a_range_over_partitions_is_one_moment(optimistic_scans: bool) {
     let server = Server::start(&["g", "n"]).await;
-    let config = Config { collects, ..patient() };
+    let config = Config { optimistic_scans, ..patient() };
     let client = Client::connect_with([server.address.clone()], config).await.unwrap();
     server.fill(('a'..='z').map(|key| (vec![key as u8], b"1".to_vec())));
     let keys = |pairs: Vec<(String, String)>| pairs.into_iter().map(|pair| pair.0).collect::<String>();
@@ -146,7 +146,7 @@ async fn a_range_over_partitions_is_one_moment(collects: bool) {
     assert_eq!(stream.ticket(), None);
     assert_eq!(stream.count().await.unwrap(), 26);
     assert_eq!(stream.positions().iter().map(|position| position.partition.0).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!((stream.ticket().is_none(), stream.is_limited()), (collects, false));
+    assert_eq!((stream.ticket().is_none(), stream.is_limited()), (optimistic_scans, false));
     let mut one = client.range("a".."c").await.unwrap();
     assert_eq!((one.count().await.unwrap(), one.ticket()), (2, None));
 }

@@ -30,7 +30,7 @@ fn start_with(seed: u64, chaos: Chaos, queries: QueryChaos, range_credit: u32, b
         let partition = world.partitions.iter_mut().find(|partition| model::contains(partition, &key)).unwrap();
         partition.data.insert(key, b"value".to_vec());
     }
-    Run::new(seed, world, Config { range_credit, collects: false, ..Config::default() })
+    Run::new(seed, world, Config { range_credit, optimistic_scans: false, ..Config::default() })
 }
 
 fn ask(run: &mut Run, token: u64, low: &'static str, high: Option<&'static str>) {

@@ -27,7 +27,7 @@ fn options(mini: &Mini) -> Options {
         pack_bytes: 8_192,
         timeout: PATIENCE,
         reads: ReadMode::Leader,
-        collects: true,
+        optimistic_scans: true,
         token: None,
         slots: 64,
         tls: None,

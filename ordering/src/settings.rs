@@ -35,11 +35,11 @@ pub struct Settings {
     pub heartbeat_interval: Duration,
     /// A leader whose group has nothing to do beats this seldom, if that is longer than `heartbeat_interval`, and
     /// whoever drives the group tells of lost nodes ([`crate::step::Input::Lost`]). Zero: it never does.
-    pub rest_interval: Duration,
+    pub quiesce_heartbeat_interval: Duration,
     /// A leader not heard for one to two of these is lost; so is, to itself, one that heard no quorum for one.
     pub election_timeout: Duration,
     /// Decided instances that are not executed; beyond, the proposer waits (papers.md A11).
-    pub execute_lag_max: u64,
+    pub apply_lag_max: u64,
     /// Work in one batch, in units of whoever submits, or that of a single submission: executing it is one step.
     pub batch_work_max: u64,
     /// Payload of one `CatchUpReply`, in bytes.
@@ -82,9 +82,9 @@ impl Default for Settings {
             queue_bytes_max: 4 << 20,
             queue_submissions_max: 8_192,
             heartbeat_interval: Duration::from_millis(50),
-            rest_interval: Duration::ZERO,
+            quiesce_heartbeat_interval: Duration::ZERO,
             election_timeout: Duration::from_millis(300),
-            execute_lag_max: 128,
+            apply_lag_max: 128,
             catch_up_bytes_max: 1 << 20,
             // A replica that was away for a second at 16 MiB/s.
             retain_bytes_min: 16 << 20,
@@ -102,7 +102,7 @@ impl Default for Settings {
     }
 }
 
-/// Largest `rest_interval`: no follower waits longer for a beat, whatever a leader says.
+/// Largest `quiesce_heartbeat_interval`: no follower waits longer for a beat, whatever a leader says.
 pub const REST_MAX: Duration = Duration::from_secs(10);
 
 /// Largest `window_bytes_max`: an acceptor may hold twice that undecided, and tells a candidate all of it in one
@@ -121,7 +121,7 @@ impl Settings {
         self.window_bytes_max = self.window_bytes_max.clamp(1, WINDOW_BYTES_MAX);
         self.queue_bytes_max = self.queue_bytes_max.max(1);
         self.queue_submissions_max = self.queue_submissions_max.max(1);
-        self.execute_lag_max = self.execute_lag_max.max(1);
+        self.apply_lag_max = self.apply_lag_max.max(1);
         self.catch_up_bytes_max = self.catch_up_bytes_max.max(1);
         self.accept_ahead_max = self.accept_ahead_max.clamp(2 * u64::from(self.window), ACCEPT_AHEAD_MAX);
         self.accept_ahead_bytes_max =
@@ -129,7 +129,7 @@ impl Settings {
         self.phase1b_bytes_max = self.phase1b_bytes_max.min(WINDOW_BYTES_MAX / 4);
         self.heartbeat_interval = self.heartbeat_interval.max(Duration::from_micros(100));
         self.election_timeout = self.election_timeout.max(2 * self.heartbeat_interval);
-        self.rest_interval = self.rest_interval.min(REST_MAX);
+        self.quiesce_heartbeat_interval = self.quiesce_heartbeat_interval.min(REST_MAX);
         self.lease_duration = self.lease_duration.min(self.election_timeout);
         self.retransmit_min = self.retransmit_min.max(Duration::from_micros(100));
         self.retransmit_max = self.retransmit_max.max(self.retransmit_min);

@@ -40,7 +40,8 @@ pub enum Input {
         deadline: Time,
     },
     /// Nothing came from the node of this replica after `since`, or its process is another one: what it said of a rest
-    /// is void. Whoever sets [`crate::Settings::rest_interval`] must tell this well within `election_timeout`.
+    /// is void. Whoever sets [`crate::Settings::quiesce_heartbeat_interval`] must tell this well within
+    /// `election_timeout`.
     Lost {
         /// Which replica.
         peer: ReplicaId,
@@ -53,7 +54,7 @@ pub enum Input {
         /// Which replica.
         peer: ReplicaId,
     },
-    /// Everything up to here is decided **and** executed as decided. Feeds `execute_lag_max` (papers.md A11) and the
+    /// Everything up to here is decided **and** executed as decided. Feeds `apply_lag_max` (papers.md A11) and the
     /// takeover (protocol.md 7). Values above what is decided count as that.
     Executed(Instance),
     /// Batches up to here may be forgotten: a snapshot at or above it is durable (protocol.md 1.6). Values above what

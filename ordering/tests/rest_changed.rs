@@ -1,4 +1,4 @@
-//! Another `rest_interval` while groups rest: nobody loses its leader by that (protocol.md 1.3).
+//! Another `quiesce_heartbeat_interval` while groups rest: nobody loses its leader by that (protocol.md 1.3).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -63,11 +63,11 @@ impl Group {
 
 /// Half of a rest after the last beat the interval becomes another one. Whether somebody leads all the time.
 fn keeps_its_leader(from: Duration, to: Duration) -> bool {
-    let mut group = Group::new(&Settings { rest_interval: from, ..Settings::default() });
+    let mut group = Group::new(&Settings { quiesce_heartbeat_interval: from, ..Settings::default() });
     group.run(4 * from + from / 2 + Duration::from_secs(2));
     assert!(group.replicas[0].is_leader());
     for replica in &mut group.replicas {
-        replica.set_settings(Settings { rest_interval: to, ..Settings::default() });
+        replica.set_settings(Settings { quiesce_heartbeat_interval: to, ..Settings::default() });
     }
     (0..2_300).all(|_| {
         group.run(Duration::from_millis(10));

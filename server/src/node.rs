@@ -97,7 +97,7 @@ pub struct Node {
     endpoints: Endpoints,
     control: mpsc::UnboundedSender<ToControl>,
     control_thread: Option<JoinHandle<()>>,
-    shard_threads: Vec<JoinHandle<()>>,
+    worker_threads: Vec<JoinHandle<()>>,
     stop_shards: Vec<Arc<Notify>>,
     admin: Option<crate::admin_http::Server>,
     started_in: std::time::Duration,
@@ -140,7 +140,7 @@ impl Node {
                 _ => None,
             },
         };
-        let shards = config.shard_threads.max(1);
+        let shards = config.worker_threads.max(1);
         let metrics = metrics::Node::new(shards);
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..shards).map(|_| mailbox(config.limits.mailbox)).unzip();
         let (control, messages) = mpsc::unbounded_channel();
@@ -161,7 +161,7 @@ impl Node {
             endpoints,
             control,
             control_thread: None,
-            shard_threads: Vec::new(),
+            worker_threads: Vec::new(),
             stop_shards: Vec::new(),
             admin: None,
             started_in: started.elapsed(),
@@ -176,7 +176,7 @@ impl Node {
                 }
                 crate::shard::run(index, shared, receiver, started, stop);
             });
-            node.shard_threads.push(thread.map_err(StartError::Thread)?);
+            node.worker_threads.push(thread.map_err(StartError::Thread)?);
         }
         let (opened, ready) = oneshot::channel();
         let control = Control::new(Arc::clone(&shared), home, addresses, Arc::new(failed));
@@ -234,7 +234,7 @@ impl Node {
         }
         drop(self.admin.take());
         self.stop_shards.drain(..).for_each(|stop| stop.notify_one());
-        for thread in self.shard_threads.drain(..) {
+        for thread in self.worker_threads.drain(..) {
             _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Whether a thread that has nothing to do looks for work for a while before it sleeps (`spin`).
+//! Whether a thread that has nothing to do looks for work for a while before it sleeps (`busy_poll`).
 //!
 //! Waking a sleeping core takes 15 us of the one that wakes it and 10 more until it runs, and a durable put wakes seven
 //! threads one after the other. A thread that looks again and again finds its work at once; between two looks it gives

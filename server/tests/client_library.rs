@@ -95,7 +95,7 @@ fn a_range_over_partitions_of_many_threads_is_one_moment() {
     const PARTITIONS: u32 = 5;
     let directory = Scratch::new("threads");
     let mut options = LocalOptions { partitions: PARTITIONS, ..LocalOptions::new(&directory.0) };
-    options.node.shard_threads = 3;
+    options.node.worker_threads = 3;
     let cluster = formed(&options);
     let (client, map) = (connect(&cluster), common::cluster::map(&cluster));
     let keys: Vec<Vec<u8>> = map.partitions.iter().map(|entry| [&entry.low[..], b"\0"].concat()).collect();

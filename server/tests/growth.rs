@@ -20,9 +20,10 @@ fn nodes_of(map: &PartitionMap, partition: u32) -> Vec<u32> {
 /// Their states, and who is decided to replicate each group (hazards.md E6).
 fn replicas_agree(cluster: &Cluster) {
     wait_for("all replicas are compared", patience(), || {
-        let said = cluster.endpoints().into_iter().find_map(|endpoint| admin(endpoint, AdminRequest::Verify, ASK).ok());
+        let said =
+            cluster.endpoints().into_iter().find_map(|endpoint| admin(endpoint, AdminRequest::CheckReplicas, ASK).ok());
         match said {
-            Some(AdminReply::Verified { missing, .. }) => missing.is_empty().then_some(()),
+            Some(AdminReply::ReplicasChecked { missing, .. }) => missing.is_empty().then_some(()),
             Some(AdminReply::Failed(AdminError::Mismatch(text))) => panic!("{text}"),
             _ => None,
         }

@@ -164,8 +164,8 @@ fn a_replica_behind_the_trimmed_log_gets_a_snapshot_and_the_same_state() {
         writer.put(&(n + k).to_be_bytes(), b"after");
     }
     wait_until("all replicas of p1 are compared", patience(), || {
-        match admin(endpoints[alive], AdminRequest::Verify, ASK) {
-            Ok(AdminReply::Verified { partitions, missing }) => {
+        match admin(endpoints[alive], AdminRequest::CheckReplicas, ASK) {
+            Ok(AdminReply::ReplicasChecked { partitions, missing }) => {
                 partitions.iter().any(|(id, ..)| *id == PartitionId(1))
                     && !missing.iter().any(|(id, _)| *id == PartitionId(1))
             }

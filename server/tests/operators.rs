@@ -42,7 +42,7 @@ fn a_flood_of_statuses_and_verbs_takes_few_descriptors_and_locks_no_operator_out
     let mut out = BytesMut::new();
     for stream in 2..FRAMES + 2 {
         match stream % 4 {
-            0 => encode_control(&mut out, Kind::Admin, stream, &AdminRequest::Verify),
+            0 => encode_control(&mut out, Kind::Admin, stream, &AdminRequest::CheckReplicas),
             1 => encode_control(&mut out, Kind::Admin, stream, &AdminRequest::Tuning { local: false }),
             _ => encode_control(&mut out, Kind::Status, stream, &StatusGet { local: false }),
         }
@@ -174,7 +174,7 @@ fn a_node_that_hangs_is_waited_for_until_the_timeout() {
     for verb in [false, true] {
         let begun = Instant::now();
         let failed = match verb {
-            true => runtime.block_on(admin.verb(AdminRequest::Verify)).map(drop),
+            true => runtime.block_on(admin.verb(AdminRequest::CheckReplicas)).map(drop),
             false => runtime.block_on(admin.status(false)).map(drop),
         };
         let took = begun.elapsed();

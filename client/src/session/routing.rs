@@ -67,7 +67,7 @@ impl Session {
         let at = match (is_within(entry, &call.request), &call.request) {
             (true, _) => at,
             (false, Request::Range(range))
-                if range.mode != ReadMode::Stale && !call.collected && self.config.collects =>
+                if range.mode != ReadMode::Stale && !call.collected && self.config.optimistic_scans =>
             {
                 self.collects.waiting.push_back(key);
                 return Ok(());

@@ -168,7 +168,7 @@ pub enum AdminRequest {
         deadline_ms: u32,
     },
     /// Compares the digests of all replicas at logged positions.
-    Verify,
+    CheckReplicas,
     /// Changes the cluster's shape, or says how far that is.
     Reshape(ReshapeRequest),
     /// What the node that is asked does to its messages to others, from now on: those not named go as they are. Only
@@ -222,7 +222,7 @@ pub enum AdminReply {
         pause_us: u64,
     },
     /// Digests agree.
-    Verified {
+    ReplicasChecked {
         /// Per partition: instance and digest that all replicas which answered share.
         partitions: Vec<(PartitionId, u64, u64)>,
         /// Replicas that did not answer.

@@ -65,7 +65,7 @@ pub enum Refusal {
     },
     /// The node belongs to no cluster yet: `init` was not run, or it waits to be added.
     NotInitialized,
-    /// The snapshot of a range was pinned too long (`limits.snapshot_pin`): ask for the rest as a new range.
+    /// The snapshot of a range was pinned too long (`limits.scan_snapshot_max_age`): ask for the rest as a new range.
     SnapshotExpired,
     /// The node knows this request and cannot serve it, now or in general.
     Unavailable {

@@ -1,4 +1,4 @@
-//! How batching and pipelining of the groups are tuned: the answer to `coppice autopilot` (protocol.md 9).
+//! How batching and pipelining of the groups are tuned: the answer to `coppice tuning` (protocol.md 9).
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub struct GroupTuning {
     pub account: Option<TuningAccount>,
 }
 
-/// The settings that the autopilot chooses.
+/// The settings that tuning chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchAndWindow {
     /// Bytes at which a batch closes.

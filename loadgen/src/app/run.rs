@@ -319,7 +319,7 @@ impl Prepared<'_> {
                 (_, true) => ReadMode::AnyReplica,
                 _ => ReadMode::Leader,
             },
-            collects: !self.args.ordered,
+            optimistic_scans: !self.args.ordered,
             slots,
             wait_replicas: self.args.wait_replicas,
         }

@@ -27,7 +27,7 @@ pub struct Wiring {
     /// Native: who serves reads.
     pub reads: ReadMode,
     /// Native: whether ranges across partitions are collected first.
-    pub collects: bool,
+    pub optimistic_scans: bool,
     /// The most requests of a worker under way.
     pub slots: u32,
     /// RESP: replicas that must have a write.
@@ -81,7 +81,7 @@ impl Store {
                 pack_bytes: 8 * 1024,
                 timeout: global.timeout,
                 reads: ReadMode::Leader,
-                collects: true,
+                optimistic_scans: true,
                 token: global.token.clone(),
                 slots: 1 << 20,
                 tls: tls(global)?,
@@ -116,8 +116,9 @@ impl Store {
     ) -> Result<Tally, Failure> {
         let ran = match self {
             Store::Native(options) => {
-                let Wiring { connections, pack_bytes, reads, collects, slots, .. } = wiring;
-                let options = native::Options { connections, pack_bytes, reads, collects, slots, ..options.clone() };
+                let Wiring { connections, pack_bytes, reads, optimistic_scans, slots, .. } = wiring;
+                let options =
+                    native::Options { connections, pack_bytes, reads, optimistic_scans, slots, ..options.clone() };
                 let workers = orders.len() as u64;
                 let connect = |worker: usize| {
                     let recorder = history.map(|history| history.recorder(worker as u64, workers));

@@ -119,7 +119,7 @@ impl Paxos {
         }
         let lag = self.learner.decided_upto.ahead_of(self.learner.executed_upto);
         let Some(behind) = self.learner.behind.as_mut().filter(|behind| behind.due <= now) else { return };
-        if lag > 2 * self.settings.execute_lag_max {
+        if lag > 2 * self.settings.apply_lag_max {
             // The executor first: what it has not taken yet piles up here (papers.md A11).
             behind.due = now + self.settings.heartbeat_interval;
             return;

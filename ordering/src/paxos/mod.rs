@@ -173,7 +173,7 @@ impl Paxos {
     /// Takes other limits and intervals from now on; values out of bounds are brought inside.
     pub fn set_settings(&mut self, settings: Settings) {
         let settings = settings.clamped();
-        let rests_otherwise = settings.rest_interval != self.settings.rest_interval;
+        let rests_otherwise = settings.quiesce_heartbeat_interval != self.settings.quiesce_heartbeat_interval;
         self.settings = settings;
         if rests_otherwise {
             self.rest_anew();

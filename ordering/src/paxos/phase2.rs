@@ -28,7 +28,7 @@ impl Paxos {
     fn next_batch(&mut self) -> Option<(Batch, u32)> {
         // Decided but unexecuted instances pile up: wait (papers.md A11).
         let lag = self.learner.decided_upto.ahead_of(self.learner.executed_upto);
-        let lagging = lag >= self.settings.execute_lag_max;
+        let lagging = lag >= self.settings.apply_lag_max;
         let proposer = self.proposer.as_deref_mut().filter(|p| p.may_propose())?;
         // A configuration is alone: nothing is proposed until it is decided (protocol.md 1.5, hazards.md PX9).
         if lagging || proposer.change_in_pipe && !mutant!(conf_in_pipe) {

@@ -35,7 +35,7 @@ impl Paxos {
 
     /// A round to everybody begins: how long until the next one, if that is longer than always.
     pub(super) fn note_rest(&mut self) -> Duration {
-        let (rest, settings) = (self.settings.rest_interval, &self.settings);
+        let (rest, settings) = (self.settings.quiesce_heartbeat_interval, &self.settings);
         let may_rest = rest > settings.heartbeat_interval && settings.reads == Reads::Quorum;
         let idle = may_rest && self.proposer.as_deref().is_some_and(|proposer| self.is_idle(proposer));
         let Some(proposer) = self.proposer.as_deref_mut() else { return Duration::ZERO };
@@ -54,7 +54,7 @@ impl Paxos {
         self.settings.election_timeout + rest
     }
 
-    /// Another `rest_interval` holds from the next beat on, which is due now.
+    /// Another `quiesce_heartbeat_interval` holds from the next beat on, which is due now.
     pub(super) fn rest_anew(&mut self) {
         let now = self.now;
         if let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.resting) {

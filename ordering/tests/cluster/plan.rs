@@ -105,9 +105,9 @@ impl Plan {
             queue_submissions_max: 1 + random.below(30) as usize,
             heartbeat_interval: Duration::from_millis(5),
             // Nobody tells of lost nodes here: they are found out a rest later.
-            rest_interval: Duration::from_millis([0, 20][random.below(2) as usize]),
+            quiesce_heartbeat_interval: Duration::from_millis([0, 20][random.below(2) as usize]),
             election_timeout: Duration::from_millis(30),
-            execute_lag_max: 1 + random.below(10),
+            apply_lag_max: 1 + random.below(10),
             catch_up_bytes_max: 1 + random.below(60) as u32,
             retain_bytes_min: random.below(4_000) as usize,
             phase1b_bytes_max: random.below(60) as usize,

@@ -285,10 +285,10 @@ impl Script {
             batch_delay_max: time("batch_delay_max", default.batch_delay_max),
             window_bytes_max: number("window_bytes_max").unwrap_or(1 << 20) as usize,
             queue_submissions_max: number("queue_submissions_max").unwrap_or(8_192) as usize,
-            execute_lag_max: number("execute_lag_max").unwrap_or(128),
+            apply_lag_max: number("apply_lag_max").unwrap_or(128),
             phase1b_bytes_max: number("phase1b_bytes_max").unwrap_or(1 << 20) as usize,
             catch_up_bytes_max: number("catch_up_bytes_max").unwrap_or(1 << 20) as u32,
-            rest_interval: time("rest_interval", default.rest_interval),
+            quiesce_heartbeat_interval: time("quiesce_heartbeat_interval", default.quiesce_heartbeat_interval),
             lease_duration: time("lease_duration", default.lease_duration),
             reads: if lease { Reads::Lease } else { Reads::Quorum },
             ..default

@@ -40,7 +40,7 @@ pub fn interval(settings: &Settings) -> Duration {
 impl FailureDetector {
     /// When to look again, if groups may rest.
     pub fn deadline(&self, settings: &Settings) -> Option<Time> {
-        (!settings.rest_interval.is_zero()).then_some(self.due)
+        (!settings.quiesce_heartbeat_interval.is_zero()).then_some(self.due)
     }
 
     /// Whether it is time to look, and to let the others know that this node lives.
@@ -74,7 +74,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn settings() -> Settings {
-        Settings { rest_interval: Duration::from_secs(1), ..Settings::default() }
+        Settings { quiesce_heartbeat_interval: Duration::from_secs(1), ..Settings::default() }
     }
 
     #[test]

@@ -9,7 +9,6 @@ use coppice_client::Token;
 use coppice_client::tls::{Files, Tls};
 use coppice_core::settings::units;
 
-use super::autopilot::AutopilotArgs;
 use super::cert::CertVerb;
 use super::failure::Failure;
 use super::inspect::InspectVerb;
@@ -17,6 +16,7 @@ use super::node_flags::NodeFlags;
 use super::operate::LeaderVerb;
 use super::shape_args::{NodeVerb, PartitionVerb};
 use super::text::Coding;
+use super::tuning::TuningArgs;
 use super::user::UserVerb;
 use crate::config::Address;
 
@@ -158,8 +158,9 @@ pub enum Verb {
     /// Hand leaderships over
     #[command(subcommand)]
     Leader(LeaderVerb),
-    /// Compare the digests of all replicas
-    Verify,
+    /// Check the data of the cluster
+    #[command(subcommand)]
+    Check(CheckVerb),
     /// Add, drain, remove and replace nodes
     #[command(subcommand)]
     Node(NodeVerb),
@@ -176,7 +177,7 @@ pub enum Verb {
     #[command(subcommand)]
     Cert(CertVerb),
     /// Say how batching and pipelining are tuned, and what a cluster would do
-    Autopilot(AutopilotArgs),
+    Tuning(TuningArgs),
     /// Read a data directory of a node that is stopped
     #[command(subcommand)]
     Inspect(InspectVerb),
@@ -217,7 +218,7 @@ impl Verb {
             Self::Scan(_) => "scan",
             Self::Status(_) => "status",
             Self::Leader(LeaderVerb::Transfer(_)) => "leader transfer",
-            Self::Verify => "verify",
+            Self::Check(CheckVerb::Replicas) => "check replicas",
             Self::Node(verb) => verb.name(),
             Self::Partition(verb) => verb.name(),
             Self::User(verb) => verb.name(),
@@ -225,7 +226,7 @@ impl Verb {
             Self::Config(ConfigVerb::Set { .. }) => "config set",
             Self::Config(_) => "config",
             Self::Cert(verb) => verb.name(),
-            Self::Autopilot(_) => "autopilot",
+            Self::Tuning(_) => "tuning",
             Self::Inspect(_) => "inspect",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
@@ -389,6 +390,13 @@ pub struct StatusArgs {
     /// Only whether the node on this machine is alive; asks its admin port, not the cluster
     #[arg(long, conflicts_with = "watch")]
     pub local: bool,
+}
+
+/// `check`
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum CheckVerb {
+    /// Compare the digests of all replicas of each partition
+    Replicas,
 }
 
 /// `config`

@@ -95,7 +95,7 @@ pub struct LeafArgs {
     pub days: u32,
     /// Replace the one that is there; nodes take up the new one by themselves
     #[arg(long)]
-    pub again: bool,
+    pub renew: bool,
 }
 
 /// Days for which `cert ca` makes certificates of nodes and clients.
@@ -157,7 +157,7 @@ fn ca(args: &CaArgs) -> Result<Vec<Made>, CertError> {
 }
 
 fn one(subject: &Subject, args: &LeafArgs) -> Result<Vec<Made>, CertError> {
-    let pair = Authority::open(&args.files.dir)?.sign(subject, args.days, args.again)?;
+    let pair = Authority::open(&args.files.dir)?.sign(subject, args.days, args.renew)?;
     Ok(vec![Made { pair, names: subject.names()? }])
 }
 
@@ -171,7 +171,7 @@ fn failure(verb: &CertVerb, error: &CertError) -> Failure {
     let (code, cause, next) = match error {
         CertError::Exists { .. } => {
             let cause = "whoever uses it would be refused with another one in its place; a node's or client's is \
-                         replaced with `--again`";
+                         replaced with `--renew`";
             ("exists", cause, say(&["--help"]))
         }
         CertError::NoAuthority { .. } => {

@@ -3,7 +3,6 @@
 //! Verbs talk to a cluster only through the client library.
 
 pub mod args;
-pub mod autopilot;
 pub mod cert;
 mod cluster;
 mod config_verb;
@@ -38,6 +37,7 @@ pub mod status;
 #[cfg(test)]
 mod status_tests;
 mod text;
+pub mod tuning;
 mod usage;
 pub mod user;
 pub(crate) mod waits;

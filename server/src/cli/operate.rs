@@ -1,4 +1,4 @@
-//! Operators' verbs that are one question to the cluster: `config get` and `set`, `leader transfer`, `verify`;
+//! Operators' verbs that are one question to the cluster: `config get` and `set`, `leader transfer`, `check replicas`;
 //! or to one node: `node log-level`.
 
 use std::io;
@@ -232,21 +232,21 @@ async fn led_late(admin: &Admin, partition: PartitionId, node: NodeId) -> Result
     }
 }
 
-/// `verify`: compares the digests of all replicas. A replica that does not answer, or has reported none yet, is named
-/// and makes the verdict incomplete.
+/// `check replicas`: compares the digests of all replicas. A replica that does not answer, or has reported none yet, is
+/// named and makes the verdict incomplete.
 ///
 /// # Errors
 /// That of stdout; a failure is returned with its four lines.
-pub async fn verify(cli: &Cli, context: &Context, output: &mut Output<'_>) -> Outcome {
+pub async fn check_replicas(cli: &Cli, context: &Context, output: &mut Output<'_>) -> Outcome {
     let admin = admin(cli);
-    let reply = match admin.verb(AdminRequest::Verify).await {
+    let reply = match admin.verb(AdminRequest::CheckReplicas).await {
         Ok(reply) => reply,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
     note_passed_over(&admin, output)?;
     let by = admin.answered().by.map(|node| node.to_string());
-    let AdminReply::Verified { partitions, missing } = reply else {
-        return Ok(Err(context.failure("incompatible", "verify: the node answered something else".to_owned())));
+    let AdminReply::ReplicasChecked { partitions, missing } = reply else {
+        return Ok(Err(context.failure("incompatible", "check replicas: the node answered something else".to_owned())));
     };
     let exit = if missing.is_empty() { Exit::Done } else { Exit::Failed };
     match output.style.admin() {

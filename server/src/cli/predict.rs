@@ -1,4 +1,4 @@
-//! `autopilot predict`: what a cluster would do, before it is there (papers.md A17). Asks nobody.
+//! `tuning predict`: what a cluster would do, before it is there (papers.md A17). Asks nobody.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::args::Format;
 use super::failure::{Exit, Failure};
 use super::output::Output;
 
-/// `autopilot predict`
+/// `tuning predict`
 #[derive(Debug, Clone, Args)]
 pub struct PredictArgs {
     /// Replicas of a partition, the leader included
@@ -122,7 +122,7 @@ fn model(args: &PredictArgs) -> Option<Model> {
     Some(model)
 }
 
-/// What the autopilot would choose.
+/// What the model would choose.
 fn best_of(model: &Model) -> Choice {
     Limits::default().choose(model)
 }
@@ -130,14 +130,14 @@ fn best_of(model: &Model) -> Choice {
 /// The window depends on the batches that share a flush, and those on the window; it settles in two or three rounds.
 const GROUP_COMMIT_ROUNDS: usize = 4;
 
-/// Carries out `autopilot predict`.
+/// Carries out `tuning predict`.
 ///
 /// # Errors
 /// That of stdout; a failure is returned with its four lines.
 pub fn run(args: &PredictArgs, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
     let Some(model) = model(args) else {
-        let what = format!("autopilot predict: {} commands of {} do not fit into a pack", args.pack, args.size);
-        let next = "coppice autopilot predict --pack 1";
+        let what = format!("tuning predict: {} commands of {} do not fit into a pack", args.pack, args.size);
+        let next = "coppice tuning predict --pack 1";
         return Ok(Err(Failure::usage(what, "a frame holds 4 MiB at most", next)));
     };
     match output.style.admin() {
@@ -274,16 +274,16 @@ mod tests {
     use clap::Parser;
 
     use super::super::args::{Cli, Verb};
-    use super::super::autopilot::AutopilotVerb;
     use super::super::golden;
     use super::super::output::Style;
+    use super::super::tuning::TuningVerb;
     use super::*;
 
     fn args(words: &str) -> PredictArgs {
-        let line = ["coppice", "autopilot", "predict"].into_iter().chain(words.split_whitespace());
+        let line = ["coppice", "tuning", "predict"].into_iter().chain(words.split_whitespace());
         match Cli::parse_from(line).verb {
-            Verb::Autopilot(args) => match args.verb {
-                Some(AutopilotVerb::Predict(args)) => args,
+            Verb::Tuning(args) => match args.verb {
+                Some(TuningVerb::Predict(args)) => args,
                 None => panic!("no verb"),
             },
             other => panic!("{other:?}"),
@@ -302,8 +302,7 @@ mod tests {
     #[test]
     fn a_prediction_names_batch_window_throughput_and_bottleneck() {
         let words = ["--nodes 5 --latency 50ms --bandwidth 10Mbit --size 128", "--nodes 3 --size 1k", "--nodes 1"];
-        let texts =
-            words.map(|words| format!("$ coppice autopilot predict {words}\n{}", printed(words, Format::Table)));
+        let texts = words.map(|words| format!("$ coppice tuning predict {words}\n{}", printed(words, Format::Table)));
         golden::check("predict", &texts.join("\n"));
     }
 
@@ -346,7 +345,7 @@ mod tests {
             ("--message-cpu 0", "from 100ns to 100ms"),
             ("--network mesh", "invalid value 'mesh'"),
         ] {
-            let line = ["coppice", "autopilot", "predict"].into_iter().chain(words.split_whitespace());
+            let line = ["coppice", "tuning", "predict"].into_iter().chain(words.split_whitespace());
             let error = Cli::try_parse_from(line).expect_err(words).to_string();
             assert!(error.contains(reason), "{words}: {error}");
         }
@@ -354,6 +353,6 @@ mod tests {
         let style = Style { format: None, coding: super::super::text::Coding::Plain, quiet: false, terminal: true };
         let mut output = Output { style, data: &mut nowhere.0, notes: &mut nowhere.1 };
         let refused = run(&args("--size 1024k --pack 5"), &mut output).expect("memory").expect_err("too large");
-        assert_eq!((refused.exit, refused.next.as_str()), (Exit::Usage, "coppice autopilot predict --pack 1"));
+        assert_eq!((refused.exit, refused.next.as_str()), (Exit::Usage, "coppice tuning predict --pack 1"));
     }
 }

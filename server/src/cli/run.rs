@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::builder::StyledStr;
 
-use super::args::{Cli, ConfigVerb, Verb};
-use super::autopilot::{self, AutopilotVerb};
+use super::args::{CheckVerb, Cli, ConfigVerb, Verb};
 use super::connect::context_of;
 use super::errors::Context;
 use super::failure::{Exit, Failure};
 use super::operate::LeaderVerb;
 use super::output::{Output, Style};
+use super::tuning::{self, TuningVerb};
 use super::usage::{Refusal, refusal};
 use super::{
     cert, cluster, config_verb, data, errors, inspect, local, operate, predict, serve, shape, shell, user, words,
@@ -182,13 +182,13 @@ async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,
         Verb::Config(verb) => config_verb::run(verb, output),
         Verb::Cert(verb) => cert::run(verb, output),
-        Verb::Autopilot(args) => match &args.verb {
-            Some(AutopilotVerb::Predict(args)) => predict::run(args, output),
-            None => autopilot::run(cli, &context, args.partition, output).await,
+        Verb::Tuning(args) => match &args.verb {
+            Some(TuningVerb::Predict(args)) => predict::run(args, output),
+            None => tuning::run(cli, &context, args.partition, output).await,
         },
         Verb::Leader(LeaderVerb::Transfer(args)) => operate::transfer(cli, &context, args, output).await,
         Verb::User(verb) => user::run(cli, &context, verb, output).await,
-        Verb::Verify => operate::verify(cli, &context, output).await,
+        Verb::Check(CheckVerb::Replicas) => operate::check_replicas(cli, &context, output).await,
         Verb::Inspect(verb) => inspect::run(verb, output),
         Verb::Completions(args) => shell::completions(args, output.data).map(|()| Ok(Exit::Done)),
         Verb::Man(args) => match shell::man(args) {

@@ -59,14 +59,17 @@ pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, outpu
     let admin = connect::admin(cli);
     let mut probes = None;
     let (shape, plan) = match verb {
-        PartitionVerb::Add { nodes, plan } => return add(&admin, context, nodes, plan, output).await,
-        PartitionVerb::Split { partition, at, plan } => {
+        PartitionVerb::Split { partition, at, to, plan } => {
             let at = match at.as_ref().map(|key| split_key(context, key)).transpose() {
                 Ok(at) => at,
                 Err(failure) => return Ok(Err(failure)),
             };
+            let split = Shape::Split { partition: *partition, at };
+            if !to.is_empty() {
+                return split_to(&admin, context, split, to, plan, output).await;
+            }
             probes = Some(connect::connect(cli));
-            (Shape::Split { partition: *partition, at }, plan)
+            (split, plan)
         }
         PartitionVerb::Merge { partition, into, plan } => {
             return merge(&admin, context, (*partition, *into), plan, output).await;
@@ -85,13 +88,25 @@ fn split_key(context: &Context, key: &OsStr) -> Result<Bytes, Failure> {
     Inputs::new(context.verb, context.coding, &mut stdin).bytes("--at", key).map(Bytes::from)
 }
 
-/// `partition add`: nodes that are none yet join, the largest partition is cut at its median, the new one moves. Each
-/// step is a change of its own; repeated, what is done already is passed over.
-async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
+/// `partition split --to`: processes that are named by address join as nodes, the partition splits, and the new one
+/// moves to these nodes. Each step is a change of its own; a repeated command skips the steps that are done.
+async fn split_to(
+    admin: &Admin,
+    context: &Context,
+    split: Shape,
+    words: &[String],
+    plan: &PlanArgs,
+    output: &mut Output<'_>,
+) -> Outcome {
     let name = plan.resume.unwrap_or_else(draw_change);
-    output.note(&format!("plan: {} join if they are no nodes yet", words.join(" ")))?;
-    output.note("plan: the largest partition is cut at its median, and the new one moves to them")?;
-    let begun = match can_add(admin, name, words, plan).await {
+    let of = match split {
+        Shape::Split { partition: Some(partition), .. } => partition.to_string(),
+        Shape::Split { at: Some(_), .. } => "the partition that holds --at".to_owned(),
+        _ => "the largest partition".to_owned(),
+    };
+    output.note(&format!("plan: {} join unless they are nodes already", words.join(" ")))?;
+    output.note(&format!("plan: {of} splits, and the new partition moves to them"))?;
+    let begun = match can_split_to(admin, name, &split, words, plan).await {
         Ok(begun) => begun,
         Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
     };
@@ -101,14 +116,22 @@ async fn add(admin: &Admin, context: &Context, words: &[String], plan: &PlanArgs
     if let Some(failure) = not_agreed(context, plan, begun, output)? {
         return Ok(Err(failure));
     }
-    match or_interrupted(context, name, Then::More, add_steps(admin, context, name, words, plan, output)).await? {
+    match or_interrupted(context, name, Then::More, split_to_steps(admin, context, name, &split, words, plan, output))
+        .await?
+    {
         Ok(done) => report(&done, name, output).map(|()| Ok(Exit::Done)),
         Err(failure) => Ok(Err(failure)),
     }
 }
 
-/// Looks at every step before the first is begun: a partition that was cut stays cut. Whether any was begun before.
-async fn can_add(admin: &Admin, name: ChangeId, words: &[String], plan: &PlanArgs) -> Result<bool, admin::Error> {
+/// Checks every step before the first begins, since a split is not taken back. True if a step was begun before.
+async fn can_split_to(
+    admin: &Admin,
+    name: ChangeId,
+    split: &Shape,
+    words: &[String],
+    plan: &PlanArgs,
+) -> Result<bool, admin::Error> {
     let mut to = BTreeSet::new();
     let mut begun = false;
     for word in words {
@@ -120,7 +143,7 @@ async fn can_add(admin: &Admin, name: ChangeId, words: &[String], plan: &PlanArg
             }
         }
     }
-    let cut = planned(admin, dry(name, Shape::Split { partition: None, at: None }, plan)).await?;
+    let cut = planned(admin, dry(name, split.clone(), plan)).await?;
     if cut.begun {
         return Ok(true);
     }
@@ -167,10 +190,11 @@ async fn planned(admin: &Admin, request: ReshapeRequest) -> Result<Reshaped, adm
     }
 }
 
-async fn add_steps(
+async fn split_to_steps(
     admin: &Admin,
     context: &Context,
     name: ChangeId,
+    split: &Shape,
     words: &[String],
     plan: &PlanArgs,
     output: &mut Output<'_>,
@@ -188,8 +212,8 @@ async fn add_steps(
             Err(failure) => return Ok(Err(failure)),
         }
     }
-    // Now that it is known who they are, once more: may the new partition be there? Its nodes are its parent's.
-    let cut = ask(0, Shape::Split { partition: None, at: None });
+    // All nodes are known: check again whether the new partition may move there. It begins on its parent's nodes.
+    let cut = ask(0, split.clone());
     let looked = async {
         let looked = planned(admin, cut.clone()).await?;
         if let Some(partition) = looked.partition.filter(|_| !looked.begun) {

@@ -102,6 +102,9 @@ pub enum PartitionVerb {
         /// First key of the new partition [default: the median]
         #[arg(long, value_name = "KEY")]
         at: Option<OsString>,
+        /// Move the new partition to these nodes: n4, or the peer port of a waiting process, which becomes a node
+        #[arg(long, value_delimiter = ',', num_args = 1.., value_name = "NODE")]
+        to: Vec<String>,
         /// How.
         #[command(flatten)]
         plan: PlanArgs,
@@ -114,15 +117,6 @@ pub enum PartitionVerb {
         /// Which stays [default: the one below; of the first one, the one above]
         #[arg(long, value_parser = partition, value_name = "PARTITION")]
         into: Option<PartitionId>,
-        /// How.
-        #[command(flatten)]
-        plan: PlanArgs,
-    },
-    /// Cut the largest partition at its median and move the new one to these nodes
-    Add {
-        /// Nodes such as n4, or the peer ports of waiting processes, which become nodes first
-        #[arg(long, value_delimiter = ',', num_args = 1.., required = true, value_name = "NODE")]
-        nodes: Vec<String>,
         /// How.
         #[command(flatten)]
         plan: PlanArgs,
@@ -152,7 +146,6 @@ impl PartitionVerb {
             Self::Show { .. } => "partition show",
             Self::Split { .. } => "partition split",
             Self::Merge { .. } => "partition merge",
-            Self::Add { .. } => "partition add",
             Self::Move { .. } => "partition move",
         }
     }

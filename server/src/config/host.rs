@@ -19,7 +19,7 @@ pub fn data_dir() -> String {
 }
 
 /// One core is left to the sockets, the log writer and everybody else.
-pub fn shard_threads() -> String {
+pub fn worker_threads() -> String {
     cores().saturating_sub(1).max(1).to_string()
 }
 

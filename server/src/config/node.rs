@@ -48,11 +48,11 @@ pub struct NodeConfig {
     /// Time given to work in flight after SIGTERM.
     pub drain_timeout: Duration,
     /// Threads that own replicas.
-    pub shard_threads: usize,
+    pub worker_threads: usize,
     /// Pins each shard thread to a core.
     pub pin_threads: bool,
     /// A thread with nothing to do looks so long for work before it sleeps, where that pays (`crate::spin`).
-    pub spin: Duration,
+    pub busy_poll: Duration,
     /// A filter as `info` or `info,coppice_server::log=debug`.
     pub log_level: String,
     /// How log lines look.
@@ -165,9 +165,9 @@ pub struct Limits {
     /// How long a client may take nothing of what waits for it.
     pub stalled_reader: Duration,
     /// How long a snapshot stays pinned for a slow reader.
-    pub snapshot_pin: Duration,
+    pub scan_snapshot_max_age: Duration,
     /// Memory that the snapshots of scans may keep alive.
-    pub snapshot_bytes: u64,
+    pub scan_snapshot_bytes: u64,
     /// Partitions that the node hosts.
     pub partitions: usize,
 }
@@ -224,9 +224,9 @@ impl NodeConfig {
             handshake_timeout: Duration::ZERO,
             keepalive: Duration::ZERO,
             drain_timeout: Duration::ZERO,
-            shard_threads: 0,
+            worker_threads: 0,
             pin_threads: false,
-            spin: Duration::ZERO,
+            busy_poll: Duration::ZERO,
             log_level: String::new(),
             log_format: LogFormat::Auto,
             slow_request: Duration::ZERO,

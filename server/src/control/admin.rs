@@ -55,7 +55,7 @@ impl Control {
             AdminRequest::TransferLeader { partition, to, deadline_ms } => {
                 self.transfer(partition, to, Duration::from_millis(u64::from(deadline_ms)), reply);
             }
-            AdminRequest::Verify => self.verify(reply),
+            AdminRequest::CheckReplicas => self.check_replicas(reply),
             AdminRequest::Reshape(request) => self.reshape(request, reply),
             AdminRequest::Tuning { local } => self.answer_tuning(local, reply),
             AdminRequest::Faults(faults) => _ = reply.send(self.set_faults(faults)),
@@ -267,7 +267,7 @@ impl Control {
             .filter(|(_, leader)| *leader == identity.node)
             .map(|(id, _)| id)
             .collect();
-        let longest = self.settings.handover_timeout;
+        let longest = self.settings.leader_transfer_timeout;
         let mut leaving = Vec::new();
         for &partition in &led {
             let Some(entry) = map.group(partition) else { continue };

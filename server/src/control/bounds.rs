@@ -62,7 +62,9 @@ pub(super) fn check(request: &AdminRequest) -> Result<(), String> {
                 None => Ok(()),
             }
         }
-        AdminRequest::ConfigGet | AdminRequest::Verify | AdminRequest::Tuning { .. } | AdminRequest::Map => Ok(()),
+        AdminRequest::ConfigGet | AdminRequest::CheckReplicas | AdminRequest::Tuning { .. } | AdminRequest::Map => {
+            Ok(())
+        }
         AdminRequest::Users => Ok(()),
         AdminRequest::ChangeUsers(change) => access::check(change).map_err(|error| error.to_string()),
     }

@@ -1,5 +1,5 @@
-//! Comparing replicas by the digests of their states at logged positions (hazards.md E6): for `verify`, and for the
-//! look around that each node takes by itself.
+//! Comparing replicas by the digests of their states at logged positions (hazards.md E6): for `check replicas`, and for
+//! the check that each node makes by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 
 use super::{Control, ToControl};
 
-/// Between two looks of `verify` at replicas that had no instance in common, while they go on deciding.
+/// Between two looks of `check replicas` at replicas that had no instance in common, while they go on deciding.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Looks of `verify` at most.
+/// Looks of `check replicas` at most.
 const LOOKS_MAX: u32 = 40;
 
 /// Digests of states by replica and instance, as told so far.
@@ -86,7 +86,7 @@ impl Digests {
                 partitions.push((entry.partition, *instance, digests[0].1));
             }
         }
-        AdminReply::Verified { partitions, missing }
+        AdminReply::ReplicasChecked { partitions, missing }
     }
 
     /// Two replicas that say who was decided at an instance to replicate the group, and say different things.
@@ -107,20 +107,20 @@ impl Digests {
 
     /// Whether another look may show more: a replica that answers has not been compared yet.
     fn is_open(&self, verdict: &AdminReply) -> bool {
-        let AdminReply::Verified { missing, .. } = verdict else { return false };
+        let AdminReply::ReplicasChecked { missing, .. } = verdict else { return false };
         missing.iter().any(|replica| self.present.contains(replica))
     }
 }
 
 impl Control {
     /// Compares the digests of all replicas at instances that they have in common; under load that takes a few looks.
-    pub(super) fn verify(&mut self, reply: oneshot::Sender<AdminReply>) {
+    pub(super) fn check_replicas(&mut self, reply: oneshot::Sender<AdminReply>) {
         if let Some(pause) = self.verdicts.ask(Instant::now(), reply) {
-            self.later(pause, Control::begin_verify);
+            self.later(pause, Control::begin_check);
         }
     }
 
-    fn begin_verify(&mut self) {
+    fn begin_check(&mut self) {
         self.verdicts.begins();
         let shared = Arc::clone(&self.shared);
         let first = self.gather(false);
@@ -144,7 +144,7 @@ impl Control {
             }
             shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
                 if let Some(pause) = control.verdicts.answered(Instant::now(), &verdict) {
-                    control.later(pause, Control::begin_verify);
+                    control.later(pause, Control::begin_check);
                 }
             })));
         });
@@ -182,11 +182,14 @@ mod tests {
         let mut digests = Digests::default();
         digests.note(&told(&[(1, &[(7, 70)]), (2, &[(8, 80)]), (3, &[(7, 70)])]));
         let verdict = digests.compare(&map());
-        assert_eq!(verdict, AdminReply::Verified { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(2))] });
+        assert_eq!(
+            verdict,
+            AdminReply::ReplicasChecked { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(2))] }
+        );
         assert!(digests.is_open(&verdict));
         digests.note(&told(&[(1, &[(9, 90)]), (2, &[(9, 90)]), (3, &[(9, 90)])]));
         let verdict = digests.compare(&map());
-        assert_eq!(verdict, AdminReply::Verified { partitions: vec![(P1, 9, 90)], missing: vec![] });
+        assert_eq!(verdict, AdminReply::ReplicasChecked { partitions: vec![(P1, 9, 90)], missing: vec![] });
         assert!(!digests.is_open(&verdict));
     }
 
@@ -216,12 +219,12 @@ mod tests {
             digests.compare(&map())
         };
         let right = [(1, 7, &[1, 2, 3][..]), (2, 7, &[1, 2, 3]), (3, 4, &[1, 2, 4])];
-        assert!(matches!(verdict(&right), AdminReply::Verified { .. }), "one lags, and knows an older one");
+        assert!(matches!(verdict(&right), AdminReply::ReplicasChecked { .. }), "one lags, and knows an older one");
         let wrong = verdict(&[(1, 7, &[1, 2, 3]), (2, 7, &[1, 2, 4]), (3, 7, &[1, 2, 3])]);
         assert!(matches!(&wrong, AdminReply::Failed(AdminError::Mismatch(text)) if text.contains("#7")), "{wrong:?}");
         // What a replica begins with may be older on one node than on another.
         let begun = [(1, 0, &[1, 2, 3][..]), (2, 0, &[1, 2]), (3, 0, &[1, 2, 3])];
-        assert!(matches!(verdict(&begun), AdminReply::Verified { .. }));
+        assert!(matches!(verdict(&begun), AdminReply::ReplicasChecked { .. }));
     }
 
     #[test]
@@ -229,7 +232,10 @@ mod tests {
         let mut digests = Digests::default();
         digests.note(&told(&[(1, &[(7, 70)]), (2, &[(7, 70)])]));
         let verdict = digests.compare(&map());
-        assert_eq!(verdict, AdminReply::Verified { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(3))] });
+        assert_eq!(
+            verdict,
+            AdminReply::ReplicasChecked { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(3))] }
+        );
         assert!(!digests.is_open(&verdict));
     }
 }

@@ -57,7 +57,7 @@ impl Control {
             keep_all: config.log.keep == Keep::All,
             unsafe_no_flush: config.unsafe_no_flush && config.log.flush == crate::config::Flush::Off,
             disk_reserve_bytes: config.log.disk_reserve,
-            spin: config.spin,
+            busy_poll: config.busy_poll,
             ..LogOptions::default()
         };
         self.open_checkpoints()?;
@@ -448,9 +448,9 @@ pub(crate) fn core_settings(settings: &ClusterSettings) -> Settings {
         window: settings.window,
         window_bytes_max: settings.window_bytes_max as usize,
         heartbeat_interval: settings.heartbeat_interval,
-        rest_interval: settings.rest_interval,
+        quiesce_heartbeat_interval: settings.quiesce_heartbeat_interval,
         election_timeout: settings.election_timeout,
-        execute_lag_max: u64::from(settings.execute_lag_max),
+        apply_lag_max: u64::from(settings.apply_lag_max),
         ..Settings::default()
     }
 }
@@ -474,7 +474,7 @@ impl Shard {
             group.replica.executor_mut().set_digest_interval(settings.digest_interval);
         }
         self.input(Input::Settings(Arc::new(settings.clone())));
-        self.set_autopilot(settings);
+        self.set_tuning(settings);
     }
 
     /// Keeps a link to `node` at `address`.

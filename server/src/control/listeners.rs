@@ -63,7 +63,7 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
         leave_little_unsent(&stream);
         // A full shard makes way by closing others, which takes a moment.
         if shared.connections() >= shared.config.limits.connections + CLOSING_MAX {
-            shared.metrics.shard(0).busy(Queue::Connections);
+            shared.metrics.shard(0).rejected(Queue::Connections);
             continue;
         }
         let (shard, place) = (next % shared.shards(), Place::take(&shared));
@@ -102,7 +102,7 @@ impl Place {
         let Ok(stream) = channel.park() else { return };
         match self.0.sender(shard).push(Lane::Client, ToShard::Client(stream)) {
             Ok(()) => self.0.connection_opened(),
-            Err(_) => self.0.metrics.shard(shard).busy(Queue::Mailbox),
+            Err(_) => self.0.metrics.shard(shard).rejected(Queue::Mailbox),
         }
     }
 }

@@ -33,7 +33,7 @@ fn speaks(request: &AdminRequest) -> bool {
         AdminRequest::ConfigGet
         | AdminRequest::ConfigSet { .. }
         | AdminRequest::TransferLeader { .. }
-        | AdminRequest::Verify
+        | AdminRequest::CheckReplicas
         | AdminRequest::Reshape(_)
         | AdminRequest::Tuning { .. }
         | AdminRequest::Users

@@ -1,4 +1,4 @@
-//! `coppice autopilot`: how the groups of the cluster are tuned, gathered from their leaders (protocol.md 9).
+//! `coppice tuning`: how the groups of the cluster are tuned, gathered from their leaders (protocol.md 9).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Control {
 
     fn tuning(&self, local: bool) -> impl Future<Output = AdminReply> + use<> {
         let shared = Arc::clone(&self.shared);
-        let on = self.settings.autopilot;
+        let on = self.settings.auto_tuning;
         async move {
             let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
             let mut asked = Vec::new();

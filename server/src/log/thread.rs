@@ -101,7 +101,7 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
     let writer = Writer {
         dir: dir.to_owned(),
         engine,
-        spin: Spin::new(options.spin),
+        spin: Spin::new(options.busy_poll),
         looked: Duration::ZERO,
         options,
         hooks,

@@ -40,8 +40,8 @@ pub struct LogOptions {
     pub queue_submissions_max: usize,
     /// After this long without work the log writes a mark, so that its last records are proven too.
     pub idle_mark_after: Duration,
-    /// `spin`: so long the writer looks for work before it sleeps, where that pays.
-    pub spin: Duration,
+    /// `busy_poll`: so long the writer looks for work before it sleeps, where that pays.
+    pub busy_poll: Duration,
 }
 
 impl Default for LogOptions {
@@ -55,7 +55,7 @@ impl Default for LogOptions {
             write_bytes_max: 8 << 20,
             queue_submissions_max: 4_096,
             idle_mark_after: Duration::from_millis(100),
-            spin: Duration::ZERO,
+            busy_poll: Duration::ZERO,
         }
     }
 }
@@ -82,7 +82,7 @@ pub struct Flushed<'a> {
     pub records: usize,
     /// How long write and flush took.
     pub took: Duration,
-    /// Time that the writer spent looking for work since the flush before (`spin`).
+    /// Time that the writer spent looking for work since the flush before (`busy_poll`).
     pub looked: Duration,
     /// Bytes of all segments in use.
     pub log_bytes: u64,

@@ -144,17 +144,17 @@ struct ShardCells {
     instance_seconds: Histogram,
     batch_bytes: Histogram,
     batch_commands: Histogram,
-    batch_closed: [Cell; CloseReason::COUNT],
-    gate_wait_seconds: Histogram,
+    batches_closed: [Cell; CloseReason::COUNT],
+    reply_hold_seconds: Histogram,
     ticket_seconds: Histogram,
     tickets: [Cell; TicketResult::COUNT],
     tickets_in_flight: Cell,
-    letters: Cell,
+    multicast_messages: Cell,
     stage_busy_nanos: [Cell; Stage::COUNT],
     worker_step_seconds: Histogram,
-    worker_processor_seconds: Histogram,
+    worker_step_cpu_seconds: Histogram,
     queue_depth: [Cell; Queue::COUNT],
-    busy: [Cell; Queue::COUNT],
+    rejected: [Cell; Queue::COUNT],
 }
 
 impl ShardCells {
@@ -166,17 +166,17 @@ impl ShardCells {
             instance_seconds: Histogram::new(SECONDS),
             batch_bytes: Histogram::new(BYTES),
             batch_commands: Histogram::new(COUNT),
-            batch_closed: Default::default(),
-            gate_wait_seconds: Histogram::new(SECONDS),
+            batches_closed: Default::default(),
+            reply_hold_seconds: Histogram::new(SECONDS),
             ticket_seconds: Histogram::new(SECONDS),
             tickets: Default::default(),
             tickets_in_flight: Cell::default(),
-            letters: Cell::default(),
+            multicast_messages: Cell::default(),
             stage_busy_nanos: Default::default(),
             worker_step_seconds: Histogram::new(STEPS),
-            worker_processor_seconds: Histogram::new(STEPS),
+            worker_step_cpu_seconds: Histogram::new(STEPS),
             queue_depth: Default::default(),
-            busy: Default::default(),
+            rejected: Default::default(),
         }
     }
 }
@@ -211,12 +211,12 @@ impl Shard {
 
     /// `batches` more were closed for this reason.
     pub fn batches_closed(&self, reason: CloseReason, batches: u64) {
-        self.0.batch_closed[reason.index()].add(batches);
+        self.0.batches_closed[reason.index()].add(batches);
     }
 
     /// An output had to wait for the release of a ticket.
-    pub fn gate_waited(&self, took: Duration) {
-        self.0.gate_wait_seconds.observe_time(took);
+    pub fn reply_held(&self, took: Duration) {
+        self.0.reply_hold_seconds.observe_time(took);
     }
 
     /// A query over several partitions ended at this coordinator, `took` after it came.
@@ -227,9 +227,9 @@ impl Shard {
         }
     }
 
-    /// So many letters began their way here.
-    pub fn letters(&self, count: u64) {
-        self.0.letters.add(count);
+    /// Multicast messages that began here.
+    pub fn multicast_messages(&self, count: u64) {
+        self.0.multicast_messages.add(count);
     }
 
     /// Tickets that this coordinator keeps now.
@@ -245,7 +245,7 @@ impl Shard {
     /// The thread did nothing else for so long, and its processor worked on it for so long.
     pub fn worker_step(&self, took: Duration, worked: Duration) {
         self.0.worker_step_seconds.observe_time(took);
-        self.0.worker_processor_seconds.observe_time(worked);
+        self.0.worker_step_cpu_seconds.observe_time(worked);
     }
 
     /// Entries now in this thread's queue.
@@ -254,8 +254,8 @@ impl Shard {
     }
 
     /// A full queue or a limit turned work away.
-    pub fn busy(&self, queue: Queue) {
-        self.0.busy[queue.index()].add(1);
+    pub fn rejected(&self, queue: Queue) {
+        self.0.rejected[queue.index()].add(1);
     }
 }
 
@@ -267,7 +267,7 @@ pub struct Log(Arc<LogCells>);
 #[repr(align(128))]
 struct LogCells {
     flush_seconds: Histogram,
-    flush_batches: Histogram,
+    flush_records: Histogram,
     log_bytes: Cell,
     disk_free_bytes: Cell,
     queue_depth: Cell,
@@ -278,7 +278,7 @@ impl LogCells {
     fn new() -> Self {
         Self {
             flush_seconds: Histogram::new(SECONDS),
-            flush_batches: Histogram::new(COUNT),
+            flush_records: Histogram::new(COUNT),
             log_bytes: Cell::default(),
             disk_free_bytes: Cell::default(),
             queue_depth: Cell::default(),
@@ -291,7 +291,7 @@ impl Log {
     /// One write and flush, shared by `records`. It also counts as time of the stage `flush`.
     pub fn flushed(&self, took: Duration, records: u64) {
         self.0.flush_seconds.observe_time(took);
-        self.0.flush_batches.observe(records);
+        self.0.flush_records.observe(records);
         self.0.busy_nanos.add(nanos(took));
     }
 
@@ -328,13 +328,13 @@ struct PartitionCells {
     leads: Cell,
     decided_instance: Cell,
     sessions: Cell,
-    gate_held: Cell,
-    autopilot: TunedCells,
+    replies_held: Cell,
+    tuning: TunedCells,
     /// Locked to add a peer and to render only.
     peers: Mutex<BTreeMap<Label, Arc<PeerCells>>>,
 }
 
-/// What the autopilot makes of a partition led here; shown while `known` is 1. Values are the bits of floats.
+/// How the controller tunes a partition led here; shown while `known` is 1. Values are the bits of floats.
 #[derive(Debug, Default)]
 struct TunedCells {
     known: Cell,
@@ -373,7 +373,7 @@ pub struct PartitionSample {
     /// Sessions now.
     pub sessions: u64,
     /// Outputs behind the gate now.
-    pub gate_held: u64,
+    pub replies_held: u64,
 }
 
 impl Partition {
@@ -394,15 +394,15 @@ impl Partition {
         cells.leads.set(u64::from(sample.leads));
         cells.decided_instance.set(sample.decided_instance);
         cells.sessions.set(sample.sessions);
-        cells.gate_held.set(sample.gate_held);
+        cells.replies_held.set(sample.replies_held);
         if !sample.leads {
             self.peers().values().for_each(|peer| peer.instances.set(NOT_SEEN));
         }
     }
 
-    /// Publishes what the autopilot makes of the partition; `None`: nothing is known, or another node leads it.
-    pub fn publish_autopilot(&self, value: Option<impl Fn(Tuned) -> f64>) {
-        let cells = &self.0.autopilot;
+    /// Publishes how the partition is tuned; `None`: nothing is known, or another node leads it.
+    pub fn publish_tuning(&self, value: Option<impl Fn(Tuned) -> f64>) {
+        let cells = &self.0.tuning;
         cells.known.set(u64::from(value.is_some()));
         if let Some(value) = value {
             Tuned::ALL.iter().for_each(|tuned| cells.values[tuned.index()].set(value(*tuned).to_bits()));

@@ -49,7 +49,7 @@ pub enum Labels {
     /// `{partition,node}`.
     PartitionNode,
     /// `{partition,value,kind}`, see [`Tuned`].
-    Autopilot,
+    Tuning,
     /// `{version}`.
     Version,
 }
@@ -68,7 +68,7 @@ impl Labels {
             Self::Result => &["result"],
             Self::Partition => &["partition"],
             Self::PartitionNode => &["partition", "node"],
-            Self::Autopilot => &["partition", "value", "kind"],
+            Self::Tuning => &["partition", "value", "kind"],
             Self::Version => &["version"],
         }
     }
@@ -129,7 +129,7 @@ metrics! {
         "Bytes in a proposed batch.";
     BatchCommands => "batch_commands", Histogram, None, None,
         "Commands in a proposed batch.";
-    BatchClosed => "batch_closed", Counter, None, Reason,
+    BatchesClosed => "batches_closed", Counter, None, Reason,
         "Batches closed, by what closed them.";
     WindowInstances => "window_instances", Gauge, None, Partition,
         "Instances proposed here and not yet decided.";
@@ -137,13 +137,13 @@ metrics! {
         "Undecided instances that the leader allows itself.";
     WindowInstanceSeconds => "window_instance", Counter, Seconds, Partition,
         "Undecided instances summed over time: its rate is the average window.";
-    GateWaitSeconds => "gate_wait", Histogram, Seconds, None,
+    ReplyHoldSeconds => "reply_hold", Histogram, Seconds, None,
         "Time that outputs waited for the release of a ticket; outputs that did not wait are not counted.";
-    GateHeld => "gate_held", Gauge, None, Partition,
+    RepliesHeld => "replies_held", Gauge, None, Partition,
         "Outputs that wait for a decision or for the release of a ticket.";
     TicketsInFlight => "tickets_in_flight", Gauge, None, None,
         "Tickets that this node, as the coordinator, has sent and not yet released or voided everywhere.";
-    Letters => "letters", Counter, None, None,
+    MulticastMessages => "multicast_messages", Counter, None, None,
         "Messages between the coordinator of queries and the leaders of partitions that began here, also to this node.";
     TicketSeconds => "ticket", Histogram, Seconds, None,
         "Time from a query's arrival at the coordinator to its completion.";
@@ -157,7 +157,7 @@ metrics! {
         "Instances executed and not yet decided.";
     LogFlushSeconds => "log_flush", Histogram, Seconds, None,
         "Time of one write and flush of the log.";
-    LogFlushBatches => "log_flush_batches", Histogram, None, None,
+    LogFlushRecords => "log_flush_records", Histogram, None, None,
         "Records that shared one flush of the log.";
     LogBytes => "log", Gauge, Bytes, None,
         "Bytes of log files on disk.";
@@ -186,13 +186,13 @@ metrics! {
          batches were executed counts as execute.";
     WorkerStepSeconds => "worker_step", Histogram, Seconds, None,
         "Time that a worker spent in one go, from when it took up something until it could look at something else.";
-    WorkerProcessorSeconds => "worker_processor", Histogram, Seconds, None,
+    WorkerStepCpuSeconds => "worker_step_cpu", Histogram, Seconds, None,
         "Processor time in one such go: a busy machine runs others in the middle of it.";
     QueueDepth => "queue_depth", Gauge, None, Queue,
         "Entries waiting in a queue.";
-    Busy => "busy", Counter, None, Queue,
+    Rejected => "rejected", Counter, None, Queue,
         "Times that a full queue or a limit turned work away.";
-    Autopilot => "autopilot", Gauge, None, Autopilot,
+    Tuning => "tuning", Gauge, None, Tuning,
         "How a led partition is tuned: throughput (commands/s), window (instances on average; chosen: at most) and batch \
          (bytes), each predicted by the model or chosen, and measured.";
     ToleratedFailures => "tolerated_failures", Gauge, None, None,
@@ -326,7 +326,7 @@ label_values! {
 }
 
 label_values! {
-    /// A value of the autopilot's account, and its kind: see [`Tuned::labels`].
+    /// A value of the tuning account, and its kind: see [`Tuned::labels`].
     Tuned {
         /// Commands per second that batches as they are come to at most.
         ThroughputPredicted = "throughput_predicted",

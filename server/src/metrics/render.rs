@@ -59,7 +59,7 @@ impl Family<'_> {
         match self.metric.labels() {
             Labels::Partition => partitions.iter().try_for_each(|(id, cells)| self.partition(&id.text, cells)),
             Labels::PartitionNode => partitions.iter().try_for_each(|(id, cells)| self.peers(&id.text, cells)),
-            Labels::Autopilot => partitions.iter().try_for_each(|(id, cells)| self.autopilot(&id.text, cells)),
+            Labels::Tuning => partitions.iter().try_for_each(|(id, cells)| self.tuning(&id.text, cells)),
             _ => self.node(node),
         }
     }
@@ -75,15 +75,15 @@ impl Family<'_> {
             Metric::InstanceSeconds => self.histogram(&[], shards.iter().map(|s| &s.instance_seconds)),
             Metric::BatchBytes => self.histogram(&[], shards.iter().map(|s| &s.batch_bytes)),
             Metric::BatchCommands => self.histogram(&[], shards.iter().map(|s| &s.batch_commands)),
-            Metric::BatchClosed => CloseReason::ALL.iter().try_for_each(|reason| {
-                self.value(&[reason.text()], sum(shards, |shard| &shard.batch_closed[reason.index()]))
+            Metric::BatchesClosed => CloseReason::ALL.iter().try_for_each(|reason| {
+                self.value(&[reason.text()], sum(shards, |shard| &shard.batches_closed[reason.index()]))
             }),
-            Metric::GateWaitSeconds => self.histogram(&[], shards.iter().map(|s| &s.gate_wait_seconds)),
+            Metric::ReplyHoldSeconds => self.histogram(&[], shards.iter().map(|s| &s.reply_hold_seconds)),
             Metric::WorkerStepSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_step_seconds)),
-            Metric::WorkerProcessorSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_processor_seconds)),
+            Metric::WorkerStepCpuSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_step_cpu_seconds)),
             Metric::TicketSeconds => self.histogram(&[], shards.iter().map(|s| &s.ticket_seconds)),
             Metric::TicketsInFlight => self.value(&[], sum(shards, |shard| &shard.tickets_in_flight)),
-            Metric::Letters => self.value(&[], sum(shards, |shard| &shard.letters)),
+            Metric::MulticastMessages => self.value(&[], sum(shards, |shard| &shard.multicast_messages)),
             Metric::Tickets => TicketResult::ALL.iter().try_for_each(|result| {
                 self.value(&[result.text()], sum(shards, |shard| &shard.tickets[result.index()]))
             }),
@@ -96,11 +96,11 @@ impl Family<'_> {
                 self.value(&[queue.text()], log + sum(shards, |shard| &shard.queue_depth[queue.index()]))
             }),
             Metric::DigestMismatches => self.value(&[], cells.digest_mismatches.get()),
-            Metric::Busy => Queue::ALL
+            Metric::Rejected => Queue::ALL
                 .iter()
-                .try_for_each(|queue| self.value(&[queue.text()], sum(shards, |shard| &shard.busy[queue.index()]))),
+                .try_for_each(|queue| self.value(&[queue.text()], sum(shards, |shard| &shard.rejected[queue.index()]))),
             Metric::LogFlushSeconds => self.histogram(&[], [&cells.log.flush_seconds]),
-            Metric::LogFlushBatches => self.histogram(&[], [&cells.log.flush_batches]),
+            Metric::LogFlushRecords => self.histogram(&[], [&cells.log.flush_records]),
             Metric::LogBytes => self.value(&[], cells.log.log_bytes.get()),
             Metric::DiskFreeBytes => self.value(&[], cells.log.disk_free_bytes.get()),
             Metric::ToleratedFailures => match cells.tolerated_failures.load(Relaxed) {
@@ -142,7 +142,7 @@ impl Family<'_> {
             Metric::PartitionLeader => &cells.leads,
             Metric::DecidedInstance => &cells.decided_instance,
             Metric::Sessions => &cells.sessions,
-            Metric::GateHeld => &cells.gate_held,
+            Metric::RepliesHeld => &cells.replies_held,
             metric => unreachable!("{metric:?} is a metric of the node"),
         };
         self.value(&[id], cell.get())
@@ -161,13 +161,13 @@ impl Family<'_> {
         Ok(())
     }
 
-    fn autopilot(&mut self, id: &str, cells: &PartitionCells) -> Result<(), Error> {
-        if cells.autopilot.known.get() == 0 {
+    fn tuning(&mut self, id: &str, cells: &PartitionCells) -> Result<(), Error> {
+        if cells.tuning.known.get() == 0 {
             return Ok(());
         }
         Tuned::ALL.iter().try_for_each(|tuned| {
             let (value, kind) = tuned.labels();
-            let number = f64::from_bits(cells.autopilot.values[tuned.index()].get());
+            let number = f64::from_bits(cells.tuning.values[tuned.index()].get());
             self.series(&[id, value, kind], |series| series.encode_gauge(&number))
         })
     }

@@ -25,7 +25,7 @@ fn busy_node(partitions: u32) -> Node {
         CloseReason::ALL.iter().for_each(|reason| shard.batches_closed(*reason, 2));
         Stage::ALL.iter().for_each(|stage| shard.stage_busy(*stage, Duration::from_millis(250)));
         Queue::ALL.iter().for_each(|queue| shard.set_queue_depth(*queue, 3));
-        Queue::ALL.iter().for_each(|queue| shard.busy(*queue));
+        Queue::ALL.iter().for_each(|queue| shard.rejected(*queue));
     }
     node.log().flushed(Duration::from_micros(100), 8);
     node.log().set_disk(64 << 20, 1 << 30);
@@ -40,7 +40,7 @@ fn busy_node(partitions: u32) -> Node {
             keys: 12,
             ..PartitionSample::default()
         });
-        partition.publish_autopilot(Some(|tuned: Tuned| tuned.labels().0.len() as f64 + 0.5));
+        partition.publish_tuning(Some(|tuned: Tuned| tuned.labels().0.len() as f64 + 0.5));
         partition.peer("n2").set_lag(4, Duration::from_millis(20));
         partition.peer("n3").set_lag(0, Duration::ZERO);
     }
@@ -93,11 +93,11 @@ fn shards_are_added_up() {
     let text = busy_node(1).render();
     assert_eq!(value(&text, "coppice_requests_total{op=\"put\",result=\"busy\"}"), Some(2.0));
     assert_eq!(value(&text, "coppice_request_seconds_count{op=\"get\"}"), Some(2.0 * Outcome::COUNT as f64));
-    assert_eq!(value(&text, "coppice_batch_closed_total{reason=\"delay\"}"), Some(4.0));
+    assert_eq!(value(&text, "coppice_batches_closed_total{reason=\"delay\"}"), Some(4.0));
     assert_eq!(value(&text, "coppice_stage_busy_seconds_total{stage=\"order\"}"), Some(0.5));
     assert_eq!(value(&text, "coppice_stage_busy_seconds_total{stage=\"flush\"}"), Some(0.5001));
     assert_eq!(value(&text, "coppice_queue_depth{queue=\"log\"}"), Some(11.0));
-    assert_eq!(value(&text, "coppice_busy_total{queue=\"mailbox\"}"), Some(2.0));
+    assert_eq!(value(&text, "coppice_rejected_total{queue=\"mailbox\"}"), Some(2.0));
 }
 
 #[test]
@@ -139,17 +139,17 @@ fn lag_is_shown_by_the_leader_only() {
 }
 
 #[test]
-fn the_autopilot_shows_what_is_predicted_chosen_and_measured_while_it_knows() {
+fn the_tuning_metric_shows_what_is_predicted_chosen_and_measured_while_it_knows() {
     let node = busy_node(1);
     let series =
-        |value: &str, kind: &str| format!("coppice_autopilot{{partition=\"p0\",value=\"{value}\",kind=\"{kind}\"}}");
+        |value: &str, kind: &str| format!("coppice_tuning{{partition=\"p0\",value=\"{value}\",kind=\"{kind}\"}}");
     let text = node.render();
     for (name, kind) in [("throughput", "predicted"), ("window", "measured"), ("window", "chosen"), ("batch", "chosen")]
     {
         assert_eq!(value(&text, &series(name, kind)), Some(name.len() as f64 + 0.5), "{name} {kind}");
     }
-    node.partition("p0").publish_autopilot(None::<fn(Tuned) -> f64>);
-    assert!(!node.render().contains("coppice_autopilot{"));
+    node.partition("p0").publish_tuning(None::<fn(Tuned) -> f64>);
+    assert!(!node.render().contains("coppice_tuning{"));
 }
 
 #[test]

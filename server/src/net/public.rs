@@ -336,7 +336,7 @@ impl Connection {
     /// there were any.
     fn expire_ranges(&self, limits: &crate::config::Limits) -> bool {
         let mut state = self.state.borrow_mut();
-        let (pin, bytes_max) = (limits.snapshot_pin, limits.snapshot_bytes);
+        let (pin, bytes_max) = (limits.scan_snapshot_max_age, limits.scan_snapshot_bytes);
         state.parts.expire(pin, bytes_max);
         let old = state.ranges.expire(pin, bytes_max);
         for &stream in &old {
@@ -431,11 +431,11 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
             _ = look.tick(), if waits || unread || !may_read || draining.is_draining() || connection.has_ranges() => {
                 let now = shard.borrow().now();
                 if connection.has_stalled(now, limits.stalled_reader) {
-                    shard.borrow().metrics.busy(Queue::Replies);
+                    shard.borrow().metrics.rejected(Queue::Replies);
                     break;
                 }
                 if waits && arriving.is_overdue() {
-                    shard.borrow().metrics.busy(Queue::NodeBytes);
+                    shard.borrow().metrics.rejected(Queue::NodeBytes);
                     break;
                 }
                 if connection.expire_ranges(&limits) || connection.has_ranges() {
@@ -582,7 +582,7 @@ fn admit(
             state.refuse(stream, &translate::busy());
             drop(state);
             let mut shard = shard.borrow_mut();
-            shard.metrics.busy(Queue::NodeBytes);
+            shard.metrics.rejected(Queue::NodeBytes);
             shard.touch_connection(connection);
             return None;
         };

@@ -59,7 +59,7 @@ impl Shard {
             false => None,
         };
         if place.is_none() {
-            self.metrics.busy(Queue::Control);
+            self.metrics.rejected(Queue::Control);
             connection.append(|out| translate::busy().encode(out, stream));
             self.touch_connection(connection);
         }

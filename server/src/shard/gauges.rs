@@ -37,7 +37,7 @@ impl Shard {
             for batch in &self.samples.proposed {
                 self.metrics.batch_proposed(batch.bytes, batch.commands);
             }
-            self.samples.gate_waits.iter().for_each(|took| self.metrics.gate_waited(*took));
+            self.samples.gate_waits.iter().for_each(|took| self.metrics.reply_held(*took));
             self.samples.decided.iter().for_each(|decided| self.metrics.instance_decided(decided.took()));
             if let Some(observed) = self.observed.get_mut(&id) {
                 observed.note_times(&self.samples.decided);
@@ -135,7 +135,7 @@ impl Observed {
             leads: group.replica.is_leading(),
             decided_instance: executor.decided().0,
             sessions,
-            gate_held: group.replica.held() as u64,
+            replies_held: group.replica.held() as u64,
         });
         for (&node, lag) in &group.lags {
             self.metrics.peer(node).set_lag(lag.instances(), lag.behind_for());

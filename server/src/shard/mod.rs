@@ -154,7 +154,7 @@ pub struct Shard {
 impl Shard {
     fn new(index: usize, shared: Arc<Shared>, started: Clock) -> Rc<RefCell<Shard>> {
         let metrics = shared.metrics.shard(index);
-        let look = look::Look::new(shared.config.spin);
+        let look = look::Look::new(shared.config.busy_poll);
         Rc::new_cyclic(|this| {
             RefCell::new(Shard {
                 index,
@@ -261,7 +261,7 @@ impl Shard {
         let executed = did.executed_commands > before.executed_commands;
         self.metrics.stage_busy(if executed { Stage::Execute } else { Stage::Order }, took);
         if did.letters > before.letters {
-            self.metrics.letters(did.letters - before.letters);
+            self.metrics.multicast_messages(did.letters - before.letters);
         }
         self.note_samples();
         if !self.worker.stepped().is_empty() || !effects.is_empty() {
@@ -302,7 +302,7 @@ impl Shard {
         let ungreeted = connections.saturating_sub(self.shared.clients().connections());
         let give_way = eviction::give_way((connections, ungreeted), idle);
         for connection in give_way.iter().filter_map(|id| self.connections.get(id)) {
-            self.metrics.busy(metrics::Queue::Connections);
+            self.metrics.rejected(metrics::Queue::Connections);
             connection.close();
         }
         !give_way.is_empty()
@@ -428,7 +428,7 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
     runtime.spawn_local(timers(Rc::clone(&shard)));
     runtime.spawn_local(run_ahead(Rc::clone(&shard)));
     runtime.spawn_local(inputs(Rc::clone(&shard), receiver));
-    if !shard.borrow().shared.config.spin.is_zero() {
+    if !shard.borrow().shared.config.busy_poll.is_zero() {
         runtime.spawn_local(look::look(Rc::clone(&shard)));
     }
     runtime.block_on(stop.notified());

@@ -130,7 +130,7 @@ impl Shard {
         }
         if let Err(ToShard::Worker(message)) = self.shared.sender(worker).push(lane, ToShard::Worker(message)) {
             if for_clients {
-                self.metrics.busy(metrics::Queue::Mailbox);
+                self.metrics.rejected(metrics::Queue::Mailbox);
             }
             self.input(Input::Undelivered(message));
         }

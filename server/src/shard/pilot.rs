@@ -123,8 +123,8 @@ fn since(now: &Counters, before: &Counters, of: fn(&Counters) -> u64) -> u64 {
 
 impl Shard {
     /// Tunes by these settings from now on. The groups have just been given the fixed ones.
-    pub(crate) fn set_autopilot(&mut self, settings: &ClusterSettings) {
-        (self.pilot.on, self.pilot.limits) = (settings.autopilot, limits(settings));
+    pub(crate) fn set_tuning(&mut self, settings: &ClusterSettings) {
+        (self.pilot.on, self.pilot.limits) = (settings.auto_tuning, limits(settings));
         for (id, observed) in &mut self.observed {
             let Some(group) = self.worker.groups_mut().get_mut(id) else { continue };
             let Some(tuned) = &mut observed.tuned else { continue };
@@ -254,7 +254,7 @@ fn account(account: &Account) -> TuningAccount {
 fn publish(tuned: &Tuned, metrics: &Partition, measured: &Measured) {
     let batch_bytes = measured.bytes as f64 / measured.batches.max(1) as f64;
     let account = tuned.controller.account();
-    metrics.publish_autopilot(account.map(|account| {
+    metrics.publish_tuning(account.map(|account| {
         move |value| match value {
             Value::ThroughputPredicted => account.predicted_throughput,
             Value::ThroughputMeasured => account.measured_throughput,
@@ -278,7 +278,7 @@ fn apply(group: &mut Group, tuning: &Tuning) {
 fn measure(group: &Group, observed: &mut Observed, limits: Limits, interval: Duration) -> Option<Measured> {
     if !group.replica.is_leading() {
         if observed.tuned.take().is_some() {
-            observed.metrics.publish_autopilot(None::<fn(Value) -> f64>);
+            observed.metrics.publish_tuning(None::<fn(Value) -> f64>);
         }
         return None;
     }

@@ -465,7 +465,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         AdminRequest::ConfigSet { key: "window".into(), value: "7".into() },
         AdminRequest::LogLevel { spec: "warn".into() },
         AdminRequest::TransferLeader { partition: PartitionId(1), to: NodeId(2), deadline_ms: 9 },
-        AdminRequest::Verify,
+        AdminRequest::CheckReplicas,
         AdminRequest::Faults(vec![fault]),
         AdminRequest::Tuning { local: true },
         AdminRequest::Map,
@@ -596,7 +596,7 @@ pub fn admin_replies() -> Vec<AdminReply> {
         AdminReply::Initialized { cluster: ClusterId(7), nodes: 3, partitions: 4, existed: true },
         AdminReply::Config(vec![row.clone(), row]),
         AdminReply::Transferred { pause_us: 900 },
-        AdminReply::Verified {
+        AdminReply::ReplicasChecked {
             partitions: vec![(PartitionId(1), 9, 1 << 60)],
             missing: vec![(PartitionId(2), NodeId(3))],
         },

@@ -135,7 +135,7 @@ fn serves(cluster: &Cluster, index: usize) {
     }
     let said = cluster.run(&["put", "other", "2"]);
     assert_eq!(said.code, 0, "{said:?}");
-    eventually("digests agree", || cluster.run(&["verify"]).code == 0);
+    eventually("digests agree", || cluster.run(&["check", "replicas"]).code == 0);
 }
 
 #[test]

@@ -84,7 +84,8 @@ fn slow_senders_and_more_connections_than_allowed_take_no_memory_and_no_room_for
         silent.extend((0..150).map(|_| connected(cluster.native_port(0))));
         silent.retain_mut(|stream| !is_closed(stream));
         let page = cluster.page(0, "/metrics");
-        let refused = page.lines().find(|line| line.starts_with("coppice_busy") && line.contains("connections"));
+        let refused =
+            page.lines().find(|line| line.starts_with("coppice_rejected_total") && line.contains("connections"));
         refused.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).is_some_and(|count| count >= 50.0)
     });
     eventually("who does not say hello is hung up on", || {

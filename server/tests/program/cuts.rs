@@ -69,7 +69,7 @@ fn a_leader_that_is_cut_off_steps_down_and_its_clients_move_on() {
             page().contains(r#""majority":false"#) && page().contains("no quorum")
         });
         // Asked first, or alone, it does not speak for the cluster.
-        for words in [&["status", "-o", "json"][..], &["verify", "-o", "json"]] {
+        for words in [&["status", "-o", "json"][..], &["check", "replicas", "-o", "json"]] {
             eventually("another one answers", || {
                 let said = cluster.run_at(victim, words);
                 let other = !said.out.contains(&format!(r#""answered_by":"{name}""#));

@@ -61,7 +61,7 @@ fn a_snapshot_of_another_cluster_is_never_taken() {
         said.code == 0
     });
     eventually("the replacement votes", || cluster.run_at(1, &["status"]).code == 0);
-    assert_eq!(cluster.run_at(1, &["verify"]).code, 0, "all replicas are equal");
+    assert_eq!(cluster.run_at(1, &["check", "replicas"]).code, 0, "all replicas are equal");
     // With it two of three.
     cluster.kill(1);
     eventually("two of three serve", || cluster.run_at(2, &["get", "a00", "--timeout", "5s"]).code == 0);

@@ -59,7 +59,9 @@ fn every_stage_queue_and_lag_is_measured_on_a_node_that_works() {
 fn commands_inside_a_partition_write_no_letter() {
     let cluster = Cluster::formed(3, "g,n");
     let letters = || {
-        let of = |index| series(&cluster.page(index, "/metrics"), "coppice_letters_total").expect("it is counted");
+        let of = |index| {
+            series(&cluster.page(index, "/metrics"), "coppice_multicast_messages_total").expect("it is counted")
+        };
         (0..3).map(of).sum::<f64>()
     };
     let client = cluster.client();
@@ -181,7 +183,7 @@ fn fewer_sessions_are_the_same_ones_on_a_node_that_restarts() {
     cluster.start(1, "ready");
     cluster.healthy();
     writes(&cluster);
-    eventually("digests agree", || cluster.run(&["verify"]).code == 0);
+    eventually("digests agree", || cluster.run(&["check", "replicas"]).code == 0);
     for index in 0..3 {
         assert!(!cluster.log(index).contains("replicas differ"), "{}", cluster.log(index));
     }
@@ -217,13 +219,13 @@ fn equal_replicas_are_verified_and_an_absent_one_is_named() {
     let mut cluster = Cluster::formed(3, "");
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);
     eventually("digests agree", || {
-        let said = cluster.run(&["verify", "-o", "json"]);
+        let said = cluster.run(&["check", "replicas", "-o", "json"]);
         let agreed = |rows: &Vec<serde_json::Value>| rows.iter().any(|row| row["partition"] == "p1");
         said.code == 0 && parsed(&said)["agreed"].as_array().is_some_and(agreed)
     });
     cluster.kill(1);
     eventually("the one that is missing is named", || {
-        let said = cluster.run(&["verify", "-o", "table"]);
+        let said = cluster.run(&["check", "replicas", "-o", "table"]);
         assert_ne!(said.code, 0, "{said:?}");
         said.code == 1 && said.err.contains("p1  no digest of n2")
     });
@@ -355,7 +357,7 @@ fn without_a_quorum_a_change_is_unknown_if_it_was_sent_and_refused_if_it_was_not
     let said = cluster.run_at(0, &["config", "set", "window", "21", "--timeout", "1s"]);
     assert_eq!(said.code, 6, "{said:?}");
     assert!(said.err.starts_with("error: config set: outcome unknown: "), "{said:?}");
-    for words in [&["node", "add", "127.0.0.1:1", "--yes"][..], &["partition", "add", "--nodes", "n2", "--yes"]] {
+    for words in [&["node", "add", "127.0.0.1:1", "--yes"][..], &["partition", "split", "--to", "n2", "--yes"]] {
         let said = cluster.run_at(0, &[words, &["--timeout", "5s"]].concat());
         assert_eq!(said.code, 3, "{words:?}: {said:?}");
     }
@@ -364,7 +366,7 @@ fn without_a_quorum_a_change_is_unknown_if_it_was_sent_and_refused_if_it_was_not
     }
 }
 
-/// `partition add` on a node that does not exist failed, and had cut a partition.
+/// `partition split --to` on a node that does not exist failed, and had cut a partition.
 #[test]
 fn partitions_are_not_cut_for_a_node_that_does_not_exist() {
     let cluster = Cluster::formed(1, "");
@@ -373,10 +375,10 @@ fn partitions_are_not_cut_for_a_node_that_does_not_exist() {
     }
     let partitions = || parsed(&cluster.run(&["status", "-o", "json"]))["partitions"].as_array().map(Vec::len);
     let before = partitions();
-    let said = cluster.run(&["partition", "add", "--nodes", "n9", "--yes"]);
+    let said = cluster.run(&["partition", "split", "--to", "n9", "--yes"]);
     assert!(said.code == 4 && said.err.contains("there is no node n9"), "{said:?}");
     assert_eq!(partitions(), before);
-    let said = cluster.run(&["partition", "add", "--nodes", "n1", "--yes"]);
+    let said = cluster.run(&["partition", "split", "--to", "n1", "--yes"]);
     assert_eq!(said.code, 0, "{said:?}");
     assert_eq!(partitions(), before.map(|count| count + 1));
 }

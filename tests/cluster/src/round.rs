@@ -439,7 +439,7 @@ impl Load<'_> {
     fn client(&self, number: u32) -> JoinHandle<()> {
         let _inside = self.runtime.enter();
         // Every fourth client takes a ticket for each range across partitions.
-        let config = Config { collects: !number.is_multiple_of(4), ..self.config.clone() };
+        let config = Config { optimistic_scans: !number.is_multiple_of(4), ..self.config.clone() };
         let client = Client::start(self.endpoints.clone(), config);
         self.runtime.spawn(Arc::clone(&self.workload).client(number, client))
     }

@@ -109,7 +109,7 @@ impl<'a> Experiment<'a> {
     fn start(setup: &'a Setup, autopilot: bool) -> Result<Experiment<'a>, String> {
         let on = if autopilot { "on" } else { "off" };
         // Formed over quick links: forming is not what is measured.
-        let cluster = Cluster::start(&setup.program, &setup.data, Shape::LAN, &[("autopilot", on)])?;
+        let cluster = Cluster::start(&setup.program, &setup.data, Shape::LAN, &[("auto_tuning", on)])?;
         let in_force = autopilot.then_some(Settings::Autopilot);
         Ok(Experiment { setup, cluster, in_force })
     }
@@ -127,7 +127,7 @@ impl<'a> Experiment<'a> {
             Settings::Fixed(values) => ("off", values),
         };
         self.cluster.set(&[
-            ("autopilot", on.into()),
+            ("auto_tuning", on.into()),
             ("batch_bytes_max", format!("{} B", values.batch_bytes_max)),
             ("window", values.window.to_string()),
             ("window_bytes_max", format!("{} B", values.window_bytes_max)),

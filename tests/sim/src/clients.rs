@@ -76,7 +76,7 @@ impl Client {
             window: 1 + random.below(5),
             read_window: 1 + random.below(5),
             range_credit: 64 << random.below(10),
-            collects: plan.collectors >> (number % 32) & 1 == 1,
+            optimistic_scans: plan.collectors >> (number % 32) & 1 == 1,
             ..Config::default()
         };
         let endpoints = (0..plan.nodes).map(|node| format!("n{node}:7400")).collect();

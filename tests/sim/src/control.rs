@@ -25,7 +25,7 @@ use super::world::World;
 const MAPS_KEPT: usize = 2;
 
 /// A leader that was asked to hand over may take so long; then a change goes on without.
-const HANDOVER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+const LEADER_TRANSFER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The directory has so long to decide what a controller asked for.
 const DECIDED_WITHIN: Nanos = 2_000 * MS;
@@ -185,8 +185,8 @@ impl World {
 
     /// The settings of the cluster, for a controller.
     pub fn tell_controller_settings(&mut self, node: usize) {
-        let (replicas, handover_timeout) = (self.replicas as u32, HANDOVER_TIMEOUT);
-        let settings = ClusterSettings { replicas, handover_timeout, ..ClusterSettings::default() };
+        let (replicas, leader_transfer_timeout) = (self.replicas as u32, LEADER_TRANSFER_TIMEOUT);
+        let settings = ClusterSettings { replicas, leader_transfer_timeout, ..ClusterSettings::default() };
         self.tell(node, Input::Settings(Arc::new(settings)));
     }
 }

@@ -65,7 +65,7 @@ fn faults(seed: u64, cut: &str) -> Vec<Fault> {
 
 /// Nothing goes wrong but the cut. Half of the clients take a ticket for each range across partitions.
 fn plan(seed: u64, cut: &str) -> Plan {
-    let settings = Settings { rest_interval: Duration::from_secs(1), ..Settings::default() };
+    let settings = Settings { quiesce_heartbeat_interval: Duration::from_secs(1), ..Settings::default() };
     let network = Network {
         delay_min: MS / 10,
         delay_mean: MS / 10,

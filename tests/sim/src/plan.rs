@@ -315,13 +315,13 @@ fn settings(seed: u64) -> Settings {
         batch_delay_max: Duration::from_micros(random.below(5_000) as u64),
         eager_window: [0, 1, 1, window][random.below(4)],
         window_bytes_max: 512 << random.below(12),
-        execute_lag_max: 1 + log_draw(&mut random, 128),
+        apply_lag_max: 1 + log_draw(&mut random, 128),
         catch_up_bytes_max: 200 << random.below(13),
         phase1b_bytes_max: 200 << random.below(13),
         accept_ahead_max: if random.below(4) == 0 { 1 } else { 1_024 },
         queue_submissions_max: if random.below(8) == 0 { 2 } else { 8_192 },
         election_timeout,
-        rest_interval: rest_interval(seed, election_timeout),
+        quiesce_heartbeat_interval: quiesce_heartbeat_interval(seed, election_timeout),
         heartbeat_interval: election_timeout / (3 + random.below(5) as u32),
         announce_delay: Duration::from_micros(random.below(3_000) as u64),
         retransmit_max: Duration::from_millis(50 + random.below(300) as u64),
@@ -332,7 +332,7 @@ fn settings(seed: u64) -> Settings {
 }
 
 /// In two seeds of three groups rest, for less or more than an election takes.
-fn rest_interval(seed: u64, election_timeout: Duration) -> Duration {
+fn quiesce_heartbeat_interval(seed: u64, election_timeout: Duration) -> Duration {
     let mut random = random(seed, Purpose::Rest, 0);
     election_timeout * [0, 1, 4][random.below(3)]
 }

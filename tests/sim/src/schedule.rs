@@ -80,9 +80,9 @@ pub(super) struct SettingsInFile {
     queue_submissions_max: usize,
     heartbeat_interval: Duration,
     #[serde(default)]
-    rest_interval: Duration,
+    quiesce_heartbeat_interval: Duration,
     election_timeout: Duration,
-    execute_lag_max: u64,
+    apply_lag_max: u64,
     catch_up_bytes_max: u32,
     retain_bytes_min: usize,
     phase1b_bytes_max: usize,

@@ -77,7 +77,7 @@ fn slow_down(plan: &mut Plan) {
     let factor = u32::try_from(least.div_ceil(timeout)).unwrap_or(u32::MAX).max(1);
     settings.election_timeout *= factor;
     settings.heartbeat_interval *= factor;
-    settings.rest_interval *= factor;
+    settings.quiesce_heartbeat_interval *= factor;
     settings.lease_duration *= factor;
     settings.retransmit_max = settings.retransmit_max.max(2 * round_trip);
 }

@@ -45,7 +45,7 @@ pub struct Options {
     /// Who serves reads.
     pub reads: ReadMode,
     /// Whether ranges across partitions are collected before a ticket is asked for.
-    pub collects: bool,
+    pub optimistic_scans: bool,
     /// Shows whom the load is on behalf of.
     pub token: Option<Token>,
     /// The most requests under way: slots are below it.
@@ -67,7 +67,7 @@ impl Options {
             calls_max: self.slots as usize + 1,
             bytes_max: usize::MAX,
             reads: self.reads,
-            collects: self.collects,
+            optimistic_scans: self.optimistic_scans,
             token: self.token.clone(),
             tls: self.tls.clone(),
             ..defaults

@@ -97,7 +97,7 @@ impl Controller {
     pub(super) fn on_view(&mut self, view: &View) {
         self.topology.is_looking = !self.drives() && mutant!(look_never_ends);
         let Some(state) = self.driven().cloned() else { return };
-        let (now, longest) = (self.now, self.settings.handover_timeout);
+        let (now, longest) = (self.now, self.settings.leader_transfer_timeout);
         self.topology.handovers.retain(|_, asked| now.since(*asked) < HANDOVER_MEMORY + longest);
         self.topology.released.retain(|version| state.border(*version).is_some());
         let mut steps = steps(&state, view, self.settings.replicas as usize, &self.tried(&state));
@@ -137,7 +137,7 @@ impl Controller {
 
     /// Moves whose leader was asked to hand over, and did not in time.
     fn tried(&self, state: &DirectoryState) -> BTreeSet<ChangeId> {
-        let late = |asked: &Time| self.now.since(*asked) >= self.settings.handover_timeout;
+        let late = |asked: &Time| self.now.since(*asked) >= self.settings.leader_transfer_timeout;
         let slow = |change: &Change| change.groups().any(|group| self.topology.handovers.get(&group).is_some_and(late));
         state.changes.iter().filter(|(_, change)| slow(change)).map(|(&id, _)| id).collect()
     }

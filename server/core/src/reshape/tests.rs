@@ -408,7 +408,7 @@ fn a_move_that_would_be_undone_at_once_is_refused_even_when_forced() {
     assert!(matches!(model.ask(relocation(1, &[1, 3]), true), Ok(Verdict::Begin { .. })));
 }
 
-/// `node add` and `partition add` were tried for 30 s: a leader that had lost its quorum took itself for one.
+/// `node add` and `partition split --to` were tried for 30 s: a leader that had lost its quorum took itself for one.
 #[test]
 fn nothing_is_begun_while_the_directory_cannot_decide() {
     let mut model = Model::new(3, 1);

@@ -36,7 +36,7 @@ pub struct ClusterSettings {
     /// What nodes may write; at most [`FEATURE_LEVEL`].
     pub feature_level: u32,
     /// Batches and windows that are not set tune themselves (protocol.md 9).
-    pub autopilot: bool,
+    pub auto_tuning: bool,
     /// Bytes at which a batch closes.
     pub batch_bytes_max: u64,
     /// A batch closes this long after its first command; an idle pipe sends at once.
@@ -48,21 +48,21 @@ pub struct ClusterSettings {
     /// Executes batches before they are decided.
     pub speculation: bool,
     /// Instances decided and not executed, beyond which the proposer waits.
-    pub execute_lag_max: u32,
+    pub apply_lag_max: u32,
     /// How a read knows that its leader leads.
     pub reads: Reads,
     /// A leader is heard from this often.
     pub heartbeat_interval: Duration,
     /// A leader whose group has nothing to do is heard from this often; zero: as always.
-    pub rest_interval: Duration,
+    pub quiesce_heartbeat_interval: Duration,
     /// Silence after which a leader is replaced, drawn from 1x to 2x.
     pub election_timeout: Duration,
     /// A query is released or aborted at most so long after its ticket was sent; at least four measured rounds.
     pub place_timeout: Duration,
     /// A leader that is asked to hand over has so long.
-    pub handover_timeout: Duration,
+    pub leader_transfer_timeout: Duration,
     /// A part of a query waits so long for its client to connect to the node that has it.
-    pub part_wait: Duration,
+    pub responder_connect_timeout: Duration,
     /// Instances without a command after which a session ends.
     pub session_expiry: u64,
     /// Sessions per partition.
@@ -151,11 +151,11 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| s.feature_level.to_string(),
     },
     ClusterSetting {
-        key: "autopilot",
+        key: "auto_tuning",
         default: "on",
         meaning: "batches and windows that are at their defaults tune themselves",
-        read: |s, t| word(t, &SWITCH).map(|v| s.autopilot = v),
-        show: |s| name_of(s.autopilot, &SWITCH),
+        read: |s, t| word(t, &SWITCH).map(|v| s.auto_tuning = v),
+        show: |s| name_of(s.auto_tuning, &SWITCH),
     },
     ClusterSetting {
         key: "batch_bytes_max",
@@ -193,11 +193,11 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| name_of(s.speculation, &SWITCH),
     },
     ClusterSetting {
-        key: "execute_lag_max",
+        key: "apply_lag_max",
         default: "128",
         meaning: "instances decided and not executed, beyond which the proposer waits",
-        read: |s, t| count(t, 1..=65_536).map(|v| s.execute_lag_max = v),
-        show: |s| s.execute_lag_max.to_string(),
+        read: |s, t| count(t, 1..=65_536).map(|v| s.apply_lag_max = v),
+        show: |s| s.apply_lag_max.to_string(),
     },
     ClusterSetting {
         key: "reads",
@@ -214,11 +214,11 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| show_time(s.heartbeat_interval),
     },
     ClusterSetting {
-        key: "rest_interval",
+        key: "quiesce_heartbeat_interval",
         default: "1s",
         meaning: "a leader whose group has nothing to do is heard from this often; 0s: as always",
-        read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(10)).map(|v| s.rest_interval = v),
-        show: |s| show_time(s.rest_interval),
+        read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(10)).map(|v| s.quiesce_heartbeat_interval = v),
+        show: |s| show_time(s.quiesce_heartbeat_interval),
     },
     ClusterSetting {
         key: "election_timeout",
@@ -235,18 +235,18 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| show_time(s.place_timeout),
     },
     ClusterSetting {
-        key: "handover_timeout",
+        key: "leader_transfer_timeout",
         default: "2s",
         meaning: "a leader that is asked to hand over has so long",
-        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.handover_timeout = v),
-        show: |s| show_time(s.handover_timeout),
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.leader_transfer_timeout = v),
+        show: |s| show_time(s.leader_transfer_timeout),
     },
     ClusterSetting {
-        key: "part_wait",
+        key: "responder_connect_timeout",
         default: "1s",
         meaning: "a part of a query waits so long for its client to connect to the node that has it",
-        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.part_wait = v),
-        show: |s| show_time(s.part_wait),
+        read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.responder_connect_timeout = v),
+        show: |s| show_time(s.responder_connect_timeout),
     },
     ClusterSetting {
         key: "session_expiry",
@@ -290,20 +290,20 @@ impl Default for ClusterSettings {
         let mut settings = Self {
             replicas: 0,
             feature_level: 0,
-            autopilot: false,
+            auto_tuning: false,
             batch_bytes_max: 0,
             batch_delay_max: Duration::ZERO,
             window: 0,
             window_bytes_max: 0,
             speculation: false,
-            execute_lag_max: 0,
+            apply_lag_max: 0,
             reads: Reads::Quorum,
             heartbeat_interval: Duration::ZERO,
-            rest_interval: Duration::ZERO,
+            quiesce_heartbeat_interval: Duration::ZERO,
             election_timeout: DAY,
             place_timeout: Duration::ZERO,
-            handover_timeout: Duration::ZERO,
-            part_wait: Duration::ZERO,
+            leader_transfer_timeout: Duration::ZERO,
+            responder_connect_timeout: Duration::ZERO,
             session_expiry: 0,
             sessions_max: 0,
             session_bytes_max: 0,
@@ -407,8 +407,14 @@ mod tests {
         assert_eq!(refused("windw", "1"), "unknown cluster setting `windw`; did you mean `window`?");
         assert_eq!(refused("route", "ring"), "`route` is not in this version: the leader sends to all replicas");
         assert_eq!(refused("reads", "lease"), "`reads` must be `quorum`: leases are not in this version");
-        assert_eq!(refused("part_wait", "61s"), "`part_wait` must be from 1ms to 1min, not 61s");
-        assert_eq!(refused("part_wait", "0"), "`part_wait` must be from 1ms to 1min, not 0s");
+        assert_eq!(
+            refused("responder_connect_timeout", "61s"),
+            "`responder_connect_timeout` must be from 1ms to 1min, not 61s"
+        );
+        assert_eq!(
+            refused("responder_connect_timeout", "0"),
+            "`responder_connect_timeout` must be from 1ms to 1min, not 0s"
+        );
         assert_eq!(refused("sessions_max", "1"), "`sessions_max` must be a number from 4 to 10000000, not `1`");
         assert_eq!(refused("batch_bytes_max", "3 MiB"), "`batch_bytes_max` must be from 1 B to 2 MiB, not 3 MiB");
         assert_eq!(settings, ClusterSettings::default());

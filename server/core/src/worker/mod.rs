@@ -254,7 +254,7 @@ impl Worker {
             Input::Map(map) => self.on_map(map),
             Input::Settings(settings) => {
                 self.coordinator.apply_settings(&settings);
-                self.parked.set_wait(settings.part_wait);
+                self.parked.set_wait(settings.responder_connect_timeout);
             }
             Input::Leader(group, leader) => self.on_leader(group, leader),
             Input::Answers(node, true) => _ = self.known.answering.insert(node),

@@ -21,7 +21,7 @@ pub(super) struct Parked {
 
 impl Default for Parked {
     fn default() -> Parked {
-        Parked { parts: VecDeque::new(), wait: ClusterSettings::default().part_wait }
+        Parked { parts: VecDeque::new(), wait: ClusterSettings::default().responder_connect_timeout }
     }
 }
 

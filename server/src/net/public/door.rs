@@ -103,7 +103,7 @@ fn denied_key<'a>(rights: &Rights, commands: &'a CommandsRequest) -> Option<(Rol
 fn audited(admin: &AdminRequest) -> Option<String> {
     match admin {
         AdminRequest::ConfigGet
-        | AdminRequest::Verify
+        | AdminRequest::CheckReplicas
         | AdminRequest::Tuning { .. }
         | AdminRequest::Map
         | AdminRequest::Users => None,

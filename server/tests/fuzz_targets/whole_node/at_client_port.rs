@@ -165,7 +165,7 @@ fn a_client_that_says_anything_ends_no_node() {
 
 /// Verbs that wait for others for long.
 fn admin_waits(admin: &AdminRequest) -> bool {
-    matches!(admin, AdminRequest::TransferLeader { .. } | AdminRequest::Verify)
+    matches!(admin, AdminRequest::TransferLeader { .. } | AdminRequest::CheckReplicas)
 }
 
 /// Sends frames and reads until the ping behind them is answered; none: the node closed the connection.

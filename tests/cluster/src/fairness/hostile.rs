@@ -305,7 +305,7 @@ fn control(victim: &Victim, stop: &AtomicBool) -> String {
         for stream in 0..500 {
             let stream = 2 + (round as u32).wrapping_mul(500).wrapping_add(stream);
             match stream % 3 {
-                0 => encode_control(&mut out, Wire::Admin, stream, &AdminRequest::Verify),
+                0 => encode_control(&mut out, Wire::Admin, stream, &AdminRequest::CheckReplicas),
                 1 => encode_control(&mut out, Wire::Admin, stream, &AdminRequest::Tuning { local: false }),
                 _ => encode_control(&mut out, Wire::Status, stream, &StatusGet { local: false }),
             }

@@ -75,7 +75,7 @@ impl Steps {
         for &admin in admins {
             let text = metrics(admin).map_err(|error| format!("the metrics at {admin}: {error}"))?;
             steps.took.add(&text, "coppice_worker_step_seconds");
-            steps.worked.add(&text, "coppice_worker_processor_seconds");
+            steps.worked.add(&text, "coppice_worker_step_cpu_seconds");
         }
         match steps.took.count() {
             0 => Err("the nodes tell nothing of the steps of their workers".into()),

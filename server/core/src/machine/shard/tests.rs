@@ -292,7 +292,7 @@ fn planted_bugs_of_splits_are_caught() {
     }
 }
 
-/// What `verify` compares on a replica that has executed what nobody decides yet.
+/// What `check replicas` compares on a replica that has executed what nobody decides yet.
 #[test]
 fn the_digest_of_the_decided_state_is_known_while_more_is_executed() {
     let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));

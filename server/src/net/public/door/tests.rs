@@ -175,7 +175,7 @@ fn rows() -> Vec<Row> {
         ("config get", admin(AdminRequest::ConfigGet), ADMINS, NOBODY),
         ("config set", admin(AdminRequest::ConfigSet { key: "window".into(), value: "1".into() }), ADMINS, NOBODY),
         ("log level", admin(AdminRequest::LogLevel { spec: "debug".into() }), ADMINS, NOBODY),
-        ("verify", admin(AdminRequest::Verify), ADMINS, NOBODY),
+        ("check replicas", admin(AdminRequest::CheckReplicas), ADMINS, NOBODY),
         ("tuning", admin(AdminRequest::Tuning { local: true }), ADMINS, NOBODY),
         ("faults", admin(AdminRequest::Faults(Vec::new())), ADMINS, NOBODY),
     ]

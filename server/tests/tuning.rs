@@ -1,4 +1,4 @@
-//! The autopilot on a real cluster in one process: settings change under load, keep to what was set, and fall back to
+//! Tuning on a real cluster in one process: settings change under load, keep to what was set, and fall back to
 //! the fixed ones when it is switched off (protocol.md 9).
 
 mod common;
@@ -54,12 +54,12 @@ fn tuning(cluster: &Cluster, node: usize) -> Option<(bool, GroupTuning)> {
 
 #[test]
 fn a_window_follows_the_load_and_the_settings_and_says_why() {
-    let directory = Scratch::new("autopilot");
-    let settings = vec![("autopilot".into(), "on".into())];
+    let directory = Scratch::new("tuning");
+    let settings = vec![("auto_tuning".into(), "on".into())];
     let cluster = formed(&LocalOptions { settings, ..LocalOptions::new(&directory.0) });
     let client = connect(&cluster);
     // It begins with less under way than the fixed settings let be, until it has seen what links hold.
-    load_until("the autopilot has its say", &client, || {
+    load_until("tuning has its say", &client, || {
         tuning(&cluster, 0).is_some_and(|(_, told)| told.in_force.window_bytes_max != 1 << 20)
     });
     for node in 0..cluster.endpoints().len() {
@@ -83,7 +83,7 @@ fn a_window_follows_the_load_and_the_settings_and_says_why() {
     set("window", "7");
     load_until("a window that was set is in force", &client, || window(&cluster) == Some(7));
     // Off: the fixed values, and the advice all the same.
-    set("autopilot", "off");
+    set("auto_tuning", "off");
     set("window", "16");
     load_until("the fixed window is back", &client, || window(&cluster) == Some(16));
     load_until("it is said what it would choose", &client, || {
@@ -93,7 +93,7 @@ fn a_window_follows_the_load_and_the_settings_and_says_why() {
     load_until("metrics show what is measured, predicted and chosen", &client, || {
         let Some(text) = metrics(&cluster) else { return false };
         let shown = |value: &str, kind: &str| {
-            let series = format!("coppice_autopilot{{partition=\"p1\",value=\"{value}\",kind=\"{kind}\"}} ");
+            let series = format!("coppice_tuning{{partition=\"p1\",value=\"{value}\",kind=\"{kind}\"}} ");
             text.lines().any(|line| line.starts_with(&series))
         };
         shown("throughput", "predicted") && shown("throughput", "measured") && shown("window", "chosen")

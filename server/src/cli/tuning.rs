@@ -1,4 +1,4 @@
-//! `autopilot`: what the leaders measured, what their models make of it, and why (protocol.md 9, papers.md A17).
+//! `tuning`: what the leaders measured, what their models make of it, and why (protocol.md 9, papers.md A17).
 
 use std::io;
 
@@ -14,26 +14,26 @@ use super::output::Output;
 use super::predict::{PredictArgs, readable};
 use super::shape_args::partition;
 
-/// `autopilot`
+/// `tuning`
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct AutopilotArgs {
+pub struct TuningArgs {
     /// One partition, such as p2; p0 is the directory [default: all]
     #[arg(value_parser = partition)]
     pub partition: Option<PartitionId>,
     /// Without a cluster
     #[command(subcommand)]
-    pub verb: Option<AutopilotVerb>,
+    pub verb: Option<TuningVerb>,
 }
 
-/// `autopilot ..`
+/// `tuning ..`
 #[derive(Debug, Clone, Subcommand)]
-pub enum AutopilotVerb {
+pub enum TuningVerb {
     /// Predict batch, window, throughput and bottleneck of a cluster that is not there yet
     Predict(PredictArgs),
 }
 
-/// Carries out `autopilot [P]`.
+/// Carries out `tuning [P]`.
 ///
 /// # Errors
 /// That of stdout; a failure is returned with its four lines.
@@ -70,7 +70,7 @@ fn missing(context: &Context, partition: PartitionId, exists: bool) -> Failure {
     Failure {
         exit,
         code,
-        what: format!("autopilot: {partition}: {what}"),
+        what: format!("tuning: {partition}: {what}"),
         place: context.endpoints.join(", "),
         cause: cause.to_owned(),
         next: next.to_owned(),
@@ -80,8 +80,10 @@ fn missing(context: &Context, partition: PartitionId, exists: bool) -> Failure {
 fn table(report: &TuningReport, output: &mut Output<'_>) -> io::Result<()> {
     let out = &mut output.data;
     match report.on {
-        true => writeln!(out, "autopilot on: batches and windows follow from what is measured")?,
-        false => writeln!(out, "autopilot off: settings stay as they are (try: coppice config set autopilot on)")?,
+        true => writeln!(out, "auto_tuning = on: batches and windows follow from what is measured")?,
+        false => {
+            writeln!(out, "auto_tuning = off: settings stay as they are (try: coppice config set auto_tuning on)")?
+        }
     }
     for group in &report.groups {
         writeln!(out, "{} led by {}", group.partition, group.leader)?;
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn inputs_predictions_and_measurements_stand_side_by_side() {
-        golden::check("autopilot", &format!("{}\n{}", printed(&report(true)), printed(&report(false))));
+        golden::check("tuning", &format!("{}\n{}", printed(&report(true)), printed(&report(false))));
     }
 
     #[test]
@@ -263,8 +265,8 @@ mod tests {
 
     #[test]
     fn a_partition_a_prediction_or_nothing_may_follow() {
-        let args = |words: &[&str]| match Cli::parse_from([&["coppice", "autopilot"], words].concat()).verb {
-            Verb::Autopilot(args) => args,
+        let args = |words: &[&str]| match Cli::parse_from([&["coppice", "tuning"], words].concat()).verb {
+            Verb::Tuning(args) => args,
             other => panic!("{other:?}"),
         };
         assert!(args(&[]).partition.is_none() && args(&[]).verb.is_none());
@@ -275,7 +277,7 @@ mod tests {
             assert_eq!(failure.exit, exit);
             assert!(failure.next.split(' ').next() == Some("coppice"), "{failure}");
         }
-        let wrong = Cli::try_parse_from(["coppice", "autopilot", "q9"]).expect_err("no partition").to_string();
+        let wrong = Cli::try_parse_from(["coppice", "tuning", "q9"]).expect_err("no partition").to_string();
         assert!(wrong.contains("a partition such as p2"), "{wrong}");
     }
 }
