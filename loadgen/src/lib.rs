@@ -5,18 +5,15 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
-pub mod figures;
 pub mod fill;
 pub mod machine;
 pub mod metrics;
 pub mod plot;
-mod processes;
 pub mod random;
 pub mod record;
 pub mod report;
 pub mod runner;
-mod say;
+pub mod say;
 pub mod target;
 pub mod units;
-pub mod versus;
 pub mod workload;

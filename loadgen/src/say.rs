@@ -21,7 +21,8 @@ pub fn unsaid() -> Option<&'static str> {
 }
 
 /// A line on stdout.
+#[macro_export]
 macro_rules! say {
     ($($text:tt)*) => { $crate::say::write(format_args!("{}\n", format_args!($($text)*))) };
 }
-pub(crate) use say;
+pub use say;

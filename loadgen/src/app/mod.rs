@@ -2,11 +2,11 @@
 
 pub mod args;
 pub mod failure;
-pub(crate) mod fill;
+mod fill;
 mod find_max;
 mod plot;
-pub(crate) mod progress;
-pub(crate) mod run;
+mod progress;
+mod run;
 mod store;
 mod unloaded;
 
@@ -16,13 +16,15 @@ use std::process::ExitCode;
 use args::{Cli, Command, Output};
 use clap::Parser;
 use failure::{Exit, Failure};
+pub use fill::fill_quietly;
+pub use progress::Progress;
 pub use run::{NOTHING_ANSWERED, measure};
 
 use crate::say::{say, unsaid};
 
 /// Runs the program on this process's command line.
 pub fn main() -> ExitCode {
-    let line: Vec<String> = std::env::args().collect();
+    let line = std::env::args().collect::<Vec<_>>().join(" ");
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // clap prints help on stdout with 0, errors on stderr with 2.
@@ -31,20 +33,24 @@ pub fn main() -> ExitCode {
             return ExitCode::from(error.exit_code() as u8);
         }
     };
-    let mut done = carry_out(&cli, &line.join(" "));
+    end(carry_out(&cli, &line), cli.global.output, &line)
+}
+
+/// Says what came of a command, if it went wrong, and turns it into the program's exit status.
+pub fn end(mut done: Result<Exit, Failure>, output: Output, line: &str) -> ExitCode {
     if let (Ok(_), Some(cause)) = (&done, unsaid()) {
         done = Err(Failure {
             exit: Exit::Failed,
             what: "it was carried out, and its result cannot be written".to_owned(),
             place: "stdout".to_owned(),
             cause: cause.to_owned(),
-            attempt: line.join(" "),
+            attempt: line.to_owned(),
         });
     }
     match done {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) => {
-            match cli.global.output {
+            match output {
                 Output::Json if unsaid().is_none() => say!("{}", failure.json()),
                 // If nobody reads that either, the exit status is left.
                 Output::Json | Output::Table => _ = write!(std::io::stderr(), "{}", failure.text()),
@@ -60,7 +66,5 @@ fn carry_out(cli: &Cli, line: &str) -> Result<Exit, Failure> {
         Command::Fill(args) => fill::fill(args, &cli.global),
         Command::Unloaded(args) => unloaded::unloaded(args, &cli.global),
         Command::Plot(args) => plot::plot(args),
-        Command::Figures(args) => crate::figures::figures(args, &cli.global, line),
-        Command::Versus(args) => crate::versus::versus(args, &cli.global, line),
     }
 }

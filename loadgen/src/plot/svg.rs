@@ -139,7 +139,7 @@ impl Axis {
 }
 
 /// Text as it stands in XML and HTML.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -1,27 +1,28 @@
 //! Nodes as child processes: started, signalled, restarted, ended. It knows processes and what they print.
-//!
-//! All must be started on one thread that outlives them: a node's parent-death signal follows the thread that started
-//! it.
 
 use std::fmt;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, BufRead, BufReader};
+use std::fs::DirBuilder;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coppice_server::demo::certs::Certs;
 use coppice_server::local::HeldPorts;
-use rustix::process::{Pid, Signal, kill_process};
+use coppice_testkit::process::{self, Process};
+use coppice_testkit::serve::{Place, READY, WAITING, serve};
+use rustix::process::Signal;
 
 /// A node that has said nothing by then will not.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Of a node's log, its end of so many bytes tells what it said last.
+const SAID_BYTES: usize = 4_096;
 
 /// Where one node listens.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,8 @@ pub struct Plan {
     pub certs: Option<Certs>,
     /// Further flags of `coppice serve`.
     pub flags: Vec<String>,
+    /// Nodes serve HTTP, at ports that the system draws.
+    pub admin: bool,
     /// The program has failpoints: what it reaches of them is written down.
     pub failpoints: bool,
 }
@@ -107,11 +110,6 @@ pub fn libfaketime() -> Option<PathBuf> {
     let libraries = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
     let places = libraries.iter().map(|library| Path::new(library).join("faketime/libfaketimeMT.so.1"));
     places.into_iter().find(|file| file.is_file())
-}
-
-struct Process {
-    child: Child,
-    lines: Receiver<String>,
 }
 
 /// The nodes of a run, numbered from 0.
@@ -197,7 +195,7 @@ impl Nodes {
     }
 
     fn seen_at(&self, node: usize) -> PathBuf {
-        self.plan.directory.join(format!("n{}.seen", node + 1))
+        self.plan.directory.join(format!("{}.seen", name(node)))
     }
 
     /// A node that is down loses its disk. What was on it is kept for whoever judges: it is in [`Nodes::lost`].
@@ -228,27 +226,19 @@ impl Nodes {
 
     /// Where a tracer of a node writes.
     pub fn traced(&self, node: usize) -> PathBuf {
-        self.plan.directory.join(format!("n{}.strace", node + 1))
-    }
-
-    /// Where a node's own messages go.
-    fn log(&self, node: usize) -> PathBuf {
-        self.plan.directory.join(format!("n{}.log", node + 1))
+        self.plan.directory.join(format!("{}.strace", name(node)))
     }
 
     /// The end of what a node said on its standard error.
     pub fn said(&self, node: usize) -> String {
-        tail(&self.log(node))
+        let text = std::fs::read(self.plan.directory.join(format!("{}.log", name(node)))).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(SAID_BYTES)..]).into_owned()
     }
 
     /// Ends a node without warning; one that is down stays down.
     pub fn kill(&mut self, node: usize) {
-        if let Some(mut process) = self.running[node].take() {
-            self.pids[node].store(0, Ordering::Relaxed);
-            // It may have ended by itself; whoever asked has looked before.
-            let _ = process.child.kill();
-            let _ = process.child.wait();
-        }
+        self.pids[node].store(0, Ordering::Relaxed);
+        self.running[node] = None;
     }
 
     /// Starts a node that is down without waiting.
@@ -264,7 +254,7 @@ impl Nodes {
     /// # Errors
     /// It ends, or says nothing.
     pub fn waits(&mut self, node: usize) -> io::Result<()> {
-        self.spoken(node, &["waiting for init", "ready"])
+        self.spoken(node, &[WAITING, READY])
     }
 
     /// Waits until a node serves.
@@ -272,7 +262,7 @@ impl Nodes {
     /// # Errors
     /// It ends, or says nothing.
     pub fn ready(&mut self, node: usize) -> io::Result<()> {
-        self.spoken(node, &["ready"])
+        self.spoken(node, &[READY])
     }
 
     /// Process numbers of all nodes, as they come and go; 0: it is down.
@@ -282,31 +272,22 @@ impl Nodes {
 
     /// The process of a node that runs.
     pub fn pid(&self, node: usize) -> Option<u32> {
-        self.running[node].as_ref().map(|process| process.child.id())
+        self.running[node].as_ref().map(Process::id)
     }
 
     /// Stops a node: it lives and says nothing.
-    pub fn pause(&self, node: usize) {
+    pub fn pause(&mut self, node: usize) {
         self.signal(node, Signal::STOP);
     }
 
     /// Lets a stopped node go on.
-    pub fn resume(&self, node: usize) {
+    pub fn resume(&mut self, node: usize) {
         self.signal(node, Signal::CONT);
     }
 
     /// Ends all nodes, orderly where they still listen, else after `patience`.
     pub fn stop(&mut self, patience: Duration) {
-        for node in 0..self.count() {
-            self.signal(node, Signal::TERM);
-            self.signal(node, Signal::CONT);
-        }
-        let deadline = Instant::now() + patience;
-        for process in self.running.iter_mut().flatten() {
-            while Instant::now() < deadline && matches!(process.child.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
+        process::end(self.running.iter_mut().flatten(), patience);
         (0..self.count()).for_each(|node| self.kill(node));
     }
 
@@ -317,26 +298,19 @@ impl Nodes {
 
     /// Whether a node ended by itself: its exit status, and how in words.
     pub fn ended(&mut self, node: usize) -> Option<(Option<i32>, String)> {
-        let status = self.running[node].as_mut()?.child.try_wait().ok()??;
-        let how = match (status.code(), status.signal()) {
-            (Some(code), _) => format!("with exit status {code}"),
-            (None, Some(signal)) => format!("by signal {signal}"),
-            (None, None) => "in an unknown way".to_owned(),
-        };
-        let words = last_line(&self.log(node));
+        let process = self.running[node].as_mut()?;
+        let status = process.ended()?;
+        let (how, words) = (process::how(status), process.last_words());
         Some((status.code(), format!("n{} ended by itself {how}; its last words: {words}", node + 1)))
     }
 
-    fn signal(&self, node: usize, signal: Signal) {
-        let pid = self.pid(node).and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            // A child that nobody has waited for: its number is its own, dead or alive.
-            let _ = kill_process(pid, signal);
+    fn signal(&mut self, node: usize, signal: Signal) {
+        if let Some(process) = &mut self.running[node] {
+            process.signal(signal);
         }
     }
 
     fn launch(&mut self, node: usize) -> io::Result<()> {
-        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(self.log(node))?;
         let data = self.data(node);
         if !data.exists() {
             DirBuilder::new().mode(0o700).create(&data)?;
@@ -349,19 +323,16 @@ impl Nodes {
                 command
             }
         };
-        let seeds: Vec<String> = (0..self.count()).map(|node| self.peer(node).to_string()).collect();
-        command
-            .args(["serve", "--config", "/dev/null", "--end-with", &std::process::id().to_string()])
-            .args(["--name", &format!("n{}", node + 1), "--log-format", "pretty"])
-            .arg("--data-dir")
-            .arg(&data)
-            .args(["--listen-native", &self.native(node).to_string()])
-            .args(["--listen-peer", &self.peer(node).to_string()])
-            .args(["--seeds", &seeds.join(","), "--drain-timeout", "1s"])
-            .args(&self.plan.flags);
-        if self.plan.flags.iter().all(|flag| flag != "--listen-admin") {
-            command.args(["--listen-admin", "off"]);
-        }
+        let place = Place {
+            name: name(node),
+            data,
+            native: self.native(node),
+            peer: self.peer(node),
+            admin: self.plan.admin.then(|| local(0)),
+        };
+        let seeds: Vec<SocketAddr> = (0..self.count()).map(|node| self.peer(node)).collect();
+        serve(&mut command, &place, &seeds);
+        command.args(["--log-format", "pretty", "--drain-timeout", "1s"]).args(&self.plan.flags);
         if let Some(certs) = &self.plan.certs {
             command.args(certs.flags_of_node(node as u32 + 1));
         }
@@ -371,12 +342,6 @@ impl Nodes {
         if !self.plan.overrides[node].is_empty() {
             command.args(["--allow-faults=true", "--dial-override", &self.plan.overrides[node]]);
         }
-        for (name, _) in std::env::vars_os() {
-            let kept = ["COPPICE_LOG", "COPPICE_MUTANT"];
-            if name.to_str().is_some_and(|name| name.starts_with("COPPICE_") && !kept.contains(&name)) {
-                command.env_remove(name);
-            }
-        }
         if self.plan.failpoints {
             command.env("COPPICE_FAILPOINTS_SEEN", self.seen_at(node));
             command.env("COPPICE_FAILPOINTS", self.armed[node].as_deref().unwrap_or_default());
@@ -385,56 +350,28 @@ impl Nodes {
             let rate = format!("{}.{:02}", clock.percent / 100, clock.percent % 100);
             command.env("LD_PRELOAD", library).env("FAKETIME", format!("{:+}s x{rate}", clock.ahead));
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
-        let mut child = command.spawn()?;
-        let (said, lines) = channel();
-        if let Some(stdout) = child.stdout.take() {
-            std::thread::spawn(move || {
-                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    if said.send(line).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        self.pids[node].store(child.id(), Ordering::Relaxed);
-        self.running[node] = Some(Process { child, lines });
+        // Ctrl-C is for this program alone, which ends its nodes.
+        command.process_group(0);
+        let process = Process::start(command, &self.plan.directory, &name(node))?;
+        self.pids[node].store(process.id(), Ordering::Relaxed);
+        self.running[node] = Some(process);
         Ok(())
     }
 
     /// Waits for a line that begins with one of these words.
     fn spoken(&mut self, node: usize, words: &[&str]) -> io::Result<()> {
-        let log = self.log(node);
         let Some(process) = &mut self.running[node] else { return Ok(()) };
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            match process.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) if words.iter().any(|word| line.starts_with(word)) => return Ok(()),
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    let what = format!("n{} is not ready after {START_TIMEOUT:?}", node + 1);
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let what = format!("n{} ended while it started: {}", node + 1, last_line(&log));
-                    return Err(io::Error::other(what));
-                }
-            }
-        }
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("n{}: {error}", node + 1));
+        process.wait_for_line(words, START_TIMEOUT).map_err(named)
     }
+}
+
+/// The name of a node, numbered from 0.
+fn name(node: usize) -> String {
+    format!("n{}", node + 1)
 }
 
 /// The data directory of a node, numbered from 0.
 pub fn data(directory: &Path, node: usize) -> PathBuf {
-    directory.join(format!("n{}", node + 1))
-}
-
-fn tail(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
-    String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned()
-}
-
-/// The last line of a log that says something.
-fn last_line(log: &Path) -> String {
-    tail(log).lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("none").to_owned()
+    directory.join(name(node))
 }

@@ -365,6 +365,7 @@ impl Own {
             overrides: overrides.collect(),
             hosts,
             flags: flags.iter().flatten().map(|word| (*word).to_owned()).collect(),
+            admin: false,
             failpoints: setup.kinds.contains(&Kind::Fail),
             ports,
             _held: held,

@@ -161,6 +161,7 @@ fn launch(program: &Path, directory: &Path, shape: Shape) -> io::Result<Cluster>
         overrides: overrides.collect(),
         hosts: Vec::new(),
         flags: Vec::new(),
+        admin: false,
         ports,
         failpoints: false,
         _held: held,

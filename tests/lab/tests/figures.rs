@@ -1,11 +1,11 @@
-//! `coppice-load figures` on real nodes: what it measures it draws beside what the paper says, and measures no point
+//! `coppice-figures paper` on real nodes: what it measures it draws beside what the paper says, and measures no point
 //! twice. Nodes run the server that is built into `coppice-lab`.
 
 use std::fs;
 use std::path::PathBuf;
 
 use clap::Parser;
-use coppice_loadgen::app::args::{Cli, Command};
+use coppice_figures::args::{Cli, Command};
 use coppice_loadgen::app::failure::{Exit, Failure};
 
 /// A directory of its own, gone at the end.
@@ -28,10 +28,10 @@ impl Place {
 
     fn figures(&self, words: &str) -> Result<Exit, Failure> {
         let (out, data) = (self.text("out"), self.text("data"));
-        let line = format!("coppice-load figures --quiet --short --out {out} --dir {data} {words}");
+        let line = format!("coppice-figures --quiet paper --short --out {out} --dir {data} {words}");
         let cli = Cli::try_parse_from(line.split_whitespace()).expect("the line is right");
-        let Command::Figures(args) = &cli.command else { panic!("they are figures: {line}") };
-        coppice_loadgen::figures::figures(args, &cli.global, &line)
+        let Command::Paper(args) = &cli.command else { panic!("they are figures: {line}") };
+        coppice_figures::paper::paper(args, &cli.global, &line)
     }
 }
 
@@ -47,7 +47,7 @@ const QUICK: &str = "--rounds 1 --duration 300ms --entries 1000";
 #[test]
 fn a_figure_is_measured_once_and_drawn_beside_what_the_paper_says() {
     let place = Place::new("smr");
-    let words = format!("--paper smr --only fig12 {QUICK} --bin {}", env!("CARGO_BIN_EXE_coppice-lab"));
+    let words = format!("smr --only fig12 {QUICK} --bin {}", env!("CARGO_BIN_EXE_coppice-lab"));
     assert_eq!(place.figures(&words), Ok(Exit::Done));
     let (measured, page, points) =
         (place.read("out/measured.jsonl"), place.read("out/index.html"), place.read("out/fig12.csv"));
@@ -74,26 +74,25 @@ fn the_laboratory_writes_the_columns_that_figures_read() {
     assert!(said.status.success(), "{said:?}");
     let written = place.read("out.csv");
     let columns: Vec<&str> = written.lines().next().unwrap_or_default().split(',').collect();
-    for (column, _) in coppice_loadgen::figures::LAB_COLUMNS {
+    for (column, _) in coppice_figures::paper::LAB_COLUMNS {
         assert!(columns.contains(&column), "no {column} in {columns:?}");
     }
     // Two points and nothing else; the model's columns are filled.
     assert_eq!(written.lines().count(), 3, "{written}");
     assert!(written.lines().all(|line| !line.ends_with(',')), "{written}");
-    assert_eq!(place.figures("--paper tuning --list"), Ok(Exit::Done));
+    assert_eq!(place.figures("tuning --list"), Ok(Exit::Done));
 }
 
 #[test]
 fn what_is_missing_is_named_before_anything_is_measured() {
     let place = Place::new("missing");
     let said = |words: &str| place.figures(words).map_err(|failure| (failure.exit, failure.text()));
-    let (exit, text) = said("--paper smr --only fig99").expect_err("there is none");
+    let (exit, text) = said("smr --only fig99").expect_err("there is none");
     assert!(exit == Exit::Usage && text.contains("no figure `fig99`") && text.contains("fig12"), "{text}");
-    let (exit, text) = said("--paper smr --bin /nowhere/coppice").expect_err("it is not there");
+    let (exit, text) = said("smr --bin /nowhere/coppice").expect_err("it is not there");
     assert!(exit == Exit::Usage && text.contains("no program /nowhere/coppice"), "{text}");
     let program = env!("CARGO_BIN_EXE_coppice-lab");
-    let (exit, text) =
-        said(&format!("--paper tuning --bin {program} --lab /nowhere/lab")).expect_err("it is not there");
+    let (exit, text) = said(&format!("tuning --bin {program} --lab /nowhere/lab")).expect_err("it is not there");
     assert!(exit == Exit::Usage && text.contains("no program /nowhere/lab"), "{text}");
     assert_eq!(place.read("out/measured.jsonl"), "");
 }

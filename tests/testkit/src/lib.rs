@@ -11,5 +11,8 @@ macro_rules! say {
 
 pub mod caught;
 pub mod hazards;
+pub mod poll;
+pub mod process;
 pub mod say;
+pub mod serve;
 pub mod variant;

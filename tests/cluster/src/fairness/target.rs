@@ -54,8 +54,7 @@ impl Target {
         let directory = std::env::temp_dir().join(own);
         std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         let memory = format!("{memory_limit_mib}MiB");
-        let limits = ["--memory-limit", &memory, "--log-disk-reserve", "0", "--handshake-timeout", "2s"];
-        let flags = limits.into_iter().chain(["--listen-admin", "127.0.0.1:0"]);
+        let flags = ["--memory-limit", &memory, "--log-disk-reserve", "0", "--handshake-timeout", "2s"];
         let plan = Plan {
             certs: None,
             program,
@@ -64,7 +63,8 @@ impl Target {
             _held: held,
             hosts: Vec::new(),
             overrides: vec![String::new(); NODES],
-            flags: flags.map(str::to_owned).collect(),
+            flags: flags.map(str::to_owned).to_vec(),
+            admin: true,
             failpoints: false,
         };
         let nodes = Nodes::start(plan).map_err(|error| error.to_string())?;

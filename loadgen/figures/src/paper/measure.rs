@@ -4,10 +4,10 @@ use clap::Parser;
 
 use super::cluster::{Cluster, Ground, Used};
 use super::point::{Load, Reading, Workload, name};
-use crate::app::args::{Cli, Command, Global};
-use crate::app::run;
-use crate::report::Summary;
-use crate::units::print_duration;
+use coppice_loadgen::app;
+use coppice_loadgen::app::args::{Cli, Command, Global};
+use coppice_loadgen::report::Summary;
+use coppice_loadgen::units::print_duration;
 
 /// Connections of the clients that send one command a message; as in the paper, they do not share a packet.
 const CONNECTIONS_MAX: u32 = 32;
@@ -23,7 +23,7 @@ pub fn measure(cluster: &mut Cluster, load: &Load, ground: &Ground<'_>) -> Resul
     let Command::Run(args) = &cli.command else { return Err(format!("not a run: {line}")) };
     let global = Global { quiet: true, timeout: ground.global.timeout, ..cli.global.clone() };
     let before = cluster.used();
-    let measured = run::measure(args, &global);
+    let measured = app::measure(args, &global);
     let after = cluster.used();
     cluster.all_run(ground.site)?;
     let summary = measured.map_err(|failure| format!("{line}: {}: {}", failure.what, failure.cause))?;
@@ -69,7 +69,7 @@ fn reading(summary: &Summary, used: &[Used]) -> Reading {
     let per_second = throughput / answered;
     let all: f64 = used.iter().map(|node| node.cpu_s).sum();
     let busiest = used.iter().max_by(|a, b| a.cpu_s.total_cmp(&b.cpu_s)).cloned().unwrap_or_default();
-    let think_s = crate::units::Think::parse(&setup.think).map_or(0.0, |think| think.mean().as_secs_f64());
+    let think_s = coppice_loadgen::units::Think::parse(&setup.think).map_or(0.0, |think| think.mean().as_secs_f64());
     let little = throughput * (latency.mean_ms / 1e3 + think_s) / f64::from(setup.clients.max(1));
     let mut reading = Reading::new();
     let mut note = |name: &str, value: f64| {
@@ -108,8 +108,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::report::Setup;
-    use crate::report::summary::Latency;
+    use coppice_loadgen::report::Setup;
+    use coppice_loadgen::report::summary::Latency;
 
     #[test]
     fn what_nodes_used_is_for_each_command_of_the_whole_run() {

@@ -1,6 +1,6 @@
-//! `coppice-load versus`: Coppice and its peers on one machine, one after the other in one run, as durable and as large
-//! as each other. What stays unequal is said in the output. It installs nothing, and whatever it
-//! starts is gone at its end.
+//! `coppice-figures versus`: Coppice and its peers on one machine, one after the other in one run, as durable and as
+//! large as each other. What stays unequal is said in the output. It installs nothing, and whatever it starts is gone at
+//! its end.
 
 mod coppice;
 mod etcd;
@@ -17,11 +17,12 @@ use std::time::Duration;
 use job::{Job, Measured};
 use serde::Serialize;
 
-use crate::app::args::{Global, Output, Peers, VersusArgs};
-use crate::app::failure::{Exit, Failure};
-use crate::machine::{self, Machine};
-use crate::processes::Site;
-use crate::say::say;
+use crate::args::{Global, Peers, VersusArgs};
+use crate::site::Site;
+use coppice_loadgen::app::args::Output;
+use coppice_loadgen::app::failure::{Exit, Failure};
+use coppice_loadgen::machine::{self, Machine};
+use coppice_loadgen::say::say;
 
 /// Fewer keys than this have no room for ranges of 1000 at different places.
 const ENTRIES_MIN: u64 = 10_000;
@@ -129,14 +130,14 @@ impl Store {
 pub fn versus(args: &VersusArgs, global: &Global, command: &str) -> Result<Exit, Failure> {
     if args.entries < ENTRIES_MIN {
         let what = format!("--entries {}", args.entries);
-        return Err(Failure::usage(what, "ranges of 1000 keys need ten times as many", "coppice-load versus all"));
+        return Err(Failure::usage(what, "ranges of 1000 keys need ten times as many", "coppice-figures versus all"));
     }
     let stores = stores(args)?;
     let round = Round { entries: args.entries, duration: args.duration, global };
     let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let site = Site::new(&base, "coppice-versus").map_err(|e| {
         let error = format!("{}: {e}", base.display());
-        Failure::file("no directory for the data", error, "coppice-load versus all --dir ANOTHER")
+        Failure::file("no directory for the data", error, "coppice-figures versus all --dir ANOTHER")
     })?;
     let mut columns = Vec::new();
     for store in &stores {
@@ -161,11 +162,11 @@ pub fn versus(args: &VersusArgs, global: &Global, command: &str) -> Result<Exit,
     drop(site);
     if let Some(directory) = &args.out {
         write(directory, &comparison)
-            .map_err(|e| Failure::file("the table cannot be written", e, "coppice-load versus all --out ANOTHER"))?;
+            .map_err(|e| Failure::file("the table cannot be written", e, "coppice-figures versus all --out ANOTHER"))?;
     }
     match global.output {
         Output::Json => say!("{}", table::json(&comparison)),
-        Output::Table => crate::say::write(format_args!("{}", table::text(&comparison))),
+        Output::Table => coppice_loadgen::say::write(format_args!("{}", table::text(&comparison))),
     }
     let failed = comparison.stores.iter().any(|column| column.failed.is_some());
     Ok(if failed { Exit::Failed } else { Exit::Done })
@@ -175,10 +176,10 @@ fn stores(args: &VersusArgs) -> Result<Vec<Store>, Failure> {
     let given = [&args.bin, &args.etcd, &args.etcd_benchmark, &args.redis];
     if let Some(path) = given.into_iter().flatten().find(|path| !path.is_file()) {
         let what = format!("there is no program {}", path.display());
-        return Err(Failure::usage(what, "the path leads to no file", "coppice-load versus --help"));
+        return Err(Failure::usage(what, "the path leads to no file", "coppice-figures versus --help"));
     }
     let coppice = args.bin.clone().or_else(coppice::program).ok_or_else(|| {
-        let cause = "it is neither beside coppice-load nor in PATH";
+        let cause = "it is neither beside coppice-figures nor in PATH";
         Failure::usage("the program coppice is not found", cause, "cargo build --release")
     })?;
     let mut stores = vec![Store::Coppice(coppice)];

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use super::job::Job;
 use super::{Column, Round, generator};
-use crate::processes::{self, Site, free_ports, shown};
-use crate::target::resp;
+use crate::site::{self, Site, free_ports, shown};
+use coppice_loadgen::target::resp;
 
 /// A process without data answers within a second.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// The program given, else that in PATH.
 pub fn program(given: Option<&Path>) -> Option<PathBuf> {
-    given.map(Path::to_owned).or_else(|| processes::in_path(&["redis-server"]))
+    given.map(Path::to_owned).or_else(|| site::in_path(&["redis-server"]))
 }
 
 /// Its column before anything is measured, alone or with `replicas`.
@@ -30,7 +30,7 @@ pub fn column(program: Option<&Path>, replicas: bool) -> Column {
     let mut notes: Vec<String> = notes.iter().map(|&note| note.to_owned()).collect();
     notes.push("its plain keys have no order: no ranges".to_owned());
     Column {
-        version: program.map_or(String::new(), |p| version(&processes::printed(p, "--version"))),
+        version: program.map_or(String::new(), |p| version(&site::printed(p, "--version"))),
         cluster: if replicas { "3 processes" } else { "1 process" }.to_owned(),
         durability: "appendonly, appendfsync always".to_owned(),
         missing: program.is_none().then(|| "not installed: apt install redis-server".to_owned()),
@@ -97,7 +97,7 @@ fn start(
     command.args(["--repl-diskless-sync-delay", "0"]);
     column.commands.push(shown(&command));
     round.say(&shown(&command));
-    let process = (name.clone(), site.start(&name, &mut command)?);
+    let process = (name.clone(), site.start(&name, command)?);
     let address = format!("127.0.0.1:{port}");
     site.wait(&[process], READY_LIMIT, || resp::ask(&address, &["PING"]).is_ok())?;
     Ok(address)

@@ -1,6 +1,6 @@
-//! `coppice-load figures`: the figures of two papers, measured again on real node processes through the client library,
-//! each drawn beside what the paper says of it (papers.md 4). What is measured is data (`plan`, `smr`, `tuning`);
-//! what was measured stands in a file, so that no point is measured twice.
+//! `coppice-figures paper`: the figures of two papers, measured again on real node processes through the client library,
+//! each drawn beside what the paper says of it (papers.md 4). What is measured is data (`plan`, `smr`, `tuning`); what
+//! was measured stands in a file, so that no point is measured twice.
 
 mod cluster;
 mod draw;
@@ -23,40 +23,41 @@ use point::{Heat, Point, Terms};
 use serde_json::json;
 use state::{Round, State};
 
-use crate::app::args::{FiguresArgs, Global, Output, Paper};
-use crate::app::failure::{Exit, Failure};
-use crate::app::progress::Progress;
-use crate::machine::Machine;
-use crate::processes::{Site, in_path};
-use crate::say::say;
-use crate::units::{Think, print_count, print_duration};
+use crate::args::{Global, Paper, PaperArgs};
+use crate::site::{Site, in_path};
+use coppice_loadgen::app::Progress;
+use coppice_loadgen::app::args::Output;
+use coppice_loadgen::app::failure::{Exit, Failure};
+use coppice_loadgen::machine::Machine;
+use coppice_loadgen::say::say;
+use coppice_loadgen::units::{Think, print_count, print_duration};
 
 /// Everything that was asked for, settled.
 struct Work<'a> {
-    args: &'a FiguresArgs,
+    args: &'a PaperArgs,
     global: &'a Global,
     terms: Terms,
     figures: Vec<Figure>,
 }
 
 /// Carries the command out; `command` is the command line, for the page.
-pub fn figures(args: &FiguresArgs, global: &Global, command: &str) -> Result<Exit, Failure> {
+pub fn paper(args: &PaperArgs, global: &Global, command: &str) -> Result<Exit, Failure> {
     let work = Work { args, global, terms: terms(args), figures: chosen(args)? };
     let mut state = State::open(&args.out)
-        .map_err(|e| Failure::file("what was measured cannot be kept", e, "coppice-load figures --out ANOTHER"))?;
+        .map_err(|e| Failure::file("what was measured cannot be kept", e, "coppice-figures paper --out ANOTHER"))?;
     if args.list {
         return Ok(work.list(&state));
     }
     let measured = work.measure(&mut state);
     // What there is, is drawn, whatever ended it.
     work.draw(&state, command)
-        .map_err(|e| Failure::file("the figures cannot be written", e, "coppice-load figures --out ANOTHER"))?;
+        .map_err(|e| Failure::file("the figures cannot be written", e, "coppice-figures paper --out ANOTHER"))?;
     measured?;
     work.tell(&state);
     Ok(Exit::Done)
 }
 
-fn terms(args: &FiguresArgs) -> Terms {
+fn terms(args: &PaperArgs) -> Terms {
     let seconds = |short, full| Duration::from_secs(if args.short { short } else { full });
     let hold = args.duration.unwrap_or(match args.paper {
         Paper::Smr => seconds(2, 60),
@@ -78,14 +79,14 @@ fn terms(args: &FiguresArgs) -> Terms {
 }
 
 /// The figures that were asked for.
-fn chosen(args: &FiguresArgs) -> Result<Vec<Figure>, Failure> {
+fn chosen(args: &PaperArgs) -> Result<Vec<Figure>, Failure> {
     let all = match args.paper {
         Paper::Smr => smr::figures(if args.short { smr::Extent::SHORT } else { smr::Extent::FULL }),
         Paper::Tuning => tuning::figures(if args.short { tuning::Extent::SHORT } else { tuning::Extent::FULL }),
     };
     let ids: Vec<&str> = all.iter().map(|figure| figure.id).collect();
     if let Some(unknown) = args.only.iter().find(|id| !ids.contains(&id.as_str())) {
-        let attempt = format!("coppice-load figures --paper {} --list", word(args.paper));
+        let attempt = format!("coppice-figures paper {} --list", word(args.paper));
         return Err(Failure::usage(format!("no figure `{unknown}`"), format!("there are {}", ids.join(", ")), attempt));
     }
     let wanted = |figure: &Figure| args.only.is_empty() || args.only.iter().any(|id| id == figure.id);
@@ -149,7 +150,7 @@ impl Work<'_> {
         let base = self.args.dir.clone().unwrap_or_else(std::env::temp_dir);
         let site = Site::new(&base, "coppice-figures").map_err(|e| {
             let error = format!("{}: {e}", base.display());
-            Failure::file("no directory for the data", error, "coppice-load figures --dir ANOTHER")
+            Failure::file("no directory for the data", error, "coppice-figures paper --dir ANOTHER")
         })?;
         let ground = Ground { site: &site, program: &program, terms: &self.terms, global: self.global };
         let mut pool = Pool::new(ground);
@@ -184,7 +185,7 @@ impl Work<'_> {
         }
         let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(name)));
         beside.filter(|program| program.is_file()).or_else(|| in_path(&[name])).ok_or_else(|| {
-            let cause = "it is neither beside coppice-load nor in PATH";
+            let cause = "it is neither beside coppice-figures nor in PATH";
             Failure::usage(format!("the program {name} is not found"), cause, attempt)
         })
     }
@@ -264,7 +265,7 @@ impl Work<'_> {
         for figure in &self.figures {
             let results = self.results(figure, state);
             match self.global.output {
-                Output::Table => crate::say::write(format_args!("{}", index::lines(figure, &results))),
+                Output::Table => coppice_loadgen::say::write(format_args!("{}", index::lines(figure, &results))),
                 Output::Json => say!("{}", index::object(figure, &results)),
             }
         }

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::plan::{Check, Figure, Goal, Results};
-use crate::machine::Machine;
-use crate::plot::svg::escape;
-use crate::units::significant;
+use coppice_loadgen::machine::Machine;
+use coppice_loadgen::plot::svg::escape;
+use coppice_loadgen::units::significant;
 
 /// What stands above all figures.
 pub struct Head {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::units::{Think, print_duration};
+use coppice_loadgen::units::{Think, print_duration};
 
 /// The numbers of one measurement, by name; see [`name`].
 pub type Reading = BTreeMap<String, f64>;

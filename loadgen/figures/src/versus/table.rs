@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::job::{Job, Measured};
 use super::{Column, Comparison};
-use crate::units::{print_count, significant};
+use coppice_loadgen::units::{print_count, significant};
 
 /// One row: a number of a job.
 struct Figure {
@@ -166,7 +166,7 @@ fn lines(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
+    use coppice_loadgen::machine::Machine;
 
     fn measured(per_second: f64, ms: f64) -> Measured {
         Measured { per_second, p50_ms: ms, p99_ms: ms * 2.0, errors: 0, command: String::new() }
@@ -185,7 +185,7 @@ mod tests {
         redis.notes.push("no order".to_owned());
         Comparison {
             v: 1,
-            command: "coppice-load versus all".to_owned(),
+            command: "coppice-figures versus all".to_owned(),
             machine: Machine::read(),
             data_disk: "tmpfs on tmpfs".to_owned(),
             entries: 1_000_000,

@@ -2,6 +2,7 @@
 //! those of a [`Site`], so both are gone at the end, whatever that is.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,13 +10,15 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use coppice_client::wire::{ChangeId, InitRequest, NodeId, PartitionId, ReshapeRequest, reshape};
 use coppice_client::{Admin, Config};
+use coppice_testkit::serve::{Place, WAITING, serve};
 use tokio::runtime::Runtime;
 
 use super::point::{Shape, Terms};
-use crate::app::args::{Cli, Command as Verb, Global};
-use crate::app::fill;
-use crate::processes::{Site, free_ports};
-use crate::{machine, metrics};
+use crate::args::Global;
+use crate::site::{Site, free_ports};
+use coppice_loadgen::app::args::{Cli, Command as Verb, Global as LoadGlobal};
+use coppice_loadgen::app::fill_quietly;
+use coppice_loadgen::{machine, metrics};
 
 /// What takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,11 +87,10 @@ impl<'a> Pool<'a> {
 
 #[derive(Clone, Debug)]
 struct Node {
+    /// Of the files that its process writes to.
     name: String,
+    place: Place,
     process: u32,
-    native: String,
-    peer: String,
-    admin: String,
 }
 
 /// What one node has used up since it started.
@@ -126,29 +128,26 @@ impl Cluster {
     fn launch(ground: &Ground<'_>, shape: Shape, name: &str) -> Result<Cluster, String> {
         let count = shape.nodes() as usize;
         let ports = free_ports(3 * count)?;
-        let place = |port: u16| format!("127.0.0.1:{port}");
-        let mut nodes: Vec<Node> = ports
-            .chunks_exact(3)
-            .enumerate()
-            .map(|(at, ports)| Node {
-                name: format!("{name}.n{}", at + 1),
-                process: 0,
-                native: place(ports[0]),
-                peer: place(ports[1]),
-                admin: place(ports[2]),
-            })
-            .collect();
-        let seeds = nodes.iter().map(|node| node.peer.clone()).collect::<Vec<_>>().join(",");
-        for (at, node) in nodes.iter_mut().enumerate() {
+        let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let seeds: Vec<SocketAddr> = ports.chunks_exact(3).map(|ports| local(ports[1])).collect();
+        let mut nodes = Vec::new();
+        for (number, ports) in (1..).zip(ports.chunks_exact(3)) {
+            let name = format!("{name}.n{number}");
+            let place = Place {
+                name: format!("n{number}"),
+                data: ground.site.path(&name),
+                native: local(ports[0]),
+                peer: local(ports[1]),
+                admin: Some(local(ports[2])),
+            };
             let mut command = Command::new(ground.program);
-            command.args(["serve", "--name", &format!("n{}", at + 1), "--log-level", "warn", "--seeds", &seeds]);
-            command.arg("--data-dir").arg(ground.site.path(&node.name));
-            command.args(["--listen-native", &node.native, "--listen-peer", &node.peer, "--listen-admin", &node.admin]);
-            command.args(["--end-with", &std::process::id().to_string()]);
+            serve(&mut command, &place, &seeds);
+            command.args(["--log-level", "warn"]);
             if !ground.terms.flush {
                 command.args(["--log-flush", "off", "--unsafe-no-flush=true"]);
             }
-            node.process = ground.site.start(&node.name, &mut command)?;
+            let process = ground.site.start(&name, command)?;
+            nodes.push(Node { name, place, process });
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
@@ -158,8 +157,7 @@ impl Cluster {
     /// Makes one cluster of them, with every partition on nodes of its own.
     fn form(&mut self, ground: &Ground<'_>, shape: Shape) -> Result<(), String> {
         let processes: Vec<(String, u32)> = self.nodes.iter().map(|n| (n.name.clone(), n.process)).collect();
-        let names: Vec<&String> = self.nodes.iter().map(|node| &node.name).collect();
-        let spoken = || names.iter().all(|name| ground.site.said(name).contains("waiting for init"));
+        let spoken = || self.nodes.iter().all(|node| ground.site.said(node.process).contains(WAITING));
         ground.site.wait(&processes, PATIENCE, spoken)?;
         let settings = vec![("replicas".to_owned(), shape.replicas.to_string())];
         let request = InitRequest { partitions: shape.partitions, settings, ..InitRequest::default() };
@@ -180,19 +178,19 @@ impl Cluster {
         let line = format!("coppice-load fill --entries {} --endpoints {}", ground.terms.entries, self.endpoints());
         let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| format!("{line}: {error}"))?;
         let Verb::Fill(args) = &cli.command else { return Err(format!("not a fill: {line}")) };
-        let global = Global { quiet: true, timeout: PATIENCE, ..cli.global.clone() };
-        let filled = fill::fill_quietly(args, &global);
+        let global = LoadGlobal { quiet: true, timeout: PATIENCE, ..cli.global.clone() };
+        let filled = fill_quietly(args, &global);
         filled.map(drop).map_err(|failure| format!("it cannot be filled: {}: {}", failure.what, failure.cause))
     }
 
     fn admin(&self) -> Admin {
         let config = Config { timeout: PATIENCE, ..Config::default() };
-        Admin::new(self.nodes.iter().map(|node| node.native.clone()), config)
+        Admin::new(self.nodes.iter().map(|node| node.place.native.to_string()), config)
     }
 
     /// As flags have them.
     pub fn endpoints(&self) -> String {
-        self.nodes.iter().map(|node| node.native.clone()).collect::<Vec<_>>().join(",")
+        self.nodes.iter().map(|node| node.place.native.to_string()).collect::<Vec<_>>().join(",")
     }
 
     /// Has batches run before they are decided, or not.
@@ -216,7 +214,7 @@ impl Cluster {
     pub fn used(&self) -> Vec<Used> {
         let used = |node: &Node| Used {
             cpu_s: machine::cpu_time_of(node.process).unwrap_or_default().as_secs_f64(),
-            stages: metrics::stages(&node.admin),
+            stages: node.place.admin.map(|admin| metrics::stages(&admin.to_string())).unwrap_or_default(),
         };
         self.nodes.iter().map(used).collect()
     }
@@ -227,8 +225,8 @@ impl Cluster {
     /// Which, and what it said last.
     pub fn all_run(&self, site: &Site) -> Result<(), String> {
         for node in &self.nodes {
-            if let Some(status) = site.ended(node.process) {
-                return Err(format!("{}: {status}: {}", node.name, site.last_words(&node.name)));
+            if let Some(how) = site.ended(node.process) {
+                return Err(format!("{}: {how}", node.name));
             }
         }
         Ok(())
@@ -239,7 +237,7 @@ impl Cluster {
         site.end(&processes);
         for node in &self.nodes {
             // What stays goes with the site's directory.
-            _ = std::fs::remove_dir_all(site.path(&node.name));
+            _ = std::fs::remove_dir_all(&node.place.data);
         }
     }
 }

@@ -4,10 +4,10 @@ use clap::Parser;
 
 use super::job::{Job, Measured};
 use super::{Column, Round};
-use crate::app::args::{Cli, Command, Global};
-use crate::app::failure::Failure;
-use crate::app::{fill, run};
-use crate::units::{print_count, print_duration, significant};
+use coppice_loadgen::app::args::{Cli, Command, Global};
+use coppice_loadgen::app::failure::Failure;
+use coppice_loadgen::app::{self, fill_quietly};
+use coppice_loadgen::units::{print_count, print_duration, significant};
 
 /// Loads the keys; `place` is flags that name the store. Returns how the store says that it flushes.
 ///
@@ -17,7 +17,7 @@ pub fn load(round: &Round, column: &mut Column, place: &str) -> Result<String, S
     let line = format!("coppice-load fill --entries {}{place}", round.entries);
     round.say(&line);
     let (Command::Fill(args), global) = parsed(&line, round)? else { return Err(format!("not a fill: {line}")) };
-    let (filled, description, seconds) = fill::fill_quietly(&args, &global).map_err(|e| in_words(&e))?;
+    let (filled, description, seconds) = fill_quietly(&args, &global).map_err(|e| in_words(&e))?;
     column.entries = filled.keys;
     column.commands.push(format!("{line}  # {} s", significant(seconds)));
     Ok(description.flush)
@@ -32,7 +32,7 @@ pub fn measure(round: &Round, column: &mut Column, job: Job, flags: &str, place:
     let line = format!("coppice-load run {flags} --entries {} --duration {duration}{place}", round.entries);
     round.say(&line);
     let (Command::Run(args), global) = parsed(&line, round)? else { return Err(format!("not a run: {line}")) };
-    let summary = run::measure(&args, &global).map_err(|e| in_words(&e))?;
+    let summary = app::measure(&args, &global).map_err(|e| in_words(&e))?;
     let errors = summary.failed + summary.busy + summary.unknown;
     if let (true, Some(error)) = (errors > 0, &summary.first_error) {
         column.notes.push(format!("{}: {} errors, the first: {error}", job.title(), print_count(errors)));

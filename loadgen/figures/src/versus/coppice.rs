@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::job::Job;
 use super::{Column, Round, generator};
-use crate::processes::{self, Site, shown};
+use crate::site::{self, Site, shown};
 
 /// Three processes that have no data form a cluster within a second; a loaded machine needs longer.
 const READY_LIMIT: Duration = Duration::from_secs(40);
@@ -14,7 +14,7 @@ const READY_LIMIT: Duration = Duration::from_secs(40);
 /// The program beside this one, else in PATH.
 pub fn program() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join("coppice")));
-    beside.filter(|program| program.is_file()).or_else(|| processes::in_path(&["coppice"]))
+    beside.filter(|program| program.is_file()).or_else(|| site::in_path(&["coppice"]))
 }
 
 /// `coppice 0.1.0`.
@@ -26,7 +26,7 @@ pub fn version(printed: &str) -> String {
 pub fn column(program: &Path, partitions: u32) -> Column {
     let parts = if partitions == 1 { "1 partition".to_owned() } else { format!("{partitions} partitions") };
     Column {
-        version: version(&processes::printed(program, "--version")),
+        version: version(&site::printed(program, "--version")),
         cluster: format!("3 processes, {parts}"),
         notes: vec!["its demo measures itself meanwhile: 50 small requests per second and partition".to_owned()],
         ..Column::new("coppice")
@@ -44,11 +44,11 @@ pub fn run(program: &Path, partitions: u32, site: &Site, round: &Round, column: 
     command.env("TMPDIR", site.path(""));
     column.commands.push(shown(&command));
     round.say(&shown(&command));
-    let demo = ("coppice".to_owned(), site.start("coppice", &mut command)?);
-    site.wait(&[demo], READY_LIMIT, || site.said("coppice").contains("\nready in "))?;
-    let endpoints = endpoints(&site.said("coppice"));
+    let demo = site.start("coppice", command)?;
+    site.wait(&[("coppice".to_owned(), demo)], READY_LIMIT, || site.said(demo).contains("\nready in "))?;
+    let endpoints = endpoints(&site.said(demo));
     if endpoints.is_empty() {
-        return Err(format!("the demo named no node: {}", site.last_words("coppice")));
+        return Err(format!("the demo named no node: {}", site.last_words(demo)));
     }
     let place = format!(" --endpoints {}", endpoints.join(","));
     let flush = generator::load(round, column, &place)?;

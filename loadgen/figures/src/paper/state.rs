@@ -91,7 +91,7 @@ mod tests {
 
     use super::super::point::{Load, Point, Shape, Workload};
     use super::*;
-    use crate::units::Think;
+    use coppice_loadgen::units::Think;
 
     fn terms(rounds: u32) -> Terms {
         let (hold, trim) = (Duration::from_secs(2), Duration::from_millis(400));

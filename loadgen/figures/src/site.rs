@@ -1,27 +1,21 @@
 //! The processes of a comparison or an experiment and the directory that they write into. Whatever happens, an error
 //! and Ctrl-C included, both are gone at the end. It knows processes and files, and nothing of stores.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use coppice_testkit::poll::found_within;
+use coppice_testkit::process::{self, Process, how};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A process that was asked to end is killed after this time.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often a process that is waited for is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-
 /// The exit code of a program that was interrupted, as shells count: 128 and the number of SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
-
-/// Of what a process said, errors quote so many lines.
-const LAST_LINES: usize = 3;
 
 /// A directory of its own and the processes that run for it.
 #[derive(Debug)]
@@ -32,8 +26,8 @@ pub struct Site {
 
 #[derive(Debug, Default)]
 struct Running {
-    children: Vec<Child>,
-    /// A signal has ended all; nothing starts any more.
+    processes: Vec<Process>,
+    /// A signal has ended all; nothing can be started.
     over: bool,
 }
 
@@ -72,7 +66,7 @@ impl Site {
             });
             let mut running = locked(&running);
             running.over = true;
-            end(&mut running.children);
+            end(&mut running.processes);
             _ = std::fs::remove_dir_all(&directory);
             // The lock is held: nobody can start a process between its end and ours.
             std::process::exit(EXIT_INTERRUPTED);
@@ -89,60 +83,54 @@ impl Site {
     ///
     /// # Errors
     /// In words: the program cannot be started.
-    pub fn start(&self, name: &str, command: &mut Command) -> Result<u32, String> {
-        let text = |e: io::Error| format!("{}: {e}", command.get_program().to_string_lossy());
-        let (out, log) = (self.path(&format!("{name}.out")), self.path(&format!("{name}.log")));
-        let (out, log) = (File::create(out).map_err(text)?, File::create(log).map_err(text)?);
+    pub fn start(&self, name: &str, command: Command) -> Result<u32, String> {
         let mut running = locked(&self.running);
         if running.over {
             return Err("interrupted".to_owned());
         }
-        let child = command.stdin(Stdio::null()).stdout(out).stderr(log).spawn();
-        let child = child.map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
-        let id = child.id();
-        running.children.push(child);
+        let process = Process::start(command, &self.directory, name).map_err(|error| error.to_string())?;
+        let id = process.id();
+        running.processes.push(process);
         Ok(id)
     }
 
-    /// What a process said on stdout so far, with its bytes as text.
-    pub fn said(&self, name: &str) -> String {
-        let bytes = std::fs::read(self.path(&format!("{name}.out"))).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+    fn with<T>(&self, id: u32, ask: impl FnOnce(&mut Process) -> T) -> Option<T> {
+        locked(&self.running).processes.iter_mut().find(|process| process.id() == id).map(ask)
+    }
+
+    /// What a process has said on stdout.
+    pub fn said(&self, id: u32) -> String {
+        self.with(id, |process| process.printed()).unwrap_or_default()
     }
 
     /// The last lines that a process wrote anywhere, for errors.
-    pub fn last_words(&self, name: &str) -> String {
-        let log = std::fs::read(self.path(&format!("{name}.log"))).unwrap_or_default();
-        let text = self.said(name) + "\n" + &String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        lines[lines.len().saturating_sub(LAST_LINES)..].join("; ")
+    pub fn last_words(&self, id: u32) -> String {
+        self.with(id, |process| process.last_words()).unwrap_or_default()
     }
 
-    /// How the process of this id ended, if it has.
-    pub fn ended(&self, id: u32) -> Option<ExitStatus> {
-        let mut running = locked(&self.running);
-        let child = running.children.iter_mut().find(|child| child.id() == id)?;
-        child.try_wait().ok().flatten()
+    /// In words, how the process of this id ended, if it has.
+    pub fn ended(&self, id: u32) -> Option<String> {
+        let ended = |process: &mut Process| {
+            let status = process.ended()?;
+            Some(format!("it ended {}: {}", how(status), process.last_words()))
+        };
+        self.with(id, ended).flatten()
     }
 
     /// Runs a process to its end and returns what it said on stdout.
     ///
     /// # Errors
     /// In words: it cannot be started, fails, or takes longer than `limit`.
-    pub fn run(&self, name: &str, command: &mut Command, limit: Duration) -> Result<String, String> {
-        let deadline = Instant::now() + limit;
+    pub fn run(&self, name: &str, command: Command, limit: Duration) -> Result<String, String> {
         let id = self.start(name, command)?;
-        loop {
-            match self.ended(id) {
-                Some(status) if status.success() => return Ok(self.said(name)),
-                Some(status) => return Err(format!("{name}: {status}: {}", self.last_words(name))),
-                None if Instant::now() >= deadline => return Err(format!("{name}: no end in {} s", limit.as_secs())),
-                None => std::thread::sleep(LOOK_INTERVAL),
-            }
+        match found_within(limit, || self.with(id, Process::ended).flatten()) {
+            Some(status) if status.success() => Ok(self.said(id)),
+            Some(_) => Err(format!("{name}: {}", self.ended(id).unwrap_or_default())),
+            None => Err(format!("{name}: no end in {} s", limit.as_secs())),
         }
     }
 
-    /// Waits until `ready` says so, while all processes of `names` and ids live.
+    /// Waits until `ready` says so, while all these processes live.
     ///
     /// # Errors
     /// In words: one of them ended, or none of this came true within `limit`.
@@ -152,32 +140,26 @@ impl Site {
         limit: Duration,
         mut ready: impl FnMut() -> bool,
     ) -> Result<(), String> {
-        let deadline = Instant::now() + limit;
-        while !ready() {
-            if let Some((name, status)) = processes.iter().find_map(|(name, id)| Some((name, self.ended(*id)?))) {
-                return Err(format!("{name}: {status}: {}", self.last_words(name)));
-            }
-            if Instant::now() >= deadline {
-                let words = processes.iter().map(|(name, _)| self.last_words(name)).find(|words| !words.is_empty());
-                return Err(format!("not ready in {} s: {}", limit.as_secs(), words.unwrap_or_default()));
-            }
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-        Ok(())
+        let ended = || processes.iter().find_map(|(name, id)| Some(format!("{name}: {}", self.ended(*id)?)));
+        let ends = found_within(limit, || if ready() { Some(Ok(())) } else { ended().map(Err) });
+        ends.unwrap_or_else(|| {
+            let words = processes.iter().map(|(_, id)| self.last_words(*id)).find(|words| !words.is_empty());
+            Err(format!("not ready in {} s: {}", limit.as_secs(), words.unwrap_or_default()))
+        })
     }
 
     /// Ends the processes of these ids; the others go on.
     pub fn end(&self, ids: &[u32]) {
         let mut running = locked(&self.running);
-        let all = std::mem::take(&mut running.children);
-        let (mut ending, others) = all.into_iter().partition(|child| ids.contains(&child.id()));
-        running.children = others;
+        let all = std::mem::take(&mut running.processes);
+        let (mut ending, others) = all.into_iter().partition(|process| ids.contains(&process.id()));
+        running.processes = others;
         end(&mut ending);
     }
 
     /// Ends all processes and empties the directory, for the next store.
     pub fn clear(&self) {
-        end(&mut locked(&self.running).children);
+        end(&mut locked(&self.running).processes);
         for entry in std::fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let path = entry.path();
             _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
@@ -187,27 +169,14 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        end(&mut locked(&self.running).children);
+        end(&mut locked(&self.running).processes);
         _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Asks all to end, then kills what has not.
-fn end(children: &mut Vec<Child>) {
-    for child in children.iter_mut() {
-        // A child that was waited for has no number any more: another process may have it.
-        if matches!(child.try_wait(), Ok(None)) {
-            _ = kill_process(Pid::from_child(child), Signal::TERM);
-        }
-    }
-    let deadline = Instant::now() + END_PATIENCE;
-    for mut child in children.drain(..) {
-        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-        _ = child.kill();
-        _ = child.wait();
-    }
+fn end(processes: &mut Vec<Process>) {
+    process::end(processes.iter_mut(), END_PATIENCE);
+    processes.clear();
 }
 
 /// A port of loopback that is free at the moment.
@@ -278,12 +247,17 @@ mod tests {
         std::fs::remove_dir(base).unwrap();
     }
 
+    fn command(program: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(words);
+        command
+    }
+
     #[test]
     fn processes_end_with_the_site_even_those_that_will_not() {
         let site = site();
-        let mut deaf = Command::new("sh");
-        let id = site.start("deaf", deaf.args(["-c", "trap '' TERM; echo up; sleep 60 & wait; wait"])).unwrap();
-        site.wait(&[("deaf".to_owned(), id)], Duration::from_secs(120), || site.said("deaf") == "up\n").unwrap();
+        let id = site.start("deaf", command("sh", &["-c", "trap '' TERM; echo up; sleep 60 & wait; wait"])).unwrap();
+        site.wait(&[("deaf".to_owned(), id)], Duration::from_secs(120), || site.said(id) == "up\n").unwrap();
         let alive = || Path::new(&format!("/proc/{id}/exe")).read_link().is_ok();
         assert!(alive());
         site.clear();
@@ -295,11 +269,11 @@ mod tests {
     fn a_process_that_fails_is_quoted_and_one_that_hangs_is_left() {
         let site = site();
         let limit = Duration::from_secs(120);
-        let failed = site.run("sad", Command::new("sh").args(["-c", "echo no such flag >&2; exit 3"]), limit);
-        assert!(failed.is_err_and(|e| e.contains("exit status: 3") && e.contains("no such flag")));
-        let hangs = site.run("slow", Command::new("sleep").arg("60"), Duration::from_millis(50));
+        let failed = site.run("sad", command("sh", &["-c", "echo no such flag >&2; exit 3"]), limit);
+        assert!(failed.is_err_and(|e| e.contains("exit status 3") && e.contains("no such flag")));
+        let hangs = site.run("slow", command("sleep", &["60"]), Duration::from_millis(50));
         assert!(hangs.is_err_and(|e| e.contains("no end in")));
-        let missing = site.run("none", &mut Command::new("/nonexistent/program"), limit);
+        let missing = site.run("none", command("/nonexistent/program", &[]), limit);
         assert!(missing.is_err_and(|e| e.contains("/nonexistent/program")));
         remove(site);
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::job::Job;
 use super::tool::{self, Printed};
 use super::{Column, Round};
-use crate::metrics;
-use crate::processes::{self, Site, free_ports, shown};
-use crate::units::{print_count, significant};
+use crate::site::{self, Site, free_ports, shown};
+use coppice_loadgen::metrics;
+use coppice_loadgen::units::{print_count, significant};
 
 /// The most keys that etcd is loaded with: more take it minutes, and fewer favour it.
 const ENTRIES_MAX: u64 = 1_000_000;
@@ -48,11 +48,11 @@ impl Programs {
     /// Those given, else those in PATH. The tool's name there, `benchmark`, may be anybody's: it is asked who it is.
     pub fn find(server: Option<&Path>, tool: Option<&Path>) -> Programs {
         let in_path = || {
-            let tool = processes::in_path(&["etcd-benchmark", "benchmark"])?;
-            processes::printed(&tool, "--help").contains("etcd").then_some(tool)
+            let tool = site::in_path(&["etcd-benchmark", "benchmark"])?;
+            site::printed(&tool, "--help").contains("etcd").then_some(tool)
         };
         Programs {
-            server: server.map(Path::to_owned).or_else(|| processes::in_path(&["etcd"])),
+            server: server.map(Path::to_owned).or_else(|| site::in_path(&["etcd"])),
             tool: tool.map(Path::to_owned).or_else(in_path),
         }
     }
@@ -67,7 +67,7 @@ impl Programs {
             _ => None,
         };
         Column {
-            version: self.server.as_deref().map_or(String::new(), |p| version(&processes::printed(p, "--version"))),
+            version: self.server.as_deref().map_or(String::new(), |p| version(&site::printed(p, "--version"))),
             cluster: "3 processes".to_owned(),
             durability: "fsync on a majority before the answer".to_owned(),
             missing: missing.map(str::to_owned),
@@ -117,7 +117,7 @@ fn start(server: &Path, site: &Site, round: &Round, column: &mut Column) -> Resu
         command.args(["--quota-backend-bytes", "8589934592", "--logger", "zap", "--log-level", "error"]);
         column.commands.push(shown(&command));
         round.say(&shown(&command));
-        nodes.push((format!("etcd-{name}"), site.start(&format!("etcd-{name}"), &mut command)?));
+        nodes.push((format!("etcd-{name}"), site.start(&format!("etcd-{name}"), command)?));
     }
     let body = format!(r#"{{"key":"{0}","value":"{0}"}}"#, GET_KEY.1);
     site.wait(&nodes, READY_LIMIT, || metrics::post(&address(3), "/v3/kv/put", &body).is_ok())?;
@@ -138,12 +138,13 @@ impl Cluster<'_> {
         command.args(["--key-size", "8", "--val-size", "8", "--key-space-size", &self.entries.to_string()]);
         command.args(["--txn-ops", &LOAD_PUTS.to_string(), "--total", &total.to_string()]);
         self.round.say(&shown(&command));
-        let printed = Printed::parse(&self.site.run("etcd-load", &mut command, LOAD_LIMIT)?)?;
+        let line = shown(&command);
+        let printed = Printed::parse(&self.site.run("etcd-load", command, LOAD_LIMIT)?)?;
         if printed.errors > 0 {
             return Err(format!("{} transactions of the load failed", print_count(printed.errors)));
         }
         column.entries = self.entries;
-        column.commands.push(format!("{}  # {} s", shown(&command), significant(printed.total_s)));
+        column.commands.push(format!("{line}  # {} s", significant(printed.total_s)));
         Ok(())
     }
 
@@ -182,8 +183,8 @@ impl Cluster<'_> {
         };
         command.args(tool::arguments(job, total, self.entries));
         let limit = self.round.duration * 8 + Duration::from_secs(60);
-        let printed = Printed::parse(&self.site.run("etcd-benchmark", &mut command, limit)?)?;
-        Ok((printed, shown(&command)))
+        let line = shown(&command);
+        Ok((Printed::parse(&self.site.run("etcd-benchmark", command, limit)?)?, line))
     }
 }
 

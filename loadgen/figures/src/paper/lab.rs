@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cluster::Ground;
 use super::point::{Heat, Point, Reading, Spot, name};
-use crate::units::print_duration;
+use coppice_loadgen::units::print_duration;
 
 /// Columns of the program's CSV that are numbers, and the names that they have here.
 pub const COLUMNS: [(&str, &str); 12] = [
@@ -48,7 +48,7 @@ pub fn race(heat: &Heat, lab: &Path, ground: &Ground<'_>) -> Result<Vec<Reading>
     command.args(flags(&spots, hold)?).arg("--out").arg(&out).arg("--bin").arg(ground.program);
     command.arg("--data").arg(ground.site.path(""));
     let limit = spots.len() as u32 * (hold + PATIENCE) + SETTLE + PATIENCE;
-    ground.site.run("lab", &mut command, limit)?;
+    ground.site.run("lab", command, limit)?;
     let text = std::fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let rows = rows(&text)?;
     let settings = if spots.iter().any(|spot| spot.batch_bytes.is_none()) { "autopilot" } else { "grid" };
