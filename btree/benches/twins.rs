@@ -2,8 +2,8 @@
 //! `cargo bench -p coppice-btree --bench twins`. The unsafe module stays while it makes what it is for (commands on
 //! eight-byte keys) at least 1.3 times as fast.
 //!
-//! The safe tree is built from the same files as part of this program, with `shared_safe.rs` in the place of
-//! `shared.rs`. Rounds take turns, time is that of this thread, and only ratios count.
+//! The safe tree is built from the same files as part of this program, with `link_safe.rs` in the place of `link.rs`.
+//! Rounds take turns, time is that of this thread, and only ratios count.
 //! `ENTRIES=1000000` makes it smaller.
 #![allow(missing_docs, dead_code, unused_imports, unreachable_pub)]
 
@@ -18,20 +18,20 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 // The crate's files, as `lib.rs` lists them.
 #[macro_use]
 extern crate planted;
-#[path = "../src/batch.rs"]
-mod batch;
 #[path = "../src/bulk.rs"]
 mod bulk;
 #[path = "../src/capacity.rs"]
 mod capacity;
 #[path = "../src/check.rs"]
 mod check;
-#[path = "../src/copied.rs"]
-mod copied;
 #[path = "../src/cursor.rs"]
 mod cursor;
+#[path = "../src/descent.rs"]
+mod descent;
 #[path = "../src/digest.rs"]
 mod digest;
+#[path = "../src/execute.rs"]
+mod execute;
 #[path = "../src/fix.rs"]
 mod fix;
 #[path = "../src/insert.rs"]
@@ -44,8 +44,23 @@ mod join;
 mod key;
 #[path = "../src/mutants.rs"]
 mod mutants;
-#[path = "../src/node.rs"]
-mod node;
+#[path = "../src/node"]
+mod node {
+    mod copied;
+    mod fixed_leaf;
+    mod inner;
+    mod kinds;
+    #[path = "link_safe.rs"]
+    mod link;
+    mod variable_leaf;
+
+    pub use self::copied::copied_bytes;
+    pub(crate) use self::fixed_leaf::{BLOCKS, FIXED_SLOTS, FixedLeaf, Slot};
+    pub(crate) use self::inner::{INNER_HEAD_LINES, INNER_SLOTS, Inner};
+    pub(crate) use self::kinds::{Node, NodeMut, OwnedNode, Split, Summary};
+    pub(crate) use self::link::{Children, Link, LinkMut, Owners, prefetch};
+    pub(crate) use self::variable_leaf::VariableLeaf;
+}
 #[path = "../src/op.rs"]
 mod op;
 #[path = "../src/rank.rs"]
@@ -58,8 +73,6 @@ mod run;
 mod search;
 #[path = "../src/settle.rs"]
 mod settle;
-#[path = "../src/shared_safe.rs"]
-mod shared;
 #[path = "../src/snapshot.rs"]
 mod snapshot;
 #[path = "../src/split.rs"]
@@ -70,10 +83,6 @@ mod tree;
 mod undo;
 #[path = "../src/value.rs"]
 mod value;
-#[path = "../src/wide.rs"]
-mod wide;
-#[path = "../src/words.rs"]
-mod words;
 
 /// The same work on either tree.
 macro_rules! contender {

@@ -5,14 +5,11 @@ use std::fmt;
 use crate::capacity::Capacity;
 use crate::fix::{fuse, is_thin};
 use crate::key::{head, separator};
-use crate::node::{Inner, Split};
-use crate::shared::Link;
+use crate::node::{FixedLeaf, Inner, Link, Split, VariableLeaf};
 use crate::snapshot::Snapshot;
 use crate::tree::Tree;
 use crate::undo::{Record, Undo};
 use crate::value::Key;
-use crate::wide::Wide;
-use crate::words::Words;
 
 /// Why pairs were not loaded; the tree is as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,13 +118,13 @@ struct Builder {
 
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is filled in place")]
 enum Leaf {
-    Words(Words),
-    Wide(Wide),
+    Fixed(FixedLeaf),
+    Variable(VariableLeaf),
 }
 
 impl Builder {
     fn new(capacity: Capacity) -> Self {
-        Self { capacity, leaf: Leaf::Words(Words::new()), leaves: Vec::new(), separator: Key::EMPTY, count: 0 }
+        Self { capacity, leaf: Leaf::Fixed(FixedLeaf::new()), leaves: Vec::new(), separator: Key::EMPTY, count: 0 }
     }
 
     fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), LoadError> {
@@ -137,7 +134,7 @@ impl Builder {
         }
         if self.leaf.len() == self.fill() {
             let next = separator(&last.expect("a full leaf is not empty"), key);
-            let full = std::mem::replace(&mut self.leaf, Leaf::Words(Words::new()));
+            let full = std::mem::replace(&mut self.leaf, Leaf::Fixed(FixedLeaf::new()));
             self.leaves.push((std::mem::replace(&mut self.separator, next), full.into_link()));
         }
         self.leaf.push(key, value);
@@ -177,37 +174,37 @@ impl Builder {
 impl Leaf {
     fn len(&self) -> usize {
         match self {
-            Self::Words(words) => words.len(),
-            Self::Wide(wide) => wide.len(),
+            Self::Fixed(leaf) => leaf.len(),
+            Self::Variable(leaf) => leaf.len(),
         }
     }
 
     fn last_key(&self) -> Option<Key> {
         match self {
-            Self::Words(words) => words.last_key().map(|key| key.to_key()),
-            Self::Wide(wide) => wide.keys().last().cloned(),
+            Self::Fixed(leaf) => leaf.last_key().map(|key| key.to_key()),
+            Self::Variable(leaf) => leaf.keys().last().cloned(),
         }
     }
 
     fn push(&mut self, key: &[u8], value: &[u8]) {
-        if let Self::Words(words) = self {
+        if let Self::Fixed(leaf) = self {
             if let (true, Ok(value)) = (key.len() == 8, <[u8; 8]>::try_from(value)) {
-                words.push(head(key), value);
+                leaf.push(head(key), value);
                 return;
             }
-            *self = Self::Wide(Wide::from_words(words));
+            *self = Self::Variable(VariableLeaf::from_fixed(leaf));
         }
-        let Self::Wide(wide) = self else { unreachable!("a pair that does not fit made the leaf a general one") };
-        wide.insert(wide.len(), key, value);
+        let Self::Variable(leaf) = self else { unreachable!("a pair that does not fit made the leaf a variable one") };
+        leaf.insert(leaf.len(), key, value);
     }
 
     fn into_link(self) -> Link {
         match self {
-            Self::Words(mut words) => {
-                words.spread_all();
-                Link::words(words)
+            Self::Fixed(mut leaf) => {
+                leaf.spread_all();
+                Link::fixed(leaf)
             }
-            Self::Wide(wide) => Link::wide(wide),
+            Self::Variable(leaf) => Link::variable(leaf),
         }
     }
 }

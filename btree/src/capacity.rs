@@ -1,7 +1,6 @@
 //! How wide nodes grow.
 
-use crate::node::INNER_SLOTS;
-use crate::words::WORDS_SLOTS;
+use crate::node::{FIXED_SLOTS, INNER_SLOTS};
 
 /// The most pairs per leaf and children per inner node. Only tests want other than the default: narrow nodes make
 /// trees of few keys split, merge and grow high.
@@ -13,7 +12,7 @@ pub struct Capacity {
 
 impl Capacity {
     /// The widest nodes.
-    pub const DEFAULT: Self = Self { pairs: WORDS_SLOTS as u16 - 1, children: INNER_SLOTS as u16 - 1 };
+    pub const DEFAULT: Self = Self { pairs: FIXED_SLOTS as u16 - 1, children: INNER_SLOTS as u16 - 1 };
 
     /// Four pairs, four children.
     pub const TINY: Self = Self { pairs: 4, children: 4 };

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use crate::capacity::Capacity;
 use crate::key::KeyRef;
-use crate::node::{Inner, Node, Summary};
-use crate::shared::Link;
-use crate::snapshot::Snapshot;
+use crate::node::{Inner, Link, Node, Summary};
 
 /// An invariant that does not hold, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,52 +30,57 @@ pub struct Shape {
     /// Leaves of either kind.
     pub leaves: u64,
     /// Leaves of eight-byte keys and values.
-    pub leaves_fast: u64,
+    pub leaves_fixed: u64,
     /// Nodes above the leaves.
     pub inner_nodes: u64,
     /// Those of them that have borrowed children from what they were copied from, and keep that alive.
     pub borrowing: u64,
 }
 
-impl Snapshot {
-    /// Verifies that keys ascend and lie between their separators, that no node is empty, too wide or at the wrong
-    /// height, and that all counts, lengths and digests are those of the content. O(n).
-    pub fn check(&self) -> Result<Shape, Violation> {
-        let Some(root) = &self.root else { return Ok(Shape::default()) };
-        let mut shape = Shape { height: root.height(), ..Shape::default() };
-        self.check_link(root, shape.height, None, None, &mut shape)?;
-        Ok(shape)
-    }
+/// Verifies the tree under `root`.
+pub(crate) fn check(root: &Link, capacity: Capacity) -> Result<Shape, Violation> {
+    let height = root.height();
+    let mut checker = Checker { capacity, shape: Shape { height, ..Shape::default() } };
+    checker.check_link(root, height, None, None)?;
+    Ok(checker.shape)
+}
 
+/// A walk over a whole tree.
+struct Checker {
+    capacity: Capacity,
+    /// Of what it has seen so far.
+    shape: Shape,
+}
+
+impl Checker {
     fn check_link(
-        &self,
+        &mut self,
         link: &Link,
         height: usize,
         low: Option<&[u8]>,
         high: Option<&[u8]>,
-        shape: &mut Shape,
     ) -> Result<Summary, Violation> {
         let counted = match link.node() {
-            Node::Inner(inner) if height > 0 => self.check_inner(inner, height, low, high, shape)?,
-            Node::Words(words) if height == 0 => {
-                if let Err(text) = words.check_slots() {
+            Node::Inner(inner) if height > 0 => self.check_inner(inner, height, low, high)?,
+            Node::Fixed(leaf) if height == 0 => {
+                if let Err(text) = leaf.check_slots() {
                     return violation(text);
                 }
-                shape.leaves_fast += 1;
-                let pairs = words.pairs().map(|(key, value)| (KeyRef::Word(key.to_be_bytes()), &value[..]));
+                self.shape.leaves_fixed += 1;
+                let pairs = leaf.pairs().map(|(key, value)| (KeyRef::Word(key.to_be_bytes()), &value[..]));
                 self.check_keys(pairs, low, high)?
             }
-            Node::Wide(wide) if height == 0 => {
-                if !wide.has_matching_heads() {
+            Node::Variable(leaf) if height == 0 => {
+                if !leaf.has_matching_heads() {
                     return violation("heads do not match their keys");
                 }
-                let keys = (0..wide.len()).map(|at| wide.key(at));
-                self.check_keys(keys.zip(wide.values()).map(|(key, value)| (key, &value[..])), low, high)?
+                let keys = (0..leaf.len()).map(|at| leaf.key(at));
+                self.check_keys(keys.zip(leaf.values()).map(|(key, value)| (key, &value[..])), low, high)?
             }
             _ => return violation(format!("a node of the wrong kind at height {height}")),
         };
         if height == 0 {
-            shape.leaves += 1;
+            self.shape.leaves += 1;
         }
         if counted != link.summary() {
             return violation(format!("a node at height {height} sums to {counted:?}, says {:?}", link.summary()));
@@ -85,12 +89,11 @@ impl Snapshot {
     }
 
     fn check_inner(
-        &self,
+        &mut self,
         inner: &Inner,
         height: usize,
         low: Option<&[u8]>,
         high: Option<&[u8]>,
-        shape: &mut Shape,
     ) -> Result<Summary, Violation> {
         if let Err(text) = inner.check_slots() {
             return violation(text);
@@ -98,8 +101,8 @@ impl Snapshot {
         if inner.len() < 2 || inner.len() > self.capacity.children_max() {
             return violation(format!("an inner node of {} children", inner.len()));
         }
-        shape.inner_nodes += 1;
-        shape.borrowing += u64::from(inner.is_borrowing());
+        self.shape.inner_nodes += 1;
+        self.shape.borrowing += u64::from(inner.is_borrowing());
         let mut sum = Summary::default();
         let mut low = low.map(<[u8]>::to_vec);
         for (at, child) in inner.children().enumerate() {
@@ -110,7 +113,7 @@ impl Snapshot {
             {
                 return violation(format!("separators out of order: {low:?} and {high:?}"));
             }
-            sum = sum.plus(self.check_link(child, height - 1, low.as_deref(), child_high, shape)?);
+            sum = sum.plus(self.check_link(child, height - 1, low.as_deref(), child_high)?);
             low = separator.or(low);
         }
         Ok(sum)

@@ -5,19 +5,16 @@
 
 use crate::capacity::Capacity;
 use crate::key::separator;
-use crate::node::{Inner, Node, OwnedNode, Split};
-use crate::shared::Link;
+use crate::node::{FixedLeaf, Inner, Link, Node, OwnedNode, Split, VariableLeaf};
 use crate::value::Key;
-use crate::wide::Wide;
-use crate::words::Words;
 
 /// Whether the node should get together with a neighbour.
 #[inline]
 pub(crate) fn is_thin(link: &Link, capacity: Capacity) -> bool {
     match link.node() {
         Node::Inner(inner) => inner.len() < capacity.children_low(),
-        Node::Words(words) => words.len() < capacity.pairs_low(),
-        Node::Wide(wide) => wide.len() < capacity.pairs_low(),
+        Node::Fixed(leaf) => leaf.len() < capacity.pairs_low(),
+        Node::Variable(leaf) => leaf.len() < capacity.pairs_low(),
     }
 }
 
@@ -43,8 +40,8 @@ pub(crate) fn fuse_children(inner: &mut Inner, at: usize, capacity: Capacity) {
 pub(crate) fn fuse(left: Link, separator: Key, right: Link, capacity: Capacity) -> (Link, Option<Split>) {
     match (left.into_owned(), right.into_owned()) {
         (OwnedNode::Inner(left), OwnedNode::Inner(right)) => fuse_inner(left, separator, *right, capacity),
-        (OwnedNode::Words(left), OwnedNode::Words(right)) => fuse_words(left, right, capacity),
-        (left, right) => fuse_wide(into_wide(left), into_wide(right), capacity),
+        (OwnedNode::Fixed(left), OwnedNode::Fixed(right)) => fuse_fixed(left, right, capacity),
+        (left, right) => fuse_variable(into_variable(left), into_variable(right), capacity),
     }
 }
 
@@ -68,7 +65,7 @@ fn fuse_inner(mut left: Box<Inner>, separator: Key, mut right: Inner, capacity: 
     (Link::from(left), Some(Split { separator, right: Link::inner(right) }))
 }
 
-fn fuse_words(mut left: Box<Words>, mut right: Box<Words>, capacity: Capacity) -> (Link, Option<Split>) {
+fn fuse_fixed(mut left: Box<FixedLeaf>, mut right: Box<FixedLeaf>, capacity: Capacity) -> (Link, Option<Split>) {
     let (count, half) = (left.len() + right.len(), (left.len() + right.len()) / 2);
     if count <= capacity.pairs_max() {
         left.append(&right);
@@ -87,20 +84,20 @@ fn fuse_words(mut left: Box<Words>, mut right: Box<Words>, capacity: Capacity) -
     (Link::from(left), Some(Split { separator, right: Link::from(right) }))
 }
 
-fn fuse_wide(mut left: Wide, right: Wide, capacity: Capacity) -> (Link, Option<Split>) {
+fn fuse_variable(mut left: VariableLeaf, right: VariableLeaf, capacity: Capacity) -> (Link, Option<Split>) {
     left.append(right);
     if left.len() <= capacity.pairs_max() {
-        return (Link::wide(left), None);
+        return (Link::variable(left), None);
     }
     let right = left.split_off(left.len() / 2);
     let separator = separator(&left.keys()[left.len() - 1], &right.keys()[0]);
-    (Link::wide(left), Some(Split { separator, right: Link::wide(right) }))
+    (Link::variable(left), Some(Split { separator, right: Link::variable(right) }))
 }
 
-fn into_wide(leaf: OwnedNode) -> Wide {
+fn into_variable(leaf: OwnedNode) -> VariableLeaf {
     match leaf {
-        OwnedNode::Words(words) => Wide::from_words(&words),
-        OwnedNode::Wide(wide) => *wide,
+        OwnedNode::Fixed(leaf) => VariableLeaf::from_fixed(&leaf),
+        OwnedNode::Variable(leaf) => *leaf,
         OwnedNode::Inner(_) => unreachable!("neighbours have the same height"),
     }
 }

@@ -1,19 +1,16 @@
 //! Writing a pair: down to its leaf, and back up with what changed and with nodes that had to split.
 
-use crate::batch::Way;
 use crate::capacity::Capacity;
+use crate::descent::DescentHint;
 use crate::key::{Probe, separator};
-use crate::node::{Inner, Node, NodeMut, Split, Summary};
-use crate::shared::{Link, LinkMut};
+use crate::node::{FixedLeaf, Inner, Link, LinkMut, Node, NodeMut, Slot, Split, Summary, VariableLeaf};
 use crate::value::Value;
-use crate::wide::Wide;
-use crate::words::{Slot, Words};
 
 /// One write on its way down and up. `ALONE`: nobody asked for its nodes before.
 pub(crate) struct Write<'a, const ALONE: bool> {
     probe: Probe<'a>,
     /// Where the key went down before, if it did not come `ALONE`.
-    way: Way,
+    hint: DescentHint,
     value: &'a [u8],
     /// Whether a present value gives way (`put`) or stays (`insert`).
     overwrite: bool,
@@ -29,10 +26,10 @@ pub(crate) struct Write<'a, const ALONE: bool> {
 }
 
 impl<'a, const ALONE: bool> Write<'a, ALONE> {
-    pub fn new(key: &'a [u8], value: &'a [u8], overwrite: bool, way: Way, capacity: Capacity) -> Self {
+    pub fn new(key: &'a [u8], value: &'a [u8], overwrite: bool, hint: DescentHint, capacity: Capacity) -> Self {
         Self {
             probe: Probe::new(key),
-            way,
+            hint,
             value,
             overwrite,
             capacity,
@@ -48,14 +45,14 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
         let Some(link) = root else {
             *root = Some(match (self.probe.is_word(), <[u8; 8]>::try_from(self.value)) {
                 (true, Ok(value)) => {
-                    let mut words = Words::new();
-                    words.push(self.probe.head, value);
-                    Link::words(words)
+                    let mut leaf = FixedLeaf::new();
+                    leaf.push(self.probe.head, value);
+                    Link::fixed(leaf)
                 }
                 _ => {
-                    let mut wide = Wide::new();
-                    wide.insert(0, self.probe.key, self.value);
-                    Link::wide(wide)
+                    let mut leaf = VariableLeaf::new();
+                    leaf.insert(0, self.probe.key, self.value);
+                    Link::variable(leaf)
                 }
             });
             return;
@@ -70,21 +67,21 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
     fn descend(&mut self, link: LinkMut<'_>) {
         match link.node() {
             Node::Inner(inner) => {
-                let at = if ALONE { inner.search(self.probe) } else { inner.search_near(self.way.pop(), self.probe) };
+                let at = if ALONE { inner.search(self.probe) } else { inner.search_near(self.hint.pop(), self.probe) };
                 if let NodeMut::Inner(inner) = link.own() {
                     self.descend_inner(inner, at);
                 }
             }
-            Node::Words(words) if self.probe.is_word() => {
-                let place = words.find(self.probe.head);
+            Node::Fixed(leaf) if self.probe.is_word() => {
+                let place = leaf.find(self.probe.head);
                 match (place, <[u8; 8]>::try_from(self.value)) {
-                    (Ok(slot), _) if !self.overwrite => self.previous = Some(Value::from(*words.value(slot))),
-                    (place, Ok(value)) => self.write_words(link, place, value),
+                    (Ok(slot), _) if !self.overwrite => self.previous = Some(Value::from(*leaf.value(slot))),
+                    (place, Ok(value)) => self.write_fixed(link, place, value),
                     (_, Err(_)) => self.write_odd(link),
                 }
             }
-            Node::Words(_) => self.write_odd(link),
-            Node::Wide(_) => self.write_wide(link),
+            Node::Fixed(_) => self.write_odd(link),
+            Node::Variable(_) => self.write_variable(link),
         }
     }
 
@@ -115,61 +112,61 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
     }
 
     #[inline]
-    fn write_words(&mut self, link: LinkMut<'_>, place: Result<Slot, Slot>, value: [u8; 8]) {
-        let NodeMut::Words(words) = link.own() else { unreachable!("the caller saw a fast leaf") };
+    fn write_fixed(&mut self, link: LinkMut<'_>, place: Result<Slot, Slot>, value: [u8; 8]) {
+        let NodeMut::Fixed(leaf) = link.own() else { unreachable!("the caller saw a leaf-size leaf") };
         match place {
             Ok(slot) => {
-                self.previous = Some(Value::from(*words.value(slot)));
-                self.change.digest = words.replace(slot, value);
+                self.previous = Some(Value::from(*leaf.value(slot)));
+                self.change.digest = leaf.replace(slot, value);
             }
             Err(slot) => {
-                let at = words.rank(slot);
-                let digest = words.insert(slot, self.probe.head, value);
+                let at = leaf.rank(slot);
+                let digest = leaf.insert(slot, self.probe.head, value);
                 self.change = Summary { len: 1, bytes: 16, digest };
-                if words.len() > self.capacity.pairs_max() {
-                    let right = words.split_off(self.leaf_cut(at, words.len()));
+                if leaf.len() > self.capacity.pairs_max() {
+                    let right = leaf.split_off(self.leaf_cut(at, leaf.len()));
                     let separator = right.first_key().to_key();
-                    self.split = Some(Split { separator, right: Link::words(right) });
+                    self.split = Some(Split { separator, right: Link::fixed(right) });
                 }
             }
         }
     }
 
-    /// Writes a pair that does not fit a fast leaf: from here on this leaf is a general one.
+    /// Writes a pair that does not fit a fixed-size leaf: from here on this leaf is a variable one.
     #[cold]
     fn write_odd(&mut self, mut link: LinkMut<'_>) {
-        if let Node::Words(words) = link.node() {
-            let wide = Wide::from_words(words);
-            link.set(Link::from(Box::new(wide)));
+        if let Node::Fixed(leaf) = link.node() {
+            let leaf = VariableLeaf::from_fixed(leaf);
+            link.set(Link::from(Box::new(leaf)));
         }
-        self.write_wide(link);
+        self.write_variable(link);
     }
 
-    fn write_wide(&mut self, mut link: LinkMut<'_>) {
-        let Node::Wide(wide) = link.node() else { unreachable!("the caller saw a general leaf") };
-        let place = wide.find(self.probe);
+    fn write_variable(&mut self, mut link: LinkMut<'_>) {
+        let Node::Variable(leaf) = link.node() else { unreachable!("the caller saw a leaf leaf") };
+        let place = leaf.find(self.probe);
         if let (Ok(at), false) = (place, self.overwrite) {
-            self.previous = Some(wide.values()[at].clone());
+            self.previous = Some(leaf.values()[at].clone());
             return;
         }
-        let NodeMut::Wide(wide) = link.again().own() else { unreachable!("a copy is of the same kind") };
+        let NodeMut::Variable(leaf) = link.again().own() else { unreachable!("a copy is of the same kind") };
         match place {
             Ok(at) => {
-                let (previous, change) = wide.replace(at, self.value);
+                let (previous, change) = leaf.replace(at, self.value);
                 self.previous = Some(previous);
                 self.change = change;
             }
             Err(at) => {
-                let digest = wide.insert(at, self.probe.key, self.value);
+                let digest = leaf.insert(at, self.probe.key, self.value);
                 let bytes = (self.probe.key.len() + self.value.len()) as u64;
                 self.change = Summary { len: 1, bytes, digest };
-                if wide.len() > self.capacity.pairs_max() {
-                    let right = wide.split_off(self.leaf_cut(at, wide.len()));
-                    let separator = separator(&wide.keys()[wide.len() - 1], &right.keys()[0]);
-                    if let Some(words) = wide.to_words() {
-                        link.set(Link::words(words));
+                if leaf.len() > self.capacity.pairs_max() {
+                    let right = leaf.split_off(self.leaf_cut(at, leaf.len()));
+                    let separator = separator(&leaf.keys()[leaf.len() - 1], &right.keys()[0]);
+                    if let Some(leaf) = leaf.to_fixed() {
+                        link.set(Link::fixed(leaf));
                     }
-                    self.split = Some(Split { separator, right: Link::wide(right) });
+                    self.split = Some(Split { separator, right: Link::variable(right) });
                 }
             }
         }

@@ -3,12 +3,10 @@
 //! The bound at the far end is compared with once per leaf, not once per pair.
 
 use crate::key::{KeyRange, KeyRef, Probe, head};
-use crate::node::{Inner, Node};
-use crate::run::{Block, Run, WordsRun};
-use crate::shared::Link;
+use crate::node::{FixedLeaf, Inner, Link, Node};
+use crate::run::{Block, FixedRun, Run};
 use crate::snapshot::Snapshot;
 use crate::value::Key;
-use crate::words::Words;
 
 impl Snapshot {
     /// The pairs of `range`, ascending. O(log n), then O(1) per pair.
@@ -67,8 +65,8 @@ impl<'a> IntoIterator for &'a Snapshot {
 /// How many leaves ahead of a walk are asked for: reading one takes less time than its memory takes to come.
 const LEAVES_AHEAD: usize = 3;
 
-/// The lines of a fast leaf.
-const LEAF_LINES: std::ops::Range<usize> = 0..size_of::<Words>() / 64;
+/// The lines of a fixed-size leaf.
+const LEAF_LINES: std::ops::Range<usize> = 0..size_of::<FixedLeaf>() / 64;
 
 /// Inner nodes from the root down, each with the child that the walk is in.
 type Path<'a> = Vec<(&'a Inner, usize)>;
@@ -228,8 +226,8 @@ impl<'a> Iterator for RunsReverse<'a> {
 /// Ascending pairs of a range; see [`Snapshot::range`].
 pub struct Range<'a> {
     runs: Runs<'a>,
-    /// What is left of the current fast leaf, behind the block.
-    rest: Option<WordsRun<'a>>,
+    /// What is left of the current fixed-size leaf, behind the block.
+    rest: Option<FixedRun<'a>>,
     /// What is left of the current block.
     block: Block<'a>,
 }
@@ -238,8 +236,8 @@ impl Range<'_> {
     #[inline(never)]
     fn next_run(&mut self) -> Option<()> {
         match self.runs.next()? {
-            Run::Words(run) => self.rest = Some(run),
-            Run::Wide(run) => self.block = run.block(),
+            Run::Fixed(run) => self.rest = Some(run),
+            Run::Variable(run) => self.block = run.block(),
         }
         Some(())
     }
@@ -254,7 +252,7 @@ impl<'a> Iterator for Range<'a> {
             if let Some(pair) = self.block.pop_first() {
                 return Some(pair);
             }
-            match self.rest.as_mut().and_then(WordsRun::pop_first) {
+            match self.rest.as_mut().and_then(FixedRun::pop_first) {
                 Some(block) => self.block = block,
                 None => self.next_run()?,
             }
@@ -265,8 +263,8 @@ impl<'a> Iterator for Range<'a> {
 /// Descending pairs of a range; see [`Snapshot::range_reverse`].
 pub struct RangeReverse<'a> {
     runs: RunsReverse<'a>,
-    /// What is left of the current fast leaf, before the block.
-    rest: Option<WordsRun<'a>>,
+    /// What is left of the current fixed-size leaf, before the block.
+    rest: Option<FixedRun<'a>>,
     /// What is left of the current block.
     block: Block<'a>,
 }
@@ -275,8 +273,8 @@ impl RangeReverse<'_> {
     #[inline(never)]
     fn next_run(&mut self) -> Option<()> {
         match self.runs.next()? {
-            Run::Words(run) => self.rest = Some(run),
-            Run::Wide(run) => self.block = run.block(),
+            Run::Fixed(run) => self.rest = Some(run),
+            Run::Variable(run) => self.block = run.block(),
         }
         Some(())
     }
@@ -291,7 +289,7 @@ impl<'a> Iterator for RangeReverse<'a> {
             if let Some(pair) = self.block.pop_last() {
                 return Some(pair);
             }
-            match self.rest.as_mut().and_then(WordsRun::pop_last) {
+            match self.rest.as_mut().and_then(FixedRun::pop_last) {
                 Some(block) => self.block = block,
                 None => self.next_run()?,
             }

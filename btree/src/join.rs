@@ -2,18 +2,17 @@
 
 use crate::capacity::Capacity;
 use crate::fix::{fuse, fuse_children, is_thin};
-use crate::node::{Inner, Split};
-use crate::shared::Link;
+use crate::node::{Inner, Link, Split};
 use crate::value::Key;
 
 /// A tree and its height; a leaf has height 0.
-pub(crate) struct Tall {
+pub(crate) struct Subtree {
     pub link: Link,
     pub height: usize,
 }
 
 /// Everything of `left` and `right`. The keys of `left` lie below `separator`, those of `right` do not.
-pub(crate) fn join(mut left: Tall, separator: &Key, mut right: Tall, capacity: Capacity) -> Tall {
+pub(crate) fn join(mut left: Subtree, separator: &Key, mut right: Subtree, capacity: Capacity) -> Subtree {
     let mut grown;
     let split = if left.height > right.height {
         let split = append(left.link.own_inner(), left.height, separator, right, capacity);
@@ -30,17 +29,17 @@ pub(crate) fn join(mut left: Tall, separator: &Key, mut right: Tall, capacity: C
         } else {
             (left.link, Some(Split { separator: separator.clone(), right: right.link }))
         };
-        grown = Tall { link, height };
+        grown = Subtree { link, height };
         split
     };
     if let Some(Split { separator, right }) = split {
-        grown = Tall { link: Link::inner(Inner::of_two(grown.link, separator, right)), height: grown.height + 1 };
+        grown = Subtree { link: Link::inner(Inner::of_two(grown.link, separator, right)), height: grown.height + 1 };
     }
     grown
 }
 
 /// Adds `right` at the right edge of `inner`, which is higher.
-fn append(inner: &mut Inner, height: usize, separator: &Key, right: Tall, capacity: Capacity) -> Option<Split> {
+fn append(inner: &mut Inner, height: usize, separator: &Key, right: Subtree, capacity: Capacity) -> Option<Split> {
     let last = inner.len() - 1;
     if height == right.height + 1 {
         inner.push(separator.clone(), right.link);
@@ -57,7 +56,7 @@ fn append(inner: &mut Inner, height: usize, separator: &Key, right: Tall, capaci
 }
 
 /// Adds `left` at the left edge of `inner`, which is higher.
-fn prepend(inner: &mut Inner, height: usize, separator: &Key, left: Tall, capacity: Capacity) -> Option<Split> {
+fn prepend(inner: &mut Inner, height: usize, separator: &Key, left: Subtree, capacity: Capacity) -> Option<Split> {
     if height == left.height + 1 {
         inner.push_front(left.link, separator.clone());
         fix_pair(inner, 0, capacity);

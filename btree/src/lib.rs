@@ -20,17 +20,20 @@
 //!
 //! # Map of the crate
 //!
+//! From the lowest to the highest; a module imports from those below it only.
+//!
 //! | file | what it holds |
 //! |---|---|
 //! | `value`, `key` | owned byte strings; keys as integers, ranges |
-//! | `digest` | the content digest |
-//! | `search` | search in arrays of integers |
-//! | `shared`, `shared_safe` | counted references to nodes, and who lends them (unsafe); their safe twin |
-//! | `node`, `words`, `wide` | links and inner nodes; the fast and the general leaf |
-//! | `snapshot`, `iter`, `run`, `cursor`, `rank` | reading |
-//! | `tree` | the tree; below it `insert`, `remove`, `fix`, `split`, `join`, `bulk`, `settle` |
-//! | `op`, `undo`, `batch` | commands, taking them back, many at once |
-//! | `check`, `mutants` | every invariant; planted bugs |
+//! | `digest`, `search` | the content digest; search in arrays of integers |
+//! | `node` | inner nodes, fixed-size and variable leaves, the counted links between them (unsafe) and their safe twin |
+//! | `capacity`, `fix`, `join`, `split`, `settle` | how wide nodes grow; putting subtrees right, together, apart |
+//! | `descent`, `insert`, `remove` | keys on their way down; writing and removing one pair |
+//! | `rank`, `check`, `run` | counting; every invariant; the pairs of one leaf |
+//! | `undo`, `op` | taking commands back; the commands |
+//! | `snapshot`, `iter` | reading |
+//! | `tree`, `execute`, `bulk`, `cursor` | changing; commands, alone and many at once; loading; walks that rest |
+//! | `mutants` | planted bugs |
 #![cfg_attr(feature = "safe", forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
@@ -39,13 +42,13 @@ extern crate planted;
 
 pub mod mutants;
 
-mod batch;
 mod bulk;
 mod capacity;
 mod check;
-mod copied;
 mod cursor;
+mod descent;
 mod digest;
+mod execute;
 mod fix;
 mod insert;
 mod iter;
@@ -58,27 +61,23 @@ mod remove;
 mod run;
 mod search;
 mod settle;
-#[cfg_attr(feature = "safe", path = "shared_safe.rs")]
-mod shared;
 mod snapshot;
 mod split;
 mod tree;
 mod undo;
 mod value;
-mod wide;
-mod words;
 
 pub use bulk::LoadError;
 pub use capacity::Capacity;
 pub use check::{Shape, Violation};
-pub use copied::copied_bytes;
 pub use cursor::{Cursor, Direction};
 pub use digest::Digest;
 pub use iter::{Range, RangeReverse, Runs, RunsReverse};
 pub use key::{KeyRange, KeyRef};
+pub use node::copied_bytes;
 pub use op::{Op, OpResult};
-pub use run::{Run, WideRun, WordsBuffer, WordsRun};
-pub use settle::Settled;
+pub use run::{FixedBuffer, FixedRun, Run, VariableRun};
+pub use settle::SettleProgress;
 pub use snapshot::Snapshot;
 pub use tree::Tree;
 pub use undo::{Undo, UndoMark};

@@ -2,47 +2,45 @@
 //! from leaf to leaf.
 
 use crate::key::{KeyRef, Probe};
-use crate::node::Node;
+use crate::node::{BLOCKS, FixedLeaf, Link, Node, Slot};
 use crate::search::BLOCK;
-use crate::shared::Link;
 use crate::value::{Key, Value};
-use crate::words::{BLOCKS, Slot, Words};
 
 /// Pairs of one leaf, ascending.
 #[derive(Clone, Copy, Debug)]
 pub enum Run<'a> {
     /// All keys and values have eight bytes.
-    Words(WordsRun<'a>),
+    Fixed(FixedRun<'a>),
     /// Keys and values have any length.
-    Wide(WideRun<'a>),
+    Variable(VariableRun<'a>),
 }
 
-/// Pairs of a fast leaf.
+/// Pairs of a fixed-size leaf.
 #[derive(Clone, Copy, Debug)]
-pub struct WordsRun<'a> {
-    words: &'a Words,
+pub struct FixedRun<'a> {
+    leaf: &'a FixedLeaf,
     from: Slot,
     /// The first slot behind the run; not before `from`.
     to: Slot,
 }
 
-/// Pairs of a general leaf. The slices have the same length.
+/// Pairs of a variable leaf. The slices have the same length.
 #[derive(Clone, Copy, Debug)]
-pub struct WideRun<'a> {
+pub struct VariableRun<'a> {
     keys: &'a [Key],
     values: &'a [Value],
 }
 
-/// Room for the pairs of any fast leaf, as [`WordsRun::copy_to`] writes them.
-pub type WordsBuffer = [[u8; 16]; BLOCK * BLOCKS];
+/// Room for the pairs of any fixed-size leaf, as [`FixedRun::copy_to`] writes them.
+pub type FixedBuffer = [[u8; 16]; BLOCK * BLOCKS];
 
 impl<'a> Run<'a> {
     /// All of a leaf.
     #[inline]
     pub(crate) fn of_leaf(leaf: &'a Link) -> Self {
         match leaf.node() {
-            Node::Words(words) => Self::Words(WordsRun { words, from: Slot::FIRST, to: words.end() }),
-            Node::Wide(wide) => Self::Wide(WideRun { keys: wide.keys(), values: wide.values() }),
+            Node::Fixed(leaf) => Self::Fixed(FixedRun { leaf, from: Slot::FIRST, to: leaf.end() }),
+            Node::Variable(leaf) => Self::Variable(VariableRun { keys: leaf.keys(), values: leaf.values() }),
             Node::Inner(_) => unreachable!("a walk goes down to the leaves"),
         }
     }
@@ -51,8 +49,8 @@ impl<'a> Run<'a> {
     #[inline]
     pub fn len(&self) -> usize {
         match self {
-            Self::Words(run) => run.len(),
-            Self::Wide(run) => run.keys.len(),
+            Self::Fixed(run) => run.len(),
+            Self::Variable(run) => run.keys.len(),
         }
     }
 
@@ -67,23 +65,23 @@ impl<'a> Run<'a> {
     /// If the run does not have so many.
     pub fn pair(&self, rank: usize) -> (KeyRef<'a>, &'a [u8]) {
         match self {
-            Self::Words(WordsRun { words, from, .. }) => {
-                let (key, value) = words.pairs().nth(words.rank(*from) + rank).expect("a rank below the length");
+            Self::Fixed(FixedRun { leaf, from, .. }) => {
+                let (key, value) = leaf.pairs().nth(leaf.rank(*from) + rank).expect("a rank below the length");
                 (KeyRef::Word(key.to_be_bytes()), value)
             }
-            Self::Wide(run) => (KeyRef::Bytes(&run.keys[rank]), &run.values[rank]),
+            Self::Variable(run) => (KeyRef::Bytes(&run.keys[rank]), &run.values[rank]),
         }
     }
 
     /// Leaves out everything below the probe.
     pub(crate) fn from(self, probe: Probe<'_>) -> Self {
         match self {
-            Self::Words(run) => {
-                Self::Words(WordsRun { from: run.words.lower_bound(probe).clamp(run.from, run.to), ..run })
+            Self::Fixed(run) => {
+                Self::Fixed(FixedRun { from: run.leaf.lower_bound(probe).clamp(run.from, run.to), ..run })
             }
-            Self::Wide(WideRun { keys, values }) => {
+            Self::Variable(VariableRun { keys, values }) => {
                 let at = keys.partition_point(|key| key.as_slice() < probe.key);
-                Self::Wide(WideRun { keys: &keys[at..], values: &values[at..] })
+                Self::Variable(VariableRun { keys: &keys[at..], values: &values[at..] })
             }
         }
     }
@@ -91,12 +89,12 @@ impl<'a> Run<'a> {
     /// Leaves out everything that is not below the probe.
     pub(crate) fn up_to(self, probe: Probe<'_>) -> Self {
         match self {
-            Self::Words(run) => {
-                Self::Words(WordsRun { to: run.words.lower_bound(probe).clamp(run.from, run.to), ..run })
+            Self::Fixed(run) => {
+                Self::Fixed(FixedRun { to: run.leaf.lower_bound(probe).clamp(run.from, run.to), ..run })
             }
-            Self::Wide(WideRun { keys, values }) => {
+            Self::Variable(VariableRun { keys, values }) => {
                 let at = keys.partition_point(|key| key.as_slice() < probe.key);
-                Self::Wide(WideRun { keys: &keys[..at], values: &values[..at] })
+                Self::Variable(VariableRun { keys: &keys[..at], values: &values[..at] })
             }
         }
     }
@@ -106,10 +104,10 @@ impl<'a> Run<'a> {
     pub(crate) fn reaches(&self, probe: Probe<'_>) -> bool {
         match self {
             // A longer key with the same head lies above.
-            Self::Words(run) => run.words.last().is_some_and(|last| {
+            Self::Fixed(run) => run.leaf.last().is_some_and(|last| {
                 last > probe.head || (last == probe.head && last.to_be_bytes().as_slice() >= probe.key)
             }),
-            Self::Wide(run) => run.keys.last().is_some_and(|last| last.as_slice() >= probe.key),
+            Self::Variable(run) => run.keys.last().is_some_and(|last| last.as_slice() >= probe.key),
         }
     }
 
@@ -117,15 +115,15 @@ impl<'a> Run<'a> {
     #[inline]
     pub(crate) fn begins_below(&self, probe: Probe<'_>) -> bool {
         match self {
-            Self::Words(run) => *run.words.first_key() < *probe.key,
-            Self::Wide(run) => run.keys.first().is_some_and(|first| first.as_slice() < probe.key),
+            Self::Fixed(run) => *run.leaf.first_key() < *probe.key,
+            Self::Variable(run) => run.keys.first().is_some_and(|first| first.as_slice() < probe.key),
         }
     }
 }
 
-impl<'a> WideRun<'a> {
+impl<'a> VariableRun<'a> {
     pub(crate) fn block(&self) -> Block<'a> {
-        Block::Wide { keys: self.keys, values: self.values }
+        Block::Variable { keys: self.keys, values: self.values }
     }
 
     /// The pairs, ascending.
@@ -134,11 +132,11 @@ impl<'a> WideRun<'a> {
     }
 }
 
-impl WordsRun<'_> {
+impl FixedRun<'_> {
     /// The number of pairs.
     #[inline]
     pub fn len(&self) -> usize {
-        self.words.rank(self.to).saturating_sub(self.words.rank(self.from))
+        self.leaf.rank(self.to).saturating_sub(self.leaf.rank(self.from))
     }
 
     /// Whether there are no pairs.
@@ -149,17 +147,17 @@ impl WordsRun<'_> {
     /// Copies the pairs out, each key in front of its value, and returns them; the rest of the buffer is spoilt. Whole
     /// blocks are copied whatever they hold: no loop whose length depends on the data.
     #[inline]
-    pub fn copy_to<'b>(&self, buffer: &'b mut WordsBuffer) -> &'b mut [[u8; 16]] {
+    pub fn copy_to<'b>(&self, buffer: &'b mut FixedBuffer) -> &'b mut [[u8; 16]] {
         let mut end = 0;
         for block in self.from.block..=self.to.block {
             let Some(room) = buffer[end..].first_chunk_mut::<BLOCK>() else { break };
-            end += self.words.copy_block(block, room);
+            end += self.leaf.copy_block(block, room);
         }
         &mut buffer[self.from.at..self.from.at + self.len()]
     }
 }
 
-impl<'a> WordsRun<'a> {
+impl<'a> FixedRun<'a> {
     /// Takes the first block out; perhaps an empty one.
     #[inline]
     pub(crate) fn pop_first(&mut self) -> Option<Block<'a>> {
@@ -167,10 +165,10 @@ impl<'a> WordsRun<'a> {
         if block > self.to.block {
             return None;
         }
-        let (keys, values) = self.words.block(block)?;
+        let (keys, values) = self.leaf.block(block)?;
         let end = if block == self.to.block { self.to.at } else { keys.len() };
         self.from = Slot { block: block + 1, at: 0 };
-        Some(Block::Words { keys: keys.get(at..end)?, values: values.get(at..end)? })
+        Some(Block::Fixed { keys: keys.get(at..end)?, values: values.get(at..end)? })
     }
 
     /// Takes the last block out; perhaps an empty one.
@@ -180,39 +178,39 @@ impl<'a> WordsRun<'a> {
         if block < self.from.block {
             return None;
         }
-        let (keys, values) = self.words.block(block)?;
+        let (keys, values) = self.leaf.block(block)?;
         let from = if block == self.from.block { self.from.at } else { 0 };
         self.to = match block.checked_sub(1) {
-            Some(before) => Slot { block: before, at: self.words.len_of(before) },
+            Some(before) => Slot { block: before, at: self.leaf.len_of(before) },
             None => Slot::FIRST,
         };
         if block == self.from.block {
             // Nothing is left.
             self.from = Slot { block: block + 1, at: 0 };
         }
-        Some(Block::Words { keys: keys.get(from..at)?, values: values.get(from..at)? })
+        Some(Block::Fixed { keys: keys.get(from..at)?, values: values.get(from..at)? })
     }
 }
 
 /// Pairs that lie next to each other, ascending. The slices have the same length.
 #[derive(Clone, Copy)]
 pub(crate) enum Block<'a> {
-    Words { keys: &'a [u64], values: &'a [[u8; 8]] },
-    Wide { keys: &'a [Key], values: &'a [Value] },
+    Fixed { keys: &'a [u64], values: &'a [[u8; 8]] },
+    Variable { keys: &'a [Key], values: &'a [Value] },
 }
 
 impl<'a> Block<'a> {
-    pub const EMPTY: Self = Self::Words { keys: &[], values: &[] };
+    pub const EMPTY: Self = Self::Fixed { keys: &[], values: &[] };
 
     #[inline]
     pub fn pop_first(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
         match self {
-            Self::Words { keys, values } => {
+            Self::Fixed { keys, values } => {
                 let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
                 (*keys, *values) = (next_keys, next_values);
                 Some((KeyRef::Word(key.to_be_bytes()), value))
             }
-            Self::Wide { keys, values } => {
+            Self::Variable { keys, values } => {
                 let ((key, next_keys), (value, next_values)) = (keys.split_first()?, values.split_first()?);
                 (*keys, *values) = (next_keys, next_values);
                 Some((KeyRef::Bytes(key), value))
@@ -223,12 +221,12 @@ impl<'a> Block<'a> {
     #[inline]
     pub fn pop_last(&mut self) -> Option<(KeyRef<'a>, &'a [u8])> {
         match self {
-            Self::Words { keys, values } => {
+            Self::Fixed { keys, values } => {
                 let ((key, next_keys), (value, next_values)) = (keys.split_last()?, values.split_last()?);
                 (*keys, *values) = (next_keys, next_values);
                 Some((KeyRef::Word(key.to_be_bytes()), value))
             }
-            Self::Wide { keys, values } => {
+            Self::Variable { keys, values } => {
                 let ((key, next_keys), (value, next_values)) = (keys.split_last()?, values.split_last()?);
                 (*keys, *values) = (next_keys, next_values);
                 Some((KeyRef::Bytes(key), value))

@@ -4,13 +4,12 @@
 //! again. Where nothing does, this does it.
 
 use crate::key::Probe;
-use crate::node::Node;
-use crate::shared::LinkMut;
+use crate::node::{LinkMut, Node};
 use crate::value::Key;
 
 /// How far [`crate::Tree::settle`] came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettleProgress {
     /// The key to go on from; none: it is through.
     pub next: Option<Key>,
     /// Something was passed over that a snapshot still shares.
@@ -57,7 +56,7 @@ pub(crate) fn settle(link: LinkMut<'_>, from: &[u8], walk: &mut Walk) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use super::Settled;
+    use super::SettleProgress;
     use crate::capacity::Capacity;
     use crate::tree::Tree;
 
@@ -105,7 +104,7 @@ mod tests {
             assert_eq!(tree.check().unwrap().borrowing, borrowing, "nobody has touched it");
             let calls = settle(&mut tree, nodes);
             assert_eq!(tree.check().unwrap().borrowing, 0);
-            assert_eq!(tree.settle(b"", 100_000), Settled::default());
+            assert_eq!(tree.settle(b"", 100_000), SettleProgress::default());
             assert_eq!(calls == 1, nodes == 100_000, "{calls} calls");
             let is_new = |number: u64| number.is_multiple_of(5);
             for (number, (found, value)) in (0..).zip(tree.iter()) {
@@ -118,11 +117,11 @@ mod tests {
     fn a_tree_that_shares_its_nodes_is_left_as_it_is() {
         let mut tree = tree(500);
         let mut other = Tree::from(tree.snapshot());
-        assert_eq!(tree.settle(b"", 100), Settled { next: None, is_shared: true });
+        assert_eq!(tree.settle(b"", 100), SettleProgress { next: None, is_shared: true });
         change(&mut other, 0..500);
         settle(&mut other, 16);
         settle(&mut tree, 16);
         assert!(tree.iter().all(|(_, value)| value == b"old") && other.iter().all(|(_, value)| value == b"new"));
-        assert_eq!(Tree::new().settle(b"", 1), Settled::default());
+        assert_eq!(Tree::new().settle(b"", 1), SettleProgress::default());
     }
 }

@@ -3,11 +3,13 @@
 use std::fmt;
 
 use crate::capacity::Capacity;
+use crate::check::{Shape, Violation, check};
+use crate::descent::{GROUP, descend_all};
 use crate::digest::Digest;
 use crate::key::Probe;
-use crate::node::{Node, Summary};
-use crate::shared::Link;
-use crate::value::Value;
+use crate::node::{FixedLeaf, Link, Node, Summary};
+use crate::rank;
+use crate::value::{Key, Value};
 
 /// The state of a tree at one moment. It never changes, is cheap to clone (one reference count), may be read and
 /// dropped by any thread, and lives independent of the tree.
@@ -34,13 +36,23 @@ impl Snapshot {
         self.leaf(probe)?.get_in_leaf(probe)
     }
 
+    /// Looks `keys` up together and hands each index, ascending, with its value to `found`.
+    pub fn get_batch<K: AsRef<[u8]>>(&self, keys: &[K], mut found: impl FnMut(usize, Option<&[u8]>)) {
+        for (group, first) in keys.chunks(GROUP).zip((0..).step_by(GROUP)) {
+            let descents = descend_all(self.root(), group.iter().map(AsRef::as_ref), FixedLeaf::prefetch_pair);
+            for ((_, descent), index) in group.iter().zip(descents).zip(first..) {
+                found(index, descent.link.and_then(|leaf| leaf.get_in_leaf(descent.probe)));
+            }
+        }
+    }
+
     /// The value at `key`, owned; long values are shared, not copied. O(log n).
     #[inline]
     pub fn get_value(&self, key: &[u8]) -> Option<Value> {
         let probe = Probe::new(key);
         match self.leaf(probe)?.node() {
-            Node::Words(words) if probe.is_word() => Some(Value::from(*words.get(probe.head)?)),
-            Node::Wide(wide) => Some(wide.values()[wide.find(probe).ok()?].clone()),
+            Node::Fixed(leaf) if probe.is_word() => Some(Value::from(*leaf.get(probe.head)?)),
+            Node::Variable(leaf) => Some(leaf.values()[leaf.find(probe).ok()?].clone()),
             _ => None,
         }
     }
@@ -79,6 +91,42 @@ impl Snapshot {
     /// The digest of the content. O(1).
     pub fn digest(&self) -> Digest {
         Digest(self.summary().digest)
+    }
+
+    /// The key that has `rank` keys below it; `None` if there are not that many. O(log n).
+    pub fn key_at(&self, rank: u64) -> Option<Key> {
+        rank::key_at(self.root()?, rank)
+    }
+
+    /// How many keys are below `key`, which need not be there. O(log n).
+    pub fn rank(&self, key: &[u8]) -> u64 {
+        self.root().map_or(0, |root| rank::rank(root, Probe::new(key)))
+    }
+
+    /// The key that cuts the tree into two halves of the same number of pairs; `None` with fewer than two pairs.
+    /// O(log n).
+    pub fn median(&self) -> Option<Key> {
+        if self.len() < 2 { None } else { self.key_at(self.len() / 2) }
+    }
+
+    /// The smallest key. O(log n).
+    pub fn first_key(&self) -> Option<Key> {
+        self.root().map(|root| root.first_key().to_key())
+    }
+
+    /// The greatest key. O(log n).
+    pub fn last_key(&self) -> Option<Key> {
+        self.root().map(|root| root.last_key().to_key())
+    }
+
+    /// Verifies that keys ascend and lie between their separators, that no node is empty, too wide or at the wrong
+    /// height, and that all counts, lengths and digests are those of the content. O(n).
+    pub fn check(&self) -> Result<Shape, Violation> {
+        self.root().map_or(Ok(Shape::default()), |root| check(root, self.capacity))
+    }
+
+    pub(crate) fn root(&self) -> Option<&Link> {
+        self.root.as_ref()
     }
 
     pub(crate) fn summary(&self) -> Summary {

@@ -3,22 +3,22 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::batch::Way;
 use crate::capacity::Capacity;
+use crate::descent::DescentHint;
 use crate::insert::Write;
-use crate::join::{Tall, join};
+use crate::join::{Subtree, join};
 use crate::key::{Probe, separator};
+use crate::node::{Link, LinkMut};
 use crate::remove::remove;
-use crate::settle::{Settled, Walk, settle};
-use crate::shared::{Link, LinkMut};
+use crate::settle::{SettleProgress, Walk, settle};
 use crate::snapshot::Snapshot;
 use crate::split::split;
 use crate::value::Value;
 
 /// An ordered map from byte strings to byte strings, copy-on-write at node level.
 ///
-/// Everything that reads is a method of [`Snapshot`], to which a tree dereferences. Commands with undo are in
-/// [`Tree::execute`]; the methods here leave no undo record.
+/// Everything that reads is a method of [`Snapshot`], to which a tree dereferences. [`Tree::execute`] runs
+/// commands with undo; the methods here leave no undo record.
 #[derive(Default)]
 pub struct Tree {
     pub(crate) now: Snapshot,
@@ -46,13 +46,13 @@ impl Tree {
     /// Writes `value` whether or not `key` is there; returns the previous value. O(log n).
     #[inline]
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Option<Value> {
-        self.write::<true>(key, value, true, Way::UNKNOWN)
+        self.write::<true>(key, value, true, DescentHint::UNKNOWN)
     }
 
     /// Writes `value` only if `key` is absent; returns the present value otherwise. O(log n).
     #[inline]
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Option<Value> {
-        self.write::<true>(key, value, false, Way::UNKNOWN)
+        self.write::<true>(key, value, false, DescentHint::UNKNOWN)
     }
 
     #[inline]
@@ -61,9 +61,9 @@ impl Tree {
         key: &[u8],
         value: &[u8],
         overwrite: bool,
-        way: Way,
+        hint: DescentHint,
     ) -> Option<Value> {
-        let mut write = Write::<ALONE>::new(key, value, overwrite, way, self.now.capacity);
+        let mut write = Write::<ALONE>::new(key, value, overwrite, hint, self.now.capacity);
         write.run(&mut self.now.root);
         self.changed();
         write.previous
@@ -72,12 +72,12 @@ impl Tree {
     /// Removes `key`; returns its value. O(log n).
     #[inline]
     pub fn delete(&mut self, key: &[u8]) -> Option<Value> {
-        self.remove::<true>(key, Way::UNKNOWN)
+        self.remove::<true>(key, DescentHint::UNKNOWN)
     }
 
     #[inline]
-    pub(crate) fn remove<const ALONE: bool>(&mut self, key: &[u8], way: Way) -> Option<Value> {
-        let value = remove::<ALONE>(&mut self.now.root, key, way, self.now.capacity);
+    pub(crate) fn remove<const ALONE: bool>(&mut self, key: &[u8], hint: DescentHint) -> Option<Value> {
+        let value = remove::<ALONE>(&mut self.now.root, key, hint, self.now.capacity);
         self.changed();
         value
     }
@@ -94,10 +94,10 @@ impl Tree {
     /// on their way; this is for what nobody changes. Goes through `nodes` inner nodes in key order, and those on the
     /// way to the first, from the place of the key `from` on; one that lets go of what it was copied from counts for
     /// several. Content and digest stay. O(`nodes`), and whole subtrees where much was removed meanwhile.
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> SettleProgress {
         let mut walk = Walk { left: nodes, is_shared: false };
         let next = self.now.root.as_mut().and_then(|root| settle(LinkMut::from(root), from, &mut walk));
-        Settled { next, is_shared: walk.is_shared }
+        SettleProgress { next, is_shared: walk.is_shared }
     }
 
     /// Removes every pair.
@@ -110,7 +110,7 @@ impl Tree {
     pub fn split_off(&mut self, key: &[u8]) -> Self {
         let capacity = self.now.capacity;
         let (left, right) = match self.now.root.take() {
-            Some(root) => split(tall(root), Probe::new(key), capacity),
+            Some(root) => split(subtree(root), Probe::new(key), capacity),
             None => (None, None),
         };
         self.now.root = left.map(|left| left.link);
@@ -130,13 +130,13 @@ impl Tree {
         let (last, first) = (left.last_key(), right.first_key());
         assert!(*last < *first, "joined trees overlap: {last:?} is not below {first:?}");
         let separator = separator(&last, &first);
-        self.now.root = Some(join(tall(left), &separator, tall(right), self.now.capacity).link);
+        self.now.root = Some(join(subtree(left), &separator, subtree(right), self.now.capacity).link);
     }
 }
 
-fn tall(link: Link) -> Tall {
+fn subtree(link: Link) -> Subtree {
     let height = link.height();
-    Tall { link, height }
+    Subtree { link, height }
 }
 
 impl Deref for Tree {

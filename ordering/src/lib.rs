@@ -71,6 +71,6 @@ pub use ids::{
 };
 pub use message::Message;
 pub use multicast::{Chain, Coordinator, CoordinatorSettings, Gate, Reporter};
-pub use paxos::{BATCH_BYTES_MAX, Config, LogRoom, Paxos, ROUND_MAX, RecoveredGroup};
-pub use settings::{Reads, Settings, WINDOW_BYTES_MAX, WINDOW_MAX};
+pub use paxos::{Config, LogRoom, Paxos, ROUND_MAX, RecoveredGroup};
+pub use settings::{BATCH_BYTES_MAX, Reads, Settings, WINDOW_BYTES_MAX, WINDOW_MAX};
 pub use step::{ChangeError, Effect, Input, Record, SubmitError};

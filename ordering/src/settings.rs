@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::paxos::{ACCEPT_AHEAD_MAX, BATCH_BYTES_MAX};
-
 /// How leadership is confirmed for a read (protocol.md 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reads {
@@ -101,6 +99,14 @@ impl Default for Settings {
         }
     }
 }
+
+/// An acceptor tells of votes at most this far above what it has decided: no setting lets it accept further ahead
+/// ([`Settings::accept_ahead_max`]). Bounds what a candidate allocates for the values that it finds.
+pub(crate) const ACCEPT_AHEAD_MAX: u64 = 1 << 16;
+
+/// Payload of the largest batch, in bytes: one submission may be larger than a batch should be, and a node takes none
+/// above 4 MiB. Half of what one record of a log holds.
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// Largest `quiesce_heartbeat_interval`: no follower waits longer for a beat, whatever a leader says.
 pub const REST_MAX: Duration = Duration::from_secs(10);

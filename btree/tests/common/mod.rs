@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use coppice_btree::{
-    Capacity, Cursor, Digest, Direction, KeyRange, LoadError, Op, OpResult, Run as LeafRun, Snapshot, Tree, Undo,
-    UndoMark, Value, WordsBuffer,
+    Capacity, Cursor, Digest, Direction, FixedBuffer, KeyRange, LoadError, Op, OpResult, Run as LeafRun, Snapshot,
+    Tree, Undo, UndoMark, Value,
 };
 
 /// The content of a tree.
@@ -365,12 +365,12 @@ fn pairs_of(run: LeafRun<'_>) -> Pairlist {
     let pair = |at| (run.pair(at).0.to_vec(), run.pair(at).1.to_vec());
     let pairs: Pairlist = (0..run.len()).map(pair).collect();
     match run {
-        LeafRun::Words(run) => {
-            let mut buffer: WordsBuffer = [[0xaa; 16]; _];
+        LeafRun::Fixed(run) => {
+            let mut buffer: FixedBuffer = [[0xaa; 16]; _];
             let copied = run.copy_to(&mut buffer).iter().map(|pair| (pair[..8].to_vec(), pair[8..].to_vec()));
             assert!(copied.eq(pairs.iter().cloned()));
         }
-        LeafRun::Wide(run) => {
+        LeafRun::Variable(run) => {
             assert!(run.pairs().map(|(key, value)| (key.to_vec(), value.to_vec())).eq(pairs.iter().cloned()));
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use brie_tree::BTree;
 use brie_tree::nonmax::NonMaxU64;
-use coppice_btree::{KeyRange, Op, Run, Snapshot, Tree, Undo, WordsBuffer};
+use coppice_btree::{KeyRange, Op, Run, Snapshot, Tree, Undo, FixedBuffer};
 use rustix::time::{ClockId, clock_gettime};
 
 #[global_allocator]
@@ -120,9 +120,9 @@ impl Map for Coppice {
 /// The same sum, the pairs copied out leaf by leaf as the server encodes them.
 fn scan_runs(tree: &Tree, low: u64, count: usize) -> u64 {
     let (mut sum, mut left) = (0_u64, count);
-    let mut buffer: WordsBuffer = [[0; 16]; _];
+    let mut buffer: FixedBuffer = [[0; 16]; _];
     for run in tree.runs(&KeyRange::from(&low.to_be_bytes())) {
-        if let Run::Words(run) = run {
+        if let Run::Fixed(run) = run {
             let pairs = run.copy_to(&mut buffer);
             let pairs = &pairs[..pairs.len().min(left)];
             left -= pairs.len();

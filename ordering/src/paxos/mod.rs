@@ -19,8 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 pub use recovery::{Config, RecoveredGroup};
-pub(crate) use validate::ACCEPT_AHEAD_MAX;
-pub use validate::{BATCH_BYTES_MAX, ROUND_MAX};
+pub use validate::ROUND_MAX;
 
 use crate::acceptor::{Acceptor, Run};
 use crate::batch::Configuration;
@@ -31,7 +30,7 @@ use crate::learner::Learner;
 use crate::message::{Message, Preempted};
 use crate::proposer::Proposer;
 use crate::reads::Asks;
-use crate::settings::Settings;
+use crate::settings::{BATCH_BYTES_MAX, Settings};
 use crate::step::{Effect, Input, Record, SubmitError};
 
 /// Whose logs take records, as far as a replica's driver knows: disks may be full (hazards.md ST10).

@@ -9,6 +9,7 @@ use crate::ids::{Ballot, Instance, ReplicaId, Round, Ticket};
 use crate::message::{AcceptedBatch, CatchUpReply, Message, Phase1b};
 use crate::paxos::Paxos;
 use crate::quorum::{LEARNERS_MAX, VOTERS_MAX};
+use crate::settings::{ACCEPT_AHEAD_MAX, BATCH_BYTES_MAX};
 
 /// A round may lie this far above the highest one known here. Rounds rise by one for each candidacy: a replica that was
 /// cut off for 13 years while its group held ten elections a second is still let in again.
@@ -23,14 +24,6 @@ const INSTANCE_MAX: Instance = Instance(1 << 62);
 
 /// No coordinator gives out more tickets in one ballot.
 const TICKETS_MAX: u64 = 1 << 62;
-
-/// An acceptor tells of votes at most this far above what it has decided: no setting lets it accept further ahead
-/// ([`crate::Settings::accept_ahead_max`]). Bounds what a candidate allocates for the values that it finds.
-pub(crate) const ACCEPT_AHEAD_MAX: u64 = 1 << 16;
-
-/// Payload of the largest batch, in bytes: one submission may be larger than a batch should be, and a node takes none
-/// above 4 MiB. Half of what one record of a log holds.
-pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
 impl Ticket {
     /// Whether a coordinator may have come this far since `known`, the highest ticket known so far.

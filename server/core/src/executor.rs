@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use coppice_btree::Settled;
+use coppice_btree::SettleProgress;
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
 use crate::machine::shard::{Awaited, Inheritance, Placed, Values};
@@ -164,7 +164,7 @@ impl Executor {
     }
 
     /// See [`coppice_btree::Tree::settle`]. The state stays what it is.
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> SettleProgress {
         self.machine.settle(from, nodes)
     }
 

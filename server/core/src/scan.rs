@@ -2,7 +2,7 @@
 //! reaches.
 
 use bytes::BytesMut;
-use coppice_btree::{Cursor, Direction, Run, WideRun, WordsBuffer};
+use coppice_btree::{Cursor, Direction, FixedBuffer, Run, VariableRun};
 use coppice_client::wire::part::PartHead;
 use coppice_client::wire::{CollectRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
 use coppice_ordering::Instance;
@@ -212,11 +212,11 @@ impl RangeJob {
     fn fill(&mut self, part: &mut PartWriter<'_>) {
         let RangeJob { cursor, terms, sum, limited, .. } = self;
         let direction = cursor.direction();
-        let mut buffer: WordsBuffer = [[0; 16]; _];
+        let mut buffer: FixedBuffer = [[0; 16]; _];
         cursor.walk(|run| {
             let taken = match run {
                 _ if *limited => 0,
-                Run::Words(run) => {
+                Run::Fixed(run) => {
                     let words = run.copy_to(&mut buffer);
                     if direction == Direction::Reverse {
                         words.reverse();
@@ -225,7 +225,7 @@ impl RangeJob {
                     sum.add_words(taken);
                     taken
                 }
-                Run::Wide(run) => take_while(run, direction, |key, value| {
+                Run::Variable(run) => take_while(run, direction, |key, value| {
                     let taken = !terms.is_reached(*sum) && part.push(key, value);
                     if taken {
                         sum.add(key, value);
@@ -250,12 +250,12 @@ impl RangeJob {
         cursor.walk(|run| {
             let taken = match run {
                 _ if *limited || sum.pairs >= until => 0,
-                Run::Words(run) => {
+                Run::Fixed(run) => {
                     let taken = run.len().min(terms.words_left(*sum));
                     sum.add_words(taken);
                     taken
                 }
-                Run::Wide(run) => take_while(run, direction, |key, value| {
+                Run::Variable(run) => take_while(run, direction, |key, value| {
                     let taken = !terms.is_reached(*sum) && sum.pairs < until;
                     if taken {
                         sum.add(key, value);
@@ -278,7 +278,7 @@ impl RangeJob {
 }
 
 /// Hands out pairs until `take` refuses one; returns how many it took.
-fn take_while(run: WideRun<'_>, direction: Direction, mut take: impl FnMut(&[u8], &[u8]) -> bool) -> usize {
+fn take_while(run: VariableRun<'_>, direction: Direction, mut take: impl FnMut(&[u8], &[u8]) -> bool) -> usize {
     let take = |&(key, value): &(&[u8], &[u8])| take(key, value);
     match direction {
         Direction::Forward => run.pairs().take_while(take).count(),

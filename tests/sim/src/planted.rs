@@ -193,7 +193,7 @@ mod tests {
         let sources = coppice_tidy::sources().expect("sources");
         let place = |name| directed_test(&sources, name).expect("a test");
         assert_eq!(place("no_lock"), "server/tests/datadir.rs: every_planted_bug_is_caught");
-        assert_eq!(place("way_unverified"), "btree/tests/mutants.rs: every_mutant_is_caught");
+        assert_eq!(place("hint_unverified"), "btree/tests/mutants.rs: every_mutant_is_caught");
     }
 
     #[test]

@@ -100,7 +100,11 @@ pub const HAZARDS: &[Hazard] = &[
         "undo wrong for failed insert, empty delete, put",
         &[sim("undo_insert"), sim("undo_delete"), sim("undo_put")],
     ),
-    hazard("SP3", "undo in log order, or physical across node splits", &[sim("undo_forward"), cargo("way_unverified")]),
+    hazard(
+        "SP3",
+        "undo in log order, or physical across node splits",
+        &[sim("undo_forward"), cargo("hint_unverified")],
+    ),
     hazard("SP4", "session row not undone: retry gets the undone answer", &[sim("undo_no_session")]),
     hazard("SP5", "last ticket not undone: a later Place fits a false chain", &[sim("undo_no_ticket")]),
     hazard("SP6", "result kept because the instance matches, not the batch", &[sim("match_by_instance")]),

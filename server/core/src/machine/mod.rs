@@ -7,7 +7,7 @@ pub mod shard;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_btree::Settled;
+use coppice_btree::SettleProgress;
 use coppice_client::wire::{MapVersion, SessionId};
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 use directory::{Directory, DirectoryReply, DirectoryState};
@@ -239,10 +239,10 @@ impl Machine {
     }
 
     /// See [`coppice_btree::Tree::settle`]. The directory has no tree.
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> SettleProgress {
         match self {
             Machine::Shard(shard) => shard.settle(from, nodes),
-            Machine::Directory(_) => Settled::default(),
+            Machine::Directory(_) => SettleProgress::default(),
         }
     }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal};
 use bytes::BytesMut;
 pub use changes::{CHANGES_KEPT, Changes};
-use coppice_btree::{Capacity, Cursor, KeyRange, OpResult, Settled, Tree, Undo};
+use coppice_btree::{Capacity, Cursor, KeyRange, OpResult, SettleProgress, Tree, Undo};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::{Command, MapVersion, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
@@ -151,7 +151,7 @@ impl Shard {
     }
 
     /// See [`Tree::settle`].
-    pub fn settle(&mut self, from: &[u8], nodes: usize) -> Settled {
+    pub fn settle(&mut self, from: &[u8], nodes: usize) -> SettleProgress {
         self.tree.settle(from, nodes)
     }
 

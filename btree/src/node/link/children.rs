@@ -128,14 +128,14 @@ impl Children {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{keys, owners, words};
+    use super::super::tests::{fixed_leaf, keys, owners};
     use super::*;
     use crate::node::{Inner, NodeMut};
     use crate::value::Key;
 
     /// An inner node over leaves of one key each, 0 to `count - 1`, and links to the leaves.
     fn parent(count: u64) -> (Link, Vec<Link>) {
-        let leaves: Vec<Link> = (0..count).map(|key| Link::from(words(key..key + 1))).collect();
+        let leaves: Vec<Link> = (0..count).map(|key| Link::from(fixed_leaf(key..key + 1))).collect();
         let mut inner = Inner::new(leaves[0].clone());
         for (leaf, key) in leaves[1..].iter().zip(1_u64..) {
             inner.push(Key::from(key.to_be_bytes()), leaf.clone());
@@ -157,7 +157,7 @@ mod tests {
         let (original, leaves) = parent(3);
         let mut copy = original.clone();
         let leaf = children(&mut copy).get_mut(1).unwrap();
-        let NodeMut::Words(leaf) = leaf.own() else { panic!("a fast leaf was put there") };
+        let NodeMut::Fixed(leaf) = leaf.own() else { panic!("a leaf-size leaf was put there") };
         leaf.push(7, [0; 8]);
         // One owner is the list here, the other the original.
         assert_eq!(leaves.iter().map(owners).collect::<Vec<_>>(), [2, 2, 2]);
@@ -179,7 +179,7 @@ mod tests {
         let mut copy = original.clone();
         let inner = copy.own_inner();
         let taken = inner.take_child(0);
-        inner.set_child(0, Link::from(words(9..10)));
+        inner.set_child(0, Link::from(fixed_leaf(9..10)));
         let removed = inner.remove_child(1).right;
         let (_, right) = inner.split_off(2);
         drop((original, copy));

@@ -17,9 +17,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 pub(crate) use self::children::Children;
-use crate::node::{Inner, Node, NodeMut, OwnedNode};
-use crate::wide::Wide;
-use crate::words::Words;
+use crate::node::{FixedLeaf, Inner, Node, NodeMut, OwnedNode, VariableLeaf};
 
 mod children;
 
@@ -45,18 +43,18 @@ impl Clone for Owners {
 
 /// A counted reference to a node. The node does not change while it has several owners.
 ///
-/// Invariant: `tagged` is the pointer of a `Box<Inner>`, `Box<Words>` or `Box<Wide>` that was leaked, with the kind of
-/// node in its two lowest bits. The links that lead to the node own the box together; `Owners` counts them. A link with
-/// the bit `LENT` is not one of them: it stands in a slot of [`Children`] whose lender has an owner of the node, as it
-/// is or through its own lender, and it never leaves that slot.
+/// Invariant: `tagged` is the pointer of a `Box<Inner>`, `Box<FixedLeaf>` or `Box<VariableLeaf>` that was leaked, with
+/// the kind of node in its two lowest bits. The links that lead to the node own the box together; `Owners` counts them.
+/// A link with the bit `LENT` is not one of them: it stands in a slot of [`Children`] whose lender has an owner of the
+/// node, as it is or through its own lender, and it never leaves that slot.
 pub(crate) struct Link {
     tagged: NonNull<u8>,
-    owns: PhantomData<(Inner, Words, Wide)>,
+    owns: PhantomData<(Inner, FixedLeaf, VariableLeaf)>,
 }
 
 const INNER: usize = 0;
-const WORDS: usize = 1;
-const WIDE: usize = 2;
+const FIXED: usize = 1;
+const VARIABLE: usize = 2;
 const TAG: usize = 3;
 const LENT: usize = 4;
 const BITS: usize = TAG | LENT;
@@ -66,9 +64,11 @@ fn without_lent(address: NonZeroUsize) -> NonZeroUsize {
     NonZeroUsize::new(address.get() & !LENT).unwrap_or(address)
 }
 
-const _: () = assert!(align_of::<Inner>() > BITS && align_of::<Words>() > BITS && align_of::<Wide>() > BITS);
 const _: () =
-    assert!(offset_of!(Inner, owners) == 0 && offset_of!(Words, owners) == 0 && offset_of!(Wide, owners) == 0);
+    assert!(align_of::<Inner>() > BITS && align_of::<FixedLeaf>() > BITS && align_of::<VariableLeaf>() > BITS);
+const _: () = assert!(
+    offset_of!(Inner, owners) == 0 && offset_of!(FixedLeaf, owners) == 0 && offset_of!(VariableLeaf, owners) == 0
+);
 
 // SAFETY: a `Link` gives out `&` to its node on every thread that has one (the nodes are Sync), and the last owner, on
 // whichever thread, changes or drops it (they are Send). The count is atomic. The nodes hold links themselves, so the
@@ -81,8 +81,8 @@ const _: () = {
     const fn is_send_and_sync<T: Send + Sync>() {}
     // With `Link` as both, by the lines above, these need all other fields to be both.
     is_send_and_sync::<Inner>();
-    is_send_and_sync::<Words>();
-    is_send_and_sync::<Wide>();
+    is_send_and_sync::<FixedLeaf>();
+    is_send_and_sync::<VariableLeaf>();
 };
 
 impl Link {
@@ -141,8 +141,8 @@ impl Link {
         unsafe {
             match self.tag() {
                 INNER => Node::Inner(&*self.pointer()),
-                WORDS => Node::Words(&*self.pointer()),
-                _ => Node::Wide(&*self.pointer()),
+                FIXED => Node::Fixed(&*self.pointer()),
+                _ => Node::Variable(&*self.pointer()),
             }
         }
     }
@@ -150,11 +150,11 @@ impl Link {
     /// A copy of the node, with one owner.
     #[cold]
     fn to_copy(&self) -> Self {
-        crate::copied::note(self.node());
+        super::copied::note(self.node());
         match self.node() {
             Node::Inner(_) => Self::from(Box::new(Inner::copy_of(self))),
-            Node::Words(words) => Self::from(Box::new(words.clone())),
-            Node::Wide(wide) => Self::from(Box::new(wide.clone())),
+            Node::Fixed(leaf) => Self::from(Box::new(leaf.clone())),
+            Node::Variable(leaf) => Self::from(Box::new(leaf.clone())),
         }
     }
 
@@ -170,8 +170,8 @@ impl Link {
         unsafe {
             match self.tag() {
                 INNER => NodeMut::Inner((*self.pointer::<Inner>()).settled_at_times()),
-                WORDS => NodeMut::Words(&mut *self.pointer()),
-                _ => NodeMut::Wide(&mut *self.pointer()),
+                FIXED => NodeMut::Fixed(&mut *self.pointer()),
+                _ => NodeMut::Variable(&mut *self.pointer()),
             }
         }
     }
@@ -186,8 +186,8 @@ impl Link {
         unsafe {
             match link.tag() {
                 INNER => OwnedNode::Inner(Box::from_raw(link.pointer())),
-                WORDS => OwnedNode::Words(Box::from_raw(link.pointer())),
-                _ => OwnedNode::Wide(Box::from_raw(link.pointer())),
+                FIXED => OwnedNode::Fixed(Box::from_raw(link.pointer())),
+                _ => OwnedNode::Variable(Box::from_raw(link.pointer())),
             }
         }
     }
@@ -205,15 +205,15 @@ impl From<Box<Inner>> for Link {
     }
 }
 
-impl From<Box<Words>> for Link {
-    fn from(node: Box<Words>) -> Self {
-        Self::new(node, WORDS)
+impl From<Box<FixedLeaf>> for Link {
+    fn from(node: Box<FixedLeaf>) -> Self {
+        Self::new(node, FIXED)
     }
 }
 
-impl From<Box<Wide>> for Link {
-    fn from(node: Box<Wide>) -> Self {
-        Self::new(node, WIDE)
+impl From<Box<VariableLeaf>> for Link {
+    fn from(node: Box<VariableLeaf>) -> Self {
+        Self::new(node, VARIABLE)
     }
 }
 
@@ -254,8 +254,8 @@ impl Drop for Link {
                     owned.for_each(|child| child.prefetch(0..1));
                     drop(inner);
                 }
-                WORDS => drop(Box::<Words>::from_raw(self.pointer())),
-                _ => drop(Box::<Wide>::from_raw(self.pointer())),
+                FIXED => drop(Box::<FixedLeaf>::from_raw(self.pointer())),
+                _ => drop(Box::<VariableLeaf>::from_raw(self.pointer())),
             }
         }
     }
@@ -337,22 +337,22 @@ fn prefetch_line(address: *const u8) {
 mod tests {
     use super::*;
 
-    pub(super) fn words(keys: Range<u64>) -> Box<Words> {
-        let mut words = Words::new();
-        keys.for_each(|key| words.push(key, key.to_be_bytes()));
-        Box::new(words)
+    pub(super) fn fixed_leaf(keys: Range<u64>) -> Box<FixedLeaf> {
+        let mut leaf = FixedLeaf::new();
+        keys.for_each(|key| leaf.push(key, key.to_be_bytes()));
+        Box::new(leaf)
     }
 
     pub(super) fn keys(link: &Link) -> Vec<u64> {
         match link.node() {
-            Node::Words(words) => words.pairs().map(|(key, _)| key).collect(),
-            _ => panic!("the tests here link to fast leaves"),
+            Node::Fixed(leaf) => leaf.pairs().map(|(key, _)| key).collect(),
+            _ => panic!("the tests here link to leaf-size leaves"),
         }
     }
 
     fn push(link: &mut Link, key: u64) {
-        let NodeMut::Words(words) = link.own() else { panic!("the tests here link to fast leaves") };
-        words.push(key, [0; 8]);
+        let NodeMut::Fixed(leaf) = link.own() else { panic!("the tests here link to leaf-size leaves") };
+        leaf.push(key, [0; 8]);
     }
 
     pub(super) fn owners(link: &Link) -> u32 {
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn a_node_is_dropped_with_its_last_owner() {
         // The inner node owns the leaf: when it goes, one owner less is left.
-        let leaf = Link::from(words(0..3));
+        let leaf = Link::from(fixed_leaf(0..3));
         let first = Link::from(Box::new(Inner::new(leaf.clone())));
         let second = first.clone();
         assert_eq!(owners(&leaf), 2);
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_sole_owner_changes_in_place_and_others_keep_what_they_had() {
-        let mut first = Link::from(words(0..1));
+        let mut first = Link::from(fixed_leaf(0..1));
         let place = first.tagged;
         push(&mut first, 2);
         assert_eq!(first.tagged, place);
@@ -383,22 +383,22 @@ mod tests {
         assert_eq!((keys(&first), keys(&second)), (vec![0, 2, 3], vec![0, 2]));
         let third = second.clone();
         for link in [second, third] {
-            let OwnedNode::Words(words) = link.into_owned() else { panic!("a fast leaf went in") };
-            assert!(words.pairs().map(|(key, _)| key).eq([0, 2]));
+            let OwnedNode::Fixed(leaf) = link.into_owned() else { panic!("a leaf-size leaf went in") };
+            assert!(leaf.pairs().map(|(key, _)| key).eq([0, 2]));
         }
     }
 
     #[test]
     fn every_kind_of_node_comes_back_as_what_it_was() {
-        let leaf = Link::from(words(0..2));
-        let wide = Link::from(Box::new(Wide::from_words(&words(0..5))));
+        let leaf = Link::from(fixed_leaf(0..2));
+        let variable = Link::from(Box::new(VariableLeaf::from_fixed(&fixed_leaf(0..5))));
         let inner = Link::from(Box::new(Inner::new(leaf.clone())));
-        for link in [leaf, wide, inner] {
+        for link in [leaf, variable, inner] {
             let copy = link.clone();
             match (link.node(), copy.into_owned()) {
                 (Node::Inner(a), OwnedNode::Inner(b)) => assert_eq!(a.len(), b.len()),
-                (Node::Words(a), OwnedNode::Words(b)) => assert!(a.pairs().eq(b.pairs())),
-                (Node::Wide(a), OwnedNode::Wide(b)) => assert_eq!(a.keys(), b.keys()),
+                (Node::Fixed(a), OwnedNode::Fixed(b)) => assert!(a.pairs().eq(b.pairs())),
+                (Node::Variable(a), OwnedNode::Variable(b)) => assert_eq!(a.keys(), b.keys()),
                 _ => panic!("the kind changed"),
             }
             drop(link.into_owned());
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn owners_come_and_go_on_many_threads() {
-        let mut link = Link::from(words(0..1));
+        let mut link = Link::from(fixed_leaf(0..1));
         std::thread::scope(|scope| {
             for round in 1..50 {
                 let held = link.clone();

@@ -1,13 +1,9 @@
-//! Nodes and the links between them. A node that more than one link reaches never changes: who wants to change it
-//! copies it first (hazards.md ST12). Knows nothing of commands.
+//! The inner node: separators in blocks, as integers where their heads say enough, and the links to the children.
 
-use crate::digest::hash_pair;
-use crate::key::{KeyRef, Probe, head};
+use crate::key::{Probe, head};
+use crate::node::{Children, Link, LinkMut, Node, Owners, Split, Summary, prefetch};
 use crate::search::{BLOCK, block_of, count_below, count_in_block, take_sample};
-use crate::shared::{Children, Link, LinkMut, Owners, prefetch};
 use crate::value::Key;
-use crate::wide::Wide;
-use crate::words::Words;
 
 /// Child slots of an inner node; one more than it keeps, for the child that makes it split. Wide enough that a tree of
 /// twelve million pairs has three levels above its leaves, of which the caches hold all but the lowest.
@@ -16,153 +12,6 @@ pub(crate) const INNER_SLOTS: usize = 96;
 /// Nodes that lend children to a copy, to a copy of that, and so on, at most: the next copy counts itself among its
 /// children's owners. Each keeps what changed since, so this bounds the memory that copies hold.
 const LENDERS_MAX: u16 = 4;
-
-/// What a subtree holds. A change of a subtree is one too: its numbers wrap around.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Summary {
-    pub len: u64,
-    pub bytes: u64,
-    pub digest: u64,
-}
-
-impl Summary {
-    pub fn of_pair(key: &[u8], value: &[u8]) -> Self {
-        Self { len: 1, bytes: (key.len() + value.len()) as u64, digest: hash_pair(key, value) }
-    }
-
-    #[inline]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            len: self.len.wrapping_add(other.len),
-            bytes: self.bytes.wrapping_add(other.bytes),
-            digest: self.digest.wrapping_add(other.digest),
-        }
-    }
-
-    #[inline]
-    pub fn minus(self, other: Self) -> Self {
-        Self {
-            len: self.len.wrapping_sub(other.len),
-            bytes: self.bytes.wrapping_sub(other.bytes),
-            digest: self.digest.wrapping_sub(other.digest),
-        }
-    }
-}
-
-/// A node, to be read. All children of one node have the same height; leaves of both kinds may be siblings.
-pub(crate) enum Node<'a> {
-    Inner(&'a Inner),
-    Words(&'a Words),
-    Wide(&'a Wide),
-}
-
-/// A node, to be changed.
-pub(crate) enum NodeMut<'a> {
-    Inner(&'a mut Inner),
-    Words(&'a mut Words),
-    Wide(&'a mut Wide),
-}
-
-/// A node that no link leads to.
-pub(crate) enum OwnedNode {
-    Inner(Box<Inner>),
-    Words(Box<Words>),
-    Wide(Box<Wide>),
-}
-
-/// What a node that became too large gives to its parent.
-pub(crate) struct Split {
-    pub separator: Key,
-    pub right: Link,
-}
-
-impl Link {
-    pub fn words(words: Words) -> Self {
-        Self::from(Box::new(words))
-    }
-
-    pub fn inner(inner: Inner) -> Self {
-        Self::from(Box::new(inner))
-    }
-
-    /// A general leaf, in the fast form if possible.
-    pub fn wide(wide: Wide) -> Self {
-        match wide.to_words() {
-            Some(words) => Self::words(words),
-            None => Self::from(Box::new(wide)),
-        }
-    }
-
-    /// The inner node that a link above the leaves leads to, to be changed.
-    pub fn own_inner(&mut self) -> &mut Inner {
-        LinkMut::from(self).own_inner()
-    }
-
-    /// Asks for all of a node, without waiting for it: a key that goes down alone waits once for the node then, and
-    /// neighbouring lines come almost as fast as one. Keys that go down together wait together, and want few lines.
-    #[inline]
-    pub fn prefetch_all(&self) {
-        match self.node() {
-            Node::Inner(inner) => prefetch(inner, 0..CHILDREN_LINE + INNER_SLOTS / BLOCK),
-            Node::Words(words) => prefetch(words, 0..size_of::<Words>() / 64),
-            Node::Wide(wide) => prefetch(wide, 0..size_of::<Wide>().div_ceil(64)),
-        }
-    }
-
-    pub fn summary(&self) -> Summary {
-        match self.node() {
-            Node::Inner(inner) => inner.summary,
-            Node::Words(words) => words.summary(),
-            Node::Wide(wide) => wide.summary(),
-        }
-    }
-
-    /// The value of the probe in this leaf.
-    #[inline]
-    pub fn get_in_leaf(&self, probe: Probe<'_>) -> Option<&[u8]> {
-        match self.node() {
-            Node::Words(words) if probe.is_word() => Some(words.get(probe.head)?),
-            Node::Wide(wide) => Some(&wide.values()[wide.find(probe).ok()?]),
-            _ => None,
-        }
-    }
-
-    /// 0 for a leaf. O(height).
-    pub fn height(&self) -> usize {
-        match self.node() {
-            Node::Inner(inner) => 1 + inner.child(0).height(),
-            Node::Words(_) | Node::Wide(_) => 0,
-        }
-    }
-
-    /// The smallest key of the subtree, which is not empty. O(height).
-    pub fn first_key(&self) -> KeyRef<'_> {
-        match self.node() {
-            Node::Inner(inner) => inner.child(0).first_key(),
-            Node::Words(words) => words.first_key(),
-            Node::Wide(wide) => wide.key(0),
-        }
-    }
-
-    /// The greatest key of the subtree, which is not empty. O(height).
-    pub fn last_key(&self) -> KeyRef<'_> {
-        match self.node() {
-            Node::Inner(inner) => inner.child(inner.len() - 1).last_key(),
-            Node::Words(words) => words.last_key().expect("no leaf in a tree is empty"),
-            Node::Wide(wide) => wide.key(wide.len() - 1),
-        }
-    }
-}
-
-impl<'a> LinkMut<'a> {
-    /// The inner node that a link above the leaves leads to, to be changed.
-    pub fn own_inner(self) -> &'a mut Inner {
-        match self.own() {
-            NodeMut::Inner(inner) => inner,
-            _ => unreachable!("a node above leaves is an inner one"),
-        }
-    }
-}
 
 /// Children and the separators between them: everything below `children[i]` is under separator `i`, everything below
 /// `children[i + 1]` is not.
@@ -194,7 +43,7 @@ struct Tails(Vec<Key>);
 const SAMPLES: usize = INNER_SLOTS / BLOCK - 1;
 /// The lines before the heads: `owners` to `tails`.
 pub(crate) const INNER_HEAD_LINES: usize = 2;
-const CHILDREN_LINE: usize = INNER_HEAD_LINES + INNER_SLOTS / BLOCK;
+pub(super) const CHILDREN_LINE: usize = INNER_HEAD_LINES + INNER_SLOTS / BLOCK;
 #[cfg(not(feature = "safe"))]
 const _: () = assert!(std::mem::offset_of!(Inner, heads) == 64 * INNER_HEAD_LINES);
 #[cfg(not(feature = "safe"))]
@@ -271,6 +120,10 @@ impl Inner {
         self.len as usize
     }
 
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
     /// Notes that the subtree changed by `change`.
     #[inline]
     pub fn apply(&mut self, change: Summary) {
@@ -340,7 +193,7 @@ impl Inner {
         // A short key, or a separator of any length, takes more than heads to compare.
         let is_plain = probe.key.len() >= 8 && self.tails.is_none();
         let is_right = is_above_left && is_below_right && is_plain;
-        if guess < self.len() && (is_right || mutant!(way_unverified)) { guess } else { self.search(probe) }
+        if guess < self.len() && (is_right || mutant!(hint_unverified)) { guess } else { self.search(probe) }
     }
 
     /// [`Inner::search`] where heads are not everything.

@@ -15,11 +15,11 @@ pub fn copied_bytes() -> u64 {
 }
 
 /// A node is copied.
-pub(crate) fn note(node: Node<'_>) {
+pub(super) fn note(node: Node<'_>) {
     let bytes = match node {
         Node::Inner(inner) => size_of_val(inner) as u64,
-        Node::Words(words) => size_of_val(words) as u64,
-        Node::Wide(wide) => size_of_val(wide) as u64 + wide.summary().bytes,
+        Node::Fixed(leaf) => size_of_val(leaf) as u64,
+        Node::Variable(leaf) => size_of_val(leaf) as u64 + leaf.summary().bytes,
     };
     COPIED.fetch_add(bytes, Ordering::Relaxed);
 }

@@ -3,9 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::node::{INNER_SLOTS, Inner, Node, NodeMut, OwnedNode};
-use crate::wide::Wide;
-use crate::words::Words;
+use crate::node::{FixedLeaf, INNER_SLOTS, Inner, Node, NodeMut, OwnedNode, VariableLeaf};
 
 /// `Arc` counts; here the field takes the place of the count in a node, and nothing else.
 #[derive(Clone, Debug)]
@@ -21,8 +19,8 @@ impl Owners {
 #[derive(Clone)]
 pub(crate) enum Link {
     Inner(Arc<Inner>),
-    Words(Arc<Words>),
-    Wide(Arc<Wide>),
+    Fixed(Arc<FixedLeaf>),
+    Variable(Arc<VariableLeaf>),
 }
 
 impl Link {
@@ -30,8 +28,8 @@ impl Link {
     pub fn node(&self) -> Node<'_> {
         match self {
             Self::Inner(inner) => Node::Inner(inner),
-            Self::Words(words) => Node::Words(words),
-            Self::Wide(wide) => Node::Wide(wide),
+            Self::Fixed(leaf) => Node::Fixed(leaf),
+            Self::Variable(leaf) => Node::Variable(leaf),
         }
     }
 
@@ -39,11 +37,11 @@ impl Link {
     fn own_copy(&mut self) {
         let owners = match self {
             Self::Inner(inner) => Arc::strong_count(inner),
-            Self::Words(words) => Arc::strong_count(words),
-            Self::Wide(wide) => Arc::strong_count(wide),
+            Self::Fixed(leaf) => Arc::strong_count(leaf),
+            Self::Variable(leaf) => Arc::strong_count(leaf),
         };
         if owners > 1 {
-            crate::copied::note(self.node());
+            super::copied::note(self.node());
         }
         if let Self::Inner(inner) = self
             && Arc::strong_count(inner) > 1
@@ -57,8 +55,8 @@ impl Link {
         self.own_copy();
         match self {
             Self::Inner(inner) => NodeMut::Inner(Arc::get_mut(inner).expect("it has one owner").settled_at_times()),
-            Self::Words(words) => NodeMut::Words(Arc::make_mut(words)),
-            Self::Wide(wide) => NodeMut::Wide(Arc::make_mut(wide)),
+            Self::Fixed(leaf) => NodeMut::Fixed(Arc::make_mut(leaf)),
+            Self::Variable(leaf) => NodeMut::Variable(Arc::make_mut(leaf)),
         }
     }
 
@@ -66,8 +64,8 @@ impl Link {
         self.own_copy();
         match self {
             Self::Inner(inner) => OwnedNode::Inner(Box::new(Arc::into_inner(inner).expect("it has one owner"))),
-            Self::Words(words) => OwnedNode::Words(Box::new(Arc::unwrap_or_clone(words))),
-            Self::Wide(wide) => OwnedNode::Wide(Box::new(Arc::unwrap_or_clone(wide))),
+            Self::Fixed(leaf) => OwnedNode::Fixed(Box::new(Arc::unwrap_or_clone(leaf))),
+            Self::Variable(leaf) => OwnedNode::Variable(Box::new(Arc::unwrap_or_clone(leaf))),
         }
     }
 
@@ -81,15 +79,15 @@ impl From<Box<Inner>> for Link {
     }
 }
 
-impl From<Box<Words>> for Link {
-    fn from(node: Box<Words>) -> Self {
-        Self::Words(Arc::from(node))
+impl From<Box<FixedLeaf>> for Link {
+    fn from(node: Box<FixedLeaf>) -> Self {
+        Self::Fixed(Arc::from(node))
     }
 }
 
-impl From<Box<Wide>> for Link {
-    fn from(node: Box<Wide>) -> Self {
-        Self::Wide(Arc::from(node))
+impl From<Box<VariableLeaf>> for Link {
+    fn from(node: Box<VariableLeaf>) -> Self {
+        Self::Variable(Arc::from(node))
     }
 }
 

@@ -1,20 +1,19 @@
-//! The fast leaf: pairs whose keys and values have eight bytes each, in blocks that keep gaps. Refuses every other
-//! pair.
+//! The fixed-size leaf: pairs whose keys and values have eight bytes each, in blocks that keep gaps. Refuses every
+//! other pair.
 //!
 //! A new pair moves only what is behind it in its block: one line of keys, one of values. Around a block that is full,
 //! one pair of each goes over to the next block, up to the nearest gap.
 
 use crate::digest::hash_words;
 use crate::key::{KeyRef, Probe};
-use crate::node::Summary;
+use crate::node::{Owners, Summary, prefetch};
 use crate::search::{BLOCK, block_of, count_of_block};
-use crate::shared::{Owners, prefetch};
 
-/// Blocks of a fast leaf.
+/// Blocks of a fixed-size leaf.
 pub(crate) const BLOCKS: usize = 7;
 
-/// Slots of a fast leaf; one more than it keeps, for the pair that makes it split. A leaf is just below 1 KiB.
-pub(crate) const WORDS_SLOTS: usize = BLOCKS * BLOCK;
+/// Slots of a fixed-size leaf; one more than it keeps, for the pair that makes it split. A leaf is just below 1 KiB.
+pub(crate) const FIXED_SLOTS: usize = BLOCKS * BLOCK;
 
 /// Pairs in ascending order of keys, from block to block and inside each.
 ///
@@ -22,7 +21,7 @@ pub(crate) const WORDS_SLOTS: usize = BLOCKS * BLOCK;
 /// every block of keys, and of values, is a line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Words {
+pub(crate) struct FixedLeaf {
     pub(crate) owners: Owners,
     /// How many pairs each block holds, four bits each, the first block lowest.
     lens: u32,
@@ -39,8 +38,8 @@ pub(crate) struct Words {
 const KEYS_LINE: usize = 1;
 /// The cache line of the first block of values.
 const VALUES_LINE: usize = KEYS_LINE + BLOCKS;
-const _: () = assert!(std::mem::offset_of!(Words, keys) == 64 * KEYS_LINE);
-const _: () = assert!(std::mem::offset_of!(Words, values) == 64 * VALUES_LINE);
+const _: () = assert!(std::mem::offset_of!(FixedLeaf, keys) == 64 * KEYS_LINE);
+const _: () = assert!(std::mem::offset_of!(FixedLeaf, values) == 64 * VALUES_LINE);
 
 /// Blocks of this many pairs at least are made when a leaf is laid out anew.
 const BLOCK_PAIRS_MIN: usize = BLOCK / 2;
@@ -48,7 +47,7 @@ const BLOCK_PAIRS_MIN: usize = BLOCK / 2;
 /// The bit of each block's length that is set if the block is full.
 const FULL: u32 = 0x0888_8888;
 
-/// A place in a fast leaf: that of a pair, or where one belongs, which may be behind the last pair of the block.
+/// A place in a fixed-size leaf: that of a pair, or where one belongs, which may be behind the last pair of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot {
     pub block: usize,
@@ -63,7 +62,7 @@ impl Slot {
 /// Pairs that lie together in one block.
 pub(crate) type BlockOfPairs<'a> = (&'a [u64], &'a [[u8; 8]]);
 
-impl Words {
+impl FixedLeaf {
     pub fn new() -> Self {
         Self {
             owners: Owners::one(),
@@ -311,7 +310,7 @@ impl Words {
 
     /// Leaves a gap in every block, if there are enough.
     pub fn spread_all(&mut self) {
-        let pairs = Gathered::of(self);
+        let pairs = UnpackedPairs::of(self);
         self.spread(pairs.keys(), pairs.values());
     }
 
@@ -340,7 +339,7 @@ impl Words {
 
     /// Cuts off everything from rank `at` on.
     pub fn split_off(&mut self, at: usize) -> Self {
-        let pairs = Gathered::of(self);
+        let pairs = UnpackedPairs::of(self);
         let mut right = Self::new();
         right.spread(&pairs.keys()[at..], &pairs.values()[at..]);
         right.digest = right.hash_all();
@@ -351,7 +350,7 @@ impl Words {
 
     /// Adds all pairs of `right`, which lie above.
     pub fn append(&mut self, right: &Self) {
-        let mut pairs = Gathered::of(self);
+        let mut pairs = UnpackedPairs::of(self);
         pairs.add(right);
         self.spread(pairs.keys(), pairs.values());
         self.digest = self.digest.wrapping_add(right.digest);
@@ -424,21 +423,21 @@ fn remove_in_block<T: Copy>(block: &mut [T; BLOCK], at: usize, unused: T) {
 }
 
 /// Pairs on their way into another layout.
-struct Gathered {
+struct UnpackedPairs {
     len: usize,
-    keys: [u64; WORDS_SLOTS],
-    values: [[u8; 8]; WORDS_SLOTS],
+    keys: [u64; FIXED_SLOTS],
+    values: [[u8; 8]; FIXED_SLOTS],
 }
 
-impl Gathered {
-    fn of(words: &Words) -> Self {
-        let mut pairs = Self { len: 0, keys: [0; WORDS_SLOTS], values: [[0; 8]; WORDS_SLOTS] };
-        pairs.add(words);
+impl UnpackedPairs {
+    fn of(leaf: &FixedLeaf) -> Self {
+        let mut pairs = Self { len: 0, keys: [0; FIXED_SLOTS], values: [[0; 8]; FIXED_SLOTS] };
+        pairs.add(leaf);
         pairs
     }
 
-    fn add(&mut self, words: &Words) {
-        for (keys, values) in words.blocks() {
+    fn add(&mut self, leaf: &FixedLeaf) {
+        for (keys, values) in leaf.blocks() {
             let to = self.len + keys.len();
             self.keys[self.len..to].copy_from_slice(keys);
             self.values[self.len..to].copy_from_slice(values);
@@ -461,13 +460,13 @@ mod tests {
 
     use super::*;
 
-    fn assert_equal(words: &Words, model: &BTreeMap<u64, [u8; 8]>) {
-        words.check_slots().unwrap();
-        assert!(words.pairs().eq(model.iter().map(|(key, value)| (*key, value))), "{words:?}, expected {model:?}");
-        assert_eq!((words.len(), words.digest), (model.len(), words.hash_all()));
+    fn assert_equal(leaf: &FixedLeaf, model: &BTreeMap<u64, [u8; 8]>) {
+        leaf.check_slots().unwrap();
+        assert!(leaf.pairs().eq(model.iter().map(|(key, value)| (*key, value))), "{leaf:?}, expected {model:?}");
+        assert_eq!((leaf.len(), leaf.digest), (model.len(), leaf.hash_all()));
         for (rank, (key, value)) in model.iter().enumerate() {
-            assert_eq!(words.get(*key), Some(value));
-            assert_eq!(words.find(*key).map(|slot| words.rank(slot)), Ok(rank));
+            assert_eq!(leaf.get(*key), Some(value));
+            assert_eq!(leaf.find(*key).map(|slot| leaf.rank(slot)), Ok(rank));
         }
     }
 
@@ -481,7 +480,7 @@ mod tests {
     #[test]
     fn full_blocks_find_a_gap_on_either_side_until_every_slot_is_taken() {
         for seed in 0..200 {
-            let (mut words, mut model, mut state) = (Words::new(), BTreeMap::new(), seed);
+            let (mut leaf, mut model, mut state) = (FixedLeaf::new(), BTreeMap::new(), seed);
             // A third of the runs adds at one end, where the same block is always full.
             let next = |state: &mut u64, len: u64| match seed % 6 {
                 0 => len,
@@ -489,33 +488,33 @@ mod tests {
                 _ => random(state) % 100 + u64::from(random(state).is_multiple_of(50)) * (u64::MAX - 99),
             };
             let mut turns = 0;
-            while words.len() < WORDS_SLOTS {
+            while leaf.len() < FIXED_SLOTS {
                 let (key, value) = (next(&mut state, model.len() as u64), random(&mut state).to_be_bytes());
                 turns += 1;
-                match words.find(key) {
+                match leaf.find(key) {
                     Ok(slot) if turns % 3 == 0 => {
-                        assert_eq!(Some(words.remove(slot).0), model.remove(&key));
+                        assert_eq!(Some(leaf.remove(slot).0), model.remove(&key));
                     }
                     Ok(slot) => {
-                        words.replace(slot, value);
+                        leaf.replace(slot, value);
                         model.insert(key, value);
                     }
                     Err(slot) => {
-                        assert_eq!(words.rank(slot), model.range(..key).count());
-                        words.insert(slot, key, value);
+                        assert_eq!(leaf.rank(slot), model.range(..key).count());
+                        leaf.insert(slot, key, value);
                         model.insert(key, value);
                     }
                 }
-                assert_equal(&words, &model);
+                assert_equal(&leaf, &model);
             }
         }
     }
 
     #[test]
     fn a_leaf_that_is_cut_and_put_together_keeps_its_pairs() {
-        for count in 1..=WORDS_SLOTS as u64 {
+        for count in 1..=FIXED_SLOTS as u64 {
             for cut in 0..=count {
-                let mut left = Words::new();
+                let mut left = FixedLeaf::new();
                 (0..count).for_each(|key| left.push(key, key.to_be_bytes()));
                 let whole: BTreeMap<_, _> = (0..count).map(|key| (key, key.to_be_bytes())).collect();
                 assert_equal(&left, &whole);
@@ -530,9 +529,9 @@ mod tests {
 
     #[test]
     fn a_full_leaf_that_is_spread_has_a_gap_in_every_block() {
-        let mut words = Words::new();
-        (0..49).for_each(|key| words.push(key, [0; 8]));
-        words.spread_all();
-        assert!(words.blocks().all(|(keys, _)| keys.len() == BLOCK - 1));
+        let mut leaf = FixedLeaf::new();
+        (0..49).for_each(|key| leaf.push(key, [0; 8]));
+        leaf.spread_all();
+        assert!(leaf.blocks().all(|(keys, _)| keys.len() == BLOCK - 1));
     }
 }

@@ -1,16 +1,14 @@
-//! The general leaf: keys and values of any length. Slower than [`Words`], which it gives way to when it can.
+//! The variable leaf: keys and values of any length. Slower than [`FixedLeaf`], which it gives way to when it can.
 
 use crate::digest::hash_pair;
 use crate::key::{KeyRef, Probe, head};
-use crate::node::Summary;
-use crate::shared::Owners;
+use crate::node::{FixedLeaf, Owners, Summary};
 use crate::value::{Key, Value};
-use crate::words::Words;
 
 /// Pairs in ascending order of keys.
 #[derive(Clone)]
 #[repr(C)]
-pub(crate) struct Wide {
+pub(crate) struct VariableLeaf {
     pub(crate) owners: Owners,
     /// The sum of the pairs' hashes.
     digest: u64,
@@ -22,35 +20,35 @@ pub(crate) struct Wide {
     values: Vec<Value>,
 }
 
-impl Wide {
+impl VariableLeaf {
     pub fn new() -> Self {
         let (heads, keys, values) = (Vec::new(), Vec::new(), Vec::new());
         Self { owners: Owners::one(), digest: 0, bytes: 0, heads, keys, values }
     }
 
-    pub fn from_words(words: &Words) -> Self {
-        let summary = words.summary();
+    pub fn from_fixed(leaf: &FixedLeaf) -> Self {
+        let summary = leaf.summary();
         Self {
             owners: Owners::one(),
             digest: summary.digest,
             bytes: summary.bytes,
-            heads: words.pairs().map(|(key, _)| key).collect(),
-            keys: words.pairs().map(|(key, _)| Key::from(key.to_be_bytes())).collect(),
-            values: words.pairs().map(|(_, value)| Value::from(*value)).collect(),
+            heads: leaf.pairs().map(|(key, _)| key).collect(),
+            keys: leaf.pairs().map(|(key, _)| Key::from(key.to_be_bytes())).collect(),
+            values: leaf.pairs().map(|(_, value)| Value::from(*value)).collect(),
         }
     }
 
-    /// The same pairs in a fast leaf, if they all fit one.
-    pub fn to_words(&self) -> Option<Words> {
+    /// The same pairs in a fixed-size leaf, if they all fit one.
+    pub fn to_fixed(&self) -> Option<FixedLeaf> {
         if self.bytes != 16 * self.len() as u64 {
             return None;
         }
-        let mut words = Words::new();
+        let mut leaf = FixedLeaf::new();
         for (key, value) in self.keys.iter().zip(&self.values) {
-            words.push(u64::from_be_bytes(key.as_word()?), value.as_word()?);
+            leaf.push(u64::from_be_bytes(key.as_word()?), value.as_word()?);
         }
-        words.spread_all();
-        Some(words)
+        leaf.spread_all();
+        Some(leaf)
     }
 
     #[inline]
